@@ -1,0 +1,1 @@
+"""Git for model parameters."""

@@ -1,0 +1,1 @@
+"""The users files as tensors and gaps, one module per format."""

@@ -1,0 +1,1 @@
+"""Chunks in packs on a storage."""

@@ -1,0 +1,1 @@
+"""Pure functions between bytes and values; no I/O."""

@@ -1,0 +1,330 @@
+"""One checkpoint at one version: canonical JSON Lines in a Git blob.
+
+The header line names the format, the length of the file, the chunk length and the chunks of the
+gap stream (all bytes that no segment covers, in file order). Then, in file order, one line per
+tensor, so that stock ``git diff`` shows which tensors changed:
+
+    {"mvc-manifest":1,"format":"safetensors","size":1096,"chunk_bytes":4194304,"gaps":["5f…"]}
+    {"tensor":"w","dtype":"F32","shape":[16,16],"at":72,"chunks":["a1…"]}
+
+A segment that is not exactly one C-contiguous tensor (a PyTorch storage with views or ties) is a
+storage line followed by one line per view on it:
+
+    {"storage":"F32","at":1152,"size":1024,"chunks":["a1…"]}
+    {"view":"w.T","dtype":"F32","shape":[16,16],"offset":0,"strides":[1,16]}
+
+Canonical means: these keys in this order, no spaces, integers, lower-case hex, ``strides`` only
+where a view is not C-contiguous. Equal manifests are equal bytes and so equal blob ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mvc.errors import FormatError, UnsupportedError
+from mvc.formats.layout import Segment, TensorView, check_layout, find_gaps, single_tensor
+from mvc.ids import ID_BYTES, ChunkId, TensorId, hash_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MANIFEST_PREFIX = b'{"mvc-manifest":'
+VERSION = 1
+DEFAULT_CHUNK_BYTES = 4 * 2**20
+MIN_CHUNK_BYTES = 2**10
+MAX_CHUNK_BYTES = 64 * 2**20
+CHUNK_ALIGN_BYTES = 16
+"""Chunk lengths are multiples of the widest element, so that no element is ever cut."""
+MAX_MANIFEST_BYTES = 2**30
+"""A petabyte file in 4 MiB chunks; anything longer is an attack on memory."""
+MAX_FILE_BYTES = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSegment:
+    """A segment of the file and the chunks that hold its bytes."""
+
+    segment: Segment
+    chunks: tuple[ChunkId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One file at one version.
+
+    Attributes:
+        format: as in ``FileLayout.format``.
+        size_bytes: length of the file.
+        chunk_bytes: where segments are cut: at multiples of this from each segment's own start.
+        gaps: chunks of the gap stream, cut in the same way.
+        segments: ascending by start.
+    """
+
+    format: str
+    size_bytes: int
+    chunk_bytes: int
+    gaps: tuple[ChunkId, ...]
+    segments: tuple[StoredSegment, ...] = ()
+
+    def chunk_ids(self) -> Iterator[ChunkId]:
+        """Yield every chunk id of the file, gaps first, repeated where the file repeats it."""
+        yield from self.gaps
+        for stored in self.segments:
+            yield from stored.chunks
+
+    def sized_chunks(self) -> Iterator[tuple[ChunkId, int]]:
+        """Yield (chunk id, plain bytes) in the same order as ``chunk_ids``."""
+        gap_bytes = self.gap_bytes
+        yield from zip(self.gaps, cut_sizes(gap_bytes, self.chunk_bytes), strict=True)
+        for stored in self.segments:
+            sizes = cut_sizes(stored.segment.size_bytes, self.chunk_bytes)
+            yield from zip(stored.chunks, sizes, strict=True)
+
+    @property
+    def gap_bytes(self) -> int:
+        """Length of the gap stream."""
+        return self.size_bytes - sum(stored.segment.size_bytes for stored in self.segments)
+
+    def gap_ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield (start, size) in the file of every gap."""
+        return find_gaps(self.size_bytes, [stored.segment for stored in self.segments])
+
+    def tensors(self) -> Iterator[tuple[TensorView, StoredSegment]]:
+        """Yield every named tensor with the segment that carries it."""
+        for stored in self.segments:
+            for view in stored.segment.tensors:
+                yield view, stored
+
+
+def cut_sizes(size_bytes: int, chunk_bytes: int) -> list[int]:
+    """Return the lengths of the chunks that a run of bytes is cut into."""
+    whole, rest = divmod(size_bytes, chunk_bytes)
+    return [chunk_bytes] * whole + ([rest] if rest else [])
+
+
+def tensor_id(view: TensorView, stored: StoredSegment) -> TensorId:
+    """Return the identity of a tensor: equal ids mean the same elements, bit for bit.
+
+    A view that is not its whole segment also takes in where it lies, so two views of one storage
+    differ; it never equals a plain tensor even where the elements happen to agree.
+    """
+    if stored.segment.is_plain:
+        return hash_tensor(view.dtype, view.shape, stored.chunks)
+    strides = "c" if view.strides is None else ",".join(map(str, view.strides))
+    place = f"{view.dtype}@{view.offset_bytes}:{strides}"
+    return hash_tensor(place, view.shape, stored.chunks)
+
+
+def is_manifest(data: bytes) -> bool:
+    """Tell whether a blob that begins with ``data`` is a manifest."""
+    return data.startswith(MANIFEST_PREFIX)
+
+
+class _Header(msgspec.Struct, forbid_unknown_fields=True):
+    version: int = msgspec.field(name="mvc-manifest")
+    format: str
+    size: int
+    chunk_bytes: int
+    gaps: list[str]
+
+
+class _Version(msgspec.Struct):
+    version: int = msgspec.field(name="mvc-manifest")
+
+
+class _Box(msgspec.Struct, forbid_unknown_fields=True):
+    offset: list[int]
+    shape: list[int]
+    chunks: list[str]
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Any line below the header; exactly one of the first three is given."""
+
+    tensor: str | None = None
+    storage: str | None = None
+    view: str | None = None
+    dtype: str | None = None
+    shape: list[int] | None = None
+    at: int | None = None
+    size: int | None = None
+    offset: int | None = None
+    strides: list[int] | None = None
+    chunks: list[str] | None = None
+    boxes: list[_Box] | None = None
+
+
+_HEADER = msgspec.json.Decoder(_Header)
+_LINES = msgspec.json.Decoder(_Line)
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the canonical bytes of a manifest.
+
+    Raises:
+        FormatError: a tensor name that is not valid Unicode text.
+    """
+    header = _Header(
+        VERSION,
+        manifest.format,
+        manifest.size_bytes,
+        manifest.chunk_bytes,
+        [chunk.hex() for chunk in manifest.gaps],
+    )
+    lines: list[_Header | _Line] = [header]
+    for stored in manifest.segments:
+        lines.extend(_segment_lines(stored))
+    try:
+        return _ENCODER.encode_lines(lines)
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise FormatError(f"a tensor name cannot be written: {error}") from error
+
+
+def _segment_lines(stored: StoredSegment) -> Iterator[_Line]:
+    segment = stored.segment
+    chunks = [chunk.hex() for chunk in stored.chunks]
+    if segment.is_plain:
+        view = segment.tensors[0]
+        yield _Line(
+            tensor=view.name,
+            dtype=view.dtype,
+            shape=list(view.shape),
+            at=segment.start,
+            chunks=chunks,
+        )
+        return
+    yield _Line(storage=segment.dtype, at=segment.start, size=segment.size_bytes, chunks=chunks)
+    for view in segment.tensors:
+        yield _Line(
+            view=view.name,
+            dtype=view.dtype,
+            shape=list(view.shape),
+            offset=view.offset_bytes,
+            strides=None if view.strides is None else list(view.strides),
+        )
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Return the manifest that ``data`` holds, every rule of the format checked.
+
+    Raises:
+        FormatError: not a manifest, or one that breaks a rule.
+        UnsupportedError: written by a newer mvc (a later version, or tensors in boxes).
+    """
+    if not is_manifest(data[: len(MANIFEST_PREFIX)]):
+        raise FormatError("not a manifest: the header line is missing")
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise FormatError(f"manifest of {len(data):,} bytes is over the limit")
+    head, _, rest = data.partition(b"\n")
+    header = _parse_header(head)
+    try:
+        lines = _LINES.decode_lines(rest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"manifest has a malformed line: {error}") from error
+    segments = tuple(_parse_segments(lines, header.chunk_bytes))
+    check_layout(header.size, [stored.segment for stored in segments])
+    manifest = Manifest(
+        header.format, header.size, header.chunk_bytes, _parse_ids(header.gaps), segments
+    )
+    _check_chunk_count(manifest.gaps, manifest.gap_bytes, header.chunk_bytes, "the gap stream")
+    return manifest
+
+
+def _parse_header(head: bytes) -> _Header:
+    try:
+        version = msgspec.json.decode(head, type=_Version).version
+        if version > VERSION:
+            raise UnsupportedError(
+                f"manifest of version {version}; this mvc reads up to {VERSION}",
+                hint="upgrade mvc to read it",
+            )
+        header = _HEADER.decode(head)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"manifest has a malformed header: {error}") from error
+    if version < 1 or not 0 <= header.size <= MAX_FILE_BYTES:
+        raise FormatError("manifest header is out of range")
+    check_chunk_bytes(header.chunk_bytes)
+    return header
+
+
+def check_chunk_bytes(chunk_bytes: int) -> None:
+    """Check that a chunk length is one that this format allows.
+
+    Raises:
+        FormatError: out of range or not a multiple of the widest element.
+    """
+    if not MIN_CHUNK_BYTES <= chunk_bytes <= MAX_CHUNK_BYTES or chunk_bytes % CHUNK_ALIGN_BYTES:
+        raise FormatError(
+            f"chunk length {chunk_bytes} is not a multiple of {CHUNK_ALIGN_BYTES} between "
+            f"{MIN_CHUNK_BYTES} and {MAX_CHUNK_BYTES}"
+        )
+
+
+def _parse_segments(lines: Sequence[_Line], chunk_bytes: int) -> Iterator[StoredSegment]:
+    position = 0
+    while position < len(lines):
+        line = lines[position]
+        position += 1
+        if line.boxes is not None:
+            raise UnsupportedError("tensor stored in boxes", hint="upgrade mvc to read it")
+        if line.tensor is not None:
+            segment = _plain_segment(line)
+        else:
+            views = position
+            while position < len(lines) and lines[position].view is not None:
+                position += 1
+            segment = _storage_segment(line, lines[views:position])
+        chunks = _parse_ids(line.chunks or [])
+        _check_chunk_count(chunks, segment.size_bytes, chunk_bytes, segment.tensors[0].name)
+        yield StoredSegment(segment, chunks)
+
+
+def _plain_segment(line: _Line) -> Segment:
+    if line.tensor is None or line.dtype is None or line.shape is None or line.at is None:
+        raise FormatError(f"tensor line {line.tensor!r} lacks a field")
+    if line.storage is not None or line.view is not None or line.size is not None:
+        raise FormatError(f"tensor line {line.tensor!r} has a field too many")
+    if line.offset is not None or line.strides is not None:
+        raise FormatError(f"tensor line {line.tensor!r} has a field too many")
+    return single_tensor(line.tensor, line.dtype, line.shape, line.at)
+
+
+def _storage_segment(line: _Line, views: Sequence[_Line]) -> Segment:
+    if line.storage is None or line.at is None or line.size is None or line.size < 0:
+        raise FormatError("manifest line is neither a tensor nor a storage")
+    if line.dtype is not None or line.shape is not None or line.view is not None:
+        raise FormatError("storage line has a field too many")
+    tensors = tuple(_view(view) for view in views)
+    return Segment(line.at, line.size, line.storage, tensors)
+
+
+def _view(line: _Line) -> TensorView:
+    if line.view is None or line.dtype is None or line.shape is None or line.offset is None:
+        raise FormatError(f"view line {line.view!r} lacks a field")
+    if line.storage is not None or line.chunks is not None or line.at is not None:
+        raise FormatError(f"view line {line.view!r} has a field too many")
+    strides = None if line.strides is None else tuple(line.strides)
+    return TensorView(line.view, line.dtype, tuple(line.shape), line.offset, strides)
+
+
+def _parse_ids(texts: Sequence[str]) -> tuple[ChunkId, ...]:
+    joined = "".join(texts)
+    try:
+        raw = bytes.fromhex(joined)
+    except ValueError as error:
+        raise FormatError(f"manifest has a malformed chunk id: {error}") from error
+    if raw.hex() != joined or any(len(text) != 2 * ID_BYTES for text in texts):
+        raise FormatError("manifest has a chunk id that is not 64 lower-case hex digits")
+    return tuple(ChunkId(raw[at : at + ID_BYTES]) for at in range(0, len(raw), ID_BYTES))
+
+
+def _check_chunk_count(
+    chunks: Sequence[ChunkId], size_bytes: int, chunk_bytes: int, what: str
+) -> None:
+    wanted = -(-size_bytes // chunk_bytes)
+    if len(chunks) != wanted:
+        raise FormatError(f"{what} of {size_bytes} bytes has {len(chunks)} chunks, not {wanted}")

@@ -1,0 +1,334 @@
+"""The only module that renames, syncs or locks files: durability is decided here.
+
+Order of a durable write: a temporary file in the target's own folder, write, length check, fsync,
+rename over the target, fsync of the folder. After a crash the target holds its old or its new
+bytes, never a mixture, and a stray ``*.mvc-tmp`` file at worst.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, StorageError, translate_os_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from typing import Self
+
+TEMP_SUFFIX = ".mvc-tmp"
+_WRITEV_LIMIT = 512  # below IOV_MAX (1024) on every system we know
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """What tells whether a file changed without reading it (Git's stat data).
+
+    Attributes:
+        size_bytes: length (of the link text for a symlink).
+        mtime_ns: time of the last change of the content.
+        ctime_ns: time of the last change of content or metadata.
+        inode: inode number.
+        device: device number.
+        mode: st_mode with type and permission bits.
+    """
+
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    device: int
+    mode: int
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether this is an ordinary file."""
+        return stat.S_ISREG(self.mode)
+
+    @property
+    def is_symlink(self) -> bool:
+        """Whether this is a symbolic link."""
+        return stat.S_ISLNK(self.mode)
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether this is a folder."""
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_executable(self) -> bool:
+        """Whether the owner may execute it."""
+        return bool(self.mode & stat.S_IXUSR)
+
+
+def _from_os(result: os.stat_result) -> FileStat:
+    return FileStat(
+        size_bytes=result.st_size,
+        mtime_ns=result.st_mtime_ns,
+        ctime_ns=result.st_ctime_ns,
+        inode=result.st_ino,
+        device=result.st_dev,
+        mode=result.st_mode,
+    )
+
+
+def find_stat(path: Path | str) -> FileStat | None:
+    """Return the stat of a path itself (links are not followed), or None where nothing is."""
+    try:
+        return _from_os(os.lstat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def stat_descriptor(descriptor: int) -> FileStat:
+    """Return the stat of an open file."""
+    return _from_os(os.fstat(descriptor))
+
+
+def fsync_dir(folder: Path | str) -> None:
+    """Make the names in a folder durable."""
+    with translate_os_errors(f"sync folder {folder}"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def make_dirs(folder: Path, *, durable: bool = True) -> None:
+    """Create a folder and its parents; each new name is synced into its parent."""
+    missing: list[Path] = []
+    probe = folder
+    while not probe.is_dir():
+        missing.append(probe)
+        probe = probe.parent
+    for path in reversed(missing):
+        with translate_os_errors(f"create folder {path}"), contextlib.suppress(FileExistsError):
+            path.mkdir()
+        if durable:
+            fsync_dir(path.parent)
+
+
+def write_all(descriptor: int, buffers: Sequence[Buffer]) -> int:
+    """Write all buffers at the descriptor's position; return the bytes written."""
+    views = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+    total = sum(len(view) for view in views)
+    while views:
+        written = os.writev(descriptor, views[:_WRITEV_LIMIT])
+        while views and written >= len(views[0]):
+            written -= len(views.pop(0))
+        if views and written:
+            views[0] = views[0][written:]
+    return total
+
+
+def write_at(descriptor: int, buffer: memoryview, offset: int) -> None:
+    """Write a whole buffer at an offset (any thread, any order)."""
+    while buffer:
+        written = os.pwrite(descriptor, buffer, offset)
+        buffer = buffer[written:]
+        offset += written
+
+
+def read_at(descriptor: int, buffer: memoryview, offset: int) -> int:
+    """Fill the buffer from an offset; return the bytes read, fewer only at the end of file."""
+    done = 0
+    while done < len(buffer):
+        count = os.preadv(descriptor, [buffer[done:]], offset + done)
+        if count == 0:
+            break
+        done += count
+    return done
+
+
+class DurableFile:
+    """A file being written beside its target; visible and durable only after ``publish``.
+
+    A writer that failed once refuses everything but ``abort``. Leaving the ``with`` block
+    without ``publish`` removes the temporary file.
+    """
+
+    def __init__(self, folder: Path, *, mode: int = 0o644) -> None:
+        """Open a temporary file in ``folder``, the folder of the later target."""
+        self.folder = folder
+        self.path = folder / f"{secrets.token_hex(8)}{TEMP_SUFFIX}"
+        self.size_bytes = 0
+        self._failed = False
+        self._published = False
+        self._mode = mode
+        with translate_os_errors(f"create a file in {folder}"):
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self.descriptor = os.open(self.path, flags, mode)
+
+    def _check_usable(self) -> None:
+        if self._failed or self._published or self.descriptor < 0:
+            raise StorageError(f"writer of {self.path} is closed or failed before")
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Append buffers."""
+        self._check_usable()
+        try:
+            with translate_os_errors(f"write {self.path}"):
+                self.size_bytes += write_all(self.descriptor, buffers)
+        except BaseException:
+            self._failed = True
+            raise
+
+    def write_at(self, buffer: memoryview, offset: int) -> None:
+        """Write a buffer at an offset; callable from many threads."""
+        self._check_usable()
+        try:
+            with translate_os_errors(f"write {self.path}"):
+                write_at(self.descriptor, buffer, offset)
+        except BaseException:
+            self._failed = True
+            raise
+
+    def sync(self) -> None:
+        """Make the bytes durable (not yet the name)."""
+        self._check_usable()
+        try:
+            with translate_os_errors(f"sync {self.path}"):
+                os.fsync(self.descriptor)
+        except BaseException:
+            self._failed = True
+            raise
+
+    def publish(
+        self, target: Path, *, expected_bytes: int | None = None, read_only: bool = False
+    ) -> FileStat:
+        """Check the length, sync, rename onto ``target``, sync the folder.
+
+        Args:
+            target: final path, in the folder the file was created in.
+            expected_bytes: length the file must have; the bytes appended where not given.
+            read_only: take the write permission away (immutable objects).
+
+        Returns:
+            The stat of the published file.
+
+        Raises:
+            StorageError: a length that is not the expected one, or the machine failed.
+        """
+        self._check_usable()
+        expected_bytes = self.size_bytes if expected_bytes is None else expected_bytes
+        self._failed = True  # until everything below went well
+        with translate_os_errors(f"publish {target}"):
+            actual_bytes = os.fstat(self.descriptor).st_size
+            if actual_bytes != expected_bytes:
+                raise StorageError(
+                    f"{self.path} has {actual_bytes:,} bytes after writing {expected_bytes:,}"
+                )
+            if read_only:
+                os.fchmod(self.descriptor, 0o444)
+            os.fsync(self.descriptor)
+            os.replace(self.path, target)
+            self._published = True
+            fsync_dir(self.folder)
+            result = stat_descriptor(self.descriptor)
+        self._failed = False
+        self.close()
+        return result
+
+    def abort(self) -> None:
+        """Remove the temporary file; harmless after ``publish``."""
+        if not self._published:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.abort()
+
+
+def write_durable(target: Path, buffers: Sequence[Buffer], *, mode: int = 0o644) -> FileStat:
+    """Write a whole file durably in one go, replacing what is there."""
+    with DurableFile(target.parent, mode=mode) as file:
+        file.write(buffers)
+        return file.publish(target)
+
+
+def write_symlink(target: Path, text: bytes) -> FileStat:
+    """Make ``target`` a symbolic link with that text, replacing what is there, durably."""
+    temporary = target.parent / f"{secrets.token_hex(8)}{TEMP_SUFFIX}"
+    with translate_os_errors(f"create link {target}"):
+        os.symlink(text, os.fsencode(temporary))
+        try:
+            os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink()
+            raise
+    fsync_dir(target.parent)
+    return _from_os(os.lstat(target))
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename a file or folder durably; the target must not exist."""
+    if find_stat(target) is not None:
+        raise ConflictError(f"{target} already exists")
+    with translate_os_errors(f"rename {source} to {target}"):
+        os.rename(source, target)
+    fsync_dir(target.parent)
+    if source.parent != target.parent:
+        fsync_dir(source.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file or link durably; one that is not there is not an error."""
+    with translate_os_errors(f"remove {path}"):
+        try:
+            path.unlink()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+    fsync_dir(path.parent)
+
+
+def remove_empty_dirs(folder: Path, stop: Path) -> None:
+    """Remove ``folder`` and its parents below ``stop`` as long as they are empty."""
+    while folder != stop and stop in folder.parents:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent
+
+
+@contextlib.contextmanager
+def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[int]:
+    """Hold an advisory lock on a file; the kernel drops it when the process dies.
+
+    Yields:
+        The open descriptor of the lock file.
+
+    Raises:
+        ConflictError: ``wait`` is false and another process holds it.
+    """
+    with translate_os_errors(f"lock {path}"):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise ConflictError(
+                f"{path} is locked by another mvc process", hint="wait for it to end and try again"
+            ) from None
+        yield descriptor
+    finally:
+        os.close(descriptor)

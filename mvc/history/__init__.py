@@ -1,0 +1,1 @@
+"""Commits, trees, refs and the index: a real Git repository."""

@@ -1,0 +1,46 @@
+"""Content ids: what a run of bytes or a tensor *is*.
+
+A chunk's id is the BLAKE3-256 of its plain bytes, whatever their encoding on disk. A tensor's id
+is the BLAKE3-256 over its dtype, shape and chunk ids, so equal ids mean equal bytes read the same
+way. Git objects keep Git's own ids (40 hex digits), typed here as ``GitId``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NewType
+
+from blake3 import blake3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+ID_BYTES = 32
+"""Length of a BLAKE3-256 digest."""
+
+ChunkId = NewType("ChunkId", bytes)
+PackId = NewType("PackId", str)
+"""64 lower-case hex digits: the BLAKE3-256 of the whole pack file, as ``b3sum`` prints it."""
+TensorId = NewType("TensorId", str)
+GitId = NewType("GitId", str)
+"""40 lower-case hex digits of a Git object."""
+
+_HEX = frozenset("0123456789abcdef")
+
+
+def hash_chunk(plain: bytes | bytearray | memoryview) -> ChunkId:
+    """Return the id of a chunk's plain bytes (releases the GIL on large buffers)."""
+    return ChunkId(blake3(plain).digest())
+
+
+def hash_tensor(dtype: str, shape: Sequence[int], chunks: Iterable[ChunkId]) -> TensorId:
+    """Return the identity of a C-contiguous tensor.
+
+    The hashed bytes are ``dtype SP d0,d1,.. LF`` in ASCII followed by the raw chunk ids.
+    """
+    head = f"{dtype} {','.join(map(str, shape))}\n".encode("ascii")
+    return TensorId(blake3(head + b"".join(chunks)).hexdigest())
+
+
+def is_hex_id(text: str, digits: int) -> bool:
+    """Tell whether ``text`` is exactly ``digits`` lower-case hex digits."""
+    return len(text) == digits and _HEX.issuperset(text)

@@ -1,0 +1,1 @@
+"""Where objects live: dumb keys and bytes."""

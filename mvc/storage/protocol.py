@@ -1,0 +1,95 @@
+"""The contract of a storage: dumb keys, dumb bytes.
+
+A key is a relative path of ASCII letters, digits, ``-``, ``_`` and ``.`` joined by ``/``. Objects
+are immutable once published: a storage never appends to or rewrites an object that has a name.
+Whoever implements this must pass ``tests/support/storage_contract.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Self
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """A published object: its key and its length in bytes."""
+
+    key: str
+    size_bytes: int
+
+
+class PendingObject(Protocol):
+    """Bytes on their way into a storage; nothing is visible before ``publish`` returns.
+
+    After any failure every further call but ``abort`` raises StorageError: a half-written object
+    can never be published by mistake. Leaving the ``with`` block unpublished aborts.
+    """
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes written so far."""
+        ...
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Append the buffers; they may be reused once the call returns."""
+        ...
+
+    def publish(self, key: str) -> None:
+        """Make the object durable, then visible under ``key``.
+
+        An object that already has that key stays as it is: keys are content ids, so the bytes
+        are the same. May be called from another thread than ``write``.
+        """
+        ...
+
+    def abort(self) -> None:
+        """Forget everything written; harmless after ``publish``."""
+        ...
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc_info: object) -> None: ...
+
+
+class Storage(Protocol):
+    """Where packs and pack indexes live: a local folder, memory, later an object store."""
+
+    def create(self) -> PendingObject:
+        """Begin a new object."""
+        ...
+
+    def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from ``offset`` on; may be called from many threads at once.
+
+        Raises:
+            FileNotFoundError: no such key.
+            CorruptionError: the object ends before the buffer is full.
+            StorageError: the machine failed.
+        """
+        ...
+
+    def read(self, key: str) -> bytes:
+        """Return a whole (small) object.
+
+        Raises:
+            FileNotFoundError: no such key.
+        """
+        ...
+
+    def find_size(self, key: str) -> int | None:
+        """Return the length of an object in bytes, or None where there is none."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the published objects below a folder prefix such as ``packs/``, sorted by key."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object; removing one that is not there is not an error."""
+        ...
