@@ -1,1 +1,72 @@
-"""Git for model parameters."""
+"""Git for model parameters: checkpoints in, history, the same bytes out.
+
+    import mvc
+
+    repo = mvc.Repo.init("models")
+    repo.add("model.safetensors")
+    repo.commit("base model")
+    repo.tensor("HEAD", "model.safetensors", "lm_head.weight")
+
+Names are loaded on first use, so ``import mvc`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mvc.errors import (
+        ConflictError,
+        CorruptionError,
+        FormatError,
+        MvcError,
+        NotFoundError,
+        RepositoryNotFoundError,
+        StorageError,
+        UnsupportedError,
+        UsageError,
+    )
+    from mvc.history.values import Identity
+    from mvc.repo import Repo
+
+_HOMES = {
+    "Repo": "mvc.repo",
+    "Identity": "mvc.history.values",
+    "MvcError": "mvc.errors",
+    "UsageError": "mvc.errors",
+    "NotFoundError": "mvc.errors",
+    "RepositoryNotFoundError": "mvc.errors",
+    "ConflictError": "mvc.errors",
+    "FormatError": "mvc.errors",
+    "CorruptionError": "mvc.errors",
+    "StorageError": "mvc.errors",
+    "UnsupportedError": "mvc.errors",
+}
+
+__all__ = [
+    "ConflictError",
+    "CorruptionError",
+    "FormatError",
+    "Identity",
+    "MvcError",
+    "NotFoundError",
+    "Repo",
+    "RepositoryNotFoundError",
+    "StorageError",
+    "UnsupportedError",
+    "UsageError",
+    "__version__",
+]
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name on first use."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'mvc' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value

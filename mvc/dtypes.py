@@ -114,6 +114,8 @@ _BLOCKS = (
     _block("TQ1_0", 256, 54),
     _block("TQ2_0", 256, 66),
     _block("MXFP4", 32, 17),
+    _block("NVFP4", 64, 36),
+    _block("Q1_0", 128, 18),
 )
 
 DTYPES: dict[str, DType] = {dtype.name: dtype for dtype in _PLAIN + _BLOCKS}
@@ -142,7 +144,8 @@ def count_elements(shape: Sequence[int]) -> int:
     if any(dim < 0 or dim > MAX_TENSOR_BYTES for dim in shape):
         raise FormatError(f"shape {list(shape)} has a dimension out of range")
     count = math.prod(shape)
-    if count > MAX_TENSOR_BYTES:
+    # An empty tensor's other dimensions must fit as well: no library can make it otherwise.
+    if (count or math.prod(dim or 1 for dim in shape)) > MAX_TENSOR_BYTES:
         raise FormatError(f"shape {list(shape)} has too many elements")
     return count
 

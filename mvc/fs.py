@@ -103,6 +103,16 @@ def fsync_dir(folder: Path | str) -> None:
             os.close(descriptor)
 
 
+def fsync_file(path: Path | str) -> None:
+    """Make the bytes of an existing file durable (not its name)."""
+    with translate_os_errors(f"sync {path}"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def make_dirs(folder: Path, *, durable: bool = True) -> None:
     """Create a folder and its parents; each new name is synced into its parent."""
     missing: list[Path] = []
@@ -156,10 +166,19 @@ class DurableFile:
     without ``publish`` removes the temporary file.
     """
 
-    def __init__(self, folder: Path, *, mode: int = 0o644) -> None:
-        """Open a temporary file in ``folder``, the folder of the later target."""
+    def __init__(self, folder: Path, *, mode: int = 0o644, name: str | None = None) -> None:
+        """Open a temporary file in ``folder``, the folder of the later target.
+
+        Args:
+            folder: where the target will be.
+            mode: permission bits of the file.
+            name: name of the temporary file where it matters (a lock that others respect).
+
+        Raises:
+            FileExistsError: something has that ``name`` already.
+        """
         self.folder = folder
-        self.path = folder / f"{secrets.token_hex(8)}{TEMP_SUFFIX}"
+        self.path = folder / (name or f"{secrets.token_hex(8)}{TEMP_SUFFIX}")
         self.size_bytes = 0
         self._failed = False
         self._published = False
@@ -203,7 +222,12 @@ class DurableFile:
             raise
 
     def publish(
-        self, target: Path, *, expected_bytes: int | None = None, read_only: bool = False
+        self,
+        target: Path,
+        *,
+        expected_bytes: int | None = None,
+        read_only: bool = False,
+        sync_folder: bool = True,
     ) -> FileStat:
         """Check the length, sync, rename onto ``target``, sync the folder.
 
@@ -211,6 +235,8 @@ class DurableFile:
             target: final path, in the folder the file was created in.
             expected_bytes: length the file must have; the bytes appended where not given.
             read_only: take the write permission away (immutable objects).
+            sync_folder: make the name durable too; False where the caller syncs the folder
+                itself once many files are in it.
 
         Returns:
             The stat of the published file.
@@ -232,11 +258,26 @@ class DurableFile:
             os.fsync(self.descriptor)
             os.replace(self.path, target)
             self._published = True
-            fsync_dir(self.folder)
+            if sync_folder:
+                fsync_dir(self.folder)
             result = stat_descriptor(self.descriptor)
         self._failed = False
         self.close()
         return result
+
+    def keep(self) -> Path:
+        """Make the bytes durable and leave the file under its temporary name.
+
+        For a caller that renames several files together later (``replace_staged``); the name is
+        durable once the folder is synced.
+
+        Returns:
+            The path of the temporary file.
+        """
+        self.sync()
+        self._published = True
+        self.close()
+        return self.path
 
     def abort(self) -> None:
         """Remove the temporary file; harmless after ``publish``."""
@@ -256,6 +297,12 @@ class DurableFile:
 
     def __exit__(self, *exc_info: object) -> None:
         self.abort()
+
+
+def replace_staged(staged: Path, target: Path) -> None:
+    """Rename a durable staged file onto its target; the caller syncs the folders afterwards."""
+    with translate_os_errors(f"replace {target}"):
+        os.replace(staged, target)
 
 
 def write_durable(target: Path, buffers: Sequence[Buffer], *, mode: int = 0o644) -> FileStat:
@@ -310,6 +357,58 @@ def remove_empty_dirs(folder: Path, stop: Path) -> None:
         folder = folder.parent
 
 
+def append_line(path: Path, line: bytes) -> int:
+    """Append one line to a log durably; return the length of the log before it.
+
+    A torn last line, left by a crash, is cut off first: nobody saw it as written. Callers take
+    turns under a lock of theirs.
+
+    Args:
+        path: the log; made, with its folder, where it does not exist.
+        line: the line with its line feed.
+    """
+    make_dirs(path.parent)
+    with translate_os_errors(f"append to {path}"):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            end = _end_of_last_line(descriptor)
+            os.ftruncate(descriptor, end)
+            write_at(descriptor, memoryview(line), end)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    if end == 0:
+        fsync_dir(path.parent)
+    return end
+
+
+def _end_of_last_line(descriptor: int) -> int:
+    position = os.fstat(descriptor).st_size
+    while position:
+        start = max(0, position - 65536)
+        buffer = bytearray(position - start)
+        read_at(descriptor, memoryview(buffer), start)
+        found = buffer.rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        position = start
+    return 0
+
+
+def truncate_file(path: Path, size_bytes: int) -> None:
+    """Cut a file to a length durably; one that is not there is not an error."""
+    with translate_os_errors(f"truncate {path}"):
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            os.ftruncate(descriptor, size_bytes)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 @contextlib.contextmanager
 def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[int]:
     """Hold an advisory lock on a file; the kernel drops it when the process dies.
@@ -331,4 +430,7 @@ def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[int]:
             ) from None
         yield descriptor
     finally:
+        # A child forked meanwhile shares the lock and would keep it alive: drop it, then close.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)

@@ -7,6 +7,7 @@ way. Git objects keep Git's own ids (40 hex digits), typed here as ``GitId``.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, NewType
 
 from blake3 import blake3
@@ -39,6 +40,13 @@ def hash_tensor(dtype: str, shape: Sequence[int], chunks: Iterable[ChunkId]) -> 
     """
     head = f"{dtype} {','.join(map(str, shape))}\n".encode("ascii")
     return TensorId(blake3(head + b"".join(chunks)).hexdigest())
+
+
+def hash_git_blob(data: bytes) -> GitId:
+    """Return the id that Git gives to a blob with these bytes (SHA-1 over a header and them)."""
+    digest = hashlib.sha1(b"blob %d\0" % len(data), usedforsecurity=False)
+    digest.update(data)
+    return GitId(digest.hexdigest())
 
 
 def is_hex_id(text: str, digits: int) -> bool:

@@ -44,8 +44,9 @@ class PendingObject(Protocol):
     def publish(self, key: str) -> None:
         """Make the object durable, then visible under ``key``.
 
-        An object that already has that key stays as it is: keys are content ids, so the bytes
-        are the same. May be called from another thread than ``write``.
+        An object that already has that key and length stays as it is: keys are content ids, so
+        the bytes are the same. One of another length was torn, and is replaced. May be called
+        from another thread than ``write``.
         """
         ...
 
@@ -60,8 +61,13 @@ class PendingObject(Protocol):
 class Storage(Protocol):
     """Where packs and pack indexes live: a local folder, memory, later an object store."""
 
-    def create(self) -> PendingObject:
-        """Begin a new object."""
+    def create(self, prefix: str = "") -> PendingObject:
+        """Begin a new object.
+
+        Args:
+            prefix: folder prefix of the key it will get, such as ``packs/``; only a hint that
+                lets a folder write the object where it will stay.
+        """
         ...
 
     def read_into(self, key: str, offset: int, buffer: memoryview) -> None:

@@ -1,0 +1,208 @@
+"""``python -m benchmarks``: measures mvc side by side with its peers and prints tables.
+
+Nothing here is a test of speed: no number fails the run. A result that is wrong (other bytes
+after a checkout) does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import donor, lookups, memory, report, workload
+from benchmarks.children import Runner
+from benchmarks.machine import describe_commit, describe_machine, describe_packages
+from benchmarks.peers import MODEL, Mvc, Tools, find_peers
+from benchmarks.sweep import folder_bytes, fresh_folder, measure_sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SECTIONS = ("sweep", "inprocess", "ratio", "memory", "status", "diff", "log", "startup")
+
+
+class Bench:
+    """One run of the benchmark: its settings, its workload and what was measured so far."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.folder: Path = options.dir.resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.runner = Runner(self.folder)
+        self.rounds: int = options.rounds or (1 if options.quick else 3)
+        self.results: dict[str, Any] = {}
+        tools = Tools(self.runner, options.peers_venv or self.folder / "venv")
+        self.peers, self.versions = find_peers(tools, options.peers)
+        self.mvc = Mvc(tools).program
+        self._bootstrap: workload.Bootstrap | None = None
+
+    def run(self) -> dict[str, Any]:
+        """Run the sections that were asked for and return everything."""
+        self.results |= {
+            "machine": describe_machine(self.folder),
+            "packages": describe_packages(),
+            "commit": describe_commit(),
+            "versions": self.versions,
+            "rounds": self.rounds,
+        }
+        for name in self.options.only or SECTIONS:
+            began = time.perf_counter()
+            getattr(self, name)()
+            self.say(f"{name}: {time.perf_counter() - began:.0f} s")
+        self.results["load_after"] = [round(load, 2) for load in os.getloadavg()]
+        return self.results
+
+    def say(self, text: str) -> None:
+        """Tell on the error stream what is going on."""
+        print(text, file=sys.stderr, flush=True)
+
+    def model(
+        self, version: str = "base", dtype: str = "BF16", shape: workload.ModelShape | None = None
+    ) -> Path:
+        """Return a file of the workload, made where it does not exist yet."""
+        if shape is None:
+            shape = workload.QUICK if self.options.quick else workload.FULL
+        if self._bootstrap is None:
+            settings = donor.QUICK if self.options.quick else donor.DonorSettings()
+            weights, self.results["donor"] = donor.load_donor(self.folder, settings)
+            self._bootstrap = workload.Bootstrap(weights)
+        sizes = f"{shape.vocabulary}-{shape.hidden}-{shape.layers}"
+        path = self.folder / f"model-{sizes}-{version}-{dtype.lower()}.safetensors"
+        if not path.exists():
+            self.say(f"making {path.name}")
+            chosen = next(one for one in workload.VERSIONS if one.name == version)
+            workload.write_model(path, shape, self._bootstrap, chosen, dtype)
+        warm(path)
+        return path
+
+    def sweep(self) -> None:
+        """Five versions through every tool."""
+        versions = {one.name: self.model(one.name) for one in workload.VERSIONS}
+        self.results["sweep"] = measure_sweep(
+            self.runner, self.folder, self.peers, versions, rounds=self.rounds, say=self.say
+        )
+
+    def inprocess(self) -> None:
+        """Saving from a running process."""
+        command = [sys.executable, "-m", "benchmarks.inprocess", self.model(), self.folder]
+        root = Path(__file__).parent.parent
+        rounds = json.loads(self.runner.output(root, [*command, str(self.rounds)]))
+        self.results["inprocess"] = {
+            name: {"seconds": median(seconds), "rounds": seconds}
+            for name, seconds in rounds.items()
+        }
+
+    def ratio(self) -> None:
+        """Bytes stored of single files, and of a file that did not change."""
+        files = {"bf16": self.model(), "fp32": self.model(dtype="F32")}
+        self.results["ratio"] = {name: self._stored(path) for name, path in files.items()}
+        self.results["recommit"] = memory.measure_recommit(
+            self.runner, self.folder, self.mvc, self.model()
+        )
+
+    def _stored(self, path: Path) -> float:
+        place = fresh_folder(self.folder / "ratio")
+        os.link(path, place / MODEL)
+        self.runner.run(
+            place, [self.mvc, "init"], [self.mvc, "add", MODEL], [self.mvc, "commit", "-m", "base"]
+        )
+        stored = folder_bytes(place / ".mvc")
+        fresh_folder(place)
+        return stored / path.stat().st_size
+
+    def memory(self) -> None:
+        """Peak memory for two sizes of file."""
+        models = {"base": self.model()}
+        if not self.options.quick:
+            models["eight times the base"] = self.model(shape=workload.LARGE)
+        self.results["memory"] = memory.measure_memory(self.runner, self.folder, self.mvc, models)
+        if not self.options.keep and len(models) > 1:
+            list(models.values())[-1].unlink()
+
+    def status(self) -> None:
+        """What status reads."""
+        self.results["status"] = lookups.measure_status(
+            self.runner, self.folder, self.mvc, self.model()
+        )
+
+    def diff(self) -> None:
+        """Diff over very many tensors."""
+        tensors = 400 if self.options.quick else 40_000
+        self.results["diff"] = lookups.measure_diff(self.runner, self.folder, self.mvc, tensors)
+
+    def log(self) -> None:
+        """Log over many commits."""
+        commits = 50 if self.options.quick else 5_000
+        self.results["log"] = lookups.measure_log(self.runner, self.folder, self.mvc, commits)
+
+    def startup(self) -> None:
+        """Start-up of the command."""
+        rounds = 1 if self.options.quick else 10
+        self.results["startup"] = lookups.measure_startup(
+            self.runner, self.folder, self.mvc, rounds
+        )
+
+    def clean(self) -> None:
+        """Remove the models; the donor, which took a minute to train, stays."""
+        for path in self.folder.glob("model-*.safetensors"):
+            path.unlink()
+        for name in ("sweep", "ratio", "memory", "again", "status", "wide", "long", "inprocess"):
+            if (self.folder / name).exists():
+                fresh_folder(self.folder / name).rmdir()
+
+
+def warm(path: Path) -> None:
+    """Bring a file into the page cache."""
+    with path.open("rb") as file:
+        while file.read(4 << 20):
+            pass
+
+
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the settings of a command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tiny model, one round")
+    parser.add_argument("--only", action="append", choices=SECTIONS, help="may be repeated")
+    parser.add_argument("--rounds", type=int, help="repetitions of what is timed (default 3)")
+    parser.add_argument("--keep", action="store_true", help="keep the models for the next run")
+    default = Path(tempfile.gettempdir()) / "mvc-bench"
+    parser.add_argument(
+        "--dir", type=Path, default=default, help=f"where to work (default {default})"
+    )
+    parser.add_argument(
+        "--peers", action="append", help="only these peers; may be repeated; 'none' for none"
+    )
+    parser.add_argument(
+        "--peers-venv", type=Path, help="environment with dvc and oxenai (default DIR/venv)"
+    )
+    parser.add_argument("--json", type=Path, help="also write everything as JSON")
+    parser.add_argument("--markdown", type=Path, help="also write the tables as Markdown")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark of a command line."""
+    options = parse_options(arguments)
+    bench = Bench(options)
+    try:
+        results = bench.run()
+    finally:
+        if not options.keep:
+            bench.clean()
+    print(report.as_text(results))
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    if options.markdown:
+        options.markdown.write_text(report.as_markdown(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Saving a model from a running process: ``python -m benchmarks.inprocess FILE FOLDER ROUNDS``.
+
+A process of its own, so that torch's memory and threads burden nobody else. The state dict lies
+in memory; every way of saving starts from it and ends with the bytes on the disk, except
+``add`` + ``commit``, which start from the file as a user's script would (its bytes in the page
+cache). Ways are interleaved, the order turns around every round, and each save goes to a fresh
+folder: writing over an old file would measure the truncation. One round more than asked for is
+run first and thrown away: it pays for imports and first allocations.
+
+Prints one JSON object: way → seconds of every round.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file, save_file
+
+import mvc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    State = dict[str, torch.Tensor]
+
+MODEL = "model.safetensors"
+
+
+def save_safetensors(state: State, folder: Path, _model: Path) -> None:
+    path = folder / MODEL
+    save_file(state, path)
+    _sync(path)
+
+
+def save_torch(state: State, folder: Path, _model: Path) -> None:
+    with (folder / "model.pt").open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def save_dcp(state: State, folder: Path, _model: Path) -> None:
+    dcp.save(state, checkpoint_id=folder / "dcp", no_dist=True)
+
+
+def commit_file(_state: State, folder: Path, _model: Path) -> None:
+    repo = mvc.Repo.open(folder)
+    repo.add(MODEL)
+    repo.commit("version")
+
+
+def commit_memory(state: State, folder: Path, _model: Path) -> None:
+    mvc.Repo.open(folder).commit_state({"model": state}, message="version")
+
+
+WAYS: dict[str, Callable[[State, Path, Path], None]] = {
+    "mvc add + commit": commit_file,
+    "mvc commit_state": commit_memory,
+    "safetensors save_file + fsync": save_safetensors,
+    "torch.save + fsync": save_torch,
+    "DCP save": save_dcp,
+}
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def measure(model: Path, folder: Path, rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of every way and round."""
+    state = {name: tensor.clone() for name, tensor in load_file(model).items()}
+    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
+    for number in range(rounds + 1):
+        order = list(WAYS) if number % 2 else list(reversed(WAYS))
+        for name in order:
+            place = folder / "inprocess"
+            place.mkdir(parents=True)
+            if WAYS[name] is commit_file:
+                shutil.copyfile(model, place / MODEL)
+            if name.startswith("mvc"):
+                mvc.Repo.init(place)
+            os.sync()
+            began = time.perf_counter()
+            WAYS[name](state, place, model)
+            if number:
+                seconds[name].append(time.perf_counter() - began)
+            shutil.rmtree(place)
+    return seconds
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")  # DCP announces that it is not distributed, which is meant
+    logging.disable(logging.WARNING)
+    model, folder, rounds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    json.dump(measure(model, folder, rounds), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Commands that must not read tensors: status, diff, log, help."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from benchmarks.peers import MODEL
+from benchmarks.sweep import fresh_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.children import Runner
+
+    Command = list[str | Path]
+
+_WATCH_OPENS = """
+import json, sys
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+import mvc
+status = mvc.Repo.open(".").status()
+json.dump(opened, sys.stdout)
+"""
+_CLOCK_TICK_S = 0.05
+
+
+def measure_status(runner: Runner, folder: Path, mvc: Path, model: Path) -> dict[str, object]:
+    """Return what ``status`` reads where nothing changed.
+
+    Two methods: Python's audit events of a process that calls ``Repo.status`` name every file it
+    opens, so the model and every pack must not be among them; and the kernel's count of bytes
+    that the whole ``mvc status`` process read, minus that of ``mvc --help``, is what is left for
+    the index and the stat data.
+    """
+    place = fresh_folder(folder / "status")
+    os.link(model, place / MODEL)
+    time.sleep(_CLOCK_TICK_S)  # else the file may be as young as the index, and "racy" for Git
+    runner.run(place, [mvc, "init"], [mvc, "add", MODEL], [mvc, "commit", "-m", "base"])
+    opened = json.loads(runner.output(place, [sys.executable, "-c", _WATCH_OPENS]))
+    data = [path for path in opened if path.endswith(MODEL) or "/chunks/" in path]
+    status = runner.measure(place, [mvc, "status"])
+    nothing = runner.measure(place, [mvc, "--help"])
+    fresh_folder(folder / "status")
+    return {
+        "model_bytes": model.stat().st_size,
+        "data_files_opened": data,
+        "read_bytes": max(0, status.read_bytes - nothing.read_bytes),
+        "seconds": status.seconds,
+    }
+
+
+def measure_diff(runner: Runner, folder: Path, mvc: Path, tensors: int) -> dict[str, object]:
+    """Return seconds of ``diff`` over two versions of a checkpoint with very many tensors."""
+    place = _make(runner, folder, "wide", tensors)
+    commands: dict[str, Command] = {
+        "diff --name-only a b": [mvc, "diff", "--name-only", "a", "b"],
+        "diff a b (a tenth changed)": [mvc, "diff", "a", "b"],
+        "diff a c (all changed)": [mvc, "diff", "a", "c"],
+        "diff --json a c": [mvc, "diff", "--json", "a", "c"],
+    }
+    costs = {name: runner.measure(place, command) for name, command in commands.items()}
+    fresh_folder(folder / "wide")
+    return {
+        "tensors": tensors,
+        "chunks": sum(7 + number % 2 for number in range(tensors)),
+        "seconds": {name: cost.seconds for name, cost in costs.items()},
+        "peak_bytes": {name: cost.peak_bytes for name, cost in costs.items()},
+    }
+
+
+def measure_log(runner: Runner, folder: Path, mvc: Path, commits: int) -> dict[str, object]:
+    """Return seconds of ``log`` over many commits, and what it reads per commit."""
+    place = _make(runner, folder, "long", commits)
+    commands: dict[str, Command] = {
+        "log --oneline": [mvc, "log", "--oneline"],
+        "log --json": [mvc, "log", "--json"],
+        "log -n 10": [mvc, "log", "-n", "10"],
+        "log --oneline main@17": [mvc, "log", "--oneline", "main@17"],
+    }
+    costs = {name: runner.measure(place, command) for name, command in commands.items()}
+    nothing = runner.measure(place, [mvc, "--help"])
+    read = max(0, costs["log --oneline"].read_bytes - nothing.read_bytes)
+    manifest = sorted(
+        path.stat().st_size for path in (place / ".mvc" / "objects").rglob("*") if path.is_file()
+    )
+    fresh_folder(folder / "long")
+    return {
+        "commits": commits,
+        "seconds": {name: cost.seconds for name, cost in costs.items()},
+        "peak_bytes": {name: cost.peak_bytes for name, cost in costs.items()},
+        "read_bytes_per_commit": read / commits,
+        "manifest_bytes": manifest[-1],
+    }
+
+
+def _make(runner: Runner, folder: Path, kind: str, number: int) -> Path:
+    place = fresh_folder(folder / kind)
+    root = Path(__file__).parent.parent
+    runner.run(root, [sys.executable, "-m", "benchmarks.synthetic", kind, place, str(number)])
+    return place
+
+
+def measure_startup(runner: Runner, folder: Path, mvc: Path, rounds: int) -> dict[str, object]:
+    """Return medians of start-up times, interleaved."""
+    commands: dict[str, Sequence[str | Path]] = {
+        "mvc --help": [mvc, "--help"],
+        "import typer": [sys.executable, "-c", "import typer"],
+        "mvc --version": [mvc, "--version"],
+        "bare python": [sys.executable, "-c", "pass"],
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in commands}
+    for number in range(rounds + 1):
+        for name, command in commands.items():
+            cost = runner.measure(folder, list(command))
+            if number:
+                seconds[name].append(cost.seconds)
+    medians = {name: median(values) for name, values in seconds.items()}
+    return {"seconds": medians, "ratio": medians["mvc --help"] / medians["import typer"]}

@@ -1,0 +1,159 @@
+"""The main job from end to end, on a model that is really trained; `make demo` runs it.
+
+A small character-level transformer learns from the source text of Python's standard library.
+It is committed, fine-tuned on other text, compared, branched, and brought back; at the end
+sha256sum proves that the bytes that come back are the bytes that went in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+CONTEXT = 64
+VOCABULARY = 128
+MVC = [sys.executable, "-m", "mvc"]
+
+
+class CharModel(nn.Module):
+    """A transformer over ASCII characters, its output tied to its embedding."""
+
+    def __init__(self, width: int = 128, layers: int = 2) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, width)
+        self.place = nn.Embedding(CONTEXT, width)
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.blocks = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(width)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT))
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Return the logits of the next character, (batch, time, vocabulary)."""
+        hidden = self.embed(text) + self.place.weight
+        hidden = self.norm(self.blocks(hidden, mask=self.mask, is_causal=True))
+        return hidden @ self.embed.weight.T
+
+
+def read_text(pattern: str) -> Tensor:
+    """Return the ASCII text of standard-library sources as character codes."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    text = "".join(path.read_text(errors="ignore") for path in sorted(folder.glob(pattern)))
+    codes = text.encode("ascii", "ignore")
+    return torch.frombuffer(bytearray(codes), dtype=torch.uint8).long()
+
+
+def train(model: CharModel, text: Tensor, steps: int, rate: float) -> float:
+    """Train with AdamW on random windows of the text; return the mean loss of the last steps."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    losses: list[float] = []
+    for _ in range(steps):
+        starts = torch.randint(0, len(text) - CONTEXT - 1, (16,))
+        batch = torch.stack([text[start : start + CONTEXT + 1] for start in starts])
+        logits = model(batch[:, :-1])
+        loss = functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return sum(losses[-20:]) / len(losses[-20:])
+
+
+def save(model: CharModel, folder: Path) -> None:
+    """Write the model as any training script would."""
+    save_file(model.state_dict(), folder / "model.safetensors")
+    config = {"vocabulary": VOCABULARY, "context": CONTEXT, "width": model.embed.embedding_dim}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def run(folder: Path, *command: str) -> str:
+    """Show a command as a user would type it, run it, show and return what it says."""
+    print(f"\n$ {shlex.join(command)}", flush=True)
+    words = [*MVC, *command[1:]] if command[0] == "mvc" else list(command)
+    done = subprocess.run(words, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
+    print(done.stdout, end="", flush=True)
+    return done.stdout
+
+
+def say(text: str) -> None:
+    """Print a heading."""
+    print(f"\n=== {text}", flush=True)
+
+
+def digest(folder: Path) -> str:
+    """Return the SHA-256 of the model file."""
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def main() -> None:
+    """Run the whole story in one folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path("demo-run"))
+    parser.add_argument("--steps", type=int, default=300)
+    options = parser.parse_args()
+    folder: Path = options.folder.resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    torch.manual_seed(0)
+
+    say("train a small transformer on the source text of the standard library")
+    model = CharModel()
+    loss = train(model, read_text("*.py"), options.steps, 1e-3)
+    save(model, folder)
+    print(f"loss after {options.steps} steps: {loss:.3f}")
+
+    say("version it")
+    run(folder, "mvc", "init")
+    run(folder, "mvc", "add", "model.safetensors", "config.json")
+    facts = ["--step", str(options.steps), "--meta", f"loss={loss:.4f}"]
+    run(folder, "mvc", "commit", "-m", "base model", *facts)
+    base = digest(folder)
+    run(folder, "sha256sum", "model.safetensors")
+
+    say("fine-tune it on other text: only the second block learns")
+    for parameter in [*model.embed.parameters(), *model.blocks.layers[0].parameters()]:
+        parameter.requires_grad_(False)  # noqa: FBT003  torch's own spelling
+    loss = train(model, read_text("email/*.py"), options.steps // 3, 3e-4)
+    save(model, folder)
+    run(folder, "mvc", "status")
+    run(folder, "mvc", "diff")
+    facts = ["--step", str(options.steps + options.steps // 3), "--meta", f"loss={loss:.4f}"]
+    run(folder, "mvc", "commit", "-am", "fine-tuned on email", *facts)
+    tuned = digest(folder)
+
+    say("try something wild on a branch")
+    run(folder, "mvc", "switch", "-c", "wild")
+    loss = train(model, read_text("json/*.py"), options.steps // 10 + 1, 3e-2)
+    save(model, folder)
+    run(folder, "mvc", "commit", "-am", "a learning rate too high", "--meta", f"loss={loss:.4f}")
+    run(folder, "mvc", "log", "--oneline", "--graph", "--all")
+
+    say("go back: to the branch, then to the first commit by its training step")
+    run(folder, "mvc", "switch", "main")
+    run(folder, "sha256sum", "model.safetensors")
+    assert digest(folder) == tuned, "the fine-tuned model came back with other bytes"
+    run(folder, "mvc", "checkout", f"main@{options.steps}")
+    run(folder, "sha256sum", "model.safetensors")
+    assert digest(folder) == base, "the base model came back with other bytes"
+    load_file(folder / "model.safetensors")
+
+    say("and every byte of the store is what its name says")
+    run(folder, "mvc", "fsck", "--data")
+    print(f"\nbit-exact: {base}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

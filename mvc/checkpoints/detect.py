@@ -1,0 +1,128 @@
+"""From a file's bytes and name to its layout, whatever it is and however damaged.
+
+Content decides, the name helps: it settles what has no magic of its own (safetensors), and it
+tells whether a file that cannot be read *claims* to be a checkpoint, which deserves a warning.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.checkpoints import gguf, npy, safetensors
+from mvc.checkpoints.source import read_bytes
+from mvc.checkpoints.torch_zip import find_pickles, layout_torch
+from mvc.checkpoints.zip_directory import LOCAL_MAGIC, ends_like_zip, parse_zip_directory
+from mvc.errors import FormatError
+from mvc.formats.layout import FileLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mvc.checkpoints.source import Source
+
+    Parser = Callable[[Source], FileLayout]
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".gguf")
+"""What checkpoint files are called."""
+
+LEGACY_WARNING = "legacy torch pickle is stored as opaque bytes"
+PICKLE_WARNING = "pickle is stored as opaque bytes"
+
+MAX_WARNING_CHARACTERS = 300
+"""A warning quotes hostile text; one screen line or two is enough."""
+
+_HEAD_BYTES = 16
+# PROTO 2, then LONG1 with the number that begins every file of torch.save before 1.6.
+_LEGACY_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
+_PICKLE_MAGIC = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
+_TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+_WEIGHTS_PREFIX = "pytorch_model"
+
+
+def is_checkpoint_name(name: str) -> bool:
+    """Tell whether a file name ends like a checkpoint's."""
+    return name.lower().endswith(SUFFIXES)
+
+
+def read_layout(source: Source, name: str) -> FileLayout:
+    """Return where the tensors of a file lie; ``opaque`` for a file that has none to name.
+
+    Args:
+        source: the file's bytes.
+        name: its name; only the suffix is looked at.
+
+    Returns:
+        A layout that passes ``check_layout``. ``warning`` is set where a file that claims to be
+        a checkpoint, by suffix or magic, could not be read as one.
+
+    Raises:
+        ConflictError: the file became shorter while it was read.
+        StorageError: the machine failed.
+    """
+    name = name.lower().rpartition("/")[2]
+    head = read_bytes(source, 0, min(_HEAD_BYTES, source.size_bytes))
+    parse = _find_parser(source, head, name)
+    if parse is None:
+        return _opaque(source, _explain_unknown(head, name))
+    try:
+        return parse(source)
+    except FormatError as error:
+        if parse is safetensors.parse_safetensors and not name.endswith(".safetensors"):
+            return _opaque(source, _explain_unknown(head, name))  # only looked a little like one
+        return _opaque(source, str(error) if _is_claim(head, name) else None)
+
+
+def _opaque(source: Source, warning: str | None) -> FileLayout:
+    if warning is not None and len(warning) > MAX_WARNING_CHARACTERS:
+        warning = warning[: MAX_WARNING_CHARACTERS - 3] + "..."
+    return FileLayout("opaque", source.size_bytes, (), warning)
+
+
+def _find_parser(source: Source, head: bytes, name: str) -> Parser | None:
+    # A name settles the one clash: a header of 67 MB makes a safetensors file begin as a zip.
+    if name.endswith(".safetensors") and head[8:9] == b"{":
+        return safetensors.parse_safetensors
+    if head.startswith(gguf.MAGIC):
+        return gguf.parse_gguf
+    if head.startswith(npy.MAGIC):
+        return npy.parse_npy
+    if head.startswith(LOCAL_MAGIC) or ends_like_zip(source):
+        return _parse_zip
+    if name.endswith(".safetensors") or _begins_like_safetensors(head, source.size_bytes):
+        return safetensors.parse_safetensors
+    return None
+
+
+def _parse_zip(source: Source) -> FileLayout:
+    entries = parse_zip_directory(source)
+    if find_pickles(entries):
+        return layout_torch(source, entries)
+    if any(entry.name.endswith(".npy") for entry in entries):
+        return npy.layout_npz(source, entries)
+    raise FormatError("zip archive holds neither a torch pickle nor numpy arrays")
+
+
+def _begins_like_safetensors(head: bytes, size_bytes: int) -> bool:
+    header_bytes = int.from_bytes(head[:8], "little")
+    limit = min(safetensors.MAX_HEADER_BYTES, size_bytes - safetensors.LENGTH_BYTES)
+    return head[8:9] == b"{" and 0 < header_bytes <= limit
+
+
+def _is_claim(head: bytes, name: str) -> bool:
+    """Tell whether a file that no parser could read presents itself as a checkpoint."""
+    return head.startswith((gguf.MAGIC, npy.MAGIC)) or is_checkpoint_name(name)
+
+
+def _explain_unknown(head: bytes, name: str) -> str | None:
+    """Return why a file without any magic is opaque, if its name promised a checkpoint."""
+    if name.endswith(_TORCH_SUFFIXES):
+        if head.startswith(_LEGACY_MAGIC):
+            return LEGACY_WARNING
+        if head.startswith(_PICKLE_MAGIC):
+            return PICKLE_WARNING
+        if name.endswith(".bin") and not name.startswith(_WEIGHTS_PREFIX):
+            return None  # the suffix of any binary data
+        return "file is no torch archive: it does not begin as a zip file"
+    if is_checkpoint_name(name):
+        return f"file does not begin as {name.rpartition('.')[2]} files do"
+    return None

@@ -1,0 +1,67 @@
+"""Caps that every parser shares: what is past them is not a model anybody made.
+
+Each bounds memory and time of reading a hostile file; what a file may legally hold is far below.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.errors import FormatError
+from mvc.formats.layout import FileLayout, check_layout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mvc.formats.layout import Segment
+
+MAX_TENSORS = 500_000
+"""Named tensors of one file. A 40,000-tensor model with two Adam moments and a step has 160,000."""
+
+MAX_NAME_BYTES = 4096
+"""UTF-8 bytes of one tensor name; state-dict keys seen in practice stay below 300."""
+
+MAX_NAMES_BYTES = 64 * 2**20
+"""UTF-8 bytes of all names of one file: 500,000 names of 134 bytes."""
+
+
+def check_names(segments: Sequence[Segment]) -> None:
+    """Check number and size of the names, and that each can be written as UTF-8.
+
+    Raises:
+        FormatError: names the first tensor past a limit.
+    """
+    count = sum(len(segment.tensors) for segment in segments)
+    if count > MAX_TENSORS:
+        raise FormatError(f"file names {count:,} tensors, the limit is {MAX_TENSORS:,}")
+    total_bytes = 0
+    for segment in segments:
+        for view in segment.tensors:
+            try:
+                size_bytes = len(view.name.encode())
+            except UnicodeEncodeError:
+                raise FormatError(f"tensor name {view.name[:80]!r} is not unicode text") from None
+            if size_bytes > MAX_NAME_BYTES:
+                raise FormatError(
+                    f"tensor name {view.name[:80]!r} has {size_bytes:,} bytes, "
+                    f"the limit is {MAX_NAME_BYTES:,}"
+                )
+            total_bytes += size_bytes
+    if total_bytes > MAX_NAMES_BYTES:
+        raise FormatError(
+            f"tensor names have {total_bytes:,} bytes together, the limit is {MAX_NAMES_BYTES:,}"
+        )
+
+
+def checked_layout(
+    kind: str, size_bytes: int, segments: Sequence[Segment], warning: str | None = None
+) -> FileLayout:
+    """Return the layout of a file after checking all that every layout promises.
+
+    Raises:
+        FormatError: a segment outside the file or over another one, a view outside its segment,
+            a name that is used twice or past a limit.
+    """
+    check_names(segments)
+    check_layout(size_bytes, segments)
+    return FileLayout(kind, size_bytes, tuple(segments), warning)

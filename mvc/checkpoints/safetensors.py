@@ -1,0 +1,141 @@
+"""The header of a safetensors file: which bytes are which tensor.
+
+A file is an 8-byte little-endian header length, a JSON object, and the tensors' bytes. The rules
+that make it safe are all checked: a capped header, no key twice, extents that follow each other
+without hole or overlap to the very end of the file, and shape x dtype equal to the extent.
+
+Telling that no key occurs twice is the slow part, as JSON decoders silently keep the last one. In
+a header without a backslash every string is two quotes, so the quotes of a header whose objects
+have only the keys we know can be *counted*: one more string than the decoded values account for
+is a second key or an unknown one, and only then the header is read again key by key.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mvc.checkpoints.limits import MAX_TENSORS, checked_layout
+from mvc.checkpoints.source import read_bytes
+from mvc.errors import FormatError
+from mvc.formats.layout import single_tensor
+
+if TYPE_CHECKING:
+    from mvc.checkpoints.source import Source
+    from mvc.formats.layout import FileLayout, Segment
+
+LENGTH_BYTES = 8
+MAX_HEADER_BYTES = 100_000_000
+"""The format's own limit."""
+
+DTYPES = frozenset(
+    {
+        "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64",
+        "F16", "BF16", "F32", "F64", "C64",
+        "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2",
+    }
+)  # fmt: skip
+"""Element types of the format; the names are those of ``mvc.dtypes``."""
+
+_STRINGS_PER_TENSOR = 5  # its name, its three keys, its dtype
+
+
+class _TensorHeader(msgspec.Struct, gc=False, frozen=True):
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+_HEADER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TENSOR = msgspec.json.Decoder(_TensorHeader)
+_METADATA = msgspec.json.Decoder(dict[str, str])
+
+
+def parse_safetensors(source: Source) -> FileLayout:
+    """Name the tensors of a safetensors file, in file order.
+
+    Raises:
+        FormatError: the file breaks a rule of the format.
+    """
+    header = read_header(source)
+    tensors = _parse_header(header)
+    start = LENGTH_BYTES + len(header)
+    segments = _place_tensors(tensors, start, source.size_bytes)
+    return checked_layout("safetensors", source.size_bytes, segments)
+
+
+def read_header(source: Source) -> bytes:
+    """Return the JSON header with its padding.
+
+    Raises:
+        FormatError: no such header fits into the file, or it does not begin as an object.
+    """
+    if source.size_bytes < LENGTH_BYTES:
+        raise FormatError(f"file of {source.size_bytes} bytes has no safetensors header length")
+    size_bytes = int.from_bytes(read_bytes(source, 0, LENGTH_BYTES), "little")
+    if size_bytes > MAX_HEADER_BYTES:
+        raise FormatError(
+            f"safetensors header claims {size_bytes:,} bytes, the limit is {MAX_HEADER_BYTES:,}"
+        )
+    if size_bytes > source.size_bytes - LENGTH_BYTES:
+        raise FormatError(
+            f"safetensors header claims {size_bytes:,} bytes in a file of {source.size_bytes:,}"
+        )
+    if size_bytes == 0 or read_bytes(source, LENGTH_BYTES, 1) != b"{":
+        raise FormatError("safetensors header does not begin with '{'")
+    return read_bytes(source, LENGTH_BYTES, size_bytes)
+
+
+def _parse_header(header: bytes) -> list[tuple[str, _TensorHeader]]:
+    try:
+        values = _HEADER.decode(header)
+        has_metadata = "__metadata__" in values
+        metadata = _METADATA.decode(values.pop("__metadata__", b"{}"))
+        if len(values) > MAX_TENSORS:
+            raise FormatError(f"header has {len(values):,} tensors, the limit is {MAX_TENSORS:,}")
+        tensors = [(name, _TENSOR.decode(raw)) for name, raw in values.items()]
+        strings = _STRINGS_PER_TENSOR * len(tensors) + 2 * len(metadata) + has_metadata
+        if b"\\" in header or header.count(b'"') != 2 * strings:
+            json.loads(header, object_pairs_hook=_refuse_second_key)
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise FormatError(f"safetensors header is not valid: {error}") from error
+    return tensors
+
+
+def _refuse_second_key(pairs: list[tuple[str, object]]) -> None:
+    keys: set[str] = set()
+    for key, _ in pairs:
+        if key in keys:
+            raise FormatError(f"safetensors header has the key {key[:80]!r} twice")
+        keys.add(key)
+
+
+def _place_tensors(
+    tensors: list[tuple[str, _TensorHeader]], start: int, size_bytes: int
+) -> list[Segment]:
+    # Empty tensors share their offset with the next one; by (begin, end) they come first.
+    tensors.sort(key=lambda item: item[1].data_offsets)
+    segments = []
+    position = 0
+    for name, tensor in tensors:
+        begin, end = tensor.data_offsets
+        if begin != position or end < begin:
+            raise FormatError(
+                f"tensor {name[:80]!r} lies at {begin}..{end} where {position} was to follow"
+            )
+        if tensor.dtype not in DTYPES:
+            raise FormatError(f"tensor {name[:80]!r} has the unknown dtype {tensor.dtype[:80]!r}")
+        segment = single_tensor(name, tensor.dtype, tensor.shape, start + begin)
+        if segment.size_bytes != end - begin:
+            raise FormatError(
+                f"tensor {name[:80]!r} of {segment.size_bytes:,} bytes lies in {end - begin:,}"
+            )
+        segments.append(segment)
+        position = end
+    if start + position != size_bytes:
+        raise FormatError(
+            f"safetensors file has {size_bytes:,} bytes, its tensors end at {start + position:,}"
+        )
+    return segments

@@ -1,0 +1,238 @@
+"""Element types of live arrays, and how a safetensors file holds them.
+
+An element type is spelled in ``state.json`` the way its library spells it: ``bfloat16`` for a
+torch tensor, ``<f4`` or ``datetime64``'s ``<M8[s]`` for a NumPy array, ``float8_e4m3fn`` for an
+array of ml_dtypes. The file beside it must load in any tool, so what safetensors cannot hold is
+stored as another dtype of the same bytes:
+
+    ========================  ======================================
+    complex128                F64 with a trailing dimension of 2
+    complex32                 F16 with a trailing dimension of 2
+    datetime64, timedelta64   I64
+    text, bytes, plain void   U8 with a trailing dimension of the item's bytes
+    float4_e2m1fn_x2          F4 with twice the last dimension (two elements a byte)
+    other types of ml_dtypes  U8, one byte an element
+    big-endian numbers        the same number, little-endian
+    ========================  ======================================
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from mvc.errors import FormatError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    AnyDType = np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """One element type of a live array.
+
+    Attributes:
+        name: its spelling in ``state.json``.
+        size_bytes: bytes of one element in memory.
+        word_bytes: width of the words in it whose byte order matters.
+        stored: dtype in the safetensors file, a canonical dtype name.
+        tail: trailing dimensions that the file adds to the shape.
+        big_endian: whether the words lie in memory with the high byte first.
+        packed: file elements in one live element of the last dimension.
+    """
+
+    name: str
+    size_bytes: int
+    word_bytes: int
+    stored: str
+    tail: tuple[int, ...] = ()
+    big_endian: bool = False
+    packed: int = 1
+
+    @property
+    def word_type(self) -> str:
+        """NumPy spelling of the words as they lie in memory."""
+        return f"{'>' if self.big_endian else '<'}u{self.word_bytes}"
+
+    @property
+    def words(self) -> int:
+        """Words in one element."""
+        return self.size_bytes // self.word_bytes if self.word_bytes else 0
+
+
+_BIG_HOST = sys.byteorder == "big"
+
+
+def _torch(
+    name: str, stored: str, size_bytes: int, words: int = 1, tail: tuple[int, ...] = ()
+) -> ElementType:
+    return ElementType(name, size_bytes, size_bytes // words, stored, tail, _BIG_HOST)
+
+
+TORCH_ELEMENTS: dict[str, ElementType] = {
+    element.name: element
+    for element in (
+        _torch("bool", "BOOL", 1),
+        _torch("uint8", "U8", 1),
+        _torch("int8", "I8", 1),
+        _torch("uint16", "U16", 2),
+        _torch("int16", "I16", 2),
+        _torch("uint32", "U32", 4),
+        _torch("int32", "I32", 4),
+        _torch("uint64", "U64", 8),
+        _torch("int64", "I64", 8),
+        _torch("float16", "F16", 2),
+        _torch("bfloat16", "BF16", 2),
+        _torch("float32", "F32", 4),
+        _torch("float64", "F64", 8),
+        _torch("complex32", "F16", 4, 2, (2,)),
+        _torch("complex64", "C64", 8, 2),
+        _torch("complex128", "F64", 16, 2, (2,)),
+        _torch("float8_e4m3fn", "F8_E4M3", 1),
+        _torch("float8_e4m3fnuz", "F8_E4M3FNUZ", 1),
+        _torch("float8_e5m2", "F8_E5M2", 1),
+        _torch("float8_e5m2fnuz", "F8_E5M2FNUZ", 1),
+        _torch("float8_e8m0fnu", "F8_E8M0", 1),
+        ElementType("float4_e2m1fn_x2", 1, 1, "F4", packed=2),
+    )
+}
+
+_NUMBERS = {
+    "b1": "BOOL",
+    "u1": "U8",
+    "i1": "I8",
+    "u2": "U16",
+    "i2": "I16",
+    "u4": "U32",
+    "i4": "I32",
+    "u8": "U64",
+    "i8": "I64",
+    "f2": "F16",
+    "f4": "F32",
+    "f8": "F64",
+}
+# NumPy keeps two types of the same eight bytes apart; its own spelling does not.
+_LONGLONG = {"q": "longlong", "Q": "ulonglong"}
+_ML_STORED = {
+    "bfloat16": ("BF16", 2, 1),
+    "float8_e4m3fn": ("F8_E4M3", 1, 1),
+    "float8_e4m3fnuz": ("F8_E4M3FNUZ", 1, 1),
+    "float8_e5m2": ("F8_E5M2", 1, 1),
+    "float8_e5m2fnuz": ("F8_E5M2FNUZ", 1, 1),
+    "float8_e8m0fnu": ("F8_E8M0", 1, 1),
+    "complex32": ("F16", 4, 2),
+    "bcomplex32": ("BF16", 4, 2),
+}
+_ML_STORED |= dict.fromkeys(
+    (
+        *("int1", "int2", "int4", "uint1", "uint2", "uint4"),
+        *("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"),
+        *("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"),
+    ),
+    ("U8", 1, 1),
+)
+_NUMPY_NAME = re.compile(
+    r"[<>|](?:[biuf][1248]|c8|c16)|[<>][mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?|[<>]U\d{1,8}|\|[SV]\d{1,9}"
+)
+
+
+def find_numpy_element(dtype: AnyDType) -> ElementType | None:
+    """Return the element type of a NumPy dtype, or None where its bytes are not plain data."""
+    if dtype.type.__module__ == "ml_dtypes":
+        return _find_ml_element(dtype)
+    if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None:
+        return None
+    return _find_builtin_element(dtype)
+
+
+def _find_builtin_element(dtype: AnyDType) -> ElementType | None:
+    kind, size = dtype.kind, dtype.itemsize
+    name = _LONGLONG.get(dtype.char, dtype.str) if dtype.isnative else dtype.str
+    big = dtype.str[0] == ">"
+    stored = _NUMBERS.get(f"{kind}{size}")
+    if stored is not None:
+        return ElementType(name, size, size, stored, (), big)
+    if kind == "c" and size in (8, 16):
+        stored, tail = ("C64", ()) if size == 8 else ("F64", (2,))  # noqa: PLR2004  bytes of C64
+        return ElementType(name, size, size // 2, stored, tail, big)
+    if kind in "mM":
+        return ElementType(name, 8, 8, "I64", (), big)
+    if kind in "SUV":
+        return ElementType(name, size, 1, "U8", (size,))
+    return None
+
+
+def _find_ml_element(dtype: AnyDType) -> ElementType | None:
+    name = dtype.type.__name__
+    if name not in _ML_STORED or not dtype.isnative:
+        return None
+    stored, size, words = _ML_STORED[name]
+    tail = (words,) if words > 1 else ()
+    return ElementType(name, size, size // words, stored, tail, _BIG_HOST)
+
+
+def parse_numpy_dtype(name: str) -> AnyDType:
+    """Return the NumPy dtype of a spelling in ``state.json``.
+
+    Raises:
+        FormatError: no spelling that this module writes.
+        UnsupportedError: a type that the installed ml_dtypes lacks.
+    """
+    if name in _ML_STORED:
+        scalar = getattr(ml_dtypes, name, None)
+        if scalar is None:
+            raise UnsupportedError(
+                f"the installed ml_dtypes has no {name}", hint="install a newer ml_dtypes"
+            )
+        result: AnyDType = np.dtype(scalar)
+        return result
+    if name in _LONGLONG.values():
+        return np.dtype(name)
+    try:
+        dtype: AnyDType | None = np.dtype(name) if _NUMPY_NAME.fullmatch(name) else None
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError, MemoryError):
+        dtype = None
+    if dtype is None or dtype.str != name:
+        raise FormatError(f"unknown array dtype {name[:60]!r}")
+    return dtype
+
+
+def get_numpy_element(name: str) -> ElementType:
+    """Return the element type of a NumPy spelling.
+
+    Raises:
+        FormatError: no spelling that this module writes.
+    """
+    element = find_numpy_element(parse_numpy_dtype(name))
+    if element is None:
+        raise FormatError(f"unknown array dtype {name[:60]!r}")
+    return element
+
+
+def get_torch_element(name: str) -> ElementType:
+    """Return the element type of a torch dtype's name.
+
+    Raises:
+        FormatError: not in the table.
+    """
+    try:
+        return TORCH_ELEMENTS[name]
+    except KeyError:
+        raise FormatError(f"unknown tensor dtype {name[:60]!r}") from None
+
+
+def stored_form(element: ElementType, shape: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+    """Return dtype and shape of an array in its safetensors file."""
+    shape = tuple(shape)
+    if element.packed == 1:
+        return element.stored, shape + element.tail
+    if not shape:
+        return "U8", shape
+    return element.stored, (*shape[:-1], shape[-1] * element.packed)

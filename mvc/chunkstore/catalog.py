@@ -1,0 +1,233 @@
+"""Which packs there are and what they hold: the in-memory side of the pack indexes.
+
+Loading reads one small index per pack. A pack whose index is missing or damaged is read header by
+header instead, so that a lost index never loses data; that is kept as a *repair* for whoever wants
+to say it. A pack that is not as long as its index says, or is gone, is *damaged*: its chunks do
+not count as present, so that the next add stores them again, but a read still finds where they
+were and either succeeds or says exactly what is wrong.
+
+Lookups take no lock: they see one tuple of immutable tables, which is replaced as a whole. New
+packs go into a small second table until it is worth merging, so that a long session that
+publishes pack after pack does not sort all ids each time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.chunkstore.chunk_table import ChunkTable
+from mvc.chunkstore.values import StoreProblem
+from mvc.errors import FormatError
+from mvc.formats.pack import scan_pack
+from mvc.formats.pack_index import MAX_INDEX_BYTES, index_records, parse_pack_index
+from mvc.ids import ID_BYTES, PackId, is_hex_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from mvc.chunkstore.values import ChunkLocation
+    from mvc.formats.pack import PackRecord
+    from mvc.formats.pack_index import PackIndex
+    from mvc.ids import ChunkId
+    from mvc.storage.protocol import Storage
+
+PACKS = "packs/"
+_PACK_SUFFIX = ".pack"
+_INDEX_SUFFIX = ".idx"
+_MERGE_RATIO = 4
+_WINDOW_BYTES = 2**16
+
+
+def pack_key(pack: PackId) -> str:
+    """Return the storage key of a pack."""
+    return f"{PACKS}{pack}{_PACK_SUFFIX}"
+
+
+def index_key(pack: PackId) -> str:
+    """Return the storage key of a pack's index."""
+    return f"{PACKS}{pack}{_INDEX_SUFFIX}"
+
+
+class PackListing:
+    """One look at the folder of packs: sizes in bytes of packs and indexes, and other keys."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.packs: dict[PackId, int] = {}
+        self.indexes: dict[PackId, int] = {}
+        self.strays: list[str] = []
+        for info in storage.list(PACKS):
+            stem, dot, suffix = info.key.removeprefix(PACKS).partition(".")
+            if not is_hex_id(stem, 2 * ID_BYTES) or dot + suffix not in {
+                _PACK_SUFFIX,
+                _INDEX_SUFFIX,
+            }:
+                self.strays.append(info.key)
+            elif dot + suffix == _PACK_SUFFIX:
+                self.packs[PackId(stem)] = info.size_bytes
+            else:
+                self.indexes[PackId(stem)] = info.size_bytes
+
+    @property
+    def lost_packs(self) -> set[PackId]:
+        """Packs of which only the index is there."""
+        return self.indexes.keys() - self.packs.keys()
+
+
+class PackCatalog:
+    """The packs of a storage and where each chunk is; safe to use from many threads."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._indexes: dict[PackId, PackIndex] = {}
+        self._sizes: dict[PackId, int] = {}
+        self._tables: tuple[ChunkTable, ...] | None = None
+        self._damaged = ChunkTable(())
+        self.repairs: dict[PackId, StoreProblem] = {}
+
+    def find(self, chunk_id: ChunkId) -> ChunkLocation | None:
+        """Return a place of the chunk, or None."""
+        return next(self.find_all(chunk_id), None)
+
+    def find_all(self, chunk_id: ChunkId) -> Iterator[ChunkLocation]:
+        """Yield every place of the chunk, those in damaged packs last."""
+        for table in self._sound_tables():
+            yield from table.find_all(chunk_id)
+        yield from self._damaged.find_all(chunk_id)
+
+    def contains_each(self, ids: Iterable[ChunkId]) -> NDArray[np.bool_]:
+        """Tell for each id whether a sound pack holds it."""
+        joined = b"".join(ids)
+        wanted = np.frombuffer(joined, "S32") if joined else np.empty(0, "S32")
+        found = np.zeros(len(wanted), dtype=np.bool_)
+        for table in self._sound_tables():
+            found |= table.contains_each(wanted)
+        return found
+
+    def refresh(self) -> bool:
+        """Look at the storage again; return whether the set of packs changed."""
+        with self._lock:
+            return self._refresh()
+
+    def add(self, index: PackIndex) -> None:
+        """Take in a pack that this process has just published."""
+        self._sound_tables()
+        with self._lock:
+            self.repairs.pop(index.pack, None)  # a refresh may have seen the pack before its index
+            known = index.pack in self._indexes
+            if known and self._is_sound(self._indexes[index.pack]):
+                return
+            self._indexes[index.pack] = index
+            self._sizes[index.pack] = index.pack_size_bytes
+            self._arrange([] if known else [index], from_scratch=known)
+
+    def _sound_tables(self) -> tuple[ChunkTable, ...]:
+        if self._tables is None:
+            with self._lock:
+                if self._tables is None:
+                    self._refresh()
+        assert self._tables is not None
+        return self._tables
+
+    def _refresh(self) -> bool:
+        listing = PackListing(self._storage)
+        sizes = dict.fromkeys(listing.lost_packs, 0) | listing.packs
+        if self._tables is not None and sizes == self._sizes:
+            return False
+        gone = [pack for pack, size in self._sizes.items() if sizes.get(pack) != size]
+        for pack in gone:
+            self._indexes.pop(pack, None)
+            self.repairs.pop(pack, None)
+        fresh = [
+            index
+            for pack in sorted(sizes.keys() - self._indexes.keys())
+            if (index := self._load(pack, listing)) is not None
+        ]
+        self._indexes.update((index.pack, index) for index in fresh)
+        self._sizes = sizes
+        self._arrange(fresh, from_scratch=bool(gone) or self._tables is None)
+        return True
+
+    def _is_sound(self, index: PackIndex) -> bool:
+        return self._sizes[index.pack] == index.pack_size_bytes
+
+    def _arrange(self, fresh: list[PackIndex], *, from_scratch: bool) -> None:
+        """Put fresh indexes into the second table, or all into one when that has grown."""
+        known = list(self._indexes.values())
+        self._damaged = ChunkTable([index for index in known if not self._is_sound(index)])
+        first, *rest = (not from_scratch and self._tables) or (ChunkTable(()),)
+        late = [index for table in rest for index in table.packs]
+        late += filter(self._is_sound, known if from_scratch else fresh)
+        if _MERGE_RATIO * sum(map(len, late)) >= len(first):
+            self._tables = (ChunkTable([*first.packs, *late]),)
+        else:
+            self._tables = (first, ChunkTable(late))
+
+    def _load(self, pack: PackId, listing: PackListing) -> PackIndex | None:
+        try:
+            index = read_index(self._storage, pack, listing.indexes.get(pack, 0))
+        except FileNotFoundError:
+            problem = StoreProblem("missing-index", pack, None, None, "pack has no index")
+        except FormatError as error:
+            problem = StoreProblem("bad-index", pack, None, None, error.message)
+        else:
+            return index
+        self.repairs[pack] = problem
+        return salvage_index(self._storage, pack, listing.packs.get(pack, 0))
+
+
+def read_index(storage: Storage, pack: PackId, size_bytes: int) -> PackIndex:
+    """Return the stored index of a pack.
+
+    Args:
+        storage: where it lies.
+        pack: which pack.
+        size_bytes: length of the index object as listed; 0 where there is none.
+
+    Raises:
+        FileNotFoundError: there is none.
+        FormatError: it is damaged or belongs to another pack.
+    """
+    if size_bytes > MAX_INDEX_BYTES:
+        raise FormatError(f"pack index has {size_bytes:,} bytes")
+    index = parse_pack_index(storage.read(index_key(pack)))
+    if index.pack != pack:
+        raise FormatError(f"pack index belongs to pack {index.pack}")
+    return index
+
+
+def salvage_index(storage: Storage, pack: PackId, size_bytes: int) -> PackIndex | None:
+    """Return the index of what can be read of a pack, or None where that is nothing."""
+    records: dict[ChunkId, PackRecord] = {}
+    with contextlib.suppress(FormatError, FileNotFoundError):
+        for record in scan_stored_pack(storage, pack, size_bytes):
+            records.setdefault(record.chunk_id, record)
+    return index_records(pack, size_bytes, records.values()) if records else None
+
+
+def scan_stored_pack(storage: Storage, pack: PackId, size_bytes: int) -> Iterator[PackRecord]:
+    """Yield the records of a stored pack from their headers alone.
+
+    Raises:
+        FileNotFoundError: the pack is gone.
+        FormatError: from the first record on that is damaged.
+    """
+    key = pack_key(pack)
+    window = memoryview(b"")
+    start = 0
+
+    def read_at(offset: int, wanted: int) -> memoryview:
+        nonlocal window, start
+        if not start <= offset <= offset + wanted <= start + len(window):
+            buffer = bytearray(min(_WINDOW_BYTES, max(size_bytes - offset, wanted)))
+            storage.read_into(key, offset, memoryview(buffer))
+            window, start = memoryview(buffer), offset
+        return window[offset - start : offset - start + wanted]
+
+    return scan_pack(read_at, size_bytes)

@@ -1,0 +1,155 @@
+"""fsck of packs and pack indexes: is what the store holds what it says it holds?
+
+Without data, everything but the bodies is read: lengths, headers, footers, every record header,
+and the index beside them. With data, every pack is hashed against its name and every chunk is
+decoded and hashed against its id, in one pass over the file. Packs are checked side by side, one
+per thread; problems come out in the order of the packs. Finding a problem never ends the check.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from mvc.chunkstore.catalog import PackListing, pack_key, read_index, scan_stored_pack
+from mvc.chunkstore.reader import ReadSlot, decode_record
+from mvc.chunkstore.values import StoreProblem
+from mvc.errors import FormatError, StorageError, UnsupportedError
+from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from mvc.formats.pack import PackRecord
+    from mvc.formats.pack_index import PackIndex
+    from mvc.ids import PackId
+    from mvc.storage.protocol import Storage
+
+
+def check_store(
+    storage: Storage,
+    *,
+    data: bool,
+    threads: int,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[StoreProblem]:
+    """Yield everything that is wrong with the packs of a storage.
+
+    Args:
+        storage: where they lie.
+        data: also read, hash and decode every body.
+        threads: packs checked at once.
+        progress: called in this thread with the length of every pack that is done.
+    """
+    listing = PackListing(storage)
+    for key in listing.strays:
+        yield StoreProblem("stray-file", key, None, None, f"{key} does not belong there")
+    for pack in sorted(listing.lost_packs):
+        yield StoreProblem("missing-pack", pack, None, None, "its index is there, the pack is not")
+    slots: list[ReadSlot] = []  # append and pop are atomic
+
+    def check(pack: PackId) -> list[StoreProblem]:
+        slot = slots.pop() if slots else ReadSlot()
+        problems = list(_PackCheck(storage, pack, listing).run(slot if data else None))
+        slots.append(slot)
+        return problems
+
+    executor = ThreadPoolExecutor(threads, thread_name_prefix="mvc-check")
+    try:
+        waiting = deque((pack, executor.submit(check, pack)) for pack in listing.packs)
+        while waiting:
+            pack, future = waiting.popleft()
+            yield from future.result()
+            if progress is not None:
+                progress(listing.packs[pack])
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+class _PackCheck:
+    """The check of one pack."""
+
+    def __init__(self, storage: Storage, pack: PackId, listing: PackListing) -> None:
+        self.storage = storage
+        self.pack = pack
+        self.size_bytes = listing.packs[pack]
+        self.index_bytes = listing.indexes.get(pack, 0)
+
+    def run(self, slot: ReadSlot | None) -> Iterator[StoreProblem]:
+        """Yield the problems; bodies are read where a slot to read them with is given."""
+        try:
+            index = yield from self._check_index()
+            records, complete = yield from self._check_headers(index)
+            if slot is not None:
+                yield from self._check_data(records, slot, complete=complete)
+        except FileNotFoundError:
+            return  # gc removed it since it was listed
+        except StorageError as error:
+            yield self._problem("unreadable", error.message)
+
+    def _check_index(self) -> Generator[StoreProblem, None, PackIndex | None]:
+        try:
+            return read_index(self.storage, self.pack, self.index_bytes)
+        except FileNotFoundError:
+            yield self._problem("missing-index", "the pack has no index")
+        except FormatError as error:
+            yield self._problem("bad-index", error.message)
+        return None
+
+    def _check_headers(
+        self, index: PackIndex | None
+    ) -> Generator[StoreProblem, None, tuple[list[PackRecord], bool]]:
+        """Compare pack and index; return the records to look at and whether they are all."""
+        found: list[PackRecord] = []
+        complete = True
+        try:
+            for record in scan_stored_pack(self.storage, self.pack, self.size_bytes):
+                found.append(record)  # noqa: PERF402  those before an error are kept
+        except FormatError as error:
+            complete = False
+            yield self._problem("bad-pack", error.message)
+        if index is None:
+            return found, complete
+        said = list(index.records())
+        if index.pack_size_bytes != self.size_bytes:
+            complete = False
+            detail = f"{self.size_bytes:,} bytes long, {index.pack_size_bytes:,} by its index"
+            yield self._problem("bad-pack", detail)
+        elif said[: len(found)] != found or (complete and len(said) != len(found)):
+            yield self._problem("bad-index", "the index says other records than the pack has")
+            return found, complete
+        return said, complete
+
+    def _check_data(
+        self, records: list[PackRecord], slot: ReadSlot, *, complete: bool
+    ) -> Iterator[StoreProblem]:
+        hasher = blake3()
+        if complete:
+            hasher.update(self._read(0, HEADER_BYTES, slot))
+        for record in records:
+            try:
+                data = self._read(record.offset, record.end - record.offset, slot)
+                if complete:
+                    hasher.update(data)
+                decode_record(data, record, slot)
+            except FormatError as error:
+                yield self._problem("bad-chunk", error.message, record)
+            except UnsupportedError as error:
+                yield self._problem("unsupported", error.message, record)
+        if complete:
+            hasher.update(self._read(self.size_bytes - FOOTER_BYTES, FOOTER_BYTES, slot))
+            if hasher.hexdigest() != self.pack:
+                yield self._problem("bad-pack-hash", "the pack is not what its name says")
+
+    def _read(self, offset: int, size_bytes: int, slot: ReadSlot) -> memoryview:
+        data = slot.stored(size_bytes)
+        self.storage.read_into(pack_key(self.pack), offset, data)
+        return data
+
+    def _problem(self, kind: str, detail: str, record: PackRecord | None = None) -> StoreProblem:
+        if record is None:
+            return StoreProblem(kind, self.pack, None, None, detail)
+        return StoreProblem(kind, self.pack, record.offset, record.chunk_id, detail)

@@ -1,0 +1,185 @@
+"""Packs on their way out: one that is being filled, others that are being made durable.
+
+``OpenPack`` is filled by one thread. ``PackPublisher`` takes full packs and, in one thread of its
+own, syncs and publishes each and then its index, while the next pack is being filled. A pack is
+always durable and visible before its index is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from mvc.chunkstore.catalog import PACKS, index_key, pack_key
+from mvc.formats.pack import (
+    FOOTER_BYTES,
+    MAX_PACK_RECORDS,
+    RECORD_BYTES,
+    PackRecord,
+    encode_pack_footer,
+    encode_pack_header,
+    encode_record_header,
+)
+from mvc.formats.pack_index import encode_pack_index, index_records
+from mvc.ids import PackId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    from mvc.chunkstore.catalog import PackCatalog
+    from mvc.formats.pack_index import PackIndex
+    from mvc.ids import ChunkId
+    from mvc.storage.protocol import Buffer, PendingObject, Storage
+
+_PENDING_PACKS = 4
+"""Full packs that may wait to be synced before the writer waits for the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRecord:
+    """A chunk ready to be appended to a pack.
+
+    Attributes:
+        chunk_id: its id.
+        encoding: tag of the body.
+        plain_size_bytes: length of the plain bytes.
+        stored_size_bytes: length of the body.
+        buffers: record header and body, in order.
+    """
+
+    chunk_id: ChunkId
+    encoding: int
+    plain_size_bytes: int
+    stored_size_bytes: int
+    buffers: tuple[Buffer, ...]
+
+
+def encode_record(
+    chunk_id: ChunkId,
+    encoding: int,
+    plain_size_bytes: int,
+    stored_size_bytes: int,
+    parts: Sequence[Buffer],
+) -> EncodedRecord:
+    """Return a record whose body are ``parts``, which are not copied."""
+    header = encode_record_header(chunk_id, encoding, plain_size_bytes, stored_size_bytes)
+    return EncodedRecord(
+        chunk_id, int(encoding), plain_size_bytes, stored_size_bytes, (header, *parts)
+    )
+
+
+class OpenPack:
+    """A pack that is being filled; hashed as it is written."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.pending: PendingObject = storage.create(PACKS)
+        self._hasher = blake3()
+        self._records: list[PackRecord] = []
+        try:
+            self._append([encode_pack_header()])
+        except BaseException:
+            self.pending.abort()
+            raise
+
+    def _append(self, buffers: Sequence[Buffer]) -> None:
+        self.pending.write(buffers)
+        for buffer in buffers:
+            self._hasher.update(buffer)
+
+    def is_full(self, target_bytes: int) -> bool:
+        """Tell whether the pack should be closed."""
+        return (
+            self.pending.size_bytes >= target_bytes or len(self._records) >= MAX_PACK_RECORDS // 2
+        )
+
+    def append(self, records: Sequence[EncodedRecord]) -> None:
+        """Append records; their buffers may be reused once the call returns."""
+        offset = self.pending.size_bytes
+        for record in records:
+            self._records.append(
+                PackRecord(
+                    record.chunk_id,
+                    record.encoding,
+                    record.plain_size_bytes,
+                    record.stored_size_bytes,
+                    offset,
+                )
+            )
+            offset += RECORD_BYTES + record.stored_size_bytes
+        if len(records) == 1:
+            self._append(records[0].buffers)
+        else:
+            self._append([b"".join(buffer for record in records for buffer in record.buffers)])
+        assert self.pending.size_bytes == offset, "an encoded chunk is not as long as it says"
+
+    def seal(self) -> PackIndex:
+        """Write the footer and return the index; the pack is complete but not yet durable."""
+        size_bytes = self.pending.size_bytes + FOOTER_BYTES
+        self._append([encode_pack_footer(len(self._records), size_bytes)])
+        return index_records(PackId(self._hasher.hexdigest()), size_bytes, self._records)
+
+
+class PackPublisher:
+    """Makes full packs durable and visible, in the order in which they come."""
+
+    def __init__(self, storage: Storage, catalog: PackCatalog) -> None:
+        self._storage = storage
+        self._catalog = catalog
+        self._executor: ThreadPoolExecutor | None = None
+        self._waiting: deque[tuple[Future[None], PendingObject]] = deque()
+
+    def submit(self, pack: OpenPack) -> int:
+        """Take over a full pack; return the bytes of the pack and its index.
+
+        Raises:
+            MvcError: what kept an earlier pack from being published.
+        """
+        index = pack.seal()
+        index_bytes = encode_pack_index(index)
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="mvc-publish")
+        future = self._executor.submit(self._publish, pack.pending, index, index_bytes)
+        self._waiting.append((future, pack.pending))
+        while self._waiting and (self._waiting[0][0].done() or len(self._waiting) > _PENDING_PACKS):
+            self._wait_for_oldest()
+        return index.pack_size_bytes + len(index_bytes)
+
+    def finish(self) -> None:
+        """Wait until everything is durable and visible.
+
+        Raises:
+            MvcError: what kept a pack from being published; later ones were aborted.
+        """
+        try:
+            while self._waiting:
+                self._wait_for_oldest()
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Forget every pack whose publication has not begun; wait for the one that has."""
+        for future, _ in self._waiting:
+            future.cancel()
+        if self._executor is not None:
+            self._executor.shutdown()
+            self._executor = None
+        for _, pending in self._waiting:
+            pending.abort()
+        self._waiting.clear()
+
+    def _wait_for_oldest(self) -> None:
+        self._waiting[0][0].result()
+        self._waiting.popleft()
+
+    def _publish(self, pending: PendingObject, index: PackIndex, index_bytes: bytes) -> None:
+        with pending:
+            pending.publish(pack_key(index.pack))
+        with self._storage.create(PACKS) as file:
+            file.write([index_bytes])
+            file.publish(index_key(index.pack))
+        self._catalog.add(index)

@@ -1,0 +1,273 @@
+"""Chunks in packs → verified plain bytes.
+
+Every byte that leaves has been hashed against its id. Where a copy of a chunk cannot be had, the
+others are tried, and then the storage is looked at once more: another process may have moved the
+chunk to another pack since. Only when all that fails does an error say where the damage is.
+
+Reading many chunks is planned first: sorted by pack and offset, records that lie behind one
+another are read in one call. One worker takes such a group from the storage to the sink, so the
+memory in use is one group and one plain chunk per worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.chunkstore.catalog import pack_key
+from mvc.chunkstore.values import corruption
+from mvc.errors import FormatError, StorageError
+from mvc.formats.encodings import DecodeScratch, Encoding, decode_chunk
+from mvc.formats.pack import RECORD_BYTES, PackRecord, parse_record_header
+from mvc.ids import hash_chunk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mvc.chunkstore.catalog import PackCatalog
+    from mvc.chunkstore.values import ChunkLocation, ReadRequest
+    from mvc.errors import MvcError
+    from mvc.ids import ChunkId, PackId
+    from mvc.storage.protocol import Storage
+
+    Sink = Callable[[ReadRequest, memoryview], None]
+
+GROUP_BYTES = 4 * 2**20
+"""Records are read together up to this length; a longer one is read alone."""
+
+
+class ReadSlot:
+    """The memory of one reading thread."""
+
+    def __init__(self) -> None:
+        self._stored = bytearray()
+        self._plain = bytearray()
+        self.scratch = DecodeScratch()
+
+    def stored(self, size_bytes: int) -> memoryview:
+        """Return a buffer for stored bytes; what was there before is gone."""
+        if len(self._stored) < size_bytes:
+            self._stored = bytearray(size_bytes)
+        return memoryview(self._stored)[:size_bytes]
+
+    def plain(self, size_bytes: int) -> memoryview:
+        """Return a buffer for plain bytes; what was there before is gone."""
+        if len(self._plain) < size_bytes:
+            self._plain = bytearray(size_bytes)
+        return memoryview(self._plain)[:size_bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChunk:
+    """One chunk to read, where it lies (None: not known), and all who want it."""
+
+    location: ChunkLocation | None
+    requests: tuple[ReadRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadGroup:
+    """Chunks whose records lie behind one another in a pack; one read fetches them.
+
+    Attributes:
+        pack: where they lie, or None for one chunk that was not found.
+        offset: of the first record header.
+        size_bytes: up to the end of the last body.
+        chunks: by ascending offset.
+    """
+
+    pack: PackId | None
+    offset: int
+    size_bytes: int
+    chunks: tuple[PlannedChunk, ...]
+
+
+def plan_reads(
+    requests: Sequence[ReadRequest], find: Callable[[ChunkId], ChunkLocation | None]
+) -> list[ReadGroup]:
+    """Return what to read, by ascending pack and offset; equal chunks are read once."""
+    wanted: dict[ChunkId, list[ReadRequest]] = {}
+    for request in requests:
+        wanted.setdefault(request.chunk_id, []).append(request)
+    lost: list[ReadGroup] = []
+    chunks: list[tuple[ChunkLocation, PlannedChunk]] = []
+    for chunk_id, askers in wanted.items():
+        location = find(chunk_id)
+        chunk = PlannedChunk(location, tuple(askers))
+        if location is None:
+            lost.append(ReadGroup(None, 0, 0, (chunk,)))
+        else:
+            chunks.append((location, chunk))
+    chunks.sort(key=lambda pair: (pair[0].pack, pair[0].offset))
+    return lost + list(_group(chunks))
+
+
+def _group(chunks: Sequence[tuple[ChunkLocation, PlannedChunk]]) -> Iterator[ReadGroup]:
+    members: list[PlannedChunk] = []
+    pack: PackId | None = None
+    start = end = 0
+    for location, chunk in chunks:
+        behind = location.offset + RECORD_BYTES + location.stored_size_bytes
+        if members and (
+            location.pack != pack or location.offset != end or behind - start > GROUP_BYTES
+        ):
+            yield ReadGroup(pack, start, end - start, tuple(members))
+            members = []
+        if not members:
+            pack, start = location.pack, location.offset
+        members.append(chunk)
+        end = behind
+    if members:
+        yield ReadGroup(pack, start, end - start, tuple(members))
+
+
+class ChunkReader:
+    """Reads chunks of one storage; safe to use from many threads, each with its own slot."""
+
+    def __init__(self, storage: Storage, catalog: PackCatalog) -> None:
+        self._storage = storage
+        self._catalog = catalog
+
+    def read_chunk(
+        self, chunk_id: ChunkId, plain: memoryview, slot: ReadSlot, context: str
+    ) -> None:
+        """Fill ``plain`` with a chunk, from whatever copy of it is sound.
+
+        Raises:
+            CorruptionError: no copy could be had; says where the first one lies.
+            StorageError: the machine failed.
+        """
+        failure: MvcError | None = None
+        for _ in range(2):
+            for location in self._catalog.find_all(chunk_id):
+                try:
+                    self._read_copy(chunk_id, location, plain, slot)
+                    return
+                except FileNotFoundError:
+                    error: MvcError = corruption(chunk_id, location, context, "the pack is missing")
+                except FormatError as reason:
+                    error = corruption(chunk_id, location, context, reason.message)
+                    error.__cause__ = reason
+                except StorageError as refusal:
+                    error = refusal
+                failure = failure or error
+            if not self._catalog.refresh():
+                break
+        raise failure or corruption(chunk_id, None, context, "it is in no pack")
+
+    def read_group(self, group: ReadGroup, sink: Sink, slot: ReadSlot) -> int:
+        """Hand every chunk of a group to the sink for all who want it; return the plain bytes."""
+        data = self._fetch(group, slot)
+        done = 0
+        for chunk in group.chunks:
+            plain = None if data is None else _try_decode(group, chunk, data, slot)
+            if plain is None:
+                plain = self._rescue(chunk)
+            for request in chunk.requests:
+                if request.plain_size_bytes != len(plain):
+                    reason = f"it has {len(plain):,} bytes, not {request.plain_size_bytes:,}"
+                    raise corruption(request.chunk_id, chunk.location, request.context, reason)
+                sink(request, plain)
+                done += len(plain)
+        return done
+
+    def _fetch(self, group: ReadGroup, slot: ReadSlot) -> memoryview | None:
+        if group.pack is None:
+            return None
+        data = slot.stored(group.size_bytes)
+        try:
+            self._storage.read_into(pack_key(group.pack), group.offset, data)
+        except (FileNotFoundError, FormatError, StorageError):
+            return None  # then each chunk by itself: most may be fine, or live elsewhere
+        return data
+
+    def _rescue(self, chunk: PlannedChunk) -> memoryview:
+        """Return a chunk that could not be had with its group; rare, so memory is fresh."""
+        request = chunk.requests[0]
+        plain = memoryview(bytearray(request.plain_size_bytes))
+        self.read_chunk(request.chunk_id, plain, ReadSlot(), request.context)
+        return plain
+
+    def _read_copy(
+        self, chunk_id: ChunkId, location: ChunkLocation, plain: memoryview, slot: ReadSlot
+    ) -> None:
+        if len(plain) != location.plain_size_bytes:
+            raise FormatError(f"it has {location.plain_size_bytes:,} bytes, not {len(plain):,}")
+        key = pack_key(location.pack)
+        expected = _expect(chunk_id, location)
+        if location.encoding == Encoding.RAW and location.stored_size_bytes == len(plain):
+            header = slot.stored(RECORD_BYTES)
+            self._storage.read_into(key, location.offset, header)
+            check_header(header, expected)
+            self._storage.read_into(key, location.offset + RECORD_BYTES, plain)
+        else:
+            record = slot.stored(expected.end - expected.offset)
+            self._storage.read_into(key, location.offset, record)
+            check_header(record, expected)
+            decode_chunk(location.encoding, record[RECORD_BYTES:], plain, slot.scratch)
+        check_hash(plain, chunk_id)
+
+
+def decode_record(data: memoryview, expected: PackRecord, slot: ReadSlot) -> memoryview:
+    """Return the verified plain bytes of a record.
+
+    Args:
+        data: record header and body.
+        expected: what the pack index says of it.
+        slot: memory the result may lie in; it may also be a part of ``data``.
+
+    Raises:
+        FormatError: another record, or not the chunk it says it is.
+    """
+    check_header(data, expected)
+    body = data[RECORD_BYTES:]
+    if expected.encoding == Encoding.RAW and len(body) == expected.plain_size_bytes:
+        plain = body
+    else:
+        plain = slot.plain(expected.plain_size_bytes)
+        decode_chunk(expected.encoding, body, plain, slot.scratch)
+    check_hash(plain, expected.chunk_id)
+    return plain.toreadonly()
+
+
+def check_header(data: memoryview, expected: PackRecord) -> None:
+    """Check the record header at the start of ``data``.
+
+    Raises:
+        FormatError: it is damaged, or not the expected one.
+    """
+    if parse_record_header(data[:RECORD_BYTES], expected.offset) != expected:
+        raise FormatError("the record there is another one than the pack index says")
+
+
+def check_hash(plain: memoryview, chunk_id: ChunkId) -> None:
+    """Check plain bytes against the id that was asked for.
+
+    Raises:
+        FormatError: they are not that chunk.
+    """
+    if hash_chunk(plain) != chunk_id:
+        raise FormatError("the bytes there do not match the chunk's id")
+
+
+def _expect(chunk_id: ChunkId, location: ChunkLocation) -> PackRecord:
+    return PackRecord(
+        chunk_id,
+        location.encoding,
+        location.plain_size_bytes,
+        location.stored_size_bytes,
+        location.offset,
+    )
+
+
+def _try_decode(
+    group: ReadGroup, chunk: PlannedChunk, data: memoryview, slot: ReadSlot
+) -> memoryview | None:
+    """Return the plain bytes of one record of a group, or None where it is damaged."""
+    assert chunk.location is not None
+    expected = _expect(chunk.requests[0].chunk_id, chunk.location)
+    record = data[expected.offset - group.offset : expected.end - group.offset]
+    try:
+        return decode_record(record, expected, slot)
+    except FormatError:
+        return None

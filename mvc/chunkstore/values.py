@@ -1,0 +1,133 @@
+"""The words of the chunk store: what callers hand in and get back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from mvc.errors import CorruptionError
+
+if TYPE_CHECKING:
+    from mvc.dtypes import DType
+    from mvc.ids import ChunkId, PackId
+
+FSCK_HINT = 'run "mvc fsck --data" to see all that is damaged'
+_SHORT_HEX = 12
+
+
+class ByteSource(Protocol):
+    """Where plain bytes come from: a file, a tensor, a gap stream.
+
+    A source whose bytes already lie in memory may also have ``view(offset, size_bytes)`` that
+    returns them as a memoryview without a copy, or None where it cannot. Bytes seen through a
+    view must not change before ``ChunkWriter.add`` returns.
+    """
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer from ``offset`` on; called from several threads at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSpan:
+    """One chunk to be: a byte range of a source.
+
+    Attributes:
+        offset: first byte in the source.
+        size_bytes: its length, at most ``formats.pack.MAX_PLAIN_BYTES``.
+        dtype: what its words are (guides the encoding), or None for opaque bytes.
+    """
+
+    offset: int
+    size_bytes: int
+    dtype: DType | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkLocation:
+    """Where a chunk lies.
+
+    Attributes:
+        pack: the pack that holds it.
+        offset: of its record header in the pack.
+        stored_size_bytes: length of its body.
+        plain_size_bytes: length of its plain bytes.
+        encoding: tag of the body.
+    """
+
+    pack: PackId
+    offset: int
+    stored_size_bytes: int
+    plain_size_bytes: int
+    encoding: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCounts:
+    """What a write session did so far.
+
+    Attributes:
+        chunks: chunks handed in.
+        new_chunks: those of them that the store did not have.
+        plain_bytes: length of all chunks handed in.
+        new_plain_bytes: length of the new ones.
+        stored_bytes: bytes of the packs and pack indexes written for them.
+    """
+
+    chunks: int = 0
+    new_chunks: int = 0
+    plain_bytes: int = 0
+    new_plain_bytes: int = 0
+    stored_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """One chunk that is wanted somewhere.
+
+    Attributes:
+        chunk_id: which chunk.
+        plain_size_bytes: how long it must be.
+        offset: where it belongs in the destination; passed through to the sink.
+        context: what it is part of, for errors (``tensor 'w' of model.safetensors``).
+    """
+
+    chunk_id: ChunkId
+    plain_size_bytes: int
+    offset: int
+    context: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreProblem:
+    """Something wrong with the store.
+
+    Attributes:
+        kind: ``bad-pack`` (header, footer, length or a record header), ``bad-chunk`` (a body
+            that cannot be decoded or is another chunk), ``bad-pack-hash`` (the file is not what
+            its name says), ``bad-index``, ``missing-index``, ``missing-pack`` (an index without
+            its pack), ``unsupported`` (needs a newer mvc), ``unreadable`` (the machine failed),
+            ``stray-file``.
+        pack: id of the pack, or the key of a stray file.
+        offset: of the record in the pack, where one is meant.
+        chunk: the chunk that is lost, where one is meant.
+        detail: the fact in one line.
+    """
+
+    kind: str
+    pack: str
+    offset: int | None
+    chunk: ChunkId | None
+    detail: str
+
+
+def corruption(
+    chunk_id: ChunkId, location: ChunkLocation | None, context: str, reason: str
+) -> CorruptionError:
+    """Return the error that says where damage was found and what to run next."""
+    what = f"chunk {chunk_id.hex()[:_SHORT_HEX]}"
+    if context:
+        what += f" of {context}"
+    if location is not None:
+        what += f" in pack {location.pack[:_SHORT_HEX]} at offset {location.offset:,}"
+    return CorruptionError(f"{what}: {reason}", hint=FSCK_HINT)

@@ -1,0 +1,267 @@
+"""Plain bytes → chunks in packs: the pipeline that add and commit live on.
+
+The caller's thread deals out batches of spans and writes what comes back; worker threads do the
+rest: read, hash, ask "have it?", encode. Everything in a worker that takes time runs without
+the interpreter lock. Results are written strictly in the order of the spans, so the same input
+makes byte-identical packs whatever the threads do, and a pack is filled by one thread only.
+
+Two identical chunks may be on the way at once. Each worker claims an id with the sequence number
+of its span; the smallest number wins, so that the first occurrence is the one that is stored. A
+worker that finds a smaller claim does not encode; a result whose claim was taken over is dropped
+when its turn to be written comes, at which point no smaller claim can appear any more.
+
+Encoded chunks are views of the worker's scratch memory. So the unit of memory is a *slot* (plain
+buffer and scratch), handed out with a batch and free again when the batch is written; there
+are two more than workers, for results that wait for their turn.
+
+A session that failed once takes nothing more: claims of chunks that were never written would
+make it drop data.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mvc.chunkstore.pack_writer import EncodedRecord, OpenPack, PackPublisher, encode_record
+from mvc.chunkstore.span_batch import plan_batches, read_batch
+from mvc.chunkstore.values import WriteCounts
+from mvc.errors import StorageError
+from mvc.formats.encodings import EncodeScratch, encode_chunk
+from mvc.ids import hash_chunk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+    from concurrent.futures import Future
+    from typing import Self
+
+    from mvc.chunkstore.catalog import PackCatalog
+    from mvc.chunkstore.span_batch import SpanBatch
+    from mvc.chunkstore.values import ByteSource, ChunkSpan
+    from mvc.ids import ChunkId
+    from mvc.storage.protocol import Storage
+
+_SPARE_SLOTS = 2
+
+
+class _Slot:
+    """The memory of one batch on its way."""
+
+    def __init__(self) -> None:
+        self._plain = bytearray()
+        self.scratch = EncodeScratch()
+
+    def buffer(self, size_bytes: int) -> memoryview:
+        """Return at least that many bytes; what was there before is gone."""
+        if len(self._plain) < size_bytes:
+            self._plain = bytearray(size_bytes)
+        return memoryview(self._plain)
+
+
+class _Encoded:
+    """A batch after a worker: all ids, and records of those chunks that seemed new."""
+
+    __slots__ = ("batch", "ids", "records", "slot")
+
+    def __init__(self, batch: SpanBatch, slot: _Slot, ids: list[ChunkId]) -> None:
+        self.batch = batch
+        self.slot = slot
+        self.ids = ids
+        self.records: list[tuple[int, EncodedRecord]] = []
+
+
+class ChunkWriter:
+    """One write session; use it as a context manager.
+
+    When the block ends normally, everything added is durable and visible. When it ends with an
+    exception, what is not yet published is forgotten; packs that were full earlier stay, as
+    garbage that gc removes. Not for use from several threads.
+
+    Attributes:
+        counts: what was written so far; complete after ``close``.
+    """
+
+    def __init__(
+        self, storage: Storage, catalog: PackCatalog, *, threads: int, target_pack_bytes: int
+    ) -> None:
+        self.counts = WriteCounts()
+        self._storage = storage
+        self._catalog = catalog
+        self._target_pack_bytes = target_pack_bytes
+        self._threads = threads
+        self._executor: ThreadPoolExecutor | None = None
+        self._publisher = PackPublisher(storage, catalog)
+        self._pack: OpenPack | None = None
+        self._claims: dict[ChunkId, int] = {}
+        self._claims_lock = threading.Lock()
+        self._slots: list[_Slot] = []
+        self._next = 0
+        self._failed = False
+        self._closed = False
+
+    def add(
+        self,
+        source: ByteSource,
+        spans: Sequence[ChunkSpan],
+        progress: Callable[[int], None] | None = None,
+    ) -> list[ChunkId]:
+        """Store the chunks that the store does not have yet.
+
+        Args:
+            source: where the bytes come from; no thread uses it after the call.
+            spans: the chunks, in the order in which they should lie in the pack.
+            progress: called in this thread with the plain bytes of every batch that is done.
+
+        Returns:
+            The id of every span.
+
+        Raises:
+            UsageError: a span that cannot be a chunk.
+            StorageError: the machine failed, or this session failed before.
+            Exception: whatever the source raised.
+        """
+        self._check_usable()
+        batches = list(plan_batches(spans, self._next))
+        self._next += len(spans)
+        ids: list[ChunkId] = []
+        try:
+            with closing(self._encode_all(source, batches)) as results:
+                for encoded in results:
+                    self._write(encoded)
+                    ids += encoded.ids
+                    if progress is not None:
+                        progress(encoded.batch.size_bytes)
+        except BaseException:
+            self._failed = True
+            raise
+        return ids
+
+    def close(self) -> None:
+        """Make everything durable and visible.
+
+        Raises:
+            StorageError: the machine failed, or an earlier call did; nothing more is published.
+        """
+        if self._closed:
+            return
+        try:
+            self._check_usable()
+            if self._pack is not None:
+                self._submit_pack()
+            self._publisher.finish()
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Forget what is not yet published; harmless after ``close``."""
+        self._closed = True
+        if self._executor is not None:
+            self._executor.shutdown()
+        self._publisher.abort()
+        if self._pack is not None:
+            self._pack.pending.abort()
+        self._slots.clear()
+        self._claims.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *exc_info: object) -> None:
+        if error_type is None:
+            self.close()
+        else:
+            self.abort()
+
+    def _check_usable(self) -> None:
+        if self._closed or self._failed:
+            raise StorageError("write session is closed or failed before")
+
+    def _encode_all(
+        self, source: ByteSource, batches: Sequence[SpanBatch]
+    ) -> Generator[_Encoded, None, None]:
+        """Yield the batches encoded, in their order, while workers are ahead with later ones."""
+        if len(batches) == 1:
+            yield self._encode(source, batches[0], self._take_slot())
+            return
+        if self._executor is None and batches:
+            self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="mvc-encode")
+        in_flight: deque[Future[_Encoded]] = deque()
+        try:
+            for batch in batches:
+                if len(in_flight) == self._threads + _SPARE_SLOTS:
+                    yield in_flight.popleft().result()
+                slot = self._take_slot()
+                assert self._executor is not None
+                in_flight.append(self._executor.submit(self._encode, source, batch, slot))
+            while in_flight:
+                yield in_flight.popleft().result()
+        finally:
+            self._failed |= bool(in_flight)
+            for future in in_flight:
+                future.cancel()
+            wait(in_flight)
+
+    def _take_slot(self) -> _Slot:
+        return self._slots.pop() if self._slots else _Slot()
+
+    def _encode(self, source: ByteSource, batch: SpanBatch, slot: _Slot) -> _Encoded:
+        """Read, hash and encode one batch; runs in a worker."""
+        plains = read_batch(source, batch, slot.buffer)
+        encoded = _Encoded(batch, slot, [hash_chunk(plain) for plain in plains])
+        for i in self._claim_new(batch.first, encoded.ids):
+            if self._failed:
+                break
+            body = encode_chunk(plains[i], batch.spans[i].dtype, slot.scratch)
+            record = encode_record(
+                encoded.ids[i], body.encoding, len(plains[i]), body.size_bytes, body.parts
+            )
+            if len(plains) > 1:  # the next chunk of the batch overwrites the scratch memory
+                record = replace(record, buffers=(b"".join(record.buffers),))
+            encoded.records.append((batch.first + i, record))
+        return encoded
+
+    def _claim_new(self, first: int, ids: Sequence[ChunkId]) -> list[int]:
+        """Return which of the ids this batch has to encode: not stored, not claimed before it."""
+        candidates = self._drop_claimed(first, ids, range(len(ids)))
+        stored = self._catalog.contains_each(ids[i] for i in candidates)
+        unknown = [i for i, known in zip(candidates, stored.tolist(), strict=True) if not known]
+        return self._drop_claimed(first, ids, unknown, claim=True)
+
+    def _drop_claimed(
+        self, first: int, ids: Sequence[ChunkId], numbers: Iterable[int], *, claim: bool = False
+    ) -> list[int]:
+        kept: list[int] = []
+        with self._claims_lock:
+            for i in numbers:
+                if self._claims.get(ids[i], first + i) >= first + i:
+                    kept.append(i)
+                    if claim:
+                        self._claims[ids[i]] = first + i
+        return kept
+
+    def _write(self, encoded: _Encoded) -> None:
+        fresh = [r for number, r in encoded.records if self._claims[r.chunk_id] == number]
+        if fresh:
+            if self._pack is None:
+                self._pack = OpenPack(self._storage)
+            self._pack.append(fresh)
+            if self._pack.is_full(self._target_pack_bytes):
+                self._submit_pack()
+        self._slots.append(encoded.slot)
+        self.counts = replace(
+            self.counts,
+            chunks=self.counts.chunks + len(encoded.ids),
+            new_chunks=self.counts.new_chunks + len(fresh),
+            plain_bytes=self.counts.plain_bytes + encoded.batch.size_bytes,
+            new_plain_bytes=self.counts.new_plain_bytes + sum(r.plain_size_bytes for r in fresh),
+        )
+
+    def _submit_pack(self) -> None:
+        assert self._pack is not None
+        written = self._publisher.submit(self._pack)
+        self._pack = None
+        self.counts = replace(self.counts, stored_bytes=self.counts.stored_bytes + written)

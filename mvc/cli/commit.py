@@ -1,0 +1,184 @@
+"""commit: from the index into the history."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mvc.cli.group import usage
+from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.output import Output, printable, stdout, warn, write_json
+from mvc.cli.progress import byte_progress
+from mvc.cli.render import count_text, seconds_text, short_id, size_text
+from mvc.cli.session import open_repo, to_paths
+from mvc.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mvc.operations.commit import CommitResult
+    from mvc.repo import Repo
+
+app = typer.Typer()
+
+_NUMBER = re.compile(
+    r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,5})?|[+-]?(nan|inf|infinity)", re.ASCII | re.IGNORECASE
+)
+_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+
+
+@app.command()
+def commit(
+    context: typer.Context,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...")] = None,
+    messages: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-m", "--message", metavar="TEXT", help="The message; each further -m is a paragraph."
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("-a", "--all", help="Add every tracked file that changed first.")
+    ] = False,
+    amend: Annotated[
+        bool, typer.Option("--amend", help="Replace the last commit instead of following it.")
+    ] = False,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Also where nothing changed.")
+    ] = False,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", metavar="N", help="Training step: main@N finds the commit by it."),
+    ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metric", metavar="NAME=NUMBER", help="A metric, shown by the log."),
+    ] = None,
+    meta: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--meta", metavar="NAME=VALUE", help="A fact; a number is a metric, else it is text."
+        ),
+    ] = None,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Record what is staged in the history and move the branch to it.
+
+    PATHs are added first. Step, metrics and other facts are kept as trailers of the message, where
+    stock Git shows them too.
+    """
+    if everything and paths:
+        raise usage("paths and -a cannot be used together", context)
+    numbers, texts = parse_facts(metrics or (), meta or ())
+    repo = open_repo()
+    guessed = _set_identity(repo)
+    with byte_progress("adding", wanted=progress and not quiet) as bar:
+        result = repo.commit(
+            "\n\n".join(text.strip("\n") for text in messages) if messages else None,
+            paths=to_paths(paths or ()),
+            everything=everything,
+            amend=amend,
+            allow_empty=allow_empty,
+            step=step,
+            metrics=numbers or None,
+            meta=texts or None,
+            progress=bar,
+        )
+    warnings = [(path, text) for path, text in result.warnings]
+    if as_json:
+        write_json(commit_fields(result))
+        return
+    for path, text in warnings:
+        warn(f"{path}: {text}")
+    if guessed:
+        warn(
+            f"the author is {guessed}, guessed from the login name; "
+            '"mvc config user.name NAME" and "mvc config user.email MAIL" set it'
+        )
+    if not quiet:
+        _write(stdout(), result)
+
+
+def _set_identity(repo: Repo) -> str | None:
+    from mvc.cli.identity import find_identity
+
+    repo.identity, is_guessed = find_identity(repo.config())
+    return f"{repo.identity.name} <{repo.identity.email}>" if is_guessed else None
+
+
+def parse_facts(
+    metrics: Sequence[str], meta: Sequence[str]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the metrics and the texts that ``--metric`` and ``--meta`` name.
+
+    Raises:
+        UsageError: one is not NAME=VALUE, or a metric is no number.
+    """
+    numbers: dict[str, float] = {}
+    texts: dict[str, str] = {}
+    for option, fact in [*(("--metric", fact) for fact in metrics), *(("--meta", f) for f in meta)]:
+        name, equals, value = fact.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option} {fact!r} is not NAME=VALUE", hint=f"{option} loss=2.5")
+        number = parse_number(value)
+        if number is not None:
+            numbers[name] = number
+        elif option == "--metric":
+            raise UsageError(f"metric {name!r} is {value!r}, not a number", hint="--meta takes text")
+        else:
+            texts[name] = value
+    return numbers, texts
+
+
+def parse_number(text: str) -> float | None:
+    """Return the number that a text is, whole ones as int, or None."""
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def commit_fields(result: CommitResult) -> dict[str, object]:
+    """Return what ``commit --json`` prints."""
+    return {
+        "commit": result.commit,
+        "branch": result.branch,
+        "subject": result.subject,
+        "parents": result.parents,
+        "files": {"total": result.files_total, "changed": result.files_changed},
+        "tensors": {"total": result.tensors_total, "new": result.tensors_new},
+        "bytes": {
+            "plain": result.plain_bytes,
+            "written": result.written_bytes,
+            "reused": result.reused_bytes,
+        },
+        "seconds": result.seconds,
+        "warnings": [{"path": path, "message": text} for path, text in result.warnings],
+    }
+
+
+def _write(out: Output, result: CommitResult) -> None:
+    where = result.branch if result.branch is not None else "detached HEAD"
+    if not result.parents:
+        where += " (root-commit)"
+    name = out.style(short_id(result.commit), "yellow")
+    out.line(f"[{printable(where)} {name}] {printable(result.subject)}")
+    out.line(" " + stat_line(result))
+
+
+def stat_line(result: CommitResult) -> str:
+    """Return what a commit holds and what it cost, on one line."""
+    parts = [f"{count_text(result.files_total, 'file')} ({result.files_changed:,} changed)"]
+    if result.tensors_total:
+        parts.append(
+            f"{count_text(result.tensors_total, 'tensor')} ({result.tensors_new:,} new)"
+        )
+    parts += [
+        f"{size_text(result.plain_bytes)} plain",
+        f"{size_text(result.written_bytes)} written",
+        f"{size_text(result.reused_bytes)} reused",
+    ]
+    return f"{', '.join(parts)} in {seconds_text(result.seconds)}"

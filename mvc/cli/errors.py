@@ -1,0 +1,95 @@
+"""Errors as people and programs see them: text, JSON, exit code.
+
+    0    done
+    1    a negative answer: differences with --exit-code, problems found by fsck
+    2    wrong usage
+    3    a revision, path, tensor, branch, ... does not exist
+    4    conflict: local changes would be overwritten, a ref moved, nothing to commit
+    5    bytes that are not what they should be: damaged store, malformed file
+    6    the machine said no: disk full, permission denied, read-only
+    7    a value or format that mvc cannot hold
+    8    an error inside mvc
+    10   not inside a repository
+    130  interrupted by Ctrl-C
+    141  the reader of the output went away
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+import typer
+
+from mvc.cli.output import json_text, printable, stderr
+from mvc.errors import MvcError, StorageError, UsageError
+
+DONE = 0
+NEGATIVE = 1
+INTERNAL = 8
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorText:
+    """One error, ready to be shown.
+
+    Attributes:
+        kind: stable short name, the ``kind`` of MvcError's classes or ``internal``.
+        message: one line that names the thing and the fact.
+        hint: what to do next, or None.
+        exit_code: of the process.
+    """
+
+    kind: str
+    message: str
+    hint: str | None
+    exit_code: int
+
+
+def describe(error: Exception) -> ErrorText:
+    """Return what to tell about any exception."""
+    if isinstance(error, MvcError):
+        return ErrorText(error.kind, error.message, error.hint, error.exit_code)
+    if isinstance(error, typer.TyperException):
+        return _describe_usage(error)
+    if isinstance(error, OSError):
+        reason = (error.strerror or str(error) or type(error).__name__).lower()
+        name = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str) else ""
+        return ErrorText(StorageError.kind, reason + name, None, StorageError.exit_code)
+    if isinstance(error, MemoryError):
+        return ErrorText(StorageError.kind, "out of memory", None, StorageError.exit_code)
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    hint = "this is a fault of mvc; please report it with the output of the command run with "
+    return ErrorText("internal", f"internal error: {what}", f"{hint}MVC_DEBUG=1", INTERNAL)
+
+
+def _describe_usage(error: typer.TyperException) -> ErrorText:
+    """Return what typer has to say about a wrong command line, in the words of this project."""
+    message = error.format_message().strip().rstrip(".").replace("\n", " ")
+    message = message[:1].lower() + message[1:]
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "mvc"
+    return ErrorText(
+        UsageError.kind, message, f'"{command} --help" tells how it is used', UsageError.exit_code
+    )
+
+
+def report(error: Exception, *, as_json: bool) -> int:
+    """Write an error to standard error; return the exit code."""
+    told = describe(error)
+    if told.kind == "internal" and os.environ.get("MVC_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    if as_json:
+        fields = {"kind": told.kind, "message": told.message, "hint": told.hint}
+        sys.stderr.write(json_text({"error": fields}) + "\n")
+        return told.exit_code
+    err = stderr()
+    err.line(f"{err.style('error:', 'red', 'bold')} {printable(told.message)}")
+    if told.hint:
+        err.line(f"{err.style('hint:', 'cyan')} {printable(told.hint)}")
+    return told.exit_code

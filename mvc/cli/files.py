@@ -1,0 +1,172 @@
+"""add, rm, mv: from the worktree into the index."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mvc.cli.group import usage
+from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.output import printable, stdout, warn, write_json
+from mvc.cli.progress import byte_progress
+from mvc.cli.render import count_text, seconds_text, size_text
+from mvc.cli.session import open_repo, shown_path, to_paths
+
+if TYPE_CHECKING:
+    from mvc.operations.add import AddPlan, AddResult
+    from mvc.repo import Repo
+
+app = typer.Typer()
+
+_Paths = Annotated[list[str], typer.Argument(metavar="PATH...", show_default=False)]
+
+
+@app.command()
+def add(
+    context: typer.Context,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...")] = None,
+    force: Annotated[
+        bool, typer.Option("-f", "--force", help="Also what .mvcignore names.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("-A", "--all", help="The whole worktree where no path is given.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("-n", "--dry-run", help="Only tell what would be added.")
+    ] = False,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Store files and stage them for the next commit.
+
+    A folder stands for everything in it, and tracked files that are gone are taken out of the
+    index. Unchanged files are not read again. Of a checkpoint only the chunks are stored that the
+    repository does not have yet.
+    """
+    if not paths and not everything:
+        raise usage("nothing specified, nothing added; \"mvc add .\" adds everything", context)
+    repo = open_repo()
+    chosen = to_paths(paths) if paths else [str(repo.worktree)]
+    if dry_run:
+        _show_plan(repo, repo.plan_add(chosen, force=force), quiet=quiet, as_json=as_json)
+        return
+    started_s = time.perf_counter()
+    with byte_progress("adding", wanted=progress and not quiet) as bar:
+        result = repo.add(chosen, force=force, progress=bar)
+    if as_json:
+        write_json(add_fields(result))
+        return
+    for path, text in result.warnings:
+        warn(f"{path}: {text}")
+    if not quiet and (result.added or result.removed):
+        stdout().line(_summary(result, time.perf_counter() - started_s))
+
+
+def _show_plan(repo: Repo, plan: AddPlan, *, quiet: bool, as_json: bool) -> None:
+    if as_json:
+        write_json({
+            "add": plan.read, "remove": plan.drop, "unchanged": plan.unchanged,
+            "size_bytes": plan.size_bytes,
+        })  # fmt: skip
+    elif not quiet:
+        out = stdout()
+        out.lines(f"add '{printable(shown_path(repo, path))}'" for path in plan.read)
+        out.lines(f"remove '{printable(shown_path(repo, path))}'" for path in plan.drop)
+        out.line(f"would read {count_text(len(plan.read), 'file')}, {size_text(plan.size_bytes)}")
+
+
+def add_fields(result: AddResult) -> dict[str, object]:
+    """Return what ``add --json`` prints."""
+    counts = result.counts
+    return {
+        "added": [
+            {
+                "path": file.path,
+                "format": None if file.manifest is None else file.manifest.format,
+                "size_bytes": file.size_bytes,
+                "warning": file.warning,
+            }
+            for file in result.added
+        ],
+        "removed": result.removed,
+        "unchanged": result.unchanged,
+        "chunks": {"total": counts.chunks, "new": counts.new_chunks},
+        "bytes": {
+            "plain": sum(file.size_bytes for file in result.added),
+            "written": counts.stored_bytes,
+            "reused": counts.plain_bytes - counts.new_plain_bytes,
+        },
+        "warnings": [{"path": path, "message": text} for path, text in result.warnings],
+    }
+
+
+def _summary(result: AddResult, seconds: float) -> str:
+    counts = result.counts
+    read_bytes = sum(file.size_bytes for file in result.added)
+    parts = []
+    if result.added:
+        parts += [f"added {count_text(len(result.added), 'file')}", f"{size_text(read_bytes)} read"]
+    if counts.chunks:
+        reused_bytes = counts.plain_bytes - counts.new_plain_bytes
+        parts += [f"{size_text(counts.stored_bytes)} written", f"{size_text(reused_bytes)} reused"]
+    if result.removed:
+        parts.append(f"removed {count_text(len(result.removed), 'file')}")
+    return f"{', '.join(parts)} in {seconds_text(seconds)}"
+
+
+@app.command()
+def rm(
+    paths: _Paths,
+    cached: Annotated[
+        bool, typer.Option("--cached", help="Untrack only; the files stay on disk.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("-f", "--force", help="Also files with changes that no commit holds.")
+    ] = False,
+    recursive: Annotated[
+        bool, typer.Option("-r", help="Also folders, with all that is tracked in them.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Remove files from the worktree and the index.
+
+    What commits hold stays in the history.
+    """
+    repo = open_repo()
+    removed = repo.remove(to_paths(paths), cached=cached, force=force, recursive=recursive)
+    if as_json:
+        write_json({"removed": removed})
+    elif not quiet:
+        stdout().lines(f"rm '{printable(shown_path(repo, path))}'" for path in removed)
+
+
+@app.command()
+def mv(
+    paths: Annotated[list[str], typer.Argument(metavar="SOURCE... TARGET", show_default=False)],
+    context: typer.Context,
+    force: Annotated[
+        bool, typer.Option("-f", "--force", help="Replace a file that is in the way.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print what moved.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Move or rename files, in the worktree and in the index.
+
+    Several sources need a folder as their target.
+    """
+    if len(paths) < 2:  # noqa: PLR2004  from and to
+        raise usage("there is no target", context)
+    repo = open_repo()
+    *sources, target = to_paths(paths)
+    moved = repo.move(sources, target, force=force)
+    if as_json:
+        write_json({"renamed": [{"old_path": old, "path": new} for old, new in moved]})
+    elif verbose:
+        stdout().lines(
+            f"{printable(shown_path(repo, old))} -> {printable(shown_path(repo, new))}"
+            for old, new in moved
+        )

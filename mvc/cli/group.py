@@ -1,0 +1,215 @@
+"""The command table, and a typer group that loads a command's module only when it is called.
+
+``mvc --help`` and ``mvc log`` must feel instant, so nothing is imported for a command that does
+not run: the group knows names and summaries from the table, and builds its help from that alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
+
+from mvc.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: its name, the module that has it, one line about it."""
+
+    name: str
+    module: str
+    summary: str
+
+
+COMMANDS: dict[str, tuple[Command, ...]] = {
+    "start a repository": (
+        Command("init", "care", "Create an empty repository"),
+        Command("config", "care", "Read and change settings"),
+    ),
+    "work on the next commit": (
+        Command("add", "files", "Store files and stage them for the next commit"),
+        Command("rm", "files", "Remove files from the worktree and the index"),
+        Command("mv", "files", "Move or rename files"),
+        Command("status", "status", "Show what differs between HEAD, index and worktree"),
+        Command("diff", "diff", "Show which files and tensors changed"),
+        Command("commit", "commit", "Record what is staged in the history"),
+    ),
+    "look at history and tensors": (
+        Command("log", "log", "Show the history with training steps and metrics"),
+        Command("show", "log", "Show one commit, or one file of it"),
+        Command("reflog", "log", "Show where a branch or HEAD has been"),
+        Command("ls", "tensors", "List files and tensors of a revision"),
+        Command("cat", "tensors", "Print the values of one tensor"),
+        Command("export", "tensors", "Write tensors of a revision to a safetensors file"),
+    ),
+    "move between versions": (
+        Command("checkout", "moving", "Go to a branch or revision, or bring files back from it"),
+        Command("switch", "moving", "Go to a branch"),
+        Command("restore", "moving", "Bring files back from the index or a revision"),
+        Command("reset", "moving", "Move the current branch; unstage files"),
+        Command("branch", "naming", "List, create, rename or delete branches"),
+        Command("tag", "naming", "List, create or delete tags"),
+    ),
+    "keep it sound": (
+        Command("fsck", "care", "Check that the repository is sound"),
+        Command("doctor", "care", "Show versions, file system and what is slow here"),
+    ),
+}
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 differences or problems found, 2 wrong usage, 3 not found, 4 conflict,",
+    "5 damaged data, 6 machine failed, 7 unsupported, 8 internal error, 10 no repository, "
+    "130 Ctrl-C.",
+)
+
+
+def find_command(name: str) -> Command | None:
+    """Return a command of the table by its name."""
+    known = (command for commands in COMMANDS.values() for command in commands)
+    return next((command for command in known if command.name == name), None)
+
+
+def command_names() -> list[str]:
+    """Return the names of all commands in the order of the help."""
+    return [command.name for commands in COMMANDS.values() for command in commands]
+
+
+class LazyGroup(TyperGroup):
+    """The ``mvc`` command itself."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  the signature is typer's
+        """Return the names of all commands."""
+        return command_names()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  the signature is typer's
+        """Import a command's module and return the command, or None where there is none."""
+        known = find_command(cmd_name)
+        if known is None:
+            return None
+        module = importlib.import_module(f"mvc.cli.{known.module}")
+        command = get_group(module.app).commands[cmd_name]
+        for parameter in command.params:
+            _coerce_plainly(parameter)
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the command that the arguments begin with, and the rest of them."""
+        if not args[0].startswith("-") and find_command(args[0]) is None:
+            close = difflib.get_close_matches(args[0], command_names(), n=3)
+            did_you_mean = f'did you mean {" or ".join(map(repr, close))}? ' if close else ""
+            raise UsageError(
+                f"{args[0]!r} is not a mvc command",
+                hint=f'{did_you_mean}"mvc --help" lists the commands',
+            )
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command, rest
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the overview: commands by what they are for."""
+        formatter.write_usage(ctx.command_path, "[-C PATH] COMMAND [ARGS]...")
+        formatter.write_paragraph()
+        formatter.write_text("Git for model parameters: checkpoints in, history, same bytes out.")
+        width = max(map(len, command_names()))
+        for purpose, commands in COMMANDS.items():
+            formatter.write_paragraph()
+            formatter.write(f"{purpose}\n")
+            for command in commands:
+                formatter.write(f"  {command.name:<{width}}  {command.summary}\n")
+        with formatter.section("Options"):
+            formatter.write_dl([record for param in self.params if (record := _help(param, ctx))])
+        formatter.write_paragraph()
+        for line in ('"mvc COMMAND --help" tells more about a command.', *EXIT_CODES):
+            formatter.write(f"{line}\n")
+
+
+def _help(parameter: Any, ctx: Any) -> tuple[str, str] | None:
+    record: tuple[str, str] | None = parameter.get_help_record(ctx)
+    return record
+
+
+class PathsCommand(TyperCommand):
+    """A command whose arguments are revisions, then paths: remembers what stood behind ``--``.
+
+    The parser would drop the ``--`` and with it the difference. Also ``-3`` means ``-n 3``, where
+    the command has such an option.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take what is behind ``--`` aside, for ``paths_behind``."""
+        if "--" in args:
+            position = args.index("--")
+            ctx.meta[_BEHIND] = args[position + 1 :]
+            args = args[:position]
+        if any("-n" in parameter.opts for parameter in self.params):
+            args = [re.sub(r"^-(\d+)$", r"-n\1", argument) for argument in args]
+        return super().parse_args(ctx, args)
+
+
+_BEHIND = "mvc.paths"
+
+
+def paths_behind(context: typer.Context) -> list[str] | None:
+    """Return the arguments behind ``--`` of a PathsCommand, or None where there was none."""
+    found: list[str] | None = context.meta.get(_BEHIND)
+    return found
+
+
+class _PlainCoercion:
+    """Turns an argument into text, a list of texts or a whole number.
+
+    typer would import pydantic for that, which takes longer than all of ``mvc log``.
+    """
+
+    def __init__(self, annotation: object) -> None:
+        self._annotation = annotation
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value is None:
+            return [] if self._annotation == list[str] else None
+        if self._annotation == list[str]:
+            return list(value)
+        return value if self._annotation is str else self._whole_number(value, param, ctx)
+
+    def _whole_number(self, value: Any, param: Any, ctx: Any) -> int:
+        if isinstance(value, int):
+            return value
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+            self._fail(f"{value!r} is not a whole number", param, ctx)
+        return int(value)
+
+    def _fail(self, message: str, param: Any, ctx: Any) -> NoReturn:
+        raise typer.BadParameter(message, ctx=ctx, param=param)
+
+
+def _coerce_plainly(parameter: Any) -> None:
+    """Let a parameter of a plain type do without pydantic; any other keeps typer's way."""
+    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    if annotation in (str, int, list[str]):
+        coercion = _PlainCoercion(annotation)
+        parameter.get_runtime_param = lambda: coercion
+
+
+def usage(message: str, context: typer.Context) -> UsageError:
+    """Return the error for arguments that do not go together."""
+    return UsageError(message, hint=f'"{context.command_path} --help" tells how it is used')
+
+
+def check_alone(context: typer.Context, chosen: Sequence[tuple[str, object]]) -> None:
+    """Check that at most one of some (option, value) pairs was given.
+
+    Raises:
+        UsageError: there were more.
+    """
+    given = [name for name, value in chosen if value]
+    if len(given) > 1:
+        raise usage(f"{given[0]} and {given[1]} cannot be used together", context)

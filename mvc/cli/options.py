@@ -1,0 +1,18 @@
+"""Options that many commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON (docs/json.md).")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors and warnings only.")]
+ShowProgress = Annotated[
+    bool,
+    typer.Option("--progress/--no-progress", help="Show a progress bar on a terminal."),
+]
+Tensors = Annotated[
+    str | None,
+    typer.Option("--tensors", metavar="GLOB", help="Only tensors whose name fits this wildcard."),
+]

@@ -1,0 +1,99 @@
+"""A progress bar on standard error for work that takes a while; nothing where nobody looks."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.progress import Progress, TaskID
+
+QUIET_S = 0.5
+"""Work that is done sooner shows no bar."""
+
+
+class ByteBar:
+    """Counts bytes; shows a bar with speed and time left once the work has taken ``quiet_s``.
+
+    An instance is the ``progress`` callback of operations, which may call it from any thread.
+    Operations that know how much is to come say so first through ``expect``.
+    """
+
+    def __init__(self, label: str, *, quiet_s: float = QUIET_S) -> None:
+        self._label = label
+        self._quiet_s = quiet_s
+        self._started_s = time.monotonic()
+        self._lock = threading.Lock()
+        self._expected_bytes = 0
+        self._done_bytes = 0
+        self._bar: tuple[Progress, TaskID] | None = None
+
+    def expect(self, size_bytes: int) -> None:
+        """Take note that so many bytes are still to come."""
+        with self._lock:
+            self._expected_bytes += size_bytes
+            self._update()
+
+    def __call__(self, size_bytes: int) -> None:
+        """Take note that so many bytes are done."""
+        with self._lock:
+            self._done_bytes += size_bytes
+            self._update()
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        with self._lock:
+            if self._bar is not None:
+                self._bar[0].stop()
+                self._bar = None
+
+    def _update(self) -> None:
+        if self._bar is None:
+            if time.monotonic() - self._started_s < self._quiet_s:
+                return
+            self._bar = self._show()
+        bar, task = self._bar
+        bar.update(task, completed=self._done_bytes, total=self._expected_bytes or None)
+
+    def _show(self) -> tuple[Progress, TaskID]:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=Console(file=sys.stderr),
+            transient=True,
+            expand=True,
+        )
+        task = bar.add_task(self._label, total=None)
+        bar.start()
+        return bar, task
+
+
+@contextmanager
+def byte_progress(label: str, *, wanted: bool = True) -> Iterator[ByteBar | None]:
+    """Give the ``progress`` argument of one operation: a bar, or None where nobody looks."""
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+    bar = ByteBar(label)
+    try:
+        yield bar
+    finally:
+        bar.stop()

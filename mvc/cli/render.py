@@ -1,0 +1,160 @@
+"""Values as text: sizes, numbers, dates, names and columns; pure functions."""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SHORT_ID = 7
+_STEP = 1024
+_WHOLE_FROM = 99.95
+_SMALLEST_NAME = 12
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a number of bytes for people: ``812 B``, ``3.1 GiB``, ``412 MiB``."""
+    if abs(size_bytes) < _STEP:
+        return f"{size_bytes} B"
+    value = float(size_bytes)
+    unit = "B"
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        value /= _STEP
+        if abs(value) < 999.5:  # noqa: PLR2004  what rounds to four digits is the next unit's
+            break
+    digits = f"{value:,.1f}" if abs(value) < _WHOLE_FROM else f"{value:,.0f}"
+    return f"{digits.removesuffix('.0')} {unit}"
+
+
+def count_text(count: int, noun: str, plural: str | None = None) -> str:
+    """Return ``1 file``, ``1,234 files``."""
+    word = noun if count == 1 else plural or f"{noun}s"
+    return f"{count:,} {word}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration for people: ``0.3 s``, ``2 min 5 s``."""
+    if seconds < 60:  # noqa: PLR2004  a minute
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:  # noqa: PLR2004  an hour
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def number_text(value: float) -> str:
+    """Return a metric as short as it can be without hiding its first six digits."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+
+
+def shape_text(dtype: str, shape: Sequence[int]) -> str:
+    """Return ``BF16[4096, 14336]``; ``F32[]`` is a scalar."""
+    return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def short_id(commit: str | None) -> str:
+    """Return the first digits of a commit id, as people write it."""
+    return (commit or "0" * SHORT_ID)[:SHORT_ID]
+
+
+def iso_date(time_s: int, timezone_s: int) -> str:
+    """Return ISO 8601 with its offset: ``2025-01-31T12:00:00+01:00``."""
+    return _date("%Y-%m-%dT%H:%M:%S", time_s, timezone_s) + _offset(timezone_s, ":")
+
+
+def git_date(time_s: int, timezone_s: int) -> str:
+    """Return a date as ``git log`` writes it: ``Fri Jan 31 12:00:00 2025 +0100``."""
+    moment = time.gmtime(time_s + timezone_s)
+    return _date(f"%a %b {moment.tm_mday} %H:%M:%S %Y ", time_s, timezone_s) + _offset(timezone_s)
+
+
+def _date(pattern: str, time_s: int, timezone_s: int) -> str:
+    return time.strftime(pattern, time.gmtime(time_s + timezone_s))
+
+
+def _offset(timezone_s: int, colon: str = "") -> str:
+    hours, minutes = divmod(abs(timezone_s) // 60, 60)
+    return f"{'-' if timezone_s < 0 else '+'}{hours:02d}{colon}{minutes:02d}"
+
+
+def quote_path(path: str) -> str:
+    """Return a path as ``git status --porcelain`` writes it: quoted where it is not plain."""
+    if path.isprintable() and not any(sign in path for sign in '"\\'):
+        return f'"{path}"' if " " in path else path
+    return '"' + "".join(map(_quoted, path)) + '"'
+
+
+def _quoted(sign: str) -> str:
+    if sign in _NAMED:
+        return _NAMED[sign]
+    if sign.isprintable():
+        return sign
+    return "".join(f"\\{byte:03o}" for byte in sign.encode("utf-8", "surrogateescape"))
+
+
+_NAMED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\a": "\\a"}
+
+
+def cell_width(text: str) -> int:
+    """Return how many columns of a terminal a text takes; colour codes are not expected in it."""
+    if text.isascii():
+        return len(text)
+    return sum(_sign_width(sign) for sign in text)
+
+
+def _sign_width(sign: str) -> int:
+    if unicodedata.combining(sign) or unicodedata.category(sign) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(sign) in "WF" else 1
+
+
+def cut_middle(text: str, width: int) -> str:
+    """Return a name that takes at most ``width`` columns, its middle left out where it is long."""
+    if cell_width(text) <= width:
+        return text
+    room = max(width - 1, 2)
+    tail = room * 2 // 3  # the end of a tensor's name tells more than its beginning
+    return _take(text, room - tail) + "…" + _take(text[::-1], tail)[::-1]
+
+
+def _take(text: str, width: int) -> str:
+    taken = 0
+    for position, sign in enumerate(text):
+        taken += _sign_width(sign)
+        if taken > width:
+            return text[:position]
+    return text
+
+
+def pad(text: str, width: int, align: str = "<") -> str:
+    """Return text filled with spaces to ``width`` columns; ``>`` aligns it to the right."""
+    space = " " * (width - cell_width(text))
+    return space + text if align == ">" else text + space
+
+
+def columns(
+    rows: Sequence[Sequence[str]], aligns: str, *, width: int | None = None, shrink: int = 0
+) -> list[list[str]]:
+    """Return rows of cells, each filled up so that the cells of a column stand below each other.
+
+    Args:
+        rows: cells without colour codes; all rows have as many cells as ``aligns`` has signs.
+        aligns: ``<`` or ``>`` per column.
+        width: room for a row without the two spaces between cells; unlimited where None.
+        shrink: the column whose texts are cut in the middle where a row would be too long.
+    """
+    widths = [max(map(cell_width, column), default=0) for column in zip(*rows, strict=True)]
+    if width is not None and sum(widths) > width:
+        others = sum(widths) - widths[shrink]
+        widths[shrink] = min(widths[shrink], max(width - others, _SMALLEST_NAME))
+        rows = [
+            [*row[:shrink], cut_middle(row[shrink], widths[shrink]), *row[shrink + 1 :]]
+            for row in rows
+        ]
+    return [
+        [pad(cell, size, align) for cell, size, align in zip(row, widths, aligns, strict=True)]
+        for row in rows
+    ]

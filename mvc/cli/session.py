@@ -1,0 +1,138 @@
+"""What commands have in common: opening the repository, and telling revisions from paths."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from typing import TYPE_CHECKING
+
+from mvc.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mvc.repo import Repo
+
+_RANGE = re.compile(r"(?P<old>.*?)(?P<dots>\.{2,3})(?P<new>.*)", re.DOTALL)
+_CHECKOUT = re.compile(r"checkout: moving from (\S+) to ")
+
+
+def open_repo(*, writes: bool = False) -> Repo:
+    """Open the repository of the current folder.
+
+    Args:
+        writes: whether the command leaves a mark in the history, so that it matters who runs it.
+    """
+    from mvc.repo import Repo
+
+    repo = Repo.open()
+    if writes:
+        from mvc.cli.identity import find_identity
+
+        repo.identity, _ = find_identity(repo.config())
+    return repo
+
+
+def to_paths(names: Sequence[str]) -> list[str]:
+    """Return what a user calls a path, from the current folder, as absolute paths."""
+    if "" in names:
+        raise UsageError("a path is not empty", hint='"." is the current folder')
+    folder = os.getcwd()
+    return [os.path.join(folder, name) for name in names]
+
+
+def shown_path(repo: Repo, path: str) -> str:
+    """Return a repository path as seen from the current folder."""
+    return os.path.relpath(repo.worktree / path)
+
+
+def split_range(text: str) -> tuple[str, str, str] | None:
+    """Return (old, dots, new) of ``A..B`` or ``A...B``, HEAD where a side is empty, or None."""
+    match = _RANGE.fullmatch(text)
+    if match is None or re.search(r"(^|/)\.\.($|/)", text):
+        return None
+    return match["old"] or "HEAD", match["dots"], match["new"] or "HEAD"
+
+
+def check_revision(repo: Repo, text: str) -> None:
+    """Check that a revision, ``A..B``, ``A...B`` or ``^A`` names what exists.
+
+    Raises:
+        NotFoundError: it does not.
+    """
+    parts = split_range(text)
+    for revision in (parts[0], parts[2]) if parts else (text.removeprefix("^"),):
+        repo.resolve(revision)
+
+
+def split_revisions(
+    repo: Repo, names: Sequence[str], behind: Sequence[str] | None
+) -> tuple[list[str], list[str]]:
+    """Return (revisions, absolute paths) as Git tells them apart.
+
+    Args:
+        repo: the repository.
+        names: arguments before ``--``.
+        behind: arguments behind it; None where there was none.
+
+    Raises:
+        NotFoundError: a name is neither a revision nor a path.
+    """
+    if behind is not None:
+        for name in names:
+            check_revision(repo, name)
+        return list(names), to_paths(behind)
+    for position, name in enumerate(names):
+        try:
+            check_revision(repo, name)
+        except NotFoundError as error:
+            rest = names[position:]
+            _check_paths(repo, rest, error)
+            return list(names[:position]), to_paths(rest)
+    return list(names), []
+
+
+def _check_paths(repo: Repo, names: Sequence[str], error: NotFoundError) -> None:
+    for name in names:
+        if os.path.lexists(name) or glob.has_magic(name) or _is_tracked(repo, name):
+            continue
+        what = error.message if name is names[0] else f"path {name!r} does not exist"
+        hint = error.hint or 'put "--" before the first path'
+        raise NotFoundError(
+            f"{what}, nor is there a path {name!r}" if name is names[0] else what, hint=hint
+        ) from error
+
+
+def _is_tracked(repo: Repo, name: str) -> bool:
+    """Tell whether a path that is not in the worktree is in the index: then it was removed."""
+    return bool(repo.diff(paths=to_paths([name]), with_tensors=False))
+
+
+def parse_place(repo: Repo, text: str) -> tuple[str, str]:
+    """Return (revision, path) of ``REV:PATH``, or HEAD and the path where there is no revision.
+
+    As in Git a path behind a revision starts at the top of the worktree, unless it begins with
+    ``./`` or ``../``.
+    """
+    revision, colon, path = text.partition(":")
+    if not colon or os.path.lexists(text):
+        return "HEAD", to_paths([text])[0]
+    if not path:
+        raise UsageError(f"{text!r} names no path", hint='"mvc ls REV" lists them')
+    repo.resolve(revision or "HEAD")
+    is_relative = path.startswith(("./", "../"))
+    return revision or "HEAD", to_paths([path])[0] if is_relative else path
+
+
+def find_previous(repo: Repo) -> str:
+    """Return the branch or commit that HEAD was on before the last switch: ``-``.
+
+    Raises:
+        NotFoundError: there was no switch.
+    """
+    for entry in repo.reflog("HEAD"):
+        match = _CHECKOUT.match(entry.message)
+        if match is not None:
+            return match[1]
+    raise NotFoundError("there is no previous branch", hint="nothing was switched so far")

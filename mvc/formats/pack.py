@@ -1,0 +1,197 @@
+r"""The pack file: many encoded chunks behind one another, each record describing itself.
+
+    header   16 bytes  magic "mvcpack\0", u32 version, u32 zero
+    record   64 bytes  magic "mvcr", u8 encoding, 3 zero, u32 plain size, u32 stored size,
+                       u32 CRC-32 of the other 60 bytes, 12 zero, 32 bytes chunk id
+             then the body, ``stored size`` bytes
+    ...
+    footer   32 bytes  magic "mvcpend\0", u64 record count, u64 length of the pack, u64 zero
+
+Integers are little-endian. Records follow each other without a hole, so a pack is readable from
+its first byte on with no index beside it, and an index can be made from the pack alone. The CRC
+guards the walk from header to header; a body is guarded by its chunk id. A pack's id, and the
+stem of its file name, is the BLAKE3-256 of the whole file.
+
+Nothing here knows what an encoding tag means: a reader can list, copy and index packs whose
+encodings it cannot decode.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from mvc.errors import FormatError
+from mvc.ids import ChunkId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    ReadAt = Callable[[int, int], bytes | memoryview]
+    """(offset, size) → exactly that many bytes; raises FormatError where the file ends before."""
+
+HEADER_BYTES = 16
+RECORD_BYTES = 64
+FOOTER_BYTES = 32
+MIN_PACK_BYTES = HEADER_BYTES + FOOTER_BYTES
+
+TARGET_PACK_BYTES = 64 * 2**20
+"""A pack is closed by the first record that takes it past this length."""
+MAX_PACK_BYTES = 2**31
+"""Room for another target; a pack index of such a pack stays far below memory."""
+MAX_PACK_RECORDS = 2**20
+"""More than a pack of one-byte chunks holds at the target; caps the index at 50 MiB."""
+MAX_PLAIN_BYTES = 64 * 2**20
+"""The longest chunk: what a reader must be ready to hold in memory."""
+MAX_STORED_SLACK_BYTES = 1024
+"""How much an encoded body may be longer than the plain bytes."""
+
+_HEADER = struct.Struct("<8sII")
+_RECORD = struct.Struct("<4sB3xII")
+_FOOTER = struct.Struct("<8sQQQ")
+_U32 = struct.Struct("<I")
+_PACK_MAGIC = b"mvcpack\0"
+_RECORD_MAGIC = b"mvcr"
+_FOOTER_MAGIC = b"mvcpend\0"
+_VERSION = 1
+_CRC = slice(16, 20)
+_RESERVED = bytes(12)
+
+
+@dataclass(frozen=True, slots=True)
+class PackRecord:
+    """What a record header says.
+
+    Attributes:
+        chunk_id: BLAKE3-256 of the plain bytes.
+        encoding: tag of ``mvc.formats.encodings``; not checked here.
+        plain_size_bytes: length of the plain bytes.
+        stored_size_bytes: length of the body.
+        offset: where the record header lies in the pack.
+    """
+
+    chunk_id: ChunkId
+    encoding: int
+    plain_size_bytes: int
+    stored_size_bytes: int
+    offset: int
+
+    @property
+    def end(self) -> int:
+        """First byte behind the body."""
+        return self.offset + RECORD_BYTES + self.stored_size_bytes
+
+
+def encode_pack_header() -> bytes:
+    """Return the 16 bytes every pack begins with."""
+    return _HEADER.pack(_PACK_MAGIC, _VERSION, 0)
+
+
+def parse_pack_header(data: bytes | memoryview) -> None:
+    """Check the first 16 bytes of a pack.
+
+    Raises:
+        FormatError: not a pack, or one of another version.
+    """
+    if len(data) != HEADER_BYTES or data[:8] != _PACK_MAGIC:
+        raise FormatError("not a pack file")
+    _, version, zero = _HEADER.unpack(data)
+    if version != _VERSION:
+        raise FormatError(f"pack has format version {version}", hint="use a newer mvc")
+    if zero:
+        raise FormatError("pack header has bits set that must be zero")
+
+
+def encode_record_header(
+    chunk_id: ChunkId, encoding: int, plain_size_bytes: int, stored_size_bytes: int
+) -> bytes:
+    """Return the 64 bytes in front of a chunk's body."""
+    front = _RECORD.pack(_RECORD_MAGIC, encoding, plain_size_bytes, stored_size_bytes)
+    back = _RESERVED + chunk_id
+    return front + _U32.pack(crc32(back, crc32(front))) + back
+
+
+def parse_record_header(data: bytes | memoryview, offset: int) -> PackRecord:
+    """Return what the record header at ``offset`` of a pack says.
+
+    Args:
+        data: its 64 bytes.
+        offset: where they lie in the pack; only passed on and named in errors.
+
+    Raises:
+        FormatError: not a record header, a damaged one, or sizes over their caps.
+    """
+    data = bytes(data)
+    if len(data) != RECORD_BYTES or data[:4] != _RECORD_MAGIC:
+        raise FormatError(f"no record at offset {offset:,}")
+    if crc32(data[20:], crc32(data[:16])) != _U32.unpack(data[_CRC])[0]:
+        raise FormatError(f"record header at offset {offset:,} is damaged")
+    _, encoding, plain_size_bytes, stored_size_bytes = _RECORD.unpack(data[:16])
+    if data[5:8] != _RESERVED[:3] or data[20:32] != _RESERVED:
+        raise FormatError(f"record header at offset {offset:,} has bits set that must be zero")
+    if plain_size_bytes > MAX_PLAIN_BYTES:
+        raise FormatError(f"chunk at offset {offset:,} is longer than {MAX_PLAIN_BYTES:,} bytes")
+    if stored_size_bytes > plain_size_bytes + MAX_STORED_SLACK_BYTES:
+        raise FormatError(f"body at offset {offset:,} is longer than its plain bytes")
+    return PackRecord(ChunkId(data[32:]), encoding, plain_size_bytes, stored_size_bytes, offset)
+
+
+def encode_pack_footer(record_count: int, pack_size_bytes: int) -> bytes:
+    """Return the 32 bytes every pack ends with.
+
+    Args:
+        record_count: records in the pack.
+        pack_size_bytes: length of the whole pack, footer included.
+    """
+    return _FOOTER.pack(_FOOTER_MAGIC, record_count, pack_size_bytes, 0)
+
+
+def parse_pack_footer(data: bytes | memoryview, pack_size_bytes: int) -> int:
+    """Check the last 32 bytes of a pack and return its number of records.
+
+    Raises:
+        FormatError: not a footer, another length than the pack's, or an impossible count.
+    """
+    if len(data) != FOOTER_BYTES or data[:8] != _FOOTER_MAGIC:
+        raise FormatError("pack has no footer: it was cut short or is damaged at the end")
+    _, count, stated_bytes, zero = _FOOTER.unpack(data)
+    if stated_bytes != pack_size_bytes:
+        raise FormatError(
+            f"pack has {pack_size_bytes:,} bytes but its footer says {stated_bytes:,}"
+        )
+    if zero:
+        raise FormatError("pack footer has bits set that must be zero")
+    if not 0 < count <= MAX_PACK_RECORDS:
+        raise FormatError(f"pack footer counts {count:,} records")
+    return int(count)
+
+
+def scan_pack(read_at: ReadAt, pack_size_bytes: int) -> Iterator[PackRecord]:
+    """Yield the records of a pack from its first to its last; bodies are not read.
+
+    Every record that is yielded lies within the pack. Whoever wants what can still be had of a
+    damaged pack keeps the records that came before the error.
+
+    Raises:
+        FormatError: the pack breaks a rule of its format at this place.
+    """
+    if not MIN_PACK_BYTES <= pack_size_bytes <= MAX_PACK_BYTES:
+        raise FormatError(f"{pack_size_bytes:,} bytes cannot be a pack")
+    parse_pack_header(read_at(0, HEADER_BYTES))
+    end = pack_size_bytes - FOOTER_BYTES
+    offset = HEADER_BYTES
+    count = 0
+    while offset < end and count < MAX_PACK_RECORDS:
+        if end - offset < RECORD_BYTES:
+            raise FormatError(f"no record at offset {offset:,}")
+        record = parse_record_header(read_at(offset, RECORD_BYTES), offset)
+        if record.end > end:
+            raise FormatError(f"record at offset {offset:,} reaches past the end of the pack")
+        yield record
+        offset = record.end
+        count += 1
+    stated = parse_pack_footer(read_at(end, FOOTER_BYTES), pack_size_bytes)
+    if offset != end or count != stated:
+        raise FormatError(f"pack footer counts {stated:,} records, found {count:,}")

@@ -1,0 +1,184 @@
+r"""The pack index: which chunks a pack holds and where, read in one go.
+
+    16 bytes        magic "mvcidx\0\0", u32 version, u32 zero
+    32 bytes        pack id
+    u64, u64        length of the pack, number of chunks n
+    32 bytes each   chunk ids, ascending
+    u64 each        offset of each chunk's record header in the pack
+    u32 each        stored size of each
+    u32 each        plain size of each
+    u8 each         encoding tag of each
+    32 bytes        BLAKE3-256 of everything before
+
+Integers are little-endian. An index holds nothing the pack does not say itself; a lost one is
+made again from the pack. The records of a pack lie without a hole, so one check on the offsets
+in ascending order covers holes, overlaps and records outside the pack at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from blake3 import blake3
+
+from mvc.errors import FormatError
+from mvc.formats.pack import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    MAX_PACK_BYTES,
+    MAX_PACK_RECORDS,
+    MAX_PLAIN_BYTES,
+    MAX_STORED_SLACK_BYTES,
+    RECORD_BYTES,
+    PackRecord,
+)
+from mvc.ids import ID_BYTES, ChunkId, PackId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+_FRONT = struct.Struct("<8sII32sQQ")
+_MAGIC = b"mvcidx\0\0"
+_VERSION = 1
+_ROW_BYTES = ID_BYTES + 8 + 4 + 4 + 1
+_MIN_BYTES = _FRONT.size + ID_BYTES
+MAX_INDEX_BYTES = _MIN_BYTES + MAX_PACK_RECORDS * _ROW_BYTES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackIndex:
+    """The chunks of one pack, ascending by id; row i of every array is the same chunk.
+
+    Attributes:
+        pack: id of the pack.
+        pack_size_bytes: length of the pack.
+        ids: chunk ids, ``S32`` of shape (n,). Take the bytes with ``chunk_id``: NumPy drops
+            trailing zero bytes of a single element.
+        offsets: of the record headers in the pack, u64.
+        stored_sizes: lengths of the bodies in bytes, u32.
+        plain_sizes: lengths of the plain bytes, u32.
+        encodings: tags, u8.
+    """
+
+    pack: PackId
+    pack_size_bytes: int
+    ids: NDArray[np.bytes_]
+    offsets: NDArray[np.uint64]
+    stored_sizes: NDArray[np.uint32]
+    plain_sizes: NDArray[np.uint32]
+    encodings: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def chunk_id(self, row: int) -> ChunkId:
+        """Return the id of one row."""
+        return ChunkId(self.ids[row : row + 1].tobytes())
+
+    def record(self, row: int) -> PackRecord:
+        """Return one row as the record header in the pack says it."""
+        return PackRecord(
+            self.chunk_id(row),
+            int(self.encodings[row]),
+            int(self.plain_sizes[row]),
+            int(self.stored_sizes[row]),
+            int(self.offsets[row]),
+        )
+
+    def records(self) -> Iterator[PackRecord]:
+        """Yield all rows in the order in which they lie in the pack."""
+        return (self.record(row) for row in np.argsort(self.offsets).tolist())
+
+
+def index_records(pack: PackId, pack_size_bytes: int, records: Iterable[PackRecord]) -> PackIndex:
+    """Return the index of records, given in any order.
+
+    Raises:
+        FormatError: a chunk is in the pack twice.
+    """
+    rows = sorted(records, key=lambda record: record.chunk_id)
+    index = PackIndex(
+        pack,
+        pack_size_bytes,
+        np.frombuffer(b"".join(row.chunk_id for row in rows), dtype="S32"),
+        np.array([row.offset for row in rows], dtype="<u8"),
+        np.array([row.stored_size_bytes for row in rows], dtype="<u4"),
+        np.array([row.plain_size_bytes for row in rows], dtype="<u4"),
+        np.array([row.encoding for row in rows], dtype="u1"),
+    )
+    _check_ids(index)
+    return index
+
+
+def encode_pack_index(index: PackIndex) -> bytes:
+    """Return the bytes of an index file."""
+    front = _FRONT.pack(
+        _MAGIC, _VERSION, 0, bytes.fromhex(index.pack), index.pack_size_bytes, len(index)
+    )
+    arrays = (index.ids, index.offsets, index.stored_sizes, index.plain_sizes, index.encodings)
+    data = front + b"".join(array.tobytes() for array in arrays)
+    return data + blake3(data).digest()
+
+
+def parse_pack_index(data: bytes) -> PackIndex:
+    """Return the index that the bytes of an index file describe.
+
+    The arrays are views of ``data``.
+
+    Raises:
+        FormatError: anything but a sound index of a sound pack.
+    """
+    if not _MIN_BYTES <= len(data) <= MAX_INDEX_BYTES or data[:8] != _MAGIC:
+        raise FormatError("not a pack index")
+    _, version, zero, pack, pack_size_bytes, count = _FRONT.unpack_from(data)
+    if version != _VERSION:
+        raise FormatError(f"pack index has format version {version}", hint="use a newer mvc")
+    if zero or not 0 < count <= MAX_PACK_RECORDS or pack_size_bytes > MAX_PACK_BYTES:
+        raise FormatError("pack index has a header that cannot be")
+    if len(data) != _MIN_BYTES + count * _ROW_BYTES:
+        raise FormatError(f"pack index of {count:,} chunks has {len(data):,} bytes")
+    if blake3(memoryview(data)[:-ID_BYTES]).digest() != data[-ID_BYTES:]:
+        raise FormatError("pack index is damaged: it does not match its own hash")
+    index = _parse_arrays(data, PackId(pack.hex()), pack_size_bytes, count)
+    _check_ids(index)
+    _check_places(index)
+    return index
+
+
+def _parse_arrays(data: bytes, pack: PackId, pack_size_bytes: int, count: int) -> PackIndex:
+    start = _FRONT.size
+    offsets_at = start + count * ID_BYTES
+    stored_at = offsets_at + count * 8
+    plain_at = stored_at + count * 4
+    return PackIndex(
+        pack,
+        pack_size_bytes,
+        np.frombuffer(data, "S32", count, start),
+        np.frombuffer(data, "<u8", count, offsets_at),
+        np.frombuffer(data, "<u4", count, stored_at),
+        np.frombuffer(data, "<u4", count, plain_at),
+        np.frombuffer(data, "u1", count, plain_at + count * 4),
+    )
+
+
+def _check_ids(index: PackIndex) -> None:
+    if not (index.ids[:-1] < index.ids[1:]).all():
+        raise FormatError("pack index has chunk ids out of order or twice")
+
+
+def _check_places(index: PackIndex) -> None:
+    plain, stored = index.plain_sizes, index.stored_sizes
+    if plain.max() > MAX_PLAIN_BYTES or (stored > plain + MAX_STORED_SLACK_BYTES).any():
+        raise FormatError("pack index has a chunk that is too long")
+    order = np.argsort(index.offsets, kind="stable")
+    ends = np.cumsum(stored[order].astype(np.uint64) + RECORD_BYTES) + HEADER_BYTES
+    starts = index.offsets[order]
+    if starts[0] != HEADER_BYTES or not np.array_equal(starts[1:], ends[:-1]):
+        raise FormatError("pack index has records that overlap or leave holes")
+    if int(ends[-1]) != index.pack_size_bytes - FOOTER_BYTES:
+        raise FormatError("pack index does not reach the end of its pack")

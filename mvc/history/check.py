@@ -1,0 +1,204 @@
+"""fsck of the history: every object hashed, every link followed, every ref and log looked at.
+
+Only Git's side is checked here; what manifests point to is the business of the layer above.
+"""
+
+from __future__ import annotations
+
+import stat as stat_bits
+from typing import TYPE_CHECKING
+
+from mvc.errors import FormatError, MvcError
+from mvc.history.commits import parse_tag
+from mvc.history.paths import decode_path, find_path_fault
+from mvc.history.refnames import HEADS
+from mvc.history.refs import HEAD
+from mvc.history.values import HistoryProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mvc.history.commitstore import CommitStore
+    from mvc.history.refs import RefStore
+    from mvc.history.values import Index
+    from mvc.ids import GitId
+
+Root = tuple[str, "GitId", str]
+"""(what points there, in words; id; kind it must be of, empty for any)"""
+
+_GITLINK = 0o160000
+
+
+def check(
+    objects: CommitStore, refs: RefStore, read_index: Callable[[], Index]
+) -> Iterator[HistoryProblem]:
+    """Yield everything that is wrong with the history, as it is found."""
+    damaged = set()
+    for problem in _check_objects(objects):
+        damaged.add(problem.what)
+        yield problem
+    roots: list[Root] = []
+    yield from _check_refs(refs, roots)
+    yield from _check_logs(refs, roots)
+    yield from _check_index(read_index, roots)
+    for problem in _check_links(objects, roots):
+        if problem.what not in damaged:
+            yield problem
+
+
+def _check_objects(objects: CommitStore) -> Iterator[HistoryProblem]:
+    for object_id in objects.iterate_loose():
+        try:
+            objects.check_loose(object_id)
+        except MvcError as error:
+            yield HistoryProblem("object-damaged", object_id, error.message)
+    for name in objects.packs.names():
+        try:
+            ids = objects.packs.read_ids(name)
+        except MvcError as error:
+            yield HistoryProblem("object-damaged", name, error.message)
+            continue
+        for object_id in ids:
+            try:
+                objects.read(object_id)
+            except MvcError as error:
+                yield HistoryProblem("object-damaged", object_id, error.message)
+
+
+def _check_refs(refs: RefStore, roots: list[Root]) -> Iterator[HistoryProblem]:
+    try:
+        head = refs.head()
+        if head.commit is not None:
+            roots.append((HEAD, head.commit, "commit"))
+    except MvcError as error:
+        yield HistoryProblem("head-broken", HEAD, error.message)
+    try:
+        names = refs.names()
+    except MvcError as error:
+        yield HistoryProblem("ref-broken", "packed-refs", error.message)
+        return
+    for name in names:
+        try:
+            value = refs.find(name)
+        except MvcError as error:
+            yield HistoryProblem("ref-broken", name, error.message)
+            continue
+        if value is not None:
+            roots.append((name, value, "commit" if name.startswith(HEADS) else ""))
+
+
+def _check_logs(refs: RefStore, roots: list[Root]) -> Iterator[HistoryProblem]:
+    for name in refs.logs.names():
+        try:
+            entries = refs.logs.read(name)
+        except MvcError as error:
+            yield HistoryProblem("reflog-broken", name, error.message)
+            continue
+        values = dict.fromkeys(
+            value for entry in entries for value in (entry.new, entry.old) if value is not None
+        )
+        roots.extend((f"the log of {name}", value, "") for value in values)
+
+
+def _check_index(read_index: Callable[[], Index], roots: list[Root]) -> Iterator[HistoryProblem]:
+    try:
+        index = read_index()
+    except MvcError as error:
+        yield HistoryProblem("index-broken", "index", error.message)
+        return
+    roots.extend(
+        (f"the index at {path!r}", entry.blob, "blob") for path, entry in index.entries.items()
+    )
+
+
+def _check_links(objects: CommitStore, roots: Sequence[Root]) -> Iterator[HistoryProblem]:
+    """Follow every link from the roots; each object is looked at once."""
+    seen: set[bytes] = set()
+    pending = list(reversed(roots))
+    while pending:
+        source, object_id, wanted = pending.pop()
+        key = bytes.fromhex(object_id)
+        if key in seen:
+            continue
+        seen.add(key)
+        try:
+            header = objects.find_header(object_id)
+            if header is None:
+                detail = f"{source} points to object {object_id}, which is missing"
+                yield HistoryProblem("object-missing", object_id, detail)
+                continue
+            if wanted not in ("", header[0]):
+                detail = f"{source} takes object {object_id} for a {wanted}; it is a {header[0]}"
+                yield HistoryProblem("object-damaged", object_id, detail)
+            pending.extend(_links(objects, object_id, header[0]))
+        except MvcError as error:
+            yield HistoryProblem("object-damaged", object_id, f"{error.message} (from {source})")
+
+
+def _links(objects: CommitStore, object_id: GitId, kind: str) -> Iterator[Root]:
+    source = f"{kind} {object_id}"
+    if kind == "commit":
+        commit = objects.read_commit(object_id)
+        yield from ((source, parent, "commit") for parent in commit.parents)
+        yield source, commit.tree, "tree"
+    elif kind == "tag":
+        wanted, target = parse_tag(object_id, objects.read_kind(object_id, "tag"))
+        yield source, target, wanted
+    elif kind == "tree":
+        for name, mode, target in objects.read_tree_items(object_id):
+            path = decode_path(name)
+            fault = "has a slash in a name" if "/" in path else find_path_fault(path)
+            if fault is not None:
+                raise FormatError(f"tree {object_id} holds {path[:200]!r}, which {fault}")
+            if stat_bits.S_IFMT(mode) != _GITLINK:
+                wanted = "tree" if stat_bits.S_ISDIR(mode) else "blob"
+                yield f"{source} at {path!r}", target, wanted
+
+
+def reachable_blobs(
+    objects: CommitStore, starts: Sequence[GitId]
+) -> Iterator[tuple[GitId, str, GitId]]:
+    """Yield (commit, path, blob) of every blob below some commits, each blob once.
+
+    Commits are taken youngest first as far as links go, and each tree is opened once, so the
+    cost is that of what differs between commits.
+
+    Args:
+        objects: where to read.
+        starts: ids of commits or tags; others are passed over.
+
+    Raises:
+        FormatError: a damaged or missing object.
+    """
+    seen: set[bytes] = set()
+    pending = list(reversed(starts))
+    while pending:
+        start = pending.pop()
+        if bytes.fromhex(start) in seen:
+            continue
+        seen.add(bytes.fromhex(start))
+        kind, data = objects.read(start)
+        if kind == "tag":
+            pending.append(parse_tag(start, data)[1])
+        elif kind == "commit":
+            commit = objects.read_commit(start)
+            yield from (
+                (start, path, blob) for path, blob in _new_blobs(objects, commit.tree, seen)
+            )
+            pending.extend(reversed(commit.parents))
+
+
+def _new_blobs(objects: CommitStore, root: GitId, seen: set[bytes]) -> Iterator[tuple[str, GitId]]:
+    pending = [("", root)]
+    while pending:
+        prefix, tree_id = pending.pop()
+        if bytes.fromhex(tree_id) in seen:
+            continue
+        seen.add(bytes.fromhex(tree_id))
+        for name, mode, target in objects.read_tree_items(tree_id):
+            path = prefix + decode_path(name)
+            if stat_bits.S_ISDIR(mode):
+                pending.append((path + "/", target))
+            elif stat_bits.S_IFMT(mode) != _GITLINK and bytes.fromhex(target) not in seen:
+                seen.add(bytes.fromhex(target))
+                yield path, target

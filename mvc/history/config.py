@@ -1,0 +1,160 @@
+"""Git's config files: ``section.key`` or ``section.sub section.key`` → value.
+
+dulwich parses them; includes are never followed, so only the file that was named is read. Writing
+is done here, because dulwich leaves a value with ``;`` unquoted and would read half of it back.
+Comments of a config that mvc rewrites are lost.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING
+
+from dulwich.config import ConfigFile
+
+from mvc.errors import FormatError, UsageError
+from mvc.history.translate import translate_damage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+MAX_CONFIG_BYTES = 1 << 20
+_SECTION = re.compile(r"[A-Za-z0-9.-]+")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@+,=-]([A-Za-z0-9_./:@+,= -]*[A-Za-z0-9_./:@+,=-])?")
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\b": "\\b"})
+
+Config = dict[str, list[str]]
+"""Key (section and name in small letters, subsection as written) → all its values, in order."""
+
+
+def parse_config(data: bytes, name: str) -> Config:
+    """Return what a config file says.
+
+    Args:
+        data: the whole file.
+        name: what the file is called in errors.
+
+    Raises:
+        FormatError: it is no config file of Git.
+    """
+    if len(data) > MAX_CONFIG_BYTES:
+        raise FormatError(f"{name} is longer than {MAX_CONFIG_BYTES:,} bytes")
+    found: Config = {}
+    with translate_damage(name, FormatError, f"correct or remove {name}"):
+        parsed = ConfigFile.from_file(io.BytesIO(data), expand_includes=False)
+        for section in parsed.sections():
+            for key, value in parsed.items(section):
+                found.setdefault(_join_key(section, key), []).append(_decode(value))
+    return found
+
+
+def _join_key(section: tuple[bytes, ...], name: bytes) -> str:
+    first, *rest = (_decode(part) for part in section)
+    return ".".join([first.lower(), *rest, _decode(name).lower()])
+
+
+def _decode(text: bytes) -> str:
+    return text.decode("utf-8", "surrogateescape")
+
+
+def encode_config(config: Config) -> bytes:
+    """Return the bytes of a config file that says this, one block per section."""
+    blocks: dict[str, list[str]] = {}
+    for key, values in config.items():
+        section, subsection, name = split_key(key)
+        block = blocks.setdefault(_header(section, subsection), [])
+        block += [f"\t{name} = {_quote(value)}\n" for value in values]
+    text = "".join(header + "".join(lines) for header, lines in blocks.items() if lines)
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _header(section: str, subsection: str | None) -> str:
+    if subsection is None:
+        return f"[{section}]\n"
+    escaped = subsection.replace("\\", "\\\\").replace('"', '\\"')
+    return f'[{section} "{escaped}"]\n'
+
+
+def _quote(value: str) -> str:
+    return value if _PLAIN.fullmatch(value) else f'"{value.translate(_ESCAPES)}"'
+
+
+def split_key(key: str) -> tuple[str, str | None, str]:
+    """Return (section, subsection or None, name) of a key.
+
+    Raises:
+        UsageError: it is no key.
+    """
+    section, dot, rest = key.partition(".")
+    subsection, inner, name = rest.rpartition(".")
+    bad = "\n" in subsection or "\0" in subsection
+    if not dot or not _SECTION.fullmatch(section) or not _NAME.fullmatch(name) or bad:
+        raise UsageError(f"{key!r} is no config key", hint='write it as "section.name"')
+    return section.lower(), subsection if inner else None, name.lower()
+
+
+def normal_key(key: str) -> str:
+    """Return a key as ``parse_config`` spells it.
+
+    Raises:
+        UsageError: it is no key.
+    """
+    section, subsection, name = split_key(key)
+    return f"{section}.{name}" if subsection is None else f"{section}.{subsection}.{name}"
+
+
+def check_value(value: str) -> str:
+    """Return a value that a config file can hold.
+
+    Raises:
+        UsageError: it holds a NUL or is no text.
+    """
+    if "\0" in value:
+        raise UsageError("a config value cannot hold a NUL character")
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise UsageError("the config value is no valid text") from error
+    return value
+
+
+def read_config_file(path: Path) -> Config:
+    """Return what a config file says; nothing where there is no file.
+
+    Raises:
+        FormatError: it is no config file of Git.
+        StorageError: the machine failed.
+    """
+    with translate_damage(str(path), FormatError, f"correct or remove {path}"):
+        try:
+            with path.open("rb") as file:
+                data = file.read(MAX_CONFIG_BYTES + 1)
+        except FileNotFoundError:
+            return {}
+    return parse_config(data, str(path))
+
+
+def read_user(paths: Iterable[Path]) -> tuple[str | None, str | None]:
+    """Return (user.name, user.email) from Git config files, later files winning.
+
+    Files that do not exist say nothing. Which files to ask is the caller's business: the library
+    never looks at the home folder by itself.
+
+    Raises:
+        FormatError: a file is no config file of Git.
+    """
+    name = email = None
+    for path in paths:
+        config = read_config_file(path)
+        name = last_value(config, "user.name") or name
+        email = last_value(config, "user.email") or email
+    return name, email
+
+
+def last_value(config: Mapping[str, list[str]], key: str) -> str | None:
+    """Return the value that counts, the last one, or None."""
+    values = config.get(key)
+    return values[-1] if values else None

@@ -1,0 +1,667 @@
+"""The history of a repository: a real Git repository, seen as plain values.
+
+``History`` is the front door of this layer; each group of its methods forwards to one module:
+objects and trees, refs and logs, revisions, walks, index, config. It knows nothing of tensors or
+manifests: a blob is bytes. Nothing of dulwich goes out of it, and no error but those of mvc.
+
+Order of a durable change: write objects, ``sync_objects``, move a ref. Every method that moves a
+ref calls ``sync_objects`` itself first, so a ref never reaches what is not on the disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from mvc import fs
+from mvc.errors import (
+    ConflictError,
+    FormatError,
+    NotFoundError,
+    RepositoryNotFoundError,
+    UnsupportedError,
+    UsageError,
+)
+from mvc.history import config as config_format
+from mvc.history.commits import encode_commit, encode_tag
+from mvc.history.commitstore import CommitStore
+from mvc.history.locks import git_lock
+from mvc.history.reflogs import Note
+from mvc.history.refnames import HEADS, branch_ref, check_ref_name, tag_ref
+from mvc.history.refs import HEAD, RefStore
+from mvc.history.revisions import Revisions
+from mvc.history.trees import read_tree, write_tree
+from mvc.history.walks import find_merge_bases, is_ancestor, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+    from types import TracebackType
+
+    from mvc.history.values import (
+        CommitInfo,
+        Head,
+        HistoryProblem,
+        Identity,
+        Index,
+        ReflogEntry,
+        TreeEntry,
+    )
+    from mvc.ids import GitId
+
+_FOLDERS = ("objects/info", "objects/pack", "refs/heads", "refs/tags")
+_CONFIG = {
+    "core.repositoryformatversion": ["0"],
+    "core.filemode": ["true"],
+    "core.bare": ["false"],
+    "core.logallrefupdates": ["true"],
+    "core.fsync": ["all"],  # for a stock Git that works here
+    "core.loosecompression": ["1"],
+    "gc.auto": ["0"],  # "mvc gc" decides, never a stock Git in passing
+}
+_EXTENSIONS = ("sha1", "files")  # what mvc is: objectformat and refstorage may say so
+_DESCRIPTION = b"A repository of mvc; stock Git reads its history with --git-dir.\n"
+
+
+class History:
+    """An open Git repository; cheap to open, safe to use from several threads."""
+
+    def __init__(self, git_dir: Path) -> None:
+        """Take a folder that is known to be a repository; use ``init`` or ``open``."""
+        self.git_dir = git_dir
+        self._objects = CommitStore(git_dir / "objects")
+        self._refs = RefStore(git_dir)
+        self._revisions = Revisions(self._objects, self._refs)
+        self._lock = self._refs.lock
+
+    @classmethod
+    def init(cls, git_dir: Path, *, branch: str = "main") -> Self:
+        """Make a repository durably and open it; one that exists is opened as it is.
+
+        Args:
+            git_dir: folder to make.
+            branch: the branch that the first commit will be on.
+
+        Raises:
+            UsageError: no valid name for a branch.
+            StorageError: the machine refused.
+        """
+        name = branch_ref(branch)
+        if fs.find_stat(git_dir / HEAD) is not None:
+            return cls.open(git_dir)
+        for folder in _FOLDERS:
+            fs.make_dirs(git_dir / folder)
+        fs.write_durable(git_dir / "description", [_DESCRIPTION])
+        fs.write_durable(git_dir / "config", [config_format.encode_config(_CONFIG)])
+        # Last, because a folder with HEAD is a repository: a crash before leaves none.
+        fs.write_durable(git_dir / HEAD, [f"ref: {name}\n".encode()])
+        return cls.open(git_dir)
+
+    @classmethod
+    def open(cls, git_dir: Path) -> Self:
+        """Open an existing repository.
+
+        Raises:
+            RepositoryNotFoundError: there is none at this place.
+            FormatError: its config or HEAD is damaged.
+            UnsupportedError: it is of a kind of Git that mvc does not know.
+        """
+        parts = [fs.find_stat(git_dir / part) for part in (HEAD, "objects", "refs")]
+        if None in parts:
+            raise RepositoryNotFoundError(
+                f"{git_dir} is no repository", hint='run "mvc init" to make one'
+            )
+        history = cls(git_dir)
+        history._check_format()
+        history.head()
+        return history
+
+    def _check_format(self) -> None:
+        config = self._read_config()
+        version = config_format.last_value(config, "core.repositoryformatversion") or "0"
+        if version not in ("0", "1"):
+            raise UnsupportedError(
+                f"{self.git_dir} has repository format {version!r}", hint="upgrade mvc"
+            )
+        for key, values in config.items():
+            if version == "1" and key.startswith("extensions.") and values[-1] not in _EXTENSIONS:
+                raise UnsupportedError(f"{self.git_dir} needs {key} = {values[-1]!r}")
+
+    def close(self) -> None:
+        """Close files that are kept open for reading; the history can still be used."""
+        self._objects.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- objects
+
+    def write_blob(self, data: bytes) -> GitId:
+        """Store bytes and return their id; durable after ``sync_objects``.
+
+        Raises:
+            UsageError: more than 512 MiB.
+        """
+        return self._objects.write("blob", data)
+
+    def read_blob(self, blob: GitId) -> bytes:
+        """Return the bytes of a blob, hashed against its id.
+
+        Raises:
+            CorruptionError: it is damaged or missing.
+            FormatError: the id is that of another kind of object.
+        """
+        return self._objects.read_kind(blob, "blob")
+
+    def find_blob_size(self, blob: GitId) -> int | None:
+        """Return the length of a blob in bytes, or None where there is no such blob.
+
+        Raises:
+            CorruptionError: it is damaged at its beginning.
+        """
+        header = self._objects.find_header(blob)
+        return header[1] if header is not None and header[0] == "blob" else None
+
+    def blob_prefix(self, blob: GitId, count: int) -> bytes:
+        """Return the first ``count`` bytes of a blob without reading the rest; not hashed.
+
+        Raises:
+            CorruptionError: it is damaged there, or missing.
+            FormatError: the id is that of another kind of object.
+        """
+        kind, prefix = self._objects.read_prefix(blob, count)
+        if kind != "blob":
+            raise FormatError(f"object {blob} is a {kind}, not a blob")
+        return prefix
+
+    def has_object(self, object_id: GitId) -> bool:
+        """Tell whether an object exists."""
+        return self._objects.has(object_id)
+
+    def write_tree(self, entries: Mapping[str, TreeEntry]) -> GitId:
+        """Store the trees of a commit and return the id of the outermost.
+
+        Args:
+            entries: path → mode and blob; folders follow from the paths.
+
+        Raises:
+            UsageError: a path or mode that no tree may hold.
+        """
+        return write_tree(entries, self._objects.write)
+
+    def read_tree(self, commit_or_tree: GitId) -> dict[str, TreeEntry]:
+        """Return path → mode and blob of everything in a commit (or tag, or tree), by path.
+
+        Raises:
+            FormatError: paths or modes that mvc does not allow.
+            CorruptionError: something is damaged or missing.
+        """
+        tree = self._revisions.find_tree(commit_or_tree)
+        return read_tree(tree, lambda tree_id: self._objects.read_kind(tree_id, "tree"))
+
+    def write_commit(
+        self,
+        *,
+        tree: GitId,
+        parents: Sequence[GitId],
+        message: str,
+        author: Identity,
+        committer: Identity,
+        time_s: int,
+        timezone_s: int,
+    ) -> GitId:
+        """Store a commit and return its id; no ref moves.
+
+        Args:
+            tree: id from ``write_tree``.
+            parents: the commits before it.
+            message: its text, trailers included.
+            author: who wrote it.
+            committer: who records it.
+            time_s: when, seconds since 1970.
+            timezone_s: offset of that clock from UTC in seconds.
+
+        Raises:
+            UsageError: a text or time that Git cannot store.
+        """
+        data = encode_commit(
+            tree=tree,
+            parents=parents,
+            message=message,
+            author=author,
+            committer=committer,
+            time_s=time_s,
+            timezone_s=timezone_s,
+        )
+        return self._objects.write("commit", data)
+
+    def read_commit(self, commit: GitId) -> CommitInfo:
+        """Return a commit.
+
+        Raises:
+            CorruptionError: it is damaged or missing.
+            FormatError: the object is no commit.
+        """
+        return self._objects.read_commit(commit)
+
+    def sync_objects(self) -> None:
+        """Make every object written so far durable, name and bytes.
+
+        Raises:
+            StorageError: the machine failed, now or in an earlier call.
+        """
+        self._objects.sync()
+
+    # -- the graph
+
+    def walk(
+        self, starts: Sequence[GitId], *, limit: int | None = None, first_parent: bool = False
+    ) -> Iterator[CommitInfo]:
+        """Yield reachable commits, children before parents, youngest first.
+
+        Raises:
+            CorruptionError: a commit is damaged or missing.
+        """
+        return walk(self._objects, starts, limit=limit, first_parent=first_parent)
+
+    def find_merge_base(self, left: GitId, right: GitId) -> GitId | None:
+        """Return the best common ancestor of two commits, or None."""
+        return next(iter(find_merge_bases(self._objects, left, right)), None)
+
+    def find_merge_bases(self, left: GitId, right: GitId) -> list[GitId]:
+        """Return all best common ancestors of two commits, youngest first."""
+        return find_merge_bases(self._objects, left, right)
+
+    def is_ancestor(self, ancestor: GitId, descendant: GitId) -> bool:
+        """Tell whether one commit can be reached from another (a commit reaches itself)."""
+        return is_ancestor(self._objects, ancestor, descendant)
+
+    # -- refs
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the repository's lock: other mvc processes wait; this thread may take it again."""
+        return self._lock.hold()
+
+    def head(self) -> Head:
+        """Return where HEAD stands.
+
+        Raises:
+            CorruptionError: HEAD is damaged.
+        """
+        return self._refs.head()
+
+    def find_ref(self, name: str) -> GitId | None:
+        """Return the id that a full ref name such as ``refs/heads/main`` holds, or None."""
+        return self._refs.find(name)
+
+    def list_refs(self, prefix: str = "refs/") -> dict[str, GitId]:
+        """Return full name → id of all refs below a prefix, sorted by name."""
+        return self._refs.values(prefix)
+
+    def update_ref(
+        self,
+        name: str,
+        new: GitId,
+        *,
+        expected: GitId | None,
+        message: str,
+        who: Identity,
+        time_s: int | None = None,
+        timezone_s: int | None = None,
+    ) -> None:
+        """Move a ref by compare-and-swap, durably, with a reflog entry.
+
+        Args:
+            name: full name, such as ``refs/heads/main``.
+            new: the id it shall hold.
+            expected: the id it must hold now; None where it must not exist.
+            message: why, for the reflog.
+            who: who, for the reflog.
+            time_s: when, for the reflog; now where None.
+            timezone_s: offset from UTC in seconds; this machine's where None.
+
+        Raises:
+            ConflictError: the ref holds something else, or a stock Git holds its lock.
+            NotFoundError: there is no object ``new``, or a branch would get another kind.
+            UsageError: no valid name.
+        """
+        check_ref_name(name)
+        self._prepare_move(name, new)
+        self._refs.set(name, new, expected, Note(message, who, time_s, timezone_s))
+
+    def update_head(
+        self,
+        new: GitId,
+        *,
+        expected: GitId | None,
+        message: str,
+        who: Identity,
+        time_s: int | None = None,
+        timezone_s: int | None = None,
+    ) -> None:
+        """Move the current branch (or a detached HEAD) by compare-and-swap.
+
+        Raises:
+            ConflictError: HEAD stands on another commit than ``expected``.
+            NotFoundError: there is no commit ``new``.
+        """
+        note = Note(message, who, time_s, timezone_s)
+        with self.lock():
+            branch = self.head().branch
+            name = HEAD if branch is None else HEADS + branch
+            self._prepare_move(name, new)
+            if branch is None:
+                self._refs.set_detached(new, expected, note)
+            else:
+                self._refs.set(name, new, expected, note)
+
+    def set_head_branch(
+        self,
+        branch: str,
+        *,
+        who: Identity,
+        message: str | None = None,
+        time_s: int | None = None,
+        timezone_s: int | None = None,
+    ) -> None:
+        """Put HEAD onto a branch; one that does not exist yet begins with the next commit.
+
+        Args:
+            branch: short name.
+            who: who, for the reflog.
+            message: why; ``checkout: moving from A to B`` where None.
+            time_s: when; now where None.
+            timezone_s: offset from UTC in seconds; this machine's where None.
+
+        Raises:
+            UsageError: no valid name for a branch.
+        """
+        with self.lock():
+            note = Note(message or self._switch_text(branch), who, time_s, timezone_s)
+            self._refs.set_symbolic(branch, note)
+
+    def detach_head(
+        self,
+        commit: GitId,
+        *,
+        who: Identity,
+        message: str | None = None,
+        time_s: int | None = None,
+        timezone_s: int | None = None,
+    ) -> None:
+        """Put HEAD onto a commit itself, off any branch.
+
+        Raises:
+            NotFoundError: there is no such commit.
+        """
+        with self.lock():
+            self._prepare_move(HEAD, commit)
+            note = Note(message or self._switch_text(commit), who, time_s, timezone_s)
+            self._refs.set_detached(commit, self.head().commit, note)
+
+    def _switch_text(self, target: str) -> str:
+        head = self.head()
+        return f"checkout: moving from {head.branch or head.commit} to {target}"
+
+    def delete_ref(
+        self,
+        name: str,
+        *,
+        expected: GitId,
+        who: Identity,
+        message: str = "",
+        time_s: int | None = None,
+        timezone_s: int | None = None,
+    ) -> None:
+        """Remove a ref and its log by compare-and-swap.
+
+        Raises:
+            ConflictError: it does not hold ``expected``.
+        """
+        self._refs.delete(name, expected, Note(message, who, time_s, timezone_s))
+
+    def rename_branch(
+        self,
+        old: str,
+        new: str,
+        *,
+        who: Identity,
+        time_s: int | None = None,
+        timezone_s: int | None = None,
+    ) -> None:
+        """Give a branch another name; its log goes with it, and HEAD where it is on it.
+
+        Raises:
+            NotFoundError: there is no branch ``old``.
+            ConflictError: there is a branch ``new``, or one that clashes with it.
+            UsageError: no valid name for a branch.
+        """
+        source, target = HEADS + old, branch_ref(new)
+        with self.lock():
+            head = self.head()
+            if head.branch == old and head.commit is None:
+                self.set_head_branch(new, who=who)
+                return
+            if self.find_ref(source) is None:
+                raise NotFoundError(f"branch {old!r} does not exist")
+            if self.find_ref(target) is not None:
+                raise ConflictError(f"branch {new!r} already exists", hint="choose another name")
+            message = f"Branch: renamed {source} to {target}"
+            self._refs.rename(source, target, Note(message, who, time_s, timezone_s))
+
+    def create_tag(
+        self,
+        name: str,
+        target: GitId,
+        *,
+        message: str | None,
+        who: Identity,
+        time_s: int | None = None,
+        timezone_s: int | None = None,
+        expected: GitId | None = None,
+    ) -> GitId:
+        """Make a tag and return the id it holds: an annotated one where there is a message.
+
+        Args:
+            name: short name.
+            target: the commit to tag.
+            message: text of an annotated tag, or None.
+            who: who tags.
+            time_s: when; now where None.
+            timezone_s: offset from UTC in seconds; this machine's where None.
+            expected: the id a tag of that name must hold now, to replace it.
+
+        Raises:
+            ConflictError: the tag exists (or holds something else than ``expected``).
+            NotFoundError: there is no such commit.
+            UsageError: no valid name for a tag.
+        """
+        ref = tag_ref(name)
+        self._require(target, "commit")
+        note = Note("", who, time_s, timezone_s)
+        if message is not None:
+            time_s, timezone_s = note.when()
+            data = encode_tag(
+                name=name,
+                commit=target,
+                message=message,
+                tagger=who,
+                time_s=time_s,
+                timezone_s=timezone_s,
+            )
+            target = self._objects.write("tag", data)
+        if expected is None and self.find_ref(ref) is not None:
+            raise ConflictError(f"tag {name!r} already exists", hint="choose another name")
+        self.sync_objects()
+        self._refs.set(ref, target, expected, note)
+        return target
+
+    def read_reflog(self, ref: str) -> list[ReflogEntry]:
+        """Return the moves of HEAD or of a full ref name, newest first.
+
+        A line torn by a crash is left out, and so are damaged ones, which ``check`` reports.
+        """
+        return self._refs.logs.read_sound(ref)
+
+    def check_branch_name(self, branch: str) -> str:
+        """Return the full ref name of a branch.
+
+        Raises:
+            UsageError: no branch may have that name.
+        """
+        return branch_ref(branch)
+
+    def check_tag_name(self, tag: str) -> str:
+        """Return the full ref name of a tag.
+
+        Raises:
+            UsageError: no tag may have that name.
+        """
+        return tag_ref(tag)
+
+    def _prepare_move(self, name: str, new: GitId) -> None:
+        if name == HEAD or name.startswith(HEADS):
+            self._require(new, "commit")
+        elif not self.has_object(new):
+            raise NotFoundError(f"object {new} does not exist")
+        self.sync_objects()
+
+    def _require(self, object_id: GitId, kind: str) -> None:
+        header = self._objects.find_header(object_id)
+        if header is None:
+            raise NotFoundError(f"{kind} {object_id} does not exist")
+        if header[0] != kind:
+            raise NotFoundError(f"object {object_id} is a {header[0]}, not a {kind}")
+
+    # -- revisions
+
+    def resolve(self, revision: str) -> GitId:
+        """Return the id that a revision names, tags followed; see ``mvc.history.revisions``.
+
+        Raises:
+            NotFoundError: there is none, or more than one; the hint names close ones.
+        """
+        return self._revisions.resolve(revision)
+
+    def resolve_ref_name(self, name: str) -> str | None:
+        """Return the full name of the ref that a short name stands for, or None."""
+        return self._revisions.find_ref_name(name)
+
+    # -- index
+
+    def read_index(self) -> Index:
+        """Return the staging area; an empty one before the first ``add``.
+
+        Raises:
+            CorruptionError: the index is damaged.
+        """
+        from mvc.history.index import NAME, read_index_file  # noqa: PLC0415  see its text
+
+        return read_index_file(self.git_dir / NAME)
+
+    def write_index(self, index: Index) -> None:
+        """Replace the staging area durably; only under ``lock()``.
+
+        The blobs it names are made durable first. Entries that are racy are written so that they
+        match no file before somebody has compared its content.
+
+        Raises:
+            UsageError: the lock is not held, or an entry that no index may hold.
+            ConflictError: a stock Git holds the index.
+        """
+        from mvc.history.index import NAME, write_index_file  # noqa: PLC0415  see its text
+
+        if not self._lock.is_held:
+            raise UsageError("the index is written under the repository's lock only")
+        self.sync_objects()
+        with self._lock.writing([NAME]):
+            write_index_file(self.git_dir / NAME, index)
+
+    # -- config
+
+    def read_config(self) -> dict[str, str]:
+        """Return ``section.key`` → value; the last one where there are several.
+
+        Raises:
+            FormatError: the config is damaged.
+        """
+        return {key: values[-1] for key, values in self._read_config().items()}
+
+    def get_config(self, key: str) -> str | None:
+        """Return one value, or None.
+
+        Raises:
+            UsageError: it is no key.
+        """
+        return config_format.last_value(self._read_config(), config_format.normal_key(key))
+
+    def set_config(self, key: str, value: str) -> None:
+        """Set a value durably, in place of all there are for that key.
+
+        Raises:
+            UsageError: no key, or no value that a config can hold.
+        """
+        self._change_config(config_format.normal_key(key), [config_format.check_value(value)])
+
+    def unset_config(self, key: str) -> None:
+        """Remove a key durably.
+
+        Raises:
+            NotFoundError: it is not set.
+        """
+        key = config_format.normal_key(key)
+        with self.lock():
+            if key not in self._read_config():
+                raise NotFoundError(f"{key} is not set")
+            self._change_config(key, [])
+
+    def _read_config(self) -> config_format.Config:
+        return config_format.read_config_file(self.git_dir / "config")
+
+    def _change_config(self, key: str, values: list[str]) -> None:
+        path = self.git_dir / "config"
+        with self._lock.writing(["config"]), git_lock(path) as file:
+            config = self._read_config()
+            config[key] = values
+            file.write([config_format.encode_config(config)])
+            file.publish(path)
+
+    # -- looking after it
+
+    def check(self) -> Iterator[HistoryProblem]:
+        """Yield everything that is wrong with the history: all objects, links, refs and logs."""
+        from mvc.history.check import check  # noqa: PLC0415  only fsck needs it
+
+        return check(self._objects, self._refs, self.read_index)
+
+    def reachable_blobs(
+        self, starts: Sequence[GitId] | None = None
+    ) -> Iterator[tuple[GitId, str, GitId]]:
+        """Yield (commit, path, blob) of every blob that history holds, each blob once.
+
+        Args:
+            starts: commits or tags to begin at; None means HEAD, all refs, and everything that
+                the reflogs still know. The index is not part of it.
+
+        Raises:
+            FormatError: a damaged or missing object.
+        """
+        from mvc.history.check import reachable_blobs  # noqa: PLC0415  only fsck and gc need it
+
+        return reachable_blobs(self._objects, self._roots() if starts is None else starts)
+
+    def _roots(self) -> list[GitId]:
+        found = [self.head().commit, *self.list_refs().values()]
+        for name in self._refs.logs.names():
+            for entry in self.read_reflog(name):
+                # A log may know commits that a stock Git has pruned since.
+                found += [one for one in (entry.new, entry.old) if one and self.has_object(one)]
+        return list(dict.fromkeys(one for one in found if one is not None))

@@ -1,0 +1,310 @@
+"""Git objects on disk: bytes in, id out, hashed again whenever they come back.
+
+A new object is a file of its own, ``objects/ab/cdef…``: ``kind SP length NUL content``, deflated.
+It is written under a temporary name that stock Git knows as garbage, synced, then renamed; so a
+file with an object's name is always whole. Its *name* becomes durable in ``sync``, one folder at
+a time for many objects: whoever moves a ref calls it first. An object that already exists counts
+as new too, because the process that wrote it may have died before its own ``sync``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mvc import fs
+from mvc.errors import CorruptionError, StorageError, UsageError, translate_os_errors
+from mvc.history.packs import PackedObjects
+from mvc.history.translate import FSCK_HINT, translate_damage
+from mvc.ids import GitId, is_hex_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_OBJECT_BYTES = 512 * 1024 * 1024
+"""Largest object read or written, Git's own bigFileThreshold: a manifest of 8 million chunks."""
+GIT_ID_DIGITS = 40
+_LEVEL = 1  # the rest of zlib's levels cost twice the time for two percent of a manifest
+_MAX_HEADER = 32
+_HEADER = re.compile(rb"(commit|tree|blob|tag) (0|[1-9][0-9]{0,12})\x00")
+_FRESH_S = 24 * 3600  # reused objects older than this are touched, so that no pruning takes them
+_MAX_SOUND = 65536
+
+
+class ObjectStore:
+    """The ``objects`` folder of a repository."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder; nothing is read yet."""
+        self.folder = folder
+        self.packs = PackedObjects(folder)
+        self._prefix = f"{folder}{os.sep}"
+        self._mutex = threading.Lock()
+        self._unsynced_files: set[Path] = set()
+        self._unsynced_folders: set[Path] = set()
+        self._sound: set[GitId] = set()
+        self._failed = False
+
+    def write(self, kind: str, data: bytes) -> GitId:
+        """Store an object and return its id; durable after ``sync``.
+
+        Raises:
+            UsageError: it is larger than MAX_OBJECT_BYTES.
+            StorageError: the machine failed.
+        """
+        if len(data) > MAX_OBJECT_BYTES:
+            raise UsageError(f"a {kind} of {len(data):,} bytes is over {MAX_OBJECT_BYTES:,}")
+        header = b"%s %d\x00" % (kind.encode(), len(data))
+        object_id = _hash(header, data)
+        path = Path(self._path_text(object_id))
+        if self._is_sound(object_id, path):
+            self._reuse(path)
+            return object_id
+        compressor = zlib.compressobj(_LEVEL)
+        body = [compressor.compress(header), compressor.compress(data), compressor.flush()]
+        fs.make_dirs(path.parent, durable=False)
+        with translate_damage(f"folder {path.parent}"), self._new_file(path.parent) as file:
+            file.write(body)
+            file.publish(path, read_only=True, sync_folder=False)
+        with self._mutex:
+            self._unsynced_folders.add(path.parent)
+        self._mark_sound(object_id)
+        return object_id
+
+    def read(self, object_id: GitId) -> tuple[str, bytes]:
+        """Return (kind, content) of an object, hashed against its id.
+
+        Raises:
+            CorruptionError: it is damaged or missing; the message names it.
+        """
+        loose: CorruptionError | None = None
+        try:
+            found = self._read_loose(object_id)
+        except CorruptionError as error:
+            loose, found = error, None  # a pack may hold a whole copy
+        if found is None:
+            found = self._read_packed(object_id, loose)
+        # A git gc between the two looks moves the object from loose to packed, never back; but
+        # a repack may have dropped the pack that was looked at.
+        if found is None and loose is None:
+            found = self._read_loose(object_id)
+        if found is None:
+            raise loose or CorruptionError(f"object {object_id} is missing", hint=FSCK_HINT)
+        return found
+
+    def _read_packed(
+        self, object_id: GitId, loose: CorruptionError | None
+    ) -> tuple[str, bytes] | None:
+        found = self.packs.find(object_id)
+        if found is None:
+            return None
+        kind, data = found
+        if _hash(b"%s %d\x00" % (kind.encode(), len(data)), data) != object_id:
+            raise loose or CorruptionError(
+                f"object {object_id} is damaged in a Git pack: its bytes hash to another id",
+                hint=FSCK_HINT,
+            )
+        return found
+
+    def has(self, object_id: GitId) -> bool:
+        """Tell whether the object exists, without reading it whole."""
+        if fs.find_stat(self._path_text(object_id)) is not None:
+            return True
+        return self.packs.find(object_id) is not None
+
+    def find_header(self, object_id: GitId) -> tuple[str, int] | None:
+        """Return (kind, length of the content), or None where there is no such object.
+
+        Raises:
+            CorruptionError: the object is damaged at its beginning.
+        """
+        start = self._inflate_start(object_id, _MAX_HEADER)
+        if start is not None:
+            kind, size_bytes, _ = _parse_header(start, object_id)
+            return kind, size_bytes
+        packed = self.packs.find(object_id)
+        return None if packed is None else (packed[0], len(packed[1]))
+
+    def read_prefix(self, object_id: GitId, count: int) -> tuple[str, bytes]:
+        """Return (kind, first ``count`` bytes), inflating no more than that; not hashed.
+
+        Raises:
+            CorruptionError: the object is damaged there, or missing.
+        """
+        start = self._inflate_start(object_id, _MAX_HEADER + count)
+        if start is None:
+            kind, data = self.read(object_id)
+            return kind, data[:count]
+        kind, size_bytes, header_bytes = _parse_header(start, object_id)
+        prefix = start[header_bytes : header_bytes + count]
+        if len(prefix) < min(count, size_bytes):
+            raise _damaged(object_id, "it ends too early")
+        return kind, prefix
+
+    def find_prefix(self, prefix: str) -> list[GitId]:
+        """Return the ids that begin with these hex digits (two at least), sorted."""
+        found = self.packs.find_prefix(prefix)
+        folder = self.folder / prefix[:2]
+        found |= {name for name in _list_ids(folder) if name.startswith(prefix)}
+        return sorted(found)
+
+    def iterate_loose(self) -> Iterator[GitId]:
+        """Yield the ids of all objects that are files of their own."""
+        for number in range(256):
+            yield from sorted(_list_ids(self.folder / f"{number:02x}"))
+
+    def sync(self) -> None:
+        """Make every object written since the last call durable: bytes, names, folders.
+
+        Raises:
+            StorageError: the machine failed, now or in an earlier call: what it kept is unknown.
+        """
+        with self._mutex:
+            if self._failed:
+                raise StorageError(
+                    "an earlier sync of new objects failed", hint="open the repository again"
+                )
+            if not self._unsynced_folders:
+                return
+            self._failed = True
+            # A git gc may have moved objects into a pack meanwhile, and synced that.
+            for path in self._unsynced_files:
+                with contextlib.suppress(FileNotFoundError):
+                    fs.fsync_file(path)
+            for folder in self._unsynced_folders:
+                with contextlib.suppress(FileNotFoundError):
+                    fs.fsync_dir(folder)
+            fs.fsync_dir(self.folder)
+            self._unsynced_files.clear()
+            self._unsynced_folders.clear()
+            self._failed = False
+
+    def check_loose(self, object_id: GitId) -> None:
+        """Read and hash one loose object.
+
+        Raises:
+            CorruptionError: it is damaged.
+        """
+        self._read_loose(object_id)
+
+    def close(self) -> None:
+        """Close what is open."""
+        self.packs.close()
+
+    def _path_text(self, object_id: GitId) -> str:
+        # Text, because a Path costs as much to make as a commit costs to read.
+        if not is_hex_id(object_id, GIT_ID_DIGITS):
+            raise UsageError(f"{object_id!r} is no object id")
+        return f"{self._prefix}{object_id[:2]}{os.sep}{object_id[2:]}"
+
+    def _new_file(self, folder: Path) -> fs.DurableFile:
+        name = f"tmp_obj_{secrets.token_hex(6)}"  # stock Git prunes files of that name
+        return fs.DurableFile(folder, mode=0o444, name=name)
+
+    def _is_sound(self, object_id: GitId, path: Path) -> bool:
+        """Tell whether the object exists whole: a damaged one is written again, and so healed."""
+        exists = fs.find_stat(path) is not None
+        if exists and object_id in self._sound:
+            return True
+        try:
+            if exists:
+                self._read_loose(object_id)
+            elif self._read_packed(object_id, None) is None:
+                return False
+        except CorruptionError:
+            return False
+        self._mark_sound(object_id)
+        return True
+
+    def _mark_sound(self, object_id: GitId) -> None:
+        if len(self._sound) >= _MAX_SOUND:
+            self._sound.clear()
+        self._sound.add(object_id)
+
+    def _reuse(self, path: Path) -> None:
+        stat = fs.find_stat(path)
+        if stat is None:
+            return  # in a pack, which Git has synced
+        if time.time() - stat.mtime_ns / 1e9 > _FRESH_S:
+            with translate_os_errors(f"touch {path}"):
+                os.utime(path)
+        with self._mutex:
+            self._unsynced_files.add(path)
+            self._unsynced_folders.add(path.parent)
+
+    def _read_loose(self, object_id: GitId) -> tuple[str, bytes] | None:
+        raw = self._read_file(object_id, MAX_OBJECT_BYTES + MAX_OBJECT_BYTES // 1024)
+        if raw is None:
+            return None
+        with translate_damage(f"object {object_id}"):
+            inflater = zlib.decompressobj()
+            start = inflater.decompress(raw, _MAX_HEADER)
+            kind, size_bytes, header_bytes = _parse_header(start, object_id)
+            # One byte more than announced, so that a longer content is seen and not cut.
+            rest = inflater.decompress(
+                inflater.unconsumed_tail, max(1, size_bytes - len(start) + header_bytes + 1)
+            )
+        data = start[header_bytes:] + rest
+        if len(data) != size_bytes or not inflater.eof or inflater.unused_data:
+            raise _damaged(object_id, "its length is not the one it announces")
+        if _hash(start[:header_bytes], data) != object_id:
+            raise _damaged(object_id, "its bytes hash to another id")
+        return kind, data
+
+    def _inflate_start(self, object_id: GitId, count: int) -> bytes | None:
+        raw = self._read_file(object_id, None, count + count // 64 + 1024)
+        if raw is None:
+            return None
+        with translate_damage(f"object {object_id}"):
+            return zlib.decompressobj().decompress(raw, count)
+
+    def _read_file(
+        self, object_id: GitId, limit_bytes: int | None, count: int = -1
+    ) -> bytes | None:
+        with translate_damage(f"object {object_id}"):
+            try:
+                with open(self._path_text(object_id), "rb") as file:
+                    size_bytes = os.fstat(file.fileno()).st_size
+                    if limit_bytes is not None and size_bytes > limit_bytes:
+                        raise _damaged(object_id, f"{size_bytes:,} bytes are no Git object")
+                    return file.read(count)
+            except FileNotFoundError:
+                return None
+
+
+def _hash(header: bytes, data: bytes) -> GitId:
+    hasher = hashlib.sha1(header, usedforsecurity=False)
+    hasher.update(data)
+    return GitId(hasher.hexdigest())
+
+
+def _parse_header(start: bytes, object_id: GitId) -> tuple[str, int, int]:
+    match = _HEADER.match(start)
+    if match is None:
+        raise _damaged(object_id, "its header is none of Git")
+    size_bytes = int(match[2])
+    if size_bytes > MAX_OBJECT_BYTES:
+        raise _damaged(object_id, f"it announces {size_bytes:,} bytes")
+    return match[1].decode(), size_bytes, match.end()
+
+
+def _damaged(object_id: GitId, detail: str) -> CorruptionError:
+    return CorruptionError(f"object {object_id} is damaged: {detail}", hint=FSCK_HINT)
+
+
+def _list_ids(folder: Path) -> list[GitId]:
+    with translate_os_errors(f"list {folder}"):
+        try:
+            names = os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+    whole = (folder.name + name for name in names)
+    return [GitId(name) for name in whole if is_hex_id(name, GIT_ID_DIGITS)]

@@ -1,0 +1,65 @@
+"""Which paths a tree may hold: what could reach outside the worktree or into ``.mvc`` may not.
+
+A tree can come from anybody. A name that a file system takes for ``.mvc`` or ``.git`` is as
+dangerous as the name itself: other case, characters that HFS+ does not see, trailing dots and
+spaces, short names and streams of NTFS. Git guards its own folder on every system, because a
+repository made on one is read on another; the same is done here for both folders.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+MAX_PATH_BYTES = 4094
+"""Git's index has twelve bits for the length of a path, all ones meaning "longer"."""
+
+_RESERVED = frozenset({".mvc", ".git"})
+_SHORT_NAMES = re.compile(r"(mvc|git)~[0-9]+")
+_UNSEEN = re.compile("[\u200c-\u200f\u202a-\u202e\u2060-\u2064\u206a-\u206f\ufeff\u00ad]")
+
+
+def encode_path(path: str) -> bytes:
+    """Return a path as Git stores it: UTF-8, undecodable bytes of the file system as they were."""
+    return path.encode("utf-8", "surrogateescape")
+
+
+def decode_path(path: bytes) -> str:
+    """Return a path as text, the way back from ``encode_path``."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+def find_path_fault(path: str) -> str | None:
+    """Return what is wrong with a path of a tree or index, or None."""
+    if not path or path.startswith("/") or path.endswith("/"):
+        return "is empty or absolute" if not path or path[0] == "/" else "ends with a slash"
+    try:
+        length = len(encode_path(path))
+    except UnicodeEncodeError:
+        return "is no text that can be stored"
+    if length > MAX_PATH_BYTES:
+        return f"is longer than {MAX_PATH_BYTES} bytes"
+    if path.isascii() and not _SUSPECT.search(path):
+        return None
+    return next(filter(None, map(find_name_fault, path.split("/"))), None)
+
+
+_SUSPECT = re.compile(r"[\\\x00~:]|//|(^|/)\.|[. ](/|$)", re.ASCII)
+
+
+def find_name_fault(name: str) -> str | None:
+    """Return what is wrong with one name inside a path, or None."""
+    if name in ("", ".", ".."):
+        return "has an empty, '.' or '..' part"
+    if "/" in name or "\\" in name or "\0" in name:
+        return "has a backslash or NUL in a name"
+    if _is_reserved(name):
+        return "names .mvc or .git"
+    return None
+
+
+def _is_reserved(name: str) -> bool:
+    stem = name.split(":", 1)[0]  # a stream of an NTFS file
+    seen = unicodedata.normalize("NFKC", _UNSEEN.sub("", stem)).casefold()
+    seen = _UNSEEN.sub("", seen).rstrip(" .")
+    return seen in _RESERVED or _SHORT_NAMES.fullmatch(seen) is not None

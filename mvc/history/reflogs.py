@@ -1,0 +1,199 @@
+"""Reflogs: where each ref was before, one line per move, the format of stock Git.
+
+A crash can tear the last line. It is passed over when reading and cut off before the next append
+(``fs.append_line``), so it never glues to another one.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dulwich.reflog import format_reflog_line, parse_reflog_line
+
+from mvc import fs
+from mvc.errors import CorruptionError, FormatError
+from mvc.history.commits import check_time, encode_identity, parse_identity, round_timezone
+from mvc.history.translate import FSCK_HINT, translate_damage
+from mvc.history.values import NO_ID, Identity, ReflogEntry
+from mvc.ids import GitId, is_hex_id
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MAX_LOG_BYTES = 1 << 30
+_ID_DIGITS = 40
+_LOGGED = ("refs/heads/", "refs/remotes/", "refs/notes/")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a reflog says about a move: why, who, when.
+
+    Attributes:
+        message: why; line breaks become spaces.
+        who: who moved the ref.
+        time_s: seconds since 1970; now where None.
+        timezone_s: offset from UTC in seconds; that of this machine where None.
+    """
+
+    message: str
+    who: Identity
+    time_s: int | None = None
+    timezone_s: int | None = None
+
+    def when(self) -> tuple[int, int]:
+        """Return seconds since 1970 and offset from UTC, now and here where none were given."""
+        time_s = int(time.time()) if self.time_s is None else check_time(self.time_s)
+        offset_s = self.timezone_s
+        return time_s, time.localtime(time_s).tm_gmtoff if offset_s is None else offset_s
+
+    def encode(self, old: GitId | None, new: GitId | None) -> bytes:
+        """Return the line of one move.
+
+        Raises:
+            UsageError: a name, text or time that Git cannot store.
+        """
+        time_s, offset_s = self.when()
+        line = format_reflog_line(
+            (old or NO_ID).encode(),
+            (new or NO_ID).encode(),
+            encode_identity(self.who),
+            time_s,
+            round_timezone(offset_s),
+            self.message.encode("utf-8", "replace"),
+        )
+        return line + b"\n"
+
+
+class Reflogs:
+    """The ``logs`` folder of a repository."""
+
+    def __init__(self, git_dir: Path) -> None:
+        """Take the repository's folder; nothing is read yet."""
+        self._folder = git_dir / "logs"
+
+    def wants(self, name: str) -> bool:
+        """Tell whether moves of a ref are logged: branches as in Git, others once a log exists."""
+        return (
+            name == "HEAD" or name.startswith(_LOGGED) or fs.find_stat(self.path(name)) is not None
+        )
+
+    def path(self, name: str) -> Path:
+        """Return the place of a ref's log."""
+        return self._folder / name
+
+    def append(self, name: str, old: GitId | None, new: GitId | None, note: Note) -> int:
+        """Add a move durably; return the log's length before it, for ``undo``."""
+        path = self.path(name)
+        remove_empty_folders(path)
+        with translate_damage(f"reflog of {name}"):
+            return fs.append_line(path, note.encode(old, new))
+
+    def undo(self, name: str, size_bytes: int) -> None:
+        """Take back the append that returned ``size_bytes``."""
+        fs.truncate_file(self.path(name), size_bytes)
+
+    def read(self, name: str) -> list[ReflogEntry]:
+        """Return the moves of a ref, newest first; empty where there is no log.
+
+        Raises:
+            CorruptionError: a line in it, other than a torn last one, is none of Git's.
+        """
+        return [parse_line(line, name) for line in reversed(self._read_lines(name))]
+
+    def read_sound(self, name: str) -> list[ReflogEntry]:
+        """Return the moves of a ref, newest first, damaged lines left out (as Git does)."""
+        found = []
+        for line in reversed(self._read_lines(name)):
+            try:
+                found.append(parse_line(line, name))
+            except FormatError:
+                continue
+        return found
+
+    def drop_unfinished(self, name: str, current: GitId | None) -> None:
+        """Remove a last line whose move never happened: its writer died before it moved the ref."""
+        lines = self._read_lines(name)
+        if not lines:
+            return
+        try:
+            last = parse_line(lines[-1], name)
+        except FormatError:
+            return
+        if last.new != current and last.old == current:
+            kept_bytes = sum(len(line) + 1 for line in lines[:-1])
+            fs.truncate_file(self.path(name), kept_bytes)
+
+    def names(self) -> list[str]:
+        """Return the names of all refs that have a log, sorted."""
+        found = []
+        for path in self._folder.rglob("*"):
+            stat = fs.find_stat(path)
+            if stat is not None and stat.is_regular:
+                found.append(path.relative_to(self._folder).as_posix())
+        return sorted(found)
+
+    def remove(self, name: str) -> None:
+        """Remove a ref's log and the folders it leaves empty."""
+        path = self.path(name)
+        fs.remove_file(path)
+        fs.remove_empty_dirs(path.parent, self._folder)
+
+    def copy(self, source: str, target: str) -> None:
+        """Make the log of one ref the log of another, durably."""
+        lines = self._read_lines(source)
+        path = self.path(target)
+        remove_empty_folders(path)
+        fs.make_dirs(path.parent)
+        fs.write_durable(path, [line + b"\n" for line in lines])
+
+    def _read_lines(self, name: str) -> list[bytes]:
+        path = self.path(name)
+        with translate_damage(f"reflog of {name}"):
+            try:
+                with path.open("rb") as file:
+                    data = file.read(_MAX_LOG_BYTES + 1)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return []
+        if len(data) > _MAX_LOG_BYTES:
+            raise CorruptionError(f"reflog of {name} is larger than any log", hint=FSCK_HINT)
+        return data.split(b"\n")[:-1]  # what stands behind the last line feed is a torn line
+
+
+def parse_line(line: bytes, name: str) -> ReflogEntry:
+    """Return one line of a reflog.
+
+    Raises:
+        CorruptionError: it is none.
+    """
+    with translate_damage(f"reflog of {name}"):
+        if b"\t" not in line:
+            line += b"\t"  # Git leaves the tab out where there is no message
+        entry = parse_reflog_line(line)
+        return ReflogEntry(
+            old=_parse_id(entry.old_sha),
+            new=_parse_id(entry.new_sha),
+            who=parse_identity(entry.committer),
+            time_s=entry.timestamp,
+            timezone_s=entry.timezone,
+            message=entry.message.decode("utf-8", "replace"),
+        )
+
+
+def _parse_id(text: bytes) -> GitId | None:
+    decoded = text.decode("ascii")
+    if not is_hex_id(decoded, _ID_DIGITS):
+        raise ValueError(f"{decoded[:80]!r} is no object id")
+    return None if decoded == NO_ID else GitId(decoded)
+
+
+def remove_empty_folders(path: Path) -> None:
+    """Remove a folder that stands where a file is to be, if nothing but empty folders is in it."""
+    stat = fs.find_stat(path)
+    if stat is None or not stat.is_directory:
+        return
+    for folder in sorted((inner for inner in path.rglob("*")), reverse=True):
+        fs.remove_empty_dirs(folder, path)
+    fs.remove_empty_dirs(path, path.parent)

@@ -1,0 +1,338 @@
+"""Refs and HEAD on disk: every move is a compare-and-swap, logged and durable.
+
+One move, in this order, under the repository's lock with the files marked:
+
+    <ref>.lock made → value compared → new value written and synced → reflogs appended and synced
+    → lock file renamed onto the ref → folder synced
+
+A process that dies before the rename leaves a lock file and perhaps a log line for a move that
+never happened; ``repair`` takes both back. A ref is a file below ``refs/`` or a line of
+``packed-refs``, where stock Git puts many of them; the file wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from typing import TYPE_CHECKING
+
+from dulwich.refs import read_packed_refs, read_packed_refs_with_peeled, write_packed_refs
+
+from mvc import fs
+from mvc.errors import ConflictError, CorruptionError
+from mvc.history.locks import RepositoryLock, git_lock
+from mvc.history.reflogs import Note, Reflogs, remove_empty_folders
+from mvc.history.refnames import HEADS, branch_ref, check_ref_name, is_ref_name, is_top_name
+from mvc.history.translate import translate_damage
+from mvc.history.values import Head
+from mvc.ids import GitId, is_hex_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from dulwich.objects import ObjectID
+    from dulwich.refs import Ref
+
+HEAD = "HEAD"
+PACKED = "packed-refs"
+_SYMREF = b"ref:"
+_MAX_DEPTH = 5  # as in Git
+_MAX_REF_BYTES = 4096
+_MAX_PACKED_BYTES = 1 << 28
+_ID_DIGITS = 40
+
+
+class RefStore:
+    """The refs of a repository."""
+
+    def __init__(self, git_dir: Path) -> None:
+        """Take the repository's folder; nothing is read yet."""
+        self._git_dir = git_dir
+        self.logs = Reflogs(git_dir)
+        self.lock = RepositoryLock(git_dir, self._repair)
+        self._packed: tuple[fs.FileStat | None, dict[str, GitId]] = (None, {})
+
+    # -- reading
+
+    def head(self) -> Head:
+        """Return where HEAD stands.
+
+        Raises:
+            CorruptionError: HEAD is missing or damaged.
+        """
+        value = self._read_loose(HEAD)
+        if value is None:
+            raise _broken(HEAD, "is missing")
+        if value.startswith("ref: "):
+            name = value.removeprefix("ref: ")
+            if not name.startswith(HEADS):
+                raise _broken(HEAD, f"points to {name}, which is no branch")
+            return Head(name.removeprefix(HEADS), self.find(name))
+        return Head(None, GitId(value))
+
+    def find(self, name: str) -> GitId | None:
+        """Return the id a full ref name holds (symbolic refs followed), or None.
+
+        Raises:
+            CorruptionError: the ref is damaged.
+        """
+        return self._follow(name)[1]
+
+    def _follow(self, name: str) -> tuple[str, GitId | None]:
+        """Return the last name of a chain of symbolic refs and what it holds."""
+        for _ in range(_MAX_DEPTH):
+            if not (is_ref_name(name) or is_top_name(name)):
+                return name, None
+            value = self._read_loose(name)
+            if value is None:
+                return name, self._read_packed().get(name)
+            if not value.startswith("ref: "):
+                return name, GitId(value)
+            name = value.removeprefix("ref: ")
+        raise _broken(name, "is a symbolic ref that leads round in a circle")
+
+    def values(self, prefix: str = "refs/") -> dict[str, GitId]:
+        """Return full name → id of all refs below a prefix, sorted.
+
+        Raises:
+            CorruptionError: one of them is damaged.
+        """
+        found: dict[str, GitId] = {}
+        for name in self.names(prefix):
+            value = self.find(name)
+            if value is not None:
+                found[name] = value
+        return found
+
+    def names(self, prefix: str = "refs/") -> list[str]:
+        """Return the full names of all refs below a prefix, damaged ones too, sorted."""
+        names = {name for name in self._read_packed() if name.startswith(prefix)}
+        for folder, _, files in os.walk(self._git_dir / "refs"):
+            base = os.path.relpath(folder, self._git_dir)
+            names.update(f"{base}/{file}" for file in files)
+        return sorted(name for name in names if name.startswith(prefix) and is_ref_name(name))
+
+    def _read_loose(self, name: str) -> str | None:
+        """Return an id, ``ref: NAME``, or None where there is no such file."""
+        with translate_damage(f"ref {name}", hint=_ref_hint(name)):
+            try:
+                with open(self._git_dir / name, "rb") as file:
+                    data = file.read(_MAX_REF_BYTES)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return None
+            line = data.split(b"\n", 1)[0].strip()
+            if line.startswith(_SYMREF):
+                target = line[len(_SYMREF) :].strip().decode()
+                if not is_ref_name(target):
+                    raise _broken(name, f"points to {target[:80]!r}, which is no ref")
+                return f"ref: {target}"
+            value = line.decode("ascii")
+            if not is_hex_id(value, _ID_DIGITS):
+                raise _broken(name, f"holds {value[:80]!r}, which is no object id")
+            return value
+
+    def _read_packed(self) -> dict[str, GitId]:
+        stat = fs.find_stat(self._git_dir / PACKED)
+        if stat is None:
+            return {}
+        if stat != self._packed[0]:
+            values, _ = self._parse_packed()
+            named = {
+                name.decode("utf-8", "replace"): GitId(v.decode()) for name, v in values.items()
+            }
+            self._packed = (stat, named)
+        return self._packed[1]
+
+    def _parse_packed(self) -> tuple[dict[Ref, ObjectID], dict[Ref, ObjectID] | None]:
+        """Return name → id and name → peeled id of ``packed-refs``."""
+        with translate_damage(PACKED):
+            try:
+                data = fs_read(self._git_dir / PACKED, _MAX_PACKED_BYTES)
+            except FileNotFoundError:
+                return {}, None
+            header, _, rest = data.partition(b"\n")
+            if not (header.startswith(b"# pack-refs") and b" peeled" in header):
+                return {name: value for value, name in read_packed_refs(io.BytesIO(data))}, None
+            values, peeled = {}, {}
+            for value, name, target in read_packed_refs_with_peeled(io.BytesIO(rest)):
+                values[name] = value
+                if target is not None:
+                    peeled[name] = target
+            return values, peeled
+
+    # -- moving
+
+    def set(self, name: str, new: GitId, expected: GitId | None, note: Note) -> None:
+        """Move a ref from the expected value (None: it must not exist) to a new one.
+
+        Where HEAD is on that branch, HEAD's log gets the entry too, as in Git.
+
+        Raises:
+            ConflictError: the ref holds something else, or its name clashes with another ref.
+            UsageError: no valid name.
+        """
+        name, _ = self._follow(check_ref_name(name))
+        with self.lock.writing([name]):
+            self._clear_way(name)
+            logs = [name] if self.logs.wants(name) else []
+            if self._head_target() == name:
+                logs.append(HEAD)
+            self._replace(name, f"{new}\n", logs=logs, expected=expected, new=new, note=note)
+
+    def set_detached(self, new: GitId, expected: GitId | None, note: Note) -> None:
+        """Make HEAD hold a commit, no branch; ``expected`` is the commit HEAD is on now.
+
+        Raises:
+            ConflictError: HEAD is on another commit.
+        """
+        with self.lock.writing([HEAD]):
+            self._replace(HEAD, f"{new}\n", logs=[HEAD], expected=expected, new=new, note=note)
+
+    def set_symbolic(self, branch: str, note: Note) -> None:
+        """Put HEAD onto a branch, which need not exist yet.
+
+        Raises:
+            UsageError: no valid name for a branch.
+        """
+        name = branch_ref(branch)
+        with self.lock.writing([HEAD]):
+            old, new = self.head().commit, self.find(name)
+            logs = [HEAD] if new is not None else []
+            self._replace(HEAD, f"ref: {name}\n", logs=logs, expected=old, new=new, note=note)
+
+    def delete(self, name: str, expected: GitId, note: Note) -> None:
+        """Remove a ref and its log.
+
+        Raises:
+            ConflictError: it does not hold the expected value.
+        """
+        check_ref_name(name)
+        with self.lock.writing([name, PACKED]):
+            path = self._git_dir / name
+            fs.make_dirs(path.parent)
+            with git_lock(path):
+                self._compare(name, expected)
+                if self._head_target() == name:
+                    self.logs.append(HEAD, expected, None, note)
+                self._drop_packed(name)
+                with translate_damage(f"ref {name}"):
+                    path.unlink(missing_ok=True)
+            # Synced after the lock file is gone, or a loss of power would bring that back.
+            fs.fsync_dir(path.parent)
+            self.logs.remove(name)
+            fs.remove_empty_dirs(path.parent, self._git_dir / "refs" / name.split("/")[1])
+
+    def rename(self, old: str, new: str, note: Note) -> None:
+        """Give a branch another name; its log goes with it, and HEAD where it is on it.
+
+        A crash in between leaves both names, never none.
+
+        Raises:
+            ConflictError: there is no branch of the old name, or one of the new.
+        """
+        with self.lock.writing([old, new, HEAD, PACKED]):
+            value = self.find(old)
+            if value is None:
+                raise ConflictError(f"{old} does not exist")
+            is_current = self._head_target() == old
+            self._clear_way(new)
+            self._compare(new, None)
+            self.logs.copy(old, new)
+            self._replace(new, f"{value}\n", logs=[], expected=None, new=value, note=note)
+            self.logs.append(new, value, value, note)
+            if is_current:
+                self._replace(
+                    HEAD, f"ref: {new}\n", logs=[HEAD], expected=value, new=value, note=note
+                )
+            self.delete(old, value, note)
+
+    def _replace(
+        self,
+        name: str,
+        content: str,
+        *,
+        logs: Sequence[str],
+        expected: GitId | None,
+        new: GitId | None,
+        note: Note,
+    ) -> None:
+        path = self._git_dir / name
+        # Folders first: making one syncs its parent, which must not make a lock file durable.
+        for folder in (path.parent, *(self.logs.path(log).parent for log in logs)):
+            fs.make_dirs(folder)
+        with git_lock(path) as file, contextlib.ExitStack() as undo:
+            self._compare(name, expected)
+            file.write([content.encode()])
+            for log in logs:
+                undo.callback(self.logs.undo, log, self.logs.append(log, expected, new, note))
+            file.publish(path)
+            undo.pop_all()
+
+    def _compare(self, name: str, expected: GitId | None) -> None:
+        found = self.find(name)
+        if found != expected:
+            raise ConflictError(
+                f"{name} moved: expected {expected or 'nothing'}, found {found or 'nothing'}",
+                hint='another process was faster: look at it with "mvc log", then try again',
+            )
+
+    def _head_target(self) -> str | None:
+        branch = self.head().branch
+        return None if branch is None else HEADS + branch
+
+    def _clear_way(self, name: str) -> None:
+        """Check that no ref is a folder of this one or this one of a ref; drop empty folders."""
+        parts = name.split("/")
+        above = ["/".join(parts[:end]) for end in range(3, len(parts))]
+        clash = next((found for found in above if self.find(found) is not None), None)
+        clash = clash or next(iter(self.names(name + "/")), None)
+        if clash is not None:
+            raise ConflictError(f"{name} cannot exist beside {clash}", hint="choose another name")
+        remove_empty_folders(self._git_dir / name)
+
+    def _drop_packed(self, name: str) -> None:
+        if name not in self._read_packed():
+            return
+        path = self._git_dir / PACKED
+        with git_lock(path) as file:
+            values, peeled = self._parse_packed()
+            kept = {key: value for key, value in values.items() if key != name.encode()}
+            buffer = io.BytesIO()
+            write_packed_refs(buffer, kept, {k: v for k, v in (peeled or {}).items() if k in kept})
+            file.write([buffer.getvalue()])
+            file.publish(path)
+
+    def _repair(self, names: Sequence[str]) -> None:
+        """Take back log lines of moves that a dead process announced but did not make."""
+        for name in names:
+            if not (is_ref_name(name) or name == HEAD):
+                continue
+            with contextlib.suppress(CorruptionError):
+                self.logs.drop_unfinished(name, self.find(name))
+        with contextlib.suppress(CorruptionError):
+            self.logs.drop_unfinished(HEAD, self.find(HEAD))
+
+
+def fs_read(path: Path, limit_bytes: int) -> bytes:
+    """Return a whole file of a bounded length.
+
+    Raises:
+        CorruptionError: it is longer.
+    """
+    with path.open("rb") as file:
+        data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise CorruptionError(f"{path.name} is longer than {limit_bytes:,} bytes")
+    return data
+
+
+def _ref_hint(name: str) -> str:
+    if name == HEAD:
+        return 'write the line "ref: refs/heads/main" (or your branch) into .mvc/HEAD'
+    return f'the last line of .mvc/logs/{name} tells where it was; "mvc fsck" shows the rest'
+
+
+def _broken(name: str, detail: str) -> CorruptionError:
+    return CorruptionError(f"ref {name} {detail}", hint=_ref_hint(name))

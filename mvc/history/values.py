@@ -1,0 +1,217 @@
+"""The values that go in and out of the history; none of them knows dulwich.
+
+The index is path → blob plus stat data, and the stat data answer "did this file change?" without
+reading it. They can lie in one case: a file written twice within one tick of the clock, the second
+time after it was hashed, keeps its time and perhaps its size. Git's answer, taken over here: an
+entry whose time is not older than the index file itself is *racy*, never trusted, and when it is
+carried over into a younger index, it is written with size 0, so that it can never match before
+somebody has compared the content and made a new entry. The mark sits on the entry (``racy``), so
+it survives any way of building a new ``Index`` from an old one.
+"""
+
+from __future__ import annotations
+
+import stat as stat_bits
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mvc.history.messages import message_body, message_subject, parse_trailers
+from mvc.ids import GitId
+
+if TYPE_CHECKING:
+    from mvc.fs import FileStat
+
+MODE_FILE = 0o100644
+MODE_EXECUTABLE = 0o100755
+MODE_SYMLINK = 0o120000
+FILE_MODES = frozenset({MODE_FILE, MODE_EXECUTABLE, MODE_SYMLINK})
+"""The kinds of entry that mvc keeps; folders follow from the paths."""
+
+EMPTY_BLOB = GitId("e69de29bb2d1d6434b8b29ae775ad8c2e48c5391")
+NO_ID = GitId("0" * 40)
+"""How Git writes "nothing" where an id must stand, as in a reflog."""
+
+_WORD = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who did something: a name and a mail address."""
+
+    name: str
+    email: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where HEAD stands.
+
+    Attributes:
+        branch: short name of the current branch; None while HEAD is detached.
+        commit: the commit it stands on; None before the first commit of a branch.
+    """
+
+    branch: str | None
+    commit: GitId | None
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """What a commit records for one path: Git's file mode and the blob."""
+
+    mode: int
+    blob: GitId
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """One commit.
+
+    Attributes:
+        id: its id.
+        tree: the tree it records.
+        parents: the commits before it; the first is the branch it was made on.
+        author: who wrote it.
+        committer: who recorded it.
+        author_time_s: when it was written, seconds since 1970.
+        author_timezone_s: offset of that clock from UTC in seconds.
+        commit_time_s: when it was recorded, seconds since 1970.
+        message: the whole message as stored.
+    """
+
+    id: GitId
+    tree: GitId
+    parents: tuple[GitId, ...]
+    author: Identity
+    committer: Identity
+    author_time_s: int
+    author_timezone_s: int
+    commit_time_s: int
+    message: str
+
+    @property
+    def subject(self) -> str:
+        """The first paragraph, on one line."""
+        return message_subject(self.message)
+
+    @property
+    def body(self) -> str:
+        """What stands between the subject and the trailers."""
+        return message_body(self.message)
+
+    @property
+    def trailers(self) -> tuple[tuple[str, str], ...]:
+        """The ``Key: value`` lines at the end of the message, in order."""
+        return parse_trailers(self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class ReflogEntry:
+    """One move of a ref.
+
+    Attributes:
+        old: where it was; None when it was made.
+        new: where it went; None when it was deleted.
+        who: who moved it.
+        time_s: when, seconds since 1970.
+        timezone_s: offset of that clock from UTC in seconds.
+        message: why, one line.
+    """
+
+    old: GitId | None
+    new: GitId | None
+    who: Identity
+    time_s: int
+    timezone_s: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryProblem:
+    """One thing that ``check`` found.
+
+    Attributes:
+        kind: ``object-damaged``, ``object-missing``, ``ref-broken``, ``head-broken``,
+            ``reflog-broken``, ``index-broken`` or ``config-broken``.
+        what: the object id, ref or file it is about.
+        detail: what is wrong with it.
+    """
+
+    kind: str
+    what: str
+    detail: str
+
+
+def stored_size(size_bytes: int) -> int:
+    """Return a file's length as Git's index holds it: modulo 2**32, 0 only for empty files."""
+    word = size_bytes & _WORD
+    return word if word or not size_bytes else 0x80000000
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """What the index knows of one path.
+
+    Attributes:
+        path: ``/``-separated, relative to the worktree.
+        blob: what is staged.
+        mode: Git's file mode.
+        size_bytes: length of the file when it was read; modulo 2**32 once it was stored.
+        mtime_ns: its time of change then; all stat data are 0 where no file stands behind it.
+        ctime_ns: its time of metadata change.
+        inode: its inode; modulo 2**32 once it was stored.
+        device: its device; modulo 2**32 once it was stored.
+        skip_worktree: the file need not exist in the worktree (as in a sparse checkout).
+        racy: read from an index that is not younger than the file; see the module's theory.
+    """
+
+    path: str
+    blob: GitId
+    mode: int
+    size_bytes: int = 0
+    mtime_ns: int = 0
+    ctime_ns: int = 0
+    inode: int = 0
+    device: int = 0
+    skip_worktree: bool = False
+    racy: bool = field(default=False, compare=False)
+
+    def matches(self, stat: FileStat) -> bool:
+        """Tell whether a file surely is the one that was staged, from its stat data alone."""
+        if self.racy or self._was_smudged:
+            return False
+        return (
+            self._has_mode_of(stat)
+            and self.mtime_ns == stat.mtime_ns
+            and self.ctime_ns == stat.ctime_ns
+            and self.inode & _WORD == stat.inode & _WORD
+            and stored_size(self.size_bytes) == stored_size(stat.size_bytes)
+        )
+
+    @property
+    def _was_smudged(self) -> bool:
+        return self.size_bytes == 0 and self.blob != EMPTY_BLOB
+
+    def _has_mode_of(self, stat: FileStat) -> bool:
+        if stat.is_symlink:
+            return self.mode == MODE_SYMLINK
+        if not stat.is_regular or stat_bits.S_IFMT(self.mode) != stat_bits.S_IFREG:
+            return False
+        return stat.is_executable == (self.mode == MODE_EXECUTABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The staging area: what the next commit will hold.
+
+    Attributes:
+        entries: path → entry.
+        timestamp_ns: when the index file was written; 0 for one that was not read from a file.
+    """
+
+    entries: dict[str, IndexEntry] = field(default_factory=dict)
+    timestamp_ns: int = 0
+
+    def is_racy(self, entry: IndexEntry) -> bool:
+        """Tell whether an entry's stat data cannot be trusted: compare the content instead."""
+        return entry.racy or 0 < self.timestamp_ns <= entry.mtime_ns

@@ -1,0 +1,167 @@
+"""branch, tag: names for commits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, NotFoundError
+from mvc.operations.context import now
+
+if TYPE_CHECKING:
+    from mvc.history.values import Identity
+    from mvc.ids import GitId
+    from mvc.operations.context import Context
+
+_HEADS = "refs/heads/"
+_TAGS = "refs/tags/"
+
+
+@dataclass(frozen=True, slots=True)
+class RefInfo:
+    """A branch or tag.
+
+    Attributes:
+        name: short name.
+        commit: the commit it points to (through the tag object of an annotated tag).
+        is_current: whether HEAD is on it.
+        subject: subject of the commit.
+    """
+
+    name: str
+    commit: GitId
+    is_current: bool
+    subject: str
+
+
+def _list(context: Context, prefix: str) -> list[RefInfo]:
+    history = context.history
+    current = history.head().branch
+    found: list[RefInfo] = []
+    for ref in sorted(history.list_refs(prefix)):
+        name = ref.removeprefix(prefix)
+        commit = history.resolve(ref)
+        is_current = prefix == _HEADS and name == current
+        found.append(RefInfo(name, commit, is_current, history.read_commit(commit).subject))
+    return found
+
+
+def list_branches(context: Context) -> list[RefInfo]:
+    """Return all branches by name."""
+    return _list(context, _HEADS)
+
+
+def list_tags(context: Context) -> list[RefInfo]:
+    """Return all tags by name."""
+    return _list(context, _TAGS)
+
+
+def create_branch(
+    context: Context,
+    name: str,
+    start: str = "HEAD",
+    *,
+    force: bool = False,
+    who: Identity | None = None,
+) -> GitId:
+    """Make a branch at a revision; HEAD stays where it is.
+
+    Raises:
+        ConflictError: it exists, and not ``force``; or it is the current branch.
+        UsageError: no valid branch name.
+    """
+    history = context.history
+    history.check_branch_name(name)
+    commit, ref = history.resolve(start), _HEADS + name
+    old = history.find_ref(ref)
+    if old is not None and not force:
+        raise ConflictError(f"branch {name!r} already exists", hint='"-f" moves it')
+    if old is not None and history.head().branch == name:
+        raise ConflictError(
+            f"branch {name!r} is checked out here", hint='"mvc reset" moves the current branch'
+        )
+    verb = "Created from" if old is None else "Reset to"
+    history.update_ref(
+        ref, commit, expected=old, message=f"branch: {verb} {start}", who=context.who(who)
+    )
+    return commit
+
+
+def delete_branch(
+    context: Context, name: str, *, force: bool = False, who: Identity | None = None
+) -> GitId:
+    """Delete a branch; return the commit it pointed to.
+
+    Raises:
+        NotFoundError: no such branch.
+        ConflictError: it is checked out, or holds commits that no other place has and not
+            ``force``.
+    """
+    history = context.history
+    commit = history.find_ref(_HEADS + name)
+    if commit is None:
+        raise NotFoundError(f"no branch {name!r}", hint='"mvc branch" lists them')
+    head = history.head()
+    if head.branch == name:
+        raise ConflictError(f"branch {name!r} is checked out", hint="switch to another one first")
+    merged = head.commit is not None and history.is_ancestor(commit, head.commit)
+    if not merged and not force:
+        raise ConflictError(
+            f"branch {name!r} is not merged into HEAD",
+            hint=f'"mvc branch -D {name}" deletes it anyway; its tip is {commit}',
+        )
+    history.delete_ref(_HEADS + name, expected=commit, who=context.who(who))
+    return commit
+
+
+def rename_branch(
+    context: Context, old: str, new: str, *, force: bool = False, who: Identity | None = None
+) -> None:
+    """Rename a branch with its reflog; HEAD follows where it was on it."""
+    history = context.history
+    history.check_branch_name(new)
+    is_unborn = history.head().branch == old and history.head().commit is None
+    if history.find_ref(_HEADS + old) is None and not is_unborn:
+        raise NotFoundError(f"no branch {old!r}", hint='"mvc branch" lists them')
+    existing = history.find_ref(_HEADS + new)
+    if existing is not None:
+        if not force or history.head().branch == new:
+            raise ConflictError(f"branch {new!r} already exists")
+        history.delete_ref(_HEADS + new, expected=existing, who=context.who(who))
+    history.rename_branch(old, new, who=context.who(who))
+
+
+def create_tag(
+    context: Context,
+    name: str,
+    revision: str = "HEAD",
+    *,
+    message: str | None = None,
+    force: bool = False,
+    who: Identity | None = None,
+) -> GitId:
+    """Tag a commit; with a message the tag is an annotated one.
+
+    Raises:
+        ConflictError: the tag exists, and not ``force``.
+    """
+    history = context.history
+    commit, existing = history.resolve(revision), history.find_ref(_TAGS + name)
+    if existing is not None:
+        if not force:
+            raise ConflictError(f"tag {name!r} already exists", hint='"-f" moves it')
+        history.delete_ref(_TAGS + name, expected=existing, who=context.who(who))
+    seconds, offset = now()
+    history.create_tag(
+        name, commit, message=message, who=context.who(who), time_s=seconds, timezone_s=offset
+    )
+    return commit
+
+
+def delete_tag(context: Context, name: str, *, who: Identity | None = None) -> GitId:
+    """Delete a tag; return the commit or tag object it pointed to."""
+    found = context.history.find_ref(_TAGS + name)
+    if found is None:
+        raise NotFoundError(f"no tag {name!r}", hint='"mvc tag" lists them')
+    context.history.delete_ref(_TAGS + name, expected=found, who=context.who(who))
+    return found

@@ -1,0 +1,159 @@
+"""What every operation works on: a worktree, its history and its chunk store.
+
+The chunk store is opened on first use, and what it needs is imported then: ``log`` and ``branch``
+never pay for it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from mvc.errors import FormatError, RepositoryNotFoundError
+from mvc.history.git import History
+from mvc.history.values import Identity
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mvc.chunkstore.store import ChunkStore
+    from mvc.formats.layout import TensorView
+    from mvc.formats.manifest import Manifest, StoredSegment
+    from mvc.ids import GitId
+
+GIT_DIR_NAME = ".mvc"
+STORE_DIR_NAME = "chunks"
+_DEFAULT_IDENTITY = Identity("mvc", "mvc@localhost")
+
+
+@dataclass
+class Context:
+    """An open repository.
+
+    Attributes:
+        worktree: folder with the user's files.
+        history: the Git repository in ``.mvc``.
+        identity: who commits, where the call names nobody; None means the repository's config.
+        threads: workers for hashing and encoding; None means all cores.
+    """
+
+    worktree: Path
+    history: History
+    identity: Identity | None = None
+    threads: int | None = None
+    _manifests: dict[GitId, Manifest] = field(default_factory=dict, repr=False)
+    _table: tuple[GitId, dict[str, tuple[TensorView, StoredSegment]]] | None = field(
+        default=None, repr=False
+    )
+
+    @cached_property
+    def store(self) -> ChunkStore:
+        """The chunk store, opened on first use."""
+        from mvc.chunkstore.store import ChunkStore  # noqa: PLC0415  brings NumPy
+        from mvc.storage.local import LocalStorage  # noqa: PLC0415
+
+        return ChunkStore(LocalStorage(self.git_dir / STORE_DIR_NAME), threads=self.threads)
+
+    @property
+    def git_dir(self) -> Path:
+        """The ``.mvc`` folder."""
+        return self.worktree / GIT_DIR_NAME
+
+    @cached_property
+    def chunk_bytes(self) -> int:
+        """Where tensors are cut, from ``mvc.chunkbytes`` of the config."""
+        from mvc.formats.manifest import DEFAULT_CHUNK_BYTES, check_chunk_bytes  # noqa: PLC0415
+
+        text = self.history.get_config("mvc.chunkbytes")
+        if text is None:
+            return DEFAULT_CHUNK_BYTES
+        if not text.isdigit():
+            raise FormatError(f"mvc.chunkbytes is {text!r}, not a number of bytes")
+        check_chunk_bytes(int(text))
+        return int(text)
+
+    def who(self, author: Identity | None = None) -> Identity:
+        """Return who acts: the argument, the context's identity, or the repository's config."""
+        if author is not None:
+            return author
+        if self.identity is not None:
+            return self.identity
+        name = self.history.get_config("user.name")
+        email = self.history.get_config("user.email")
+        return Identity(name or _DEFAULT_IDENTITY.name, email or _DEFAULT_IDENTITY.email)
+
+    def read_manifest(self, blob: GitId) -> Manifest:
+        """Return the manifest in a blob; the last few are remembered.
+
+        Raises:
+            FormatError: the blob is no manifest or breaks a rule.
+        """
+        manifest = self._manifests.get(blob)
+        if manifest is None:
+            from mvc.formats.manifest import parse_manifest  # noqa: PLC0415
+
+            manifest = parse_manifest(self.history.read_blob(blob))
+            while len(self._manifests) >= _MANIFESTS_KEPT:
+                self._manifests.pop(next(iter(self._manifests)))
+            self._manifests[blob] = manifest
+        return manifest
+
+    def tensor_table(self, blob: GitId) -> dict[str, tuple[TensorView, StoredSegment]]:
+        """Return name → place of every tensor of a stored file; the last one is remembered."""
+        if self._table is None or self._table[0] != blob:
+            tensors = self.read_manifest(blob).tensors()
+            self._table = (blob, {view.name: (view, stored) for view, stored in tensors})
+        return self._table[1]
+
+
+_MANIFESTS_KEPT = 8
+
+
+def now() -> tuple[int, int]:
+    """Return the time as Git stores it: seconds since 1970, offset from UTC in seconds."""
+    seconds = int(time.time())
+    return seconds, time.localtime(seconds).tm_gmtoff
+
+
+def init(worktree: Path, *, branch: str = "main") -> Context:
+    """Create ``.mvc`` in a folder; an existing repository is opened unchanged."""
+    worktree = worktree.resolve()
+    git_dir = worktree / GIT_DIR_NAME
+    if git_dir.exists():
+        return open_at(worktree)
+    return Context(worktree, History.init(git_dir, branch=branch))
+
+
+def open_at(worktree: Path) -> Context:
+    """Open the repository of exactly this folder.
+
+    Raises:
+        RepositoryNotFoundError: no ``.mvc`` there.
+    """
+    worktree = worktree.resolve()
+    return Context(worktree, History.open(worktree / GIT_DIR_NAME))
+
+
+def discover(start: Path) -> Context:
+    """Open the repository of a folder or of the nearest folder above it.
+
+    Raises:
+        RepositoryNotFoundError: no ``.mvc`` there or above.
+    """
+    start = start.resolve()
+    for folder in (start, *start.parents):
+        if (folder / GIT_DIR_NAME).is_dir():
+            return open_at(folder)
+    raise RepositoryNotFoundError(
+        f"not a mvc repository (or any folder above): {start}", hint='run "mvc init" to make one'
+    )
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Tell whether ``path`` is ``folder`` or lies below it, names compared as they are."""
+    return path == folder or folder in path.parents
+
+
+__all__ = ["GIT_DIR_NAME", "Context", "discover", "init", "is_inside", "now", "open_at"]

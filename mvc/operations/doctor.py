@@ -1,0 +1,134 @@
+"""doctor: what this repository runs on, and what is slow here; measured, nothing is changed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.fs import DurableFile
+from mvc.ids import hash_chunk
+from mvc.operations.staging import staging_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from mvc.operations.context import Context
+
+_PACKAGES = (
+    "mvc-models", "numpy", "zstandard", "blake3", "dulwich", "msgspec", "ml_dtypes", "safetensors",
+    "torch",
+)  # fmt: skip
+_PROBE_BYTES = 64 * 2**20
+_SLOW_DISK_BYTES_PER_S = 200e6
+_SLOW_SYNC_S = 0.05
+_LITTLE_SPACE_BYTES = 5e9
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
+    """What doctor found.
+
+    Attributes:
+        versions: package → version, ``missing`` where not installed.
+        python: version of Python.
+        system: operating system and machine.
+        cores: cores that this process may use.
+        filesystem: type of the file system the repository lies on.
+        free_bytes: free space there.
+        write_bytes_per_s: a 64 MiB file written and synced.
+        sync_s: a one-byte file written, synced and renamed.
+        hash_bytes_per_s: BLAKE3 on one core.
+        advice: what is slow or risky here, in words.
+    """
+
+    versions: dict[str, str]
+    python: str
+    system: str
+    cores: int
+    filesystem: str
+    free_bytes: int
+    write_bytes_per_s: float
+    sync_s: float
+    hash_bytes_per_s: float
+    advice: tuple[str, ...]
+
+
+def doctor(context: Context) -> DoctorReport:
+    """Look at versions, file system and speed of the machine under the repository."""
+    folder = context.git_dir
+    with staging_folder(folder) as scratch:
+        block = os.urandom(2**20) * (_PROBE_BYTES // 2**20)
+        write_s = _timed(lambda: _write(scratch, "big", block))
+        sync_s = _timed(lambda: _write(scratch, "small", b"x"))
+    hash_s = _timed(lambda: hash_chunk(block))
+    free_bytes = shutil.disk_usage(folder).free
+    filesystem = find_filesystem(folder)
+    write_speed = _PROBE_BYTES / write_s
+    return DoctorReport(
+        versions={name: _version(name) for name in _PACKAGES},
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        cores=len(os.sched_getaffinity(0)),
+        filesystem=filesystem,
+        free_bytes=free_bytes,
+        write_bytes_per_s=write_speed,
+        sync_s=sync_s,
+        hash_bytes_per_s=_PROBE_BYTES / hash_s,
+        advice=_advice(filesystem, free_bytes, write_speed, sync_s),
+    )
+
+
+def _timed(action: Callable[[], object]) -> float:
+    started_s = time.perf_counter()
+    action()
+    return max(time.perf_counter() - started_s, 1e-9)
+
+
+def _write(folder: Path, name: str, data: bytes) -> None:
+    with DurableFile(folder) as file:
+        file.write([data])
+        file.publish(folder / name)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
+
+
+def find_filesystem(folder: Path) -> str:
+    """Return the type of the file system that a folder lies on, as the kernel names it."""
+    best, kind = "", "unknown"
+    resolved = str(folder.resolve())
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
+            for line in mounts:
+                _, place, name, *_ = line.split(" ")
+                inside = resolved == place or resolved.startswith(place.rstrip("/") + "/")
+                if inside and len(place) >= len(best):
+                    best, kind = place, name
+    except OSError:
+        return "unknown"
+    return kind
+
+
+def _advice(filesystem: str, free_bytes: int, write_speed: float, sync_s: float) -> tuple[str, ...]:
+    advice: list[str] = []
+    if filesystem.startswith(("nfs", "cifs", "smb", "fuse", "9p")):
+        advice.append(f"{filesystem} is a network file system: locks and syncs may be unreliable")
+    if filesystem in ("tmpfs", "ramfs"):
+        advice.append(f"{filesystem} lives in memory: commits do not survive a reboot")
+    if free_bytes < _LITTLE_SPACE_BYTES:
+        advice.append(f"only {free_bytes / 1e9:.1f} GB are free")
+    if write_speed < _SLOW_DISK_BYTES_PER_S:
+        advice.append(f"the disk writes {write_speed / 1e6:.0f} MB/s: commits wait for it")
+    if sync_s > _SLOW_SYNC_S:
+        advice.append(f"one fsync takes {sync_s * 1e3:.0f} ms: many small commits are slow")
+    return tuple(advice)

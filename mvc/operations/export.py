@@ -1,0 +1,160 @@
+"""export: tensors of a revision, from any format, into one new safetensors file, streaming."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.dtypes import get_dtype
+from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageError
+from mvc.fs import DurableFile, find_stat
+from mvc.operations.files import find_manifest
+from mvc.operations.tensors import StoredTensor, read_bytes_of, read_parts
+from mvc.operations.worktree import select_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from mvc.operations.context import Context
+
+_SAFETENSORS_DTYPES = frozenset(
+    {
+        *("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"),
+        *("F16", "BF16", "F32", "F64", "C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E8M0"),
+        *("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """What an export wrote.
+
+    Attributes:
+        path: the new file.
+        tensors: how many tensors it holds.
+        size_bytes: its length.
+    """
+
+    path: Path
+    tensors: int
+    size_bytes: int
+
+
+def export(
+    context: Context,
+    revision: str,
+    output: Path,
+    *,
+    path: str | None = None,
+    tensors: str | None = None,
+    force: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> ExportResult:
+    """Write tensors of a revision into one new safetensors file.
+
+    Args:
+        context: the repository.
+        revision: which commit.
+        output: file to make.
+        path: take only this file's tensors; every checkpoint of the revision where None.
+        tensors: only tensors whose name fits this wildcard.
+        force: replace an existing file.
+        progress: called with bytes written.
+
+    Raises:
+        NotFoundError: nothing fits.
+        ConflictError: the output exists; two files hold a tensor of the same name.
+        UnsupportedError: a dtype that safetensors cannot hold.
+    """
+    if find_stat(output) is not None and not force:
+        raise ConflictError(f"{output} already exists", hint='"-f" replaces it')
+    if not output.parent.is_dir():
+        raise UsageError(f"folder {output.parent} does not exist")
+    chosen = _choose_tensors(context, revision, path, tensors)
+    header = _encode_header(chosen)
+    position = len(header)
+    with DurableFile(output.parent) as file:
+        file.write([header])
+        for tensor in chosen:
+            _write_tensor(context, file, position, tensor)
+            position += tensor.size_bytes
+            if progress is not None:
+                progress(tensor.size_bytes)
+        file.publish(output, expected_bytes=position)
+    return ExportResult(output, len(chosen), position)
+
+
+def _choose_tensors(
+    context: Context, revision: str, path: str | None, pattern: str | None
+) -> list[StoredTensor]:
+    tree = context.history.read_tree(context.history.resolve(revision))
+    chosen: dict[str, StoredTensor] = {}
+    for source in select_paths([path] if path else [], list(tree)):
+        manifest = find_manifest(context, tree[source].blob)
+        if manifest is None:
+            continue
+        for view, stored in manifest.tensors():
+            if pattern is None or fnmatch.fnmatchcase(view.name, pattern):
+                _choose(chosen, StoredTensor(source, view, stored, manifest.chunk_bytes))
+    if not chosen:
+        raise NotFoundError(f"no tensor of {revision} fits", hint='"mvc ls" lists them')
+    return list(chosen.values())
+
+
+def _choose(chosen: dict[str, StoredTensor], tensor: StoredTensor) -> None:
+    name, dtype = tensor.view.name, tensor.view.dtype
+    if dtype not in _SAFETENSORS_DTYPES:
+        raise UnsupportedError(
+            f"tensor {name!r} of {tensor.path} is {dtype}, which safetensors cannot hold",
+            hint='leave it out with "--tensors"',
+        )
+    if name in chosen:
+        raise ConflictError(
+            f"{chosen[name].path} and {tensor.path} both hold a tensor {name!r}",
+            hint="name one of the files",
+        )
+    chosen[name] = tensor
+
+
+def _encode_header(tensors: Sequence[StoredTensor]) -> bytes:
+    """Return the header of a safetensors file, padded so that data begin at a multiple of 8.
+
+    The safetensors library writes a file from tensors that are all in memory; streaming needs
+    the header alone.
+    """
+    table: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for tensor in tensors:
+        end = position + tensor.size_bytes
+        table[tensor.view.name] = {
+            "dtype": tensor.view.dtype,
+            "shape": list(tensor.view.shape),
+            "data_offsets": [position, end],
+        }
+        position = end
+    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _write_tensor(context: Context, file: DurableFile, position: int, tensor: StoredTensor) -> None:
+    if tensor.view.strides is not None:
+        file.write_at(memoryview(_gather(context, tensor)), position)
+        return
+    read_parts(context, tensor, lambda part, offset: file.write_at(part, position + offset))
+
+
+def _gather(context: Context, tensor: StoredTensor) -> bytes:
+    """Return the C-contiguous bytes of a strided tensor."""
+    import numpy as np  # noqa: PLC0415  import cost
+
+    view = tensor.view
+    block_bytes = get_dtype(view.dtype).block_bytes
+    raw = np.frombuffer(read_bytes_of(context, tensor), np.uint8)
+    strides = (*(stride * block_bytes for stride in view.strides or ()), 1)
+    shape = (*view.shape, block_bytes)
+    return np.lib.stride_tricks.as_strided(raw, shape, strides).tobytes()

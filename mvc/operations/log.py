@@ -1,0 +1,128 @@
+"""log, show and reflog: the history as values; manifests are not read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.operations.annotations import Annotations, read_annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mvc.history.values import CommitInfo, ReflogEntry
+    from mvc.ids import GitId
+    from mvc.operations.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One commit of the log.
+
+    Attributes:
+        info: the commit.
+        annotations: step, metrics and other facts.
+        refs: short names of the refs that point here, HEAD's branch first.
+    """
+
+    info: CommitInfo
+    annotations: Annotations
+    refs: tuple[str, ...] = ()
+
+
+def log(
+    context: Context,
+    revisions: Sequence[str] = (),
+    *,
+    everything: bool = False,
+    limit: int | None = None,
+    first_parent: bool = False,
+) -> Iterator[LogEntry]:
+    """Yield commits, newest first and children before parents.
+
+    Args:
+        context: the repository.
+        revisions: where to start, ``A..B`` for what B has and A has not; HEAD where empty.
+        everything: start from every ref as well (``--all``).
+        limit: at most so many.
+        first_parent: follow only the first parent of merges.
+    """
+    history = context.history
+    starts, excluded = _starts(context, revisions, everything=everything)
+    names = ref_names(context)
+    hidden = {info.id for info in history.walk(excluded)} if excluded else set()
+    count = 0
+    for info in history.walk(starts, first_parent=first_parent):
+        if info.id in hidden:
+            continue
+        if limit is not None and count >= limit:
+            return
+        count += 1
+        yield LogEntry(info, read_annotations(info), names.get(info.id, ()))
+
+
+def _starts(
+    context: Context, revisions: Sequence[str], *, everything: bool
+) -> tuple[list[GitId], list[GitId]]:
+    history = context.history
+    starts: list[GitId] = []
+    excluded: list[GitId] = []
+    for revision in revisions:
+        if ".." in revision:
+            old, _, new = revision.partition("..")
+            excluded.append(history.resolve(old or "HEAD"))
+            starts.append(history.resolve(new or "HEAD"))
+        elif revision.startswith("^"):
+            excluded.append(history.resolve(revision[1:]))
+        else:
+            starts.append(history.resolve(revision))
+    head = history.head().commit
+    if everything:
+        starts.extend(history.resolve(name) for name in history.list_refs() if name != "refs/stash")
+    if head is not None and (everything or not starts):
+        starts.insert(0, head)
+    return starts, excluded
+
+
+def ref_names(context: Context) -> dict[GitId, tuple[str, ...]]:
+    """Return commit → short ref names, as ``log --decorate`` shows them."""
+    history = context.history
+    head = history.head()
+    names: dict[GitId, list[str]] = {}
+    if head.commit is not None:
+        names[head.commit] = [f"HEAD -> {head.branch}" if head.branch else "HEAD"]
+    for name in sorted(history.list_refs()):
+        if name == f"refs/heads/{head.branch}":
+            continue
+        names.setdefault(history.resolve(name), []).append(short_ref(name))
+    return {commit: tuple(found) for commit, found in names.items()}
+
+
+def short_ref(name: str) -> str:
+    """Return a ref name as people write it."""
+    if name.startswith("refs/tags/"):
+        return "tag: " + name.removeprefix("refs/tags/")
+    for prefix in ("refs/heads/", "refs/remotes/", "refs/"):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return name
+
+
+def show(context: Context, revision: str) -> LogEntry:
+    """Return one commit as the log shows it.
+
+    Raises:
+        NotFoundError: no such revision.
+    """
+    info = context.history.read_commit(context.history.resolve(revision))
+    return LogEntry(info, read_annotations(info), ref_names(context).get(info.id, ()))
+
+
+def reflog(context: Context, ref: str = "HEAD") -> list[ReflogEntry]:
+    """Return where a ref has been, newest first.
+
+    Raises:
+        NotFoundError: no such ref.
+    """
+    name = "HEAD" if ref in ("HEAD", "@") else context.history.resolve_ref_name(ref)
+    return context.history.read_reflog(name or ref)

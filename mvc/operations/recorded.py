@@ -1,0 +1,50 @@
+"""What is recorded at three places: a commit's tree, the index, the worktree; and are they equal.
+
+``is_clean`` answers from the index's stat data wherever Git would, so unchanged files are not
+read; a racy entry (changed in the same tick as the index was written) is compared by content.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.fs import FileStat, find_stat
+from mvc.operations.files import content_matches
+
+if TYPE_CHECKING:
+    from mvc.history.values import Index, IndexEntry, TreeEntry
+    from mvc.ids import GitId
+    from mvc.operations.context import Context
+
+Tree = "dict[str, TreeEntry]"
+
+
+def head_tree(context: Context) -> dict[str, TreeEntry]:
+    """Return path → entry of HEAD's commit; empty before the first commit."""
+    commit = context.history.head().commit
+    return {} if commit is None else context.history.read_tree(commit)
+
+
+def is_clean(context: Context, index: Index, entry: IndexEntry, stat: FileStat) -> bool:
+    """Tell whether a file of the worktree still holds what its index entry says."""
+    if entry.matches(stat) and not index.is_racy(entry):
+        return True
+    if not (stat.is_regular or stat.is_symlink):
+        return False
+    return content_matches(context, entry.path, stat, entry.mode, entry.blob)
+
+
+def holds(context: Context, index: Index, path: str, mode: int, blob: GitId) -> bool:
+    """Tell whether a path of the worktree holds exactly that blob (stat data first)."""
+    stat = find_stat(context.worktree / path)
+    if stat is None or not (stat.is_regular or stat.is_symlink):
+        return False
+    entry = index.entries.get(path)
+    if entry is not None and (entry.blob, entry.mode) == (blob, mode):
+        return is_clean(context, index, entry, stat)
+    return content_matches(context, path, stat, mode, blob)
+
+
+def staged_tree(index: Index) -> dict[str, tuple[int, GitId]]:
+    """Return path → (mode, blob) of the index."""
+    return {path: (entry.mode, entry.blob) for path, entry in index.entries.items()}

@@ -1,0 +1,160 @@
+"""status: HEAD against index against worktree; unchanged files are not read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError
+from mvc.fs import find_stat
+from mvc.operations.recorded import head_tree, is_clean
+from mvc.operations.transition import make_entry, recover
+from mvc.operations.worktree import git_mode, ignore_rules, scan_files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mvc.history.values import Index, IndexEntry, TreeEntry
+    from mvc.ids import GitId
+    from mvc.operations.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    """One path that is not the same everywhere.
+
+    Attributes:
+        path: repository path.
+        staged: HEAD → index: ``added``, ``modified``, ``removed``, ``renamed`` or ``unmodified``.
+        worktree: index → worktree: ``modified``, ``removed``, ``untracked`` or ``unmodified``.
+        old_path: where a renamed file was.
+    """
+
+    path: str
+    staged: str
+    worktree: str
+    old_path: str | None = None
+
+    @property
+    def code(self) -> str:
+        """The two letters of ``git status --short``."""
+        if self.worktree == "untracked":
+            return "??"
+        return _STAGED_CODES[self.staged] + _WORKTREE_CODES[self.worktree]
+
+
+_STAGED_CODES = {
+    "added": "A", "modified": "M", "removed": "D", "renamed": "R", "unmodified": " ",
+}  # fmt: skip
+_WORKTREE_CODES = {"modified": "M", "removed": "D", "unmodified": " "}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where the repository stands.
+
+    Attributes:
+        branch: current branch, or None where HEAD is detached.
+        commit: HEAD's commit, or None before the first one.
+        files: what is not the same everywhere, by path.
+        recovered: whether an interrupted checkout was finished first.
+    """
+
+    branch: str | None
+    commit: GitId | None
+    files: tuple[FileStatus, ...]
+    recovered: bool = False
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing but untracked files differs."""
+        return all(file.worktree == "untracked" for file in self.files)
+
+
+def status(context: Context, *, untracked: bool = True) -> Status:
+    """Compare HEAD, index and worktree.
+
+    Files whose stat data equals the index entry are not read. Racy ones are, and the index is
+    then written again so that they are not read the next time.
+    """
+    recovered = recover(context)
+    head = context.history.head()
+    index = context.history.read_index()
+    staged = staged_changes(head_tree(context), index)
+    changed, refreshed = _worktree_changes(context, index)
+    if refreshed:
+        _refresh(context, index, refreshed)
+    files = _merge(staged, changed)
+    if untracked:
+        ignore = ignore_rules(context.worktree)
+        files.extend(
+            FileStatus(path, "unmodified", "untracked")
+            for path in scan_files(context.worktree, ignore)
+            if path not in index.entries
+        )
+    return Status(head.branch, head.commit, tuple(files), recovered)
+
+
+def staged_changes(
+    tree: Mapping[str, TreeEntry], index: Index
+) -> dict[str, tuple[str, str | None]]:
+    """Return path → (status, old path) of what the index has that a tree has not."""
+    changes: dict[str, tuple[str, str | None]] = {}
+    gone = {path: entry for path, entry in tree.items() if path not in index.entries}
+    by_blob = {(entry.mode, entry.blob): path for path, entry in sorted(gone.items(), reverse=True)}
+    for path, entry in index.entries.items():
+        known = tree.get(path)
+        if known is None:
+            old_path = by_blob.pop((entry.mode, entry.blob), None)
+            changes[path] = ("added", None) if old_path is None else ("renamed", old_path)
+        elif (known.mode, known.blob) != (entry.mode, entry.blob):
+            changes[path] = ("modified", None)
+    renamed = {old for _, old in changes.values() if old is not None}
+    for path in gone:
+        if path not in renamed:
+            changes[path] = ("removed", None)
+    return changes
+
+
+def _worktree_changes(
+    context: Context, index: Index
+) -> tuple[dict[str, str], dict[str, IndexEntry]]:
+    """Return path → status of changed files, and the entries whose stat data can be renewed."""
+    changed: dict[str, str] = {}
+    refreshed: dict[str, IndexEntry] = {}
+    for path, entry in index.entries.items():
+        stat = find_stat(context.worktree / path)
+        if stat is None or stat.is_directory:
+            if not entry.skip_worktree:
+                changed[path] = "removed"
+        elif entry.matches(stat) and not index.is_racy(entry):
+            continue
+        elif git_mode(stat) == entry.mode and is_clean(context, index, entry, stat):
+            refreshed[path] = make_entry(path, entry.mode, entry.blob, stat)
+        else:
+            changed[path] = "modified"
+    return changed, refreshed
+
+
+def _refresh(context: Context, seen: Index, refreshed: Mapping[str, IndexEntry]) -> None:
+    """Renew stat data; a repository that cannot be written is no reason to fail."""
+    try:
+        with context.history.lock():
+            current = context.history.read_index()
+            entries = dict(current.entries)
+            for path, entry in refreshed.items():
+                if entries.get(path) == seen.entries[path]:
+                    entries[path] = entry
+            context.history.write_index(replace(current, entries=entries))
+    except (ConflictError, OSError):
+        return
+
+
+def _merge(
+    staged: Mapping[str, tuple[str, str | None]], changed: Mapping[str, str]
+) -> list[FileStatus]:
+    files: list[FileStatus] = []
+    for path in sorted({*staged, *changed}):
+        kind, old_path = staged.get(path, ("unmodified", None))
+        files.append(FileStatus(path, kind, changed.get(path, "unmodified"), old_path))
+    return files

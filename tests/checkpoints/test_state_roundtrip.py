@@ -1,0 +1,346 @@
+"""Any nested state comes back with its structure, types and bits."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import struct
+import subprocess
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.states import assert_same, round_trip, store
+
+from mvc.checkpoints.state_elements import _ML_STORED, TORCH_ELEMENTS
+
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+
+ML_NAMES = [name for name in _ML_STORED if hasattr(ml_dtypes, name)]
+NUMPY_DTYPES = [
+    *(
+        np.dtype(f"{order}{code}")
+        for order in "<>"
+        for code in "i2 u2 i4 u4 i8 u8 f2 f4 f8 c8 c16".split()
+    ),
+    *(
+        np.dtype(code)
+        for code in "b1 i1 u1 q Q S1 S7 V3 <U3 >U2 <M8[s] >M8[ns] <m8[25us] <M8".split()
+    ),
+    *(np.dtype(getattr(ml_dtypes, name)) for name in ML_NAMES),
+]
+any_text = st.text(st.characters(exclude_categories=()), max_size=6)
+any_float = st.integers(0, 2**64 - 1).map(
+    lambda bits: struct.unpack("d", struct.pack("Q", bits))[0]
+)
+
+
+def make_array(dtype, shape, layout, data):
+    size = math.prod(shape) * dtype.itemsize
+    raw = (data * (size // max(1, len(data)) + 1))[:size]
+    array = np.frombuffer(bytearray(raw), dtype, math.prod(shape)).reshape(shape).copy()
+    if dtype.kind == "b":
+        array = array.view(np.uint8) % 2 == 1
+    if layout == "F":
+        return np.asfortranarray(array)
+    if layout == "reversed" and shape:
+        return array[tuple(slice(None, None, -1) for _ in shape)]
+    if layout == "sliced" and shape:
+        return np.repeat(array, 2, axis=-1)[..., ::2]
+    return array
+
+
+shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
+layouts = st.sampled_from(["C", "F", "reversed", "sliced"])
+noise = st.binary(min_size=16, max_size=64)
+arrays = st.builds(make_array, st.sampled_from(NUMPY_DTYPES), shapes, layouts, noise)
+
+
+def make_scalar(dtype, data):
+    raw = data[: dtype.itemsize]
+    if dtype.kind == "b":
+        raw = bytes([raw[0] % 2])
+    return np.frombuffer(raw, dtype)[0]
+
+
+def is_scalar_type(dtype):
+    return dtype.isnative and dtype.kind not in "USV"
+
+
+numpy_scalars = st.one_of(
+    st.builds(make_scalar, st.sampled_from([*filter(is_scalar_type, NUMPY_DTYPES)]), noise),
+    st.builds(
+        make_scalar,
+        st.sampled_from([np.dtype(getattr(ml_dtypes, name)) for name in ML_NAMES]),
+        noise,
+    ),
+    any_text.map(np.str_),
+    st.binary(max_size=4).map(np.bytes_),
+    noise.map(lambda data: np.void(data[:5])),
+)
+plain_scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(2**130), 2**130),
+    any_float,
+    st.sampled_from([0.0, -0.0, math.inf, -math.inf, math.nan, 5e-324]),
+    st.builds(complex, any_float, any_float),
+    any_text,
+    st.binary(max_size=8),
+)
+scalars = st.one_of(
+    plain_scalars,
+    numpy_scalars,
+    st.binary(max_size=8).map(bytearray),
+    st.builds(range, st.integers(), st.integers(), st.integers(1)),
+    st.builds(slice, st.none() | st.integers(), plain_scalars, st.none() | st.integers()),
+    st.sampled_from(NUMPY_DTYPES),
+)
+# NaN is not equal to itself, so a key that holds one cannot be looked up again.
+keys = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        any_text,
+        st.floats(allow_nan=False),
+        st.binary(max_size=4),
+    ),
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3),
+    max_leaves=4,
+)
+
+
+def containers(inner):
+    mappings = st.dictionaries(keys, inner, max_size=4)
+    lists = st.lists(inner, max_size=4)
+    return st.one_of(
+        mappings,
+        st.dictionaries(any_text | st.just("$"), inner, max_size=4),
+        lists,
+        lists.map(tuple),
+        st.builds(deque, lists, st.none() | st.integers(4, 9)),
+        mappings.map(OrderedDict),
+        mappings.map(Counter),
+        st.builds(defaultdict, st.sampled_from([None, list, int, dict, deque]), mappings),
+        st.sets(keys, max_size=4),
+        st.frozensets(keys, max_size=4),
+    )
+
+
+values = st.recursive(scalars | arrays, containers, max_leaves=12)
+states = st.dictionaries(any_text, values, max_size=4)
+
+
+@given(states, st.integers(1, 50))
+def test_every_state_comes_back(state, step):
+    stored = store(state, step)
+    assert_same(stored.load(), state)
+    assert_same(stored.load(framework="numpy"), state)
+    assert store(state).files == stored.files
+
+
+def make_tensor(name, shape, layout, data, flags):
+    dtype = getattr(torch, name)
+    size = math.prod(shape) * TORCH_ELEMENTS[name].size_bytes
+    raw = bytearray((data * (size // len(data) + 1))[:size])
+    if name == "bool":
+        raw = bytearray(byte % 2 for byte in raw)
+    flat = torch.frombuffer(raw, dtype=torch.uint8) if raw else torch.empty(0, dtype=torch.uint8)
+    tensor = torch.empty(0, dtype=dtype).set_(flat.clone().untyped_storage(), 0, shape)
+    if layout == "F" and shape:
+        tensor = tensor.permute(*reversed(range(len(shape))))
+    elif layout == "sliced" and shape:
+        tensor = tensor[..., ::2]
+    elif layout == "expanded":
+        tensor = tensor.unsqueeze(0).expand(3, *shape)
+    if dtype.is_floating_point or dtype.is_complex:
+        if flags & 1:
+            tensor = tensor.detach().requires_grad_()
+        if flags & 2:
+            tensor = torch.nn.Parameter(tensor.detach(), requires_grad=bool(flags & 1))
+    return tensor
+
+
+tensors = st.builds(
+    make_tensor,
+    st.sampled_from([*TORCH_ELEMENTS]),
+    shapes,
+    st.sampled_from(["C", "F", "sliced", "expanded"]),
+    noise,
+    st.integers(0, 3),
+)
+
+
+@given(
+    st.dictionaries(any_text, st.recursive(tensors, containers, max_leaves=6), max_size=3),
+    st.integers(1, 50),
+)
+def test_every_tensor_comes_back(state, step):
+    stored = store(state, step)
+    assert_same(stored.load(), state)
+
+
+@given(tensors)
+def test_dense_strides_come_back(tensor):
+    again = round_trip({"x": tensor})["x"]
+    source = tensor.detach()
+    is_dense = source.numel() > 0 and source.untyped_storage().nbytes() == (
+        source.numel() * source.element_size()
+    )
+    if is_dense:
+        assert again.stride() == source.stride()
+    elif source.numel() > 0:
+        assert again.is_contiguous()
+    assert again.untyped_storage().nbytes() == again.numel() * again.element_size()
+
+
+@given(arrays)
+def test_array_order_comes_back(array):
+    again = round_trip({"x": array})["x"]
+    assert again.flags.c_contiguous or again.flags.f_contiguous or array.ndim > 2
+    if array.flags.f_contiguous:
+        assert again.flags.f_contiguous
+    assert again.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        2**63 - 1, 2**64, -(2**63), -(2**63) - 1, 10**5000, True, 1.0, -0.0, 5e-324,
+        "\ud83d\ude00", "\ud800", "", "a\nb\0", b"", bytes(1024), bytes(1025), bytearray(5000),
+        range(10**30), slice(None), slice("a", 1.5, None), (), [], {}, set(), deque(maxlen=0),
+        np.longlong(5), np.intp(5), np.float16(0.1), np.datetime64("NaT"), np.timedelta64(3, "D"),
+        np.str_("a\0"), np.bytes_(b"a\0"), ml_dtypes.bfloat16(1.5), np.bool_(True),
+        np.dtype("longlong"), np.dtype(">f4"), np.dtype(ml_dtypes.bfloat16), np.dtype("<M8[25s]"),
+        torch.Size([2, 3]), torch.float8_e5m2, torch.qint8, torch.device("cuda", 3), torch.device("meta"),
+        {"$": 1}, {"$": "tensor"}, {1: 2, "1": 3, None: 4, (1, "a"): 5, 1.5: 6, b"x": 7},
+        {torch.float32: 1, np.int64(4): 2, np.dtype("f4"): 3, torch.Size([1]): 4},
+        [1] * 1000, [0.5] * 1000, [1, 2**70], [1.0, math.inf], [True, 1, 1.0],
+    ],
+    ids=lambda value: f"{type(value).__name__}-{repr(value)[:20]}" if not isinstance(value, int) or value < 2**70 else "huge",
+)  # fmt: skip
+def test_value(value):
+    assert_same(round_trip({"x": [value]}), {"x": [value]})
+
+
+def test_signalling_nan_keeps_its_payload():
+    bits = 0x7FF0_0000_0000_0001
+    value = struct.unpack("d", struct.pack("Q", bits))[0]
+    again = round_trip({"x": value})["x"]
+    assert struct.unpack("Q", struct.pack("d", again))[0] == bits
+
+
+def test_order_of_keys_comes_back():
+    state = {"b": 1, "a": {"z": 1, 3: 2, "y": 3}, "c": OrderedDict([("q", 1), ("p", 2)])}
+    again = round_trip(state)
+    assert list(again) == ["b", "a", "c"]
+    assert list(again["a"]) == ["z", 3, "y"]
+    assert list(again["c"]) == ["q", "p"]
+
+
+def test_sets_are_written_the_same_in_every_order():
+    words = [f"word{number}" for number in range(50)]
+    shuffled = words[:]
+    random.Random(0).shuffle(shuffled)
+    assert store({"x": set(words)}).files == store({"x": set(shuffled)}).files
+
+
+def test_default_factory_works_again():
+    again = round_trip({"x": defaultdict(list, {1: [2]})})["x"]
+    assert again[5] == []
+
+
+def test_json_shows_plain_values_as_themselves():
+    state = {"step": 7, "lr": 0.1, "name": "añ", "on": True, "none": None, "list": [1, [2.5]]}
+    stored = store(state)
+    document = json.loads(stored.files["state.json"])
+    assert document["state"] == state
+    assert document["format"] == "mvc-state"
+    assert '"name": "añ"' in stored.files["state.json"].decode()
+    assert list(stored.files) == ["state.json"]
+
+
+def test_one_changed_value_changes_one_line():
+    state = {
+        f"key{number}": {"a": number, "b": [1.5, number], "c": "x" * 80} for number in range(50)
+    }
+    before = store(state).files["state.json"].splitlines()
+    state["key7"]["b"][0] = 2.5
+    after = store(state).files["state.json"].splitlines()
+    assert len(before) == len(after)
+    assert sum(a != b for a, b in zip(before, after, strict=True)) == 1
+
+
+def test_numpy_loads_torch_objects_without_torch():
+    state = {
+        "w": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3).t(),
+        "c": torch.tensor([1 + 2j]).to(torch.complex32),
+        "p": torch.nn.Parameter(torch.ones(2)),
+        "f4": torch.tensor([[0x12, 0x34]], dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+        "meta": [torch.Size([1, 2]), torch.bfloat16, torch.device("cuda:1"), torch.device("cpu")],
+    }
+    again = round_trip(state, framework="numpy")
+    assert again["w"].dtype == ml_dtypes.bfloat16
+    assert again["w"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert again["w"].flags.f_contiguous
+    assert again["c"].dtype == ml_dtypes.complex32
+    assert again["p"].dtype == np.float32
+    assert again["f4"].tolist() == [[0x12, 0x34]]
+    assert again["meta"] == [(1, 2), "torch.bfloat16", "cuda:1", "cpu"]
+    assert type(again["meta"][0]) is tuple
+
+
+NO_TORCH = """
+import sys
+import numpy as np
+from collections import Counter
+sys.path.insert(0, {tests!r})
+from support.states import round_trip, assert_same, store
+state = {{"a": np.arange(6.0).reshape(2, 3).T, "b": [Counter("abc"), np.float32(1), 3]}}
+assert_same(round_trip(state), state)
+assert_same(round_trip(state, framework="numpy"), state)
+assert_same(round_trip(state, into={{"a": np.zeros((3, 2), order="F")}}), state)
+try:
+    store({{"f": print}})
+except Exception as error:
+    assert "is a function" in str(error), error
+assert "torch" not in sys.modules
+"""
+
+
+def test_torch_is_not_imported_for_numpy_states():
+    tests = __file__.rsplit("/checkpoints/", 1)[0]
+    subprocess.run([sys.executable, "-c", NO_TORCH.format(tests=tests)], check=True)
+
+
+def test_torch_is_not_imported_to_load_torch_states_with_numpy(tmp_path):
+    stored = store({"w": torch.ones(2, 3), "s": torch.Size([1]), "d": torch.float16})
+    for name, data in stored.files.items():
+        (tmp_path / name).write_bytes(data)
+    code = """
+import sys
+from pathlib import Path
+from mvc.checkpoints.safetensors import parse_safetensors
+from mvc.checkpoints.source import MemorySource
+from mvc.checkpoints.state import decode_state, measure_tensors, state_files
+folder = Path(sys.argv[1])
+text = (folder / "state.json").read_bytes()
+data = {name: (folder / name).read_bytes() for name in state_files(text)}
+layouts = {name: parse_safetensors(MemorySource(body)) for name, body in data.items()}
+def read(file, tensor, buffer):
+    for segment in layouts[file].segments:
+        if segment.tensors[0].name == tensor:
+            buffer[:] = data[file][segment.start : segment.end]
+state = decode_state(text, read, sizes=measure_tensors(layouts.items()), framework="numpy")
+assert state["w"].tolist() == [[1, 1, 1], [1, 1, 1]] and state["s"] == (1,)
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)

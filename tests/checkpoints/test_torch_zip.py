@@ -1,0 +1,331 @@
+import argparse
+import collections
+import io
+import zipfile
+
+import numpy as np
+import pytest
+from support.parsed import named_views, parse, torch_archive
+
+from mvc.checkpoints.torch_objects import TORCH_DTYPES
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions"),
+    pytest.mark.filterwarnings("ignore:.*quantize_per_"),
+    pytest.mark.filterwarnings("ignore:ComplexHalf support"),
+    pytest.mark.filterwarnings("ignore:Sparse .* tensor support"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
+]
+
+
+def save(obj, **options) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(obj, buffer, **options)
+    return buffer.getvalue()
+
+
+def raw_bytes(tensor) -> bytes:
+    """The elements of a tensor in C order, by torch's own account."""
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
+    return tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def check(obj, expected, **options):
+    """Save, parse, and compare every named view with the real tensor."""
+    data = save(obj, **options)
+    layout = parse(data, "model.pt")
+    assert (layout.format, layout.warning) == ("torch", None)
+    views = named_views(data, layout)
+    assert list(sorted(views)) == sorted(expected)
+    for name, tensor in expected.items():
+        dtype, shape, content = views[name]
+        assert TORCH_DTYPES[str(tensor.dtype).removeprefix("torch.")] == dtype, name
+        assert tuple(tensor.shape) == shape, name
+        assert content == raw_bytes(tensor), name
+    return layout
+
+
+DTYPES = [name for name in TORCH_DTYPES if not name.startswith("q")]
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_every_dtype(name, protocol):
+    dtype = getattr(torch, name)
+    raw = torch.arange(1, 97, dtype=torch.uint8)
+    tensor = (raw > 48) if dtype is torch.bool else raw.view(dtype)
+    layout = check({"x": tensor}, {"x": tensor}, pickle_protocol=protocol)
+    assert layout.segments[0].is_plain
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_training_checkpoint(protocol):
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2)
+    )
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(5, 3)).sum().backward()
+    optimizer.step()
+    state = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "rng": torch.get_rng_state(),
+        "numpy_rng": np.random.get_state(),
+        "numbers": np.arange(5000.0),
+        "epoch": 3,
+        "history": [0.5, 1e-3, None, True, 2**70],
+        "args": argparse.Namespace(lr=0.1, device=torch.device("cpu"), ema=torch.full((2,), 0.5)),
+    }
+    expected = {f"model.{key}": value for key, value in model.state_dict().items()}
+    for index, moments in optimizer.state_dict()["state"].items():
+        for key, value in moments.items():
+            expected[f"optimizer.state.{index}.{key}"] = value
+    check(state, expected | {"rng": state["rng"], "args.ema": state["args"].ema}, pickle_protocol=protocol)
+
+
+def test_views_ties_and_strides_share_one_segment():
+    base = torch.arange(24.0).reshape(4, 6)
+    other = torch.arange(4.0)
+    tensors = {
+        "base": base,
+        "tied": base,
+        "transposed": base.T,
+        "row": base[1],
+        "column": base[:, 2],
+        "steps": base[::2, 1::2],
+        "expanded": other[1:2].expand(3, 5),
+        "scalar": other[3],
+        "empty": base[4:],
+        "unsqueezed": base[:, :1].unsqueeze(0),
+    }
+    layout = check(tensors, tensors)
+    assert [len(segment.tensors) for segment in layout.segments] == [8, 2]
+    strides = {view.name: view.strides for segment in layout.segments for view in segment.tensors}
+    assert strides["base"] is strides["row"] is strides["scalar"] is strides["empty"] is None
+    assert strides["transposed"] == (1, 6)
+    assert strides["expanded"] == (0, 0)
+
+
+def test_a_part_of_a_larger_storage():
+    whole = torch.arange(10.0)
+    layout = check({"part": whole[2:5]}, {"part": whole[2:5]})
+    (segment,) = layout.segments
+    assert (segment.size_bytes, segment.tensors[0].offset_bytes) == (40, 8)
+    assert not segment.is_plain
+
+
+def test_views_of_other_dtypes_on_one_untyped_storage():
+    words = torch.arange(8, dtype=torch.int16).view(torch.uint16)
+    halves = words.view(torch.uint32)
+    check({"words": words, "wide": halves}, {"words": words, "wide": halves})
+
+
+def test_nested_containers_give_paths():
+    one, two, three, four, five = (torch.tensor([float(i)]) for i in range(5))
+    counted = collections.defaultdict(list)
+    counted["x"].append(three)
+    state = {
+        "a": [one, (two, {"b": None, 7: three})],
+        ("p", 1): four,
+        b"raw": five,
+        "counted": counted,
+        "ordered": collections.OrderedDict(x=one),
+        "": two,
+        None: three,
+        1.5: four,
+        "ünï": five,
+    }
+    expected = {
+        "a.0": one, "a.1.0": two, "a.1.1.7": three, "(p,1)": four, "raw": five,
+        "counted.x.0": three, "ordered.x": one, "tensor": two, "None": three, "1.5": four,
+        "ünï": five,
+    }  # fmt: skip
+    check(state, expected, pickle_protocol=4)
+
+
+def test_names_that_meet_are_numbered_in_order():
+    first, second, third = (torch.tensor([i]) for i in range(3))
+    state = {"a.b": first, "a": {"b": second, "b#2": third}}
+    check(state, {"a.b": first, "a.b#2": second, "a.b#2#2": third})
+
+
+def test_a_container_met_twice_is_named_once_and_cycles_end():
+    tensor = torch.ones(2)
+    shared = {"w": tensor}
+    loop = [shared, shared]
+    loop.append(loop)
+    shared["back"] = loop
+    check(loop, {"0.w": tensor})
+
+
+def test_a_tensor_saved_alone_and_a_bare_storage():
+    check(torch.arange(3), {"tensor": torch.arange(3)})
+    data = save({"s": torch.arange(3, dtype=torch.uint8).untyped_storage()})
+    assert named_views(data, parse(data, "x.pt")) == {"s": ("U8", (3,), b"\x00\x01\x02")}
+
+
+class Custom(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Dropout())
+        self.embedding = torch.nn.Embedding(3, 2)
+        self.inner[0].weight = self.embedding.weight
+        self.register_buffer("scale", torch.tensor(2.0))
+        self.plain = torch.arange(3)
+
+
+def test_a_whole_module_is_named_like_its_state_dict():
+    model = Custom()
+    check(model, dict(model.state_dict()) | {"plain": model.plain})
+
+
+def test_parameters_and_tensors_with_attributes():
+    parameter = torch.nn.Parameter(torch.arange(4.0))
+    parameter.mask = torch.ones(4, dtype=torch.bool)
+    frozen = torch.nn.Parameter(torch.ones(1), requires_grad=False)
+    check(
+        {"p": parameter, "f": frozen},
+        {"p": parameter, "p.mask": parameter.mask, "f": frozen},
+    )
+
+
+class Tagged(torch.Tensor):
+    pass
+
+
+def test_subclasses_of_tensor():
+    tensor = torch.arange(6.0).reshape(2, 3).as_subclass(Tagged)
+    tensor.extra = torch.ones(1)
+    check({"t": tensor}, {"t": tensor.as_subclass(torch.Tensor), "t.extra": tensor.extra})
+
+
+def test_parts_of_sparse_and_nested_tensors_are_named():
+    coo = torch.eye(3).to_sparse().coalesce()
+    csr = torch.eye(3).to_sparse_csr()
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.zeros(3)])
+    expected = {
+        "coo.indices": coo.indices(),
+        "coo.values": coo.values(),
+        "csr.compressed_indices": csr.crow_indices(),
+        "csr.plain_indices": csr.col_indices(),
+        "csr.values": csr.values(),
+        "nested.buffer": nested._values() if nested.is_sparse else nested.values(),
+        "nested.sizes": nested._nested_tensor_size(),
+        "nested.strides": nested._nested_tensor_strides(),
+        "nested.offsets": nested._nested_tensor_storage_offsets(),
+    }
+    check({"coo": coo, "csr": csr, "nested": nested}, expected)
+
+
+def test_quantized_tensors():
+    tensor = torch.quantize_per_tensor(torch.rand(2, 3), 0.1, 0, torch.quint8)
+    signed = torch.quantize_per_tensor(torch.rand(2, 3), 0.1, 0, torch.qint32)
+    scales, zeros = torch.rand(3).double(), torch.zeros(3)
+    channels = torch.quantize_per_channel(torch.rand(3, 2), scales, zeros, 0, torch.qint8)
+    data = save({"t": tensor, "s": signed, "c": channels})
+    views = named_views(data, parse(data, "q.pt"))
+    assert views["t"] == ("QU8", (2, 3), raw_bytes(tensor))
+    assert views["s"] == ("QI32", (2, 3), raw_bytes(signed))
+    assert views["c"] == ("QI8", (3, 2), raw_bytes(channels))
+    assert views["c.scales"][2] == raw_bytes(channels.q_per_channel_scales())
+    assert set(views) == {"t", "s", "c", "c.scales", "c.zero_points"}
+
+
+def test_packed_quantized_storages_stay_gaps():
+    packed = torch.quantize_per_channel(
+        torch.rand(2, 4), torch.ones(2), torch.zeros(2), 0, torch.quint4x2
+    )
+    data = save({"packed": packed, "w": torch.ones(1)})
+    assert "packed" not in named_views(data, parse(data, "q.pt"))
+    assert "w" in named_views(data, parse(data, "q.pt"))
+
+
+def test_what_bytes_do_not_say_gets_no_name():
+    tensor = torch.ones(2, dtype=torch.complex64)
+    data = save({"conj": tensor.conj(), "meta": torch.ones(2, device="meta"), "w": tensor})
+    names = set(named_views(data, parse(data, "x.pt")))
+    assert "w" in names
+    assert not {"conj", "meta"} & names
+
+
+def test_empty_and_scalar_tensors():
+    tensors = {"e": torch.zeros(0), "e2": torch.zeros(3, 0, 2), "s": torch.tensor(1.5)}
+    layout = check(tensors, tensors)
+    assert [segment.size_bytes for segment in layout.segments] == [0, 0, 4]
+
+
+def test_a_file_that_torch_loads_lazily_and_a_large_name():
+    tensors = {"w" * 4000: torch.ones(1), "v" * 4097: torch.ones(1)}
+    data = save(tensors)
+    assert list(named_views(data, parse(data, "x.pt"))) == ["w" * 4000]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_torchscript_archives_do_not_fail():
+    script = torch.jit.script(torch.nn.Linear(2, 3))
+    buffer = io.BytesIO()
+    torch.jit.save(script, buffer)
+    views = named_views(buffer.getvalue(), parse(buffer.getvalue(), "script.pt"))
+    assert views["weight"][2] == raw_bytes(script.weight)
+    assert views["bias"][2] == raw_bytes(script.bias)
+
+
+def test_archives_repacked_by_another_zip_program():
+    state = {"w": torch.arange(6.0), "v": torch.arange(3)}
+    original = zipfile.ZipFile(io.BytesIO(save(state)))
+    for compress in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for name in original.namelist():
+                is_data = name.endswith(("data/0", "data/1"))
+                kind = compress if is_data else zipfile.ZIP_STORED
+                archive.writestr(name, original.read(name), kind)
+        views = named_views(buffer.getvalue(), parse(buffer.getvalue(), "x.pt"))
+        if compress == zipfile.ZIP_STORED:
+            assert views["w"][2] == raw_bytes(state["w"])
+        else:
+            assert views == {}
+
+
+def pickled_with(state) -> tuple[bytes, dict[str, bytes]]:
+    archive = zipfile.ZipFile(io.BytesIO(save(state)))
+    pickled = archive.read("archive/data.pkl")
+    names = [name for name in archive.namelist() if name.startswith("archive/data/")]
+    return pickled, {name.rpartition("/")[2]: archive.read(name) for name in names}
+
+
+def test_contradictions_between_pickle_and_storages_are_refused():
+    pickled, storages = pickled_with({"w": torch.arange(6.0)})
+    assert parse(torch_archive(pickled, storages), "x.pt").format == "torch"
+    for broken in (
+        torch_archive(pickled),
+        torch_archive(pickled, {"0": storages["0"][:-4]}),
+        torch_archive(pickled, {"0": storages["0"] + b"\0"}),
+        torch_archive(pickled, storages, byteorder=b"big"),
+        torch_archive(pickled, storages, byteorder=b""),
+        torch_archive(pickled[:-1], storages),
+        torch_archive(b"", storages),
+    ):
+        layout = parse(broken, "x.pt")
+        assert (layout.format, layout.segments) == ("opaque", ())
+        assert layout.warning
+
+
+def test_shapes_that_reach_outside_their_storage_are_refused():
+    pickled, storages = pickled_with({"w": torch.arange(6.0)})
+    shape = b"K\x00K\x06\x85"
+    assert pickled.count(shape) == 1
+    for wrong in (b"K\x01K\x06\x85", b"K\x00K\x07\x85", b"J\xff\xff\xff\xffK\x06\x85", b"K\x00G" + bytes(8) + b"\x85"):
+        layout = parse(torch_archive(pickled.replace(shape, wrong), storages), "x.pt")
+        assert layout.format == "opaque", wrong
+        assert layout.warning
+
+
+def test_legacy_files_are_opaque_and_say_so():
+    data = save({"w": torch.ones(2)}, _use_new_zipfile_serialization=False)
+    layout = parse(data, "x.pt")
+    assert layout.format == "opaque"
+    assert layout.warning == "legacy torch pickle is stored as opaque bytes"

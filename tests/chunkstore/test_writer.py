@@ -1,0 +1,401 @@
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blake3 import blake3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mvc.chunkstore.span_batch import BATCH_BYTES, BATCH_SPANS, plan_batches
+from mvc.chunkstore.store import ChunkSpan, ChunkStore, WriteCounts
+from mvc.dtypes import get_dtype
+from mvc.errors import StorageError, UsageError
+from mvc.formats.pack import MAX_PLAIN_BYTES
+from mvc.ids import hash_chunk
+from mvc.storage.local import LocalStorage
+from mvc.storage.memory import MemoryStorage
+from support.chunks import (
+    BytesSource,
+    ViewSource,
+    WatchedStorage,
+    add_chunks,
+    cut,
+    objects,
+    read_back,
+)
+
+BF16 = get_dtype("BF16")
+LARGE = BATCH_BYTES + 16
+
+
+def weights(size_bytes, seed):
+    values = np.random.default_rng(seed).normal(0, 0.02, size_bytes // 2).astype(np.float32)
+    return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+
+
+small_chunks = st.lists(
+    st.one_of(
+        st.binary(max_size=300),
+        st.builds(lambda word, n: word * n, st.binary(min_size=1, max_size=8), st.integers(0, 300)),
+    ),
+    max_size=30,
+)
+
+
+@given(small_chunks, st.sampled_from([None, "BF16", "F32", "U8", "I64"]), st.integers(1, 400))
+def test_any_chunks_come_back(chunks, dtype, target):
+    storage = MemoryStorage()
+    store = ChunkStore(storage, threads=2, target_pack_bytes=target)
+    ids, counts = add_chunks(store, chunks, dtype and get_dtype(dtype))
+    assert ids == [hash_chunk(chunk) for chunk in chunks]
+    unique = set(chunks)
+    assert counts == WriteCounts(
+        chunks=len(chunks),
+        new_chunks=len(unique),
+        plain_bytes=sum(map(len, chunks)),
+        new_plain_bytes=sum(map(len, unique)),
+        stored_bytes=sum(map(len, objects(storage).values())),
+    )
+    for reader in (store, ChunkStore(storage, threads=1)):
+        assert read_back(reader, ids, chunks) == chunks
+        assert list(reader.check(data=True)) == []
+        assert reader.find_missing(ids) == []
+
+
+def test_large_and_small_chunks_come_back_from_a_folder(tmp_path):
+    chunks = [weights(LARGE, 1), b"tiny", os.urandom(LARGE), b"", weights(70_000, 2), bytes(LARGE)]
+    store = ChunkStore(LocalStorage(tmp_path), threads=2, target_pack_bytes=2**20)
+    ids, counts = add_chunks(store, chunks, BF16)
+    assert read_back(store, ids, chunks) == chunks
+    assert counts.new_chunks == 6
+    assert counts.stored_bytes < 0.7 * sum(map(len, chunks))
+    plain = bytearray(len(chunks[0]))
+    store.read_into(ids[0], memoryview(plain))
+    assert plain == chunks[0]
+    packs = sorted(Path(tmp_path, "packs").glob("*.pack"))
+    assert len(packs) > 1
+    for path in packs:
+        assert blake3(path.read_bytes()).hexdigest() == path.stem
+        assert path.with_suffix(".idx").exists()
+    assert len(os.listdir(tmp_path / "packs")) == 2 * len(packs)
+
+
+def test_packs_are_closed_at_the_target():
+    storage = MemoryStorage()
+    store = ChunkStore(storage, threads=2, target_pack_bytes=3 * LARGE)
+    add_chunks(store, [os.urandom(LARGE) for _ in range(8)])
+    sizes = sorted(size for size in (len(d) for d in objects(storage).values()) if size > LARGE)
+    assert [round(size / LARGE) for size in sizes] == [2, 3, 3]
+
+
+def test_known_data_writes_nothing():
+    storage = MemoryStorage()
+    chunks = [weights(LARGE, 1), weights(500, 2), b"x", b"x", weights(LARGE, 1)]
+    ids, _ = add_chunks(ChunkStore(storage, threads=2), chunks, BF16)
+    before = objects(storage)
+    watched = WatchedStorage(storage)
+    again, counts = add_chunks(ChunkStore(watched, threads=2), chunks, BF16)
+    assert again == ids
+    assert counts == WriteCounts(chunks=5, plain_bytes=2 * LARGE + 502)
+    assert watched.steps == 0
+    assert objects(storage) == before
+
+
+def test_a_session_without_chunks_publishes_nothing():
+    storage = MemoryStorage()
+    store = ChunkStore(storage)
+    with store.writer() as writer:
+        assert writer.add(BytesSource(b""), []) == []
+    assert writer.counts == WriteCounts()
+    with store.writer():
+        pass
+    assert objects(storage) == {}
+
+
+def test_one_session_over_many_sources():
+    storage = MemoryStorage()
+    store = ChunkStore(storage, threads=2)
+    with store.writer() as writer:
+        first = writer.add(*cut([b"one", weights(LARGE, 1)]))
+        second = writer.add(*cut([b"two", b"one", weights(LARGE, 1), weights(LARGE, 3)]))
+        assert objects(storage) == {}
+    assert second[1] == first[0]
+    assert second[2] == first[1]
+    assert writer.counts.new_chunks == 4
+    assert len(objects(storage)) == 2
+
+
+class OutOfOrderSource(BytesSource):
+    """Lets the first read return only once all others that can be in flight have been read."""
+
+    def __init__(self, data, ahead):
+        super().__init__(data)
+        self.ahead = ahead
+        self.lock = threading.Condition()
+        self.others = 0
+
+    def read_into(self, offset, buffer):
+        with self.lock:
+            if offset == 0:
+                assert self.lock.wait_for(lambda: self.others >= self.ahead, timeout=60)
+            else:
+                self.others += 1
+                self.lock.notify_all()
+        super().read_into(offset, buffer)
+
+
+def test_the_same_input_makes_the_same_packs_whatever_the_threads_do():
+    parts = [weights(LARGE, seed) for seed in range(4)]
+    chunks = [parts[i] for i in (0, 1, 0, 2, 0, 1, 3, 2, 0)] + [b"a", b"b", b"a"] * 20
+    expected = None
+    for threads, ahead in ((1, 0), (2, 3), (3, 4), (4, 5)):
+        storage = MemoryStorage()
+        store = ChunkStore(storage, threads=threads, target_pack_bytes=2**21)
+        source, spans = cut(chunks, BF16)
+        with store.writer() as writer:
+            ids = writer.add(OutOfOrderSource(source.data, ahead), spans)
+        assert ids == [hash_chunk(chunk) for chunk in chunks]
+        assert writer.counts.new_chunks == 6
+        expected = expected or objects(storage)
+        assert objects(storage) == expected
+
+
+def test_identical_chunks_in_flight_are_stored_once():
+    chunk = weights(LARGE, 1)
+    storage = MemoryStorage()
+    store = ChunkStore(storage, threads=3)
+    source, spans = cut([chunk] * 12, BF16)
+    with store.writer() as writer:
+        writer.add(OutOfOrderSource(source.data, 4), spans)
+    assert writer.counts.new_chunks == 1
+    assert writer.counts.new_plain_bytes == LARGE
+    assert list(store.check(data=True)) == []
+
+
+def test_chunks_in_flight_are_bounded():
+    chunks = [os.urandom(LARGE) for _ in range(20)]
+    in_flight, lock, most = [0], threading.Lock(), [0]
+
+    class Source(BytesSource):
+        def read_into(self, offset, buffer):
+            with lock:
+                in_flight[0] += 1
+                most[0] = max(most[0], in_flight[0])
+            super().read_into(offset, buffer)
+
+    def progress(size_bytes):
+        with lock:
+            in_flight[0] -= 1
+
+    source, spans = cut(chunks)
+    with ChunkStore(MemoryStorage(), threads=3).writer() as writer:
+        writer.add(Source(source.data), spans, progress)
+    assert most[0] <= 3 + 2
+    assert in_flight[0] == 0
+
+
+def test_progress_comes_in_the_calling_thread_and_adds_up():
+    chunks = [os.urandom(LARGE), *([b"abc"] * 50), os.urandom(LARGE)]
+    seen = []
+    with ChunkStore(MemoryStorage(), threads=2).writer() as writer:
+        writer.add(*cut(chunks), lambda size: seen.append((size, threading.get_ident())))
+    assert sum(size for size, _ in seen) == sum(map(len, chunks))
+    assert {thread for _, thread in seen} == {threading.get_ident()}
+
+
+def test_small_chunks_are_read_together():
+    chunks = [i.to_bytes(2, "little") * 50 for i in range(30_000)]
+    source, spans = cut(chunks)
+    store = ChunkStore(MemoryStorage(), threads=2)
+    batches = []
+    with store.writer() as writer:
+        ids = writer.add(source, spans, batches.append)
+    assert len(source.reads) == len(batches) == -(-30_000 // BATCH_SPANS)
+    assert writer.counts.new_chunks == 30_000
+    assert ids[12345] == hash_chunk(chunks[12345])
+    plain = bytearray(100)
+    store.read_into(ids[29_999], memoryview(plain))
+    assert plain == chunks[29_999]
+
+
+def test_spans_may_lie_anywhere_in_the_source():
+    data = os.urandom(5000)
+    spans = [ChunkSpan(o, s, None) for o, s in ((4000, 1000), (0, 10), (10, 90), (50, 60), (9, 0))]
+    source = BytesSource(data)
+    store = ChunkStore(MemoryStorage(), threads=2)
+    with store.writer() as writer:
+        ids = writer.add(source, spans)
+    assert ids == [hash_chunk(data[s.offset : s.offset + s.size_bytes]) for s in spans]
+    assert source.reads == [(4000, 1000), (0, 100), (50, 60)]
+
+
+def test_batches_keep_order_and_stay_small():
+    sizes = [5, BATCH_BYTES, 1, 2, BATCH_BYTES - 3, 1, LARGE, LARGE, 7]
+    spans = [ChunkSpan(0, size, None) for size in sizes]
+    batches = list(plan_batches(spans, 100))
+    assert [[s.size_bytes for s in b.spans] for b in batches] == [
+        [5],
+        [BATCH_BYTES],
+        [1, 2, BATCH_BYTES - 3],
+        [1],
+        [LARGE],
+        [LARGE],
+        [7],
+    ]
+    assert [b.first for b in batches] == [100, 101, 102, 105, 106, 107, 108]
+    assert [b.size_bytes for b in batches] == [sum(s.size_bytes for s in b.spans) for b in batches]
+
+
+def test_a_source_with_a_view_is_not_copied():
+    chunks = [weights(LARGE, 1), b"small", b"smaller"]
+    data = b"".join(chunks)
+    _, spans = cut(chunks, BF16)
+    source = ViewSource(data)
+    store = ChunkStore(MemoryStorage(), threads=2)
+    with store.writer() as writer:
+        ids = writer.add(source, spans)
+    assert source.reads == []
+    assert read_back(store, ids, chunks) == chunks
+
+
+def test_a_source_may_see_some_ranges_only():
+    class Source(ViewSource):
+        def view(self, offset, size_bytes):
+            return None if offset == 3 else super().view(offset, size_bytes)
+
+    chunks = [b"abc", b"defg"]
+    source, spans = cut(chunks)
+    with ChunkStore(MemoryStorage()).writer() as writer:
+        assert writer.add(Source(source.data), spans) == [hash_chunk(chunk) for chunk in chunks]
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, MAX_PLAIN_BYTES + 1), (0, -1), (-1, 5)])
+def test_spans_that_cannot_be_chunks_are_refused(offset, size):
+    storage = MemoryStorage()
+    with ChunkStore(storage).writer() as writer:
+        with pytest.raises(UsageError):
+            writer.add(BytesSource(b"x"), [ChunkSpan(0, 1, None), ChunkSpan(offset, size, None)])
+        writer.add(BytesSource(b"good"), [ChunkSpan(0, 4, None)])
+    assert writer.counts.chunks == 1
+
+
+class BreakingSource(BytesSource):
+    """Raises at one offset; notices use after the call that it broke."""
+
+    def __init__(self, data, breaks_at):
+        super().__init__(data)
+        self.breaks_at = breaks_at
+        self.error = OSError("source broke")
+        self.is_closed = False
+        self.used_late = False
+
+    def read_into(self, offset, buffer):
+        self.used_late |= self.is_closed
+        if offset == self.breaks_at:
+            raise self.error
+        super().read_into(offset, buffer)
+
+
+def add_and_close(store, source, spans):
+    with store.writer() as writer:
+        try:
+            writer.add(source, spans)
+        finally:
+            source.is_closed = True
+
+
+@pytest.mark.parametrize("broken", [0, 3, 9])
+@pytest.mark.parametrize("count", [1, 10])
+def test_an_error_of_the_source_surfaces_as_it_is(broken, count, tmp_path):
+    chunks = [os.urandom(LARGE) for _ in range(count)]
+    broken = min(broken, count - 1)
+    source, spans = cut(chunks)
+    source = BreakingSource(source.data, spans[broken].offset)
+    store = ChunkStore(LocalStorage(tmp_path), threads=2)
+    with pytest.raises(OSError, match="source broke") as caught:
+        add_and_close(store, source, spans)
+    assert caught.value is source.error
+    assert not source.used_late
+    assert len(source.reads) <= broken + 4
+    assert not (tmp_path / "packs").exists() or os.listdir(tmp_path / "packs") == []
+    ids, _ = add_chunks(store, chunks)
+    assert read_back(store, ids, chunks) == chunks
+
+
+def test_a_session_that_failed_takes_nothing_more():
+    storage = MemoryStorage()
+    store = ChunkStore(storage, threads=2)
+    writer = store.writer()
+    with pytest.raises(OSError, match="broke"):
+        writer.add(BreakingSource(b"abc", 0), [ChunkSpan(0, 3, None)])
+    with pytest.raises(StorageError, match="failed before"):
+        writer.add(BytesSource(b"abc"), [ChunkSpan(0, 3, None)])
+    with pytest.raises(StorageError, match="failed before"):
+        writer.close()
+    writer.close()
+    assert objects(storage) == {}
+    with store.writer() as writer:
+        pass
+    with pytest.raises(StorageError):
+        writer.add(BytesSource(b"abc"), [ChunkSpan(0, 3, None)])
+
+
+def test_an_error_in_the_block_forgets_what_was_added(tmp_path):
+    store = ChunkStore(LocalStorage(tmp_path), threads=2)
+    with contextlib.suppress(KeyError), store.writer() as writer:
+        writer.add(*cut([b"abc", os.urandom(LARGE)]))
+        raise KeyError
+    assert os.listdir(tmp_path / "packs") == []
+    assert store.find(hash_chunk(b"abc")) is None
+
+
+def test_an_error_in_progress_ends_the_session():
+    def progress(size_bytes):
+        raise KeyboardInterrupt
+
+    storage = MemoryStorage()
+    with pytest.raises(KeyboardInterrupt), ChunkStore(storage, threads=2).writer() as writer:
+        writer.add(*cut([os.urandom(LARGE) for _ in range(5)]), progress)
+    assert objects(storage) == {}
+
+
+@pytest.mark.parametrize("target", [2**30, LARGE])
+def test_a_failing_storage_leaves_a_usable_store(target):
+    chunks = [weights(LARGE, 1), os.urandom(LARGE), *(bytes([i]) * 20 for i in range(20))]
+
+    def run(storage):
+        store = ChunkStore(storage, threads=2, target_pack_bytes=target)
+        return store, add_chunks(store, chunks, BF16)
+
+    healthy = WatchedStorage(MemoryStorage())
+    run(healthy)
+    assert healthy.pending == 0
+    for step in range(1, healthy.steps + 1):
+        storage = WatchedStorage(MemoryStorage(), fail_at=step)
+        store = ChunkStore(storage, threads=2, target_pack_bytes=target)
+        with pytest.raises(StorageError, match="no space left"):
+            add_chunks(store, chunks, BF16)
+        assert storage.pending == 0
+        for problem in store.check(data=True):
+            assert problem.kind == "missing-index"
+        if target == 2**30:
+            published = [key for key in objects(storage) if key.endswith(".pack")]
+            assert len(published) == (step > healthy.steps - 3)
+        ids, counts = add_chunks(store, chunks, BF16)
+        assert read_back(store, ids, chunks) == chunks
+        assert counts.chunks == 22
+        fresh = ChunkStore(storage, threads=1)
+        assert read_back(fresh, ids, chunks) == chunks
+
+
+def test_chunks_of_other_sessions_are_seen():
+    storage = MemoryStorage()
+    first, second = ChunkStore(storage), ChunkStore(storage)
+    assert first.find(hash_chunk(b"abc")) is None
+    add_chunks(second, [b"abc"])
+    assert first.find(hash_chunk(b"abc")) is None
+    _, counts = add_chunks(first, [b"abc"])
+    assert counts.new_chunks == 0

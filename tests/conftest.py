@@ -1,0 +1,13 @@
+"""Hypothesis profiles: dev by default, ci and nightly by HYPOTHESIS_PROFILE."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+_QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("dev", max_examples=40, deadline=None, suppress_health_check=_QUIET)
+settings.register_profile("ci", max_examples=80, deadline=None, suppress_health_check=_QUIET)
+settings.register_profile("nightly", max_examples=2000, deadline=None, suppress_health_check=_QUIET)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))

@@ -1,0 +1,204 @@
+"""What every storage promises; subclass it and give a ``storage`` fixture."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from mvc.errors import CorruptionError, StorageError, UsageError
+from mvc.storage.protocol import ObjectInfo
+
+BAD_KEYS = [
+    "",
+    "/",
+    "/etc/passwd",
+    "..",
+    "../x",
+    "packs/../../x",
+    "packs/./x",
+    "packs//x",
+    "packs/",
+    ".hidden",
+    "packs/.hidden",
+    "a\\b",
+    "a b",
+    "a\0b",
+    "a\n",
+    "ä",
+    "x" * 513,
+]
+
+
+def put(storage, key, *parts):
+    with storage.create("packs/") as pending:
+        pending.write(parts)
+        pending.publish(key)
+
+
+class StorageContract:
+    def test_published_bytes_come_back(self, storage):
+        with storage.create("packs/") as pending:
+            pending.write([b"one", memoryview(b"two")])
+            pending.write([bytearray(b""), b"three"])
+            pending.write([])
+            assert pending.size_bytes == 11
+            pending.publish("packs/a.pack")
+        assert storage.read("packs/a.pack") == b"onetwothree"
+        assert storage.find_size("packs/a.pack") == 11
+
+    def test_buffers_may_be_reused_after_write(self, storage):
+        buffer = bytearray(b"first")
+        with storage.create() as pending:
+            pending.write([buffer])
+            buffer[:] = b"other"
+            pending.publish("x")
+        assert storage.read("x") == b"first"
+
+    def test_many_buffers_in_one_write(self, storage):
+        parts = [bytes([i % 251]) * (i % 7) for i in range(3000)]
+        put(storage, "packs/many", *parts)
+        assert storage.read("packs/many") == b"".join(parts)
+
+    def test_nothing_is_visible_before_publish(self, storage):
+        with storage.create("packs/") as pending:
+            pending.write([b"secret"])
+            assert list(storage.list("")) == []
+            assert storage.find_size("packs/a") is None
+        assert list(storage.list("")) == []
+        assert list(storage.list("packs/")) == []
+
+    def test_the_prefix_is_only_a_hint(self, storage):
+        with storage.create("elsewhere/") as pending:
+            pending.write([b"x"])
+            pending.publish("packs/a")
+        with storage.create() as pending:
+            pending.write([b"y"])
+            pending.publish("deep/er/b")
+        assert list(storage.list("")) == [ObjectInfo("deep/er/b", 1), ObjectInfo("packs/a", 1)]
+
+    def test_an_empty_object_exists(self, storage):
+        put(storage, "packs/empty")
+        assert storage.find_size("packs/empty") == 0
+        assert storage.read("packs/empty") == b""
+        storage.read_into("packs/empty", 0, memoryview(bytearray()))
+
+    def test_an_existing_object_of_that_length_stays(self, storage):
+        put(storage, "packs/a", b"first")
+        put(storage, "packs/a", b"other")
+        assert storage.read("packs/a") == b"first"
+
+    def test_an_existing_object_of_another_length_is_replaced(self, storage):
+        put(storage, "packs/a", b"torn")
+        buffer = bytearray(4)
+        storage.read_into("packs/a", 0, memoryview(buffer))
+        put(storage, "packs/a", b"the whole")
+        buffer = bytearray(9)
+        storage.read_into("packs/a", 0, memoryview(buffer))
+        assert buffer == b"the whole" == storage.read("packs/a")
+
+    def test_read_into_reads_exactly_the_range(self, storage):
+        put(storage, "packs/a", bytes(range(100)))
+        buffer = bytearray(12)
+        storage.read_into("packs/a", 30, memoryview(buffer)[1:11])
+        assert buffer == b"\0" + bytes(range(30, 40)) + b"\0"
+
+    @pytest.mark.parametrize(("offset", "size"), [(0, 11), (9, 2), (10, 1), (500, 1)])
+    def test_a_read_past_the_end_is_corruption(self, storage, offset, size):
+        put(storage, "packs/a", bytes(10))
+        with pytest.raises(CorruptionError, match="packs/a ends"):
+            storage.read_into("packs/a", offset, memoryview(bytearray(size)))
+
+    def test_what_is_not_there(self, storage):
+        put(storage, "packs/a", b"x")
+        for key in ("packs/b", "nowhere/b", "packs", "packs/a/b"):
+            assert storage.find_size(key) is None
+            with pytest.raises(FileNotFoundError):
+                storage.read(key)
+            with pytest.raises(FileNotFoundError):
+                storage.read_into(key, 0, memoryview(bytearray(1)))
+            storage.delete(key)
+        assert list(storage.list("nowhere/")) == []
+        assert storage.read("packs/a") == b"x"
+
+    def test_delete(self, storage):
+        put(storage, "packs/a", b"x")
+        storage.read_into("packs/a", 0, memoryview(bytearray(1)))
+        storage.delete("packs/a")
+        assert storage.find_size("packs/a") is None
+        with pytest.raises(FileNotFoundError):
+            storage.read_into("packs/a", 0, memoryview(bytearray(1)))
+        storage.delete("packs/a")
+
+    def test_list_is_sorted_and_below_the_prefix(self, storage):
+        for key in ("packs/b", "packs/a", "packs2/x", "other", "packs/sub/c"):
+            put(storage, key, key.encode())
+        assert [info.key for info in storage.list("packs/")] == [
+            "packs/a",
+            "packs/b",
+            "packs/sub/c",
+        ]
+        assert len(list(storage.list(""))) == 5
+
+    @pytest.mark.parametrize("key", BAD_KEYS)
+    def test_bad_keys_are_refused_everywhere(self, storage, key):
+        for call in (storage.read, storage.find_size, storage.delete):
+            with pytest.raises(UsageError):
+                call(key)
+        with pytest.raises(UsageError):
+            storage.read_into(key, 0, memoryview(bytearray(1)))
+        with storage.create() as pending, pytest.raises(UsageError):
+            pending.publish(key)
+        if key not in {"", "packs/"}:
+            with pytest.raises(UsageError):
+                list(storage.list(key))
+            with pytest.raises(UsageError):
+                storage.create(key)
+        assert list(storage.list("")) == []
+
+    def test_a_published_or_aborted_writer_refuses_more(self, storage):
+        published = storage.create()
+        published.write([b"x"])
+        published.publish("packs/a")
+        published.abort()
+        aborted = storage.create()
+        aborted.abort()
+        aborted.abort()
+        twin = storage.create()
+        twin.write([b"y"])
+        twin.publish("packs/a")
+        for pending in (published, aborted, twin):
+            with pytest.raises(StorageError):
+                pending.write([b"z"])
+            with pytest.raises(StorageError):
+                pending.publish("packs/b")
+        assert [info.key for info in storage.list("")] == ["packs/a"]
+
+    def test_publish_from_another_thread(self, storage):
+        pending = storage.create()
+        pending.write([b"x"])
+        thread = threading.Thread(target=pending.publish, args=("packs/a",))
+        thread.start()
+        thread.join()
+        assert storage.read("packs/a") == b"x"
+
+    def test_many_threads_read_many_objects(self, storage):
+        contents = {f"packs/{i}": bytes([i]) * 1000 for i in range(100)}
+        for key, data in contents.items():
+            put(storage, key, data)
+        failures = []
+
+        def read_all(step):
+            for i in range(300):
+                key = f"packs/{i * step % 100}"
+                buffer = bytearray(10)
+                storage.read_into(key, i * 3, memoryview(buffer))
+                if buffer != contents[key][:10]:
+                    failures.append(key)
+
+        threads = [threading.Thread(target=read_all, args=(step,)) for step in (1, 3, 7, 11)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
