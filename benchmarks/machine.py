@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
 import platform
 import subprocess
@@ -22,7 +22,7 @@ def describe_machine(folder: Path) -> dict[str, object]:
         "file_system": _file_system(folder),
         "python": platform.python_version(),
         "load_before": [round(load, 2) for load in os.getloadavg()],
-        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "date": dt.datetime.now(tz=dt.UTC).date().isoformat(),
     }
 
 

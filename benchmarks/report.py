@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     Rows = list[list[str]]
 
 MIB = 2**20
+ABSENT = "not installed"
 _RIVALS = ("dvc", "git-lfs", "oxen")
 _SAVE = "safetensors save_file + fsync"
 
@@ -55,26 +56,26 @@ def _list_targets(results: Results) -> Iterator[Target]:
         f"add + commit, whole process, against {fastest or 'the fastest of ' + ', '.join(_RIVALS)}",
         0.5,
         _ratio(record, "mvc", fastest, "durable_seconds"),
-        "×",
+        "times",
     )
     medians = results.get("inprocess", {})
     yield Target(
         f"add + commit in process, against {_SAVE}",
         1.2,
         medians["mvc add + commit"]["seconds"] / medians[_SAVE]["seconds"] if medians else None,
-        "×",
+        "times",
     )
     yield Target(
         "checkout, whole process, against git-lfs",
         1.0,
         _ratio(restore, "mvc", "git-lfs", "durable_seconds"),
-        "×",
+        "times",
     )
     yield Target(
         "checkout, whole process, against cp + sync",
         1.5,
         _ratio(restore, "mvc", "cp + sync", "durable_seconds"),
-        "×",
+        "times",
     )
     ratios = results.get("ratio", {})
     yield Target("bf16, stored of raw", 0.672, ratios.get("bf16"))
@@ -92,7 +93,7 @@ def _list_targets(results: Results) -> Iterator[Target]:
     names = results.get("diff", {}).get("seconds", {}).get("diff --name-only a b")
     yield Target("diff --name-only, 40,000 tensors", 1.5, names, "s")
     yield Target(
-        "mvc --help against import typer", 2.5, results.get("startup", {}).get("ratio"), "×"
+        "mvc --help against import typer", 2.5, results.get("startup", {}).get("ratio"), "times"
     )
 
 
@@ -124,9 +125,8 @@ def _sweep_tables(results: Results) -> Iterator[Table]:
         for name, cost in sorted(sweep[key].items(), key=lambda item: item[1]["durable_seconds"]):
             rounds = " ".join(f"{one['durable_seconds']:.2f}" for one in cost["rounds"])
             rows.append([name, *_cost_cells(cost), rounds])
-        for name, version in results["versions"].items():
-            if version == "not installed":
-                rows.append([name, version, "", "", "", ""])
+        missing = [name for name, version in results["versions"].items() if version == ABSENT]
+        rows += [[name, ABSENT, "", "", "", ""] for name in missing]
         yield Table(title, rows)
     yield Table("bytes stored, MiB", list(_stored_rows(sweep)))
     rows = [["tool", *list(sweep["raw_bytes"])[1:]]]
@@ -203,7 +203,7 @@ def target_table(results: Results) -> Table:
     """Return the targets as a table."""
     rows = [["target", "at most", "measured", ""]]
     for target in list_targets(results):
-        measured = "–" if target.measured is None else _figure(target.measured, target.unit)
+        measured = "-" if target.measured is None else _figure(target.measured, target.unit)
         rows.append([target.name, _figure(target.limit, target.unit), measured, target.verdict])
     return Table("targets", rows)
 
@@ -217,11 +217,13 @@ def describe(results: Results) -> list[str]:
     """Return lines on where, with what and on which data."""
     machine, packages = results["machine"], results["packages"]
     peers = ", ".join(f"{name}: {text}" for name, text in results.get("versions", {}).items())
+    used = ", ".join(f"{name} {version}" for name, version in packages.items())
+    place = (
+        f"{machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']}, {machine['file_system']}"
+    )
     return [
-        f"machine: {machine['processor']}, {machine['cores']} cores (shared), "
-        f"{machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']}, {machine['file_system']}",
-        f"date {machine['date']}, commit {results['commit']}, Python {machine['python']}, "
-        + ", ".join(f"{name} {version}" for name, version in packages.items()),
+        f"machine: {machine['processor']}, {machine['cores']} cores, {place}",
+        f"date {machine['date']}, commit {results['commit']}, Python {machine['python']}, {used}",
         f"peers: {peers or 'none'}",
         f"donor of the weights: {results.get('donor', 'none')}",
         f"load before and after: {machine['load_before']}, {results.get('load_after')}",
@@ -230,10 +232,9 @@ def describe(results: Results) -> list[str]:
 
 def as_text(results: Results) -> str:
     """Return everything as text for a terminal."""
-    parts = ["\n".join(describe(results))]
-    for table in [*list_tables(results), target_table(results)]:
-        parts.append("\n".join([table.title, *_aligned(table.rows)]))
-    return "\n\n".join(parts)
+    tables = [*list_tables(results), target_table(results)]
+    parts = ["\n".join([table.title, *_aligned(table.rows)]) for table in tables]
+    return "\n\n".join(["\n".join(describe(results)), *parts])
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -11,7 +11,6 @@ import filecmp
 import shutil
 import subprocess
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.children import Cost, middle
@@ -19,6 +18,7 @@ from benchmarks.peers import MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from benchmarks.children import Runner
     from benchmarks.peers import Peer

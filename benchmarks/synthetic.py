@@ -11,19 +11,20 @@ A process of its own, because it turns fsync off: the histories are made once an
 from __future__ import annotations
 
 import os
-import random
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mvc.formats.layout import single_tensor
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES, Manifest, StoredSegment, encode_manifest
-from mvc.history.git import History
 from mvc.history.values import MODE_FILE, Identity, TreeEntry
 from mvc.ids import ChunkId
 from mvc.operations import context as contexts
 
 if TYPE_CHECKING:
+    from mvc.history.git import History
     from mvc.ids import GitId
 
 _WHO = Identity("Bench", "bench@localhost")
@@ -31,12 +32,12 @@ _START_S = 1_700_000_000
 _HEADER_BYTES = 4096
 
 
-def make_chunks(rng: random.Random, counts: list[int]) -> list[tuple[ChunkId, ...]]:
+def make_chunks(rng: np.random.Generator, counts: list[int]) -> list[tuple[ChunkId, ...]]:
     """Return random chunk ids, so many for each tensor."""
-    return [tuple(ChunkId(rng.randbytes(32)) for _ in range(count)) for count in counts]
+    return [tuple(ChunkId(rng.bytes(32)) for _ in range(count)) for count in counts]
 
 
-def make_manifest(chunks: list[tuple[ChunkId, ...]], rng: random.Random) -> bytes:
+def make_manifest(chunks: list[tuple[ChunkId, ...]], rng: np.random.Generator) -> bytes:
     """Return the manifest of a safetensors file whose tensors have these chunks."""
     at, segments = _HEADER_BYTES, []
     for number, ids in enumerate(chunks):
@@ -45,7 +46,7 @@ def make_manifest(chunks: list[tuple[ChunkId, ...]], rng: random.Random) -> byte
         segment = single_tensor(name, "BF16", (elements // 1024, 1024), at)
         segments.append(StoredSegment(segment, ids))
         at = segment.end
-    gaps = (ChunkId(rng.randbytes(32)),)
+    gaps = (ChunkId(rng.bytes(32)),)
     return encode_manifest(Manifest("safetensors", at, DEFAULT_CHUNK_BYTES, gaps, tuple(segments)))
 
 
@@ -66,26 +67,28 @@ def commit(history: History, manifest: bytes, message: str, parent: GitId | None
 
 def make_wide(history: History, tensors: int) -> None:
     """Three versions of a file with very many tensors, as branches a, b and c."""
-    rng = random.Random(1)
+    rng = np.random.default_rng(1)
     counts = [7 + number % 2 for number in range(tensors)]
     first = make_chunks(rng, counts)
     other = make_chunks(rng, counts)
     some = [other[n] if n % 10 == 0 else first[n] for n in range(tensors)]
     parent: GitId | None = None
     for name, chunks in (("a", first), ("b", some), ("c", other)):
-        parent = commit(history, make_manifest(chunks, random.Random(2)), name, parent, 0)
+        parent = commit(history, make_manifest(chunks, np.random.default_rng(2)), name, parent, 0)
         history.update_ref(f"refs/heads/{name}", parent, expected=None, message="made", who=_WHO)
 
 
 def make_long(history: History, commits: int) -> None:
     """A training run: one commit after the other on main."""
-    rng = random.Random(1)
+    rng = np.random.default_rng(1)
     chunks = make_chunks(rng, [2] * 129)
     parent: GitId | None = None
     for number in range(commits):
         chunks[number % len(chunks)] = make_chunks(rng, [2])[0]
         message = f"step {number}\n\nStep: {number}\nMetric: loss={3 - number / commits:.4f}\n"
-        parent = commit(history, make_manifest(chunks, random.Random(2)), message, parent, number)
+        parent = commit(
+            history, make_manifest(chunks, np.random.default_rng(2)), message, parent, number
+        )
     assert parent is not None
     history.update_ref("refs/heads/main", parent, expected=None, message="made", who=_WHO)
 

@@ -85,11 +85,12 @@ class Walk:
 
     def _take_scalar(self, value: object, live: object) -> object:
         if isinstance(live, (Mapping, list, tuple)) or _is_array(live):
-            raise ConflictError(
-                f"{format_path(self.steps)} is a {type(live).__name__}, the stored value is "
-                f"a {type(value).__name__}"
-            )
+            raise self._conflict(live, type(value).__name__)
         return value
+
+    def _conflict(self, live: object, stored: str) -> ConflictError:
+        what = f"{format_path(self.steps)} is of type {type(live).__name__}"
+        return ConflictError(f"{what}, the stored value of type {stored}")
 
     def _decode_items(self, nodes: Sequence[JsonValue], live: object) -> list[object]:
         lives = _check_sequence(live, len(nodes), self.steps)
@@ -184,8 +185,10 @@ class Walk:
             self.table.add_blob(node)
             return None
         if isinstance(live, (Mapping, list, tuple)):
-            self._take_scalar(None, live)
+            raise self._conflict(live, node["$"])
         self.table.add(node, live, self.steps)
+        if self.table.get(node) is not live and _is_array(live):
+            raise self._conflict(live, node["$"])
         return None
 
     def decode_sparse(self, node: Node, live: object) -> object:
@@ -243,7 +246,7 @@ def _is_array(live: object) -> bool:
 def _check_mapping(live: object, keys: list[object], steps: list[object]) -> None:
     if not isinstance(live, Mapping):
         raise ConflictError(
-            f"{format_path(steps)} is a {type(live).__name__}, the stored value is a mapping"
+            f"{format_path(steps)} is of type {type(live).__name__}, the stored value a mapping"
         )
     stored = set(keys)
     missing = [key for key in live if key not in stored]
@@ -259,7 +262,7 @@ def _check_sequence(live: object, count: int, steps: list[object]) -> Callable[[
         return lambda _: ABSENT
     if not isinstance(live, (list, tuple, deque)):
         raise ConflictError(
-            f"{format_path(steps)} is a {type(live).__name__}, the stored value is a sequence"
+            f"{format_path(steps)} is of type {type(live).__name__}, the stored value a sequence"
         )
     if len(live) > count:
         raise ConflictError(f"{format_path(steps)} has {len(live)} items, the stored value {count}")

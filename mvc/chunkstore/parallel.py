@@ -81,6 +81,9 @@ def _collect(
         if result is None:
             threads -= 1
         elif isinstance(result, BaseException):
-            raise result
+            try:
+                raise result
+            finally:
+                del result  # else the error and its traceback keep each other
         elif progress is not None:
             progress(result)

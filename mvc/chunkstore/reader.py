@@ -138,22 +138,38 @@ class ChunkReader:
             StorageError: the machine failed.
         """
         failure: MvcError | None = None
+        error: MvcError | None = None
         for _ in range(2):
             for location in self._catalog.find_all(chunk_id):
-                try:
-                    self._read_copy(chunk_id, location, plain, slot)
+                error = self._try_copy(chunk_id, location, plain, slot, context)
+                if error is None:
                     return
-                except FileNotFoundError:
-                    error: MvcError = corruption(chunk_id, location, context, "the pack is missing")
-                except FormatError as reason:
-                    error = corruption(chunk_id, location, context, reason.message)
-                    error.__cause__ = reason
-                except StorageError as refusal:
-                    error = refusal
                 failure = failure or error
             if not self._catalog.refresh():
                 break
-        raise failure or corruption(chunk_id, None, context, "it is in no pack")
+        try:
+            raise failure or corruption(chunk_id, None, context, "it is in no pack")
+        finally:
+            del failure, error  # else error, traceback and frame keep each other and the buffers
+
+    def _try_copy(
+        self,
+        chunk_id: ChunkId,
+        location: ChunkLocation,
+        plain: memoryview,
+        slot: ReadSlot,
+        context: str,
+    ) -> MvcError | None:
+        """Read one copy; return what went wrong, if anything."""
+        try:
+            self._read_copy(chunk_id, location, plain, slot)
+        except FileNotFoundError:
+            return corruption(chunk_id, location, context, "the pack is missing")
+        except FormatError as error:
+            return corruption(chunk_id, location, context, error.message)
+        except StorageError as error:
+            return error
+        return None
 
     def read_group(self, group: ReadGroup, sink: Sink, slot: ReadSlot) -> int:
         """Hand every chunk of a group to the sink for all who want it; return the plain bytes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from mvc.chunkstore.catalog import PackCatalog, index_key, pack_key, scan_stored_pack
+from mvc.chunkstore.catalog import PACKS, PackCatalog, index_key, pack_key, scan_stored_pack
 from mvc.chunkstore.check import check_store
 from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.reader import ChunkReader, ReadSlot, plan_reads
@@ -176,11 +176,12 @@ class ChunkStore:
         if size_bytes is None:
             raise CorruptionError(f"pack {pack} is missing")
         records = scan_stored_pack(self._storage, pack, size_bytes)
-        data = encode_pack_index(index_records(pack, size_bytes, records))
+        index = index_records(pack, size_bytes, records)
         self._storage.delete(index_key(pack))  # a damaged one of the same length would stay
-        with self._storage.create("packs/") as file:
-            file.write([data])
+        with self._storage.create(PACKS) as file:
+            file.write([encode_pack_index(index)])
             file.publish(index_key(pack))
+        self._catalog.add(index)
 
 
 def _count_cores() -> int:

@@ -16,3 +16,12 @@ Tensors = Annotated[
     str | None,
     typer.Option("--tensors", metavar="GLOB", help="Only tensors whose name fits this wildcard."),
 ]
+Stat = Annotated[bool, typer.Option("--stat", help="One line per file.")]
+NameOnly = Annotated[bool, typer.Option("--name-only", help="Paths only.")]
+NameStatus = Annotated[
+    bool, typer.Option("--name-status", help="Paths with a letter: A, D, M or R.")
+]
+All = Annotated[
+    bool,
+    typer.Option("--all", help="Every tensor, also of new and removed files and of long lists."),
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.hub import find_shards
+from mvc.checkpoints.hub import MAX_INDEX_BYTES, find_shards
 from mvc.checkpoints.source import FileSource, read_bytes
 from mvc.chunkstore.store import WriteCounts
 from mvc.errors import ConflictError, FormatError, NotFoundError, UsageError
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from mvc.operations.context import Context
 
 HUB_INDEX_SUFFIX = ".index.json"
-_HUB_INDEX_MAX_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +152,7 @@ def _shards_of(context: Context, patterns: Sequence[str]) -> list[str]:
         stat = find_stat(context.worktree / pattern)
         if not pattern.endswith(HUB_INDEX_SUFFIX) or stat is None or not stat.is_regular:
             continue
-        if stat.size_bytes > _HUB_INDEX_MAX_BYTES:
+        if stat.size_bytes > MAX_INDEX_BYTES:
             continue
         folder = pattern.rpartition("/")[0]
         try:

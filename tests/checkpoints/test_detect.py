@@ -4,11 +4,11 @@ import zipfile
 import numpy as np
 import pytest
 import safetensors.numpy
-from support.parsed import parse, torch_archive
 
 from mvc.checkpoints.detect import is_checkpoint_name, read_layout
 from mvc.checkpoints.source import FileSource, MemorySource
 from mvc.errors import ConflictError
+from support.parsed import parse, torch_archive
 
 
 def npz() -> bytes:
@@ -127,7 +127,9 @@ def test_a_safetensors_header_that_begins_like_a_zip_file():
 
 
 def test_warnings_stay_short_whatever_they_quote():
-    header = b'{"' + b"x" * 3000 + b'":{"dtype":"' + b"y" * 3000 + b'","shape":[],"data_offsets":[0,0]}}'
+    header = (
+        b'{"' + b"x" * 3000 + b'":{"dtype":"' + b"y" * 3000 + b'","shape":[],"data_offsets":[0,0]}}'
+    )
     data = len(header).to_bytes(8, "little") + header
     assert len(parse(data, "a.safetensors").warning) <= 300
 

@@ -2,12 +2,12 @@ import struct
 
 import numpy as np
 import pytest
-from support.parsed import named_views, parse
 
 from mvc.checkpoints.gguf import GGML_DTYPES, parse_gguf
 from mvc.checkpoints.source import MemorySource
 from mvc.dtypes import get_dtype
 from mvc.errors import FormatError
+from support.parsed import named_views, parse
 
 gguf = pytest.importorskip("gguf")
 
@@ -158,7 +158,9 @@ MALFORMED = {
     "name length": build([], [struct.pack("<Q", 2**63)], bytes(64)),
     "alignment 0": build([pair(b"general.alignment", 4, bytes(4))], [ONE], bytes(16)),
     "alignment 3": build([pair(b"general.alignment", 4, struct.pack("<I", 3))], [ONE], bytes(16)),
-    "alignment type": build([pair(b"general.alignment", 5, struct.pack("<i", 8))], [ONE], bytes(16)),
+    "alignment type": build(
+        [pair(b"general.alignment", 5, struct.pack("<i", 8))], [ONE], bytes(16)
+    ),
     "value type": build([pair(b"k", 13, b"")], [], bytes(64)),
     "string length": build([pair(b"k", 8, struct.pack("<Q", 2**64 - 1))], [], bytes(64)),
     "array length": build([pair(b"k", 9, struct.pack("<IQ", 4, 2**62))], [], bytes(64)),

@@ -1,5 +1,7 @@
 """Files made to harm: every parser answers with a checked layout, and nothing ever runs."""
 
+import codecs
+import contextlib
 import io
 import os
 import pickle
@@ -14,11 +16,11 @@ import pytest
 import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
-from support.parsed import named_views, parse, torch_archive
 
-from mvc.checkpoints import torch_names, torch_zip, unpickler, zip_directory
+from mvc.checkpoints import torch_names, torch_zip, zip_directory
 from mvc.checkpoints.source import MemorySource
 from mvc.errors import FormatError
+from support.parsed import named_views, parse, torch_archive
 
 WEIGHTS = struct.pack("<4f", 1, 2, 3, 4)
 
@@ -85,10 +87,8 @@ PAYLOADS = list(payloads(""))
 @pytest.mark.parametrize("name", ["os.system", "os.system 0", "exec", "getattr chain", "inst", "obj", "stack global", "map"])  # fmt: skip
 def test_the_payloads_are_real(name, tmp_path):
     marker = tmp_path / "marker"
-    try:
+    with contextlib.suppress(Exception):  # some die after the harm is done
         pickle.loads(payloads(marker)[name])
-    except Exception:  # noqa: BLE001  some die after the harm is done
-        pass
     assert marker.exists()
 
 
@@ -96,10 +96,17 @@ def test_the_payloads_are_real(name, tmp_path):
 def test_nothing_in_a_pickle_ever_runs(name, tmp_path):
     marker = tmp_path / "marker"
     payload = payloads(marker)[name]
-    b"".decode("cp437"), b"".decode("raw-unicode-escape")  # codecs that the parsers themselves use
+    codecs.lookup("cp437"), codecs.lookup("raw-unicode-escape")  # what the parsers themselves use
     before = set(sys.modules)
     # Alone, and beside a real tensor in a dictionary that must still be found.
-    beside = b"}(" + text("evil") + payload.removeprefix(b"\x80\x02")[:-1] + text("w") + tensor_pickle() + b"u."
+    beside = (
+        b"}("
+        + text("evil")
+        + payload.removeprefix(b"\x80\x02")[:-1]
+        + text("w")
+        + tensor_pickle()
+        + b"u."
+    )
     for pickled in (payload, b"\x80\x02" + beside):
         data = torch_archive(pickled, {"0": WEIGHTS})
         layout = parse(data, "model.pt")
@@ -161,7 +168,12 @@ def test_odd_pickles_stay_inert(pickled):
         text("storage") + b"ctorch\nFloatStorage\n" + text("../data.pkl") + b"NK\x04",
         text("storage") + b"ctorch\nFloatStorage\nK\x00NK\x04",
         text("storage") + b"ctorch\nFloatStorage\n" + text("0") + b"NJ\xff\xff\xff\xff",
-        text("storage") + b"ctorch\nFloatStorage\n" + text("0") + b"N\x8a\x0a" + b"\xff" * 9 + b"\x7f",
+        text("storage")
+        + b"ctorch\nFloatStorage\n"
+        + text("0")
+        + b"N\x8a\x0a"
+        + b"\xff" * 9
+        + b"\x7f",
         text("storage") + b"ctorch\nFloatStorage\n" + text("0") + b"NN",
         text("storage") + b"ctorch\nFloatStorage\n" + text("0") + b"NK\x05",
         text("storage"),
@@ -248,12 +260,6 @@ def test_long_pickles_are_not_even_read(monkeypatch):
     assert "the limit is 10" in layout.warning
 
 
-@pytest.mark.slow
-def test_the_longest_pickle_ends():
-    data = torch_archive(b"]" * (unpickler.MAX_OPCODES + 1))
-    assert "opcodes" in parse(data, "x.pt").warning
-
-
 # ---------------------------------------------------------------- zip archives
 
 
@@ -302,13 +308,17 @@ def test_entries_that_overlap_are_refused():
 
 def test_an_entry_inside_another_is_refused():
     inner = stored(("archive/data/0", WEIGHTS))
-    outer = stored(("archive/data.pkl", tensor_pickle() + b"."), ("archive/filler", inner + bytes(32)))
+    outer = stored(
+        ("archive/data.pkl", tensor_pickle() + b"."), ("archive/filler", inner + bytes(32))
+    )
     # A third central header that points at the local header inside the filler.
     start = struct.unpack_from("<I", outer, len(outer) - 6)[0]
     directory = outer[start : len(outer) - 22]
     where = outer.index(inner)
     extra = patched(inner[inner.index(b"PK\x01\x02") : -22], 42, struct.pack("<I", where))
-    end = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, 3, 3, len(directory) + len(extra), start, 0)
+    end = struct.pack(
+        "<4sHHHHIIH", b"PK\x05\x06", 0, 0, 3, 3, len(directory) + len(extra), start, 0
+    )
     refused(outer[:start] + directory + extra + end)
 
 
@@ -559,7 +569,16 @@ def test_every_byte_set_to_extremes_gives_a_checked_layout(name):
 
 
 @given(
-    st.sampled_from([b"", b"PK\x03\x04", b"GGUF\x03\0\0\0", b"\x93NUMPY\x01\0", b"\x80\x02", b"\x10" + bytes(7) + b"{"]),
+    st.sampled_from(
+        [
+            b"",
+            b"PK\x03\x04",
+            b"GGUF\x03\0\0\0",
+            b"\x93NUMPY\x01\0",
+            b"\x80\x02",
+            b"\x10" + bytes(7) + b"{",
+        ]
+    ),
     st.binary(max_size=300),
     st.sampled_from([*SAMPLES, "x.bin", "x.ckpt", "x"]),
 )

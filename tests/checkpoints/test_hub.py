@@ -1,3 +1,4 @@
+import contextlib
 import json
 
 import pytest
@@ -11,7 +12,11 @@ from mvc.errors import FormatError
 def test_shards_are_named_once_and_sorted():
     index = {
         "metadata": {"total_size": 123},
-        "weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"},
+        "weight_map": {
+            "a": "model-2.safetensors",
+            "b": "model-1.safetensors",
+            "c": "model-2.safetensors",
+        },
     }
     assert find_shards(json.dumps(index).encode()) == ("model-1.safetensors", "model-2.safetensors")
     assert find_shards(b'{"weight_map": {}}') == ()
@@ -43,7 +48,5 @@ def test_what_is_no_index_is_refused(index):
 
 @given(st.binary(max_size=100))
 def test_any_bytes_are_an_index_or_refused(data):
-    try:
+    with contextlib.suppress(FormatError):
         find_shards(data)
-    except FormatError:
-        pass

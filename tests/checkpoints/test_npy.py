@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.parsed import named_views, parse
 
 from mvc.dtypes import get_dtype, numpy_dtype
+from support.parsed import named_views, parse
 
 DTYPES = ["?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16"]
 
@@ -39,7 +39,9 @@ def as_array(view) -> np.ndarray:
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (2, 1, 4), (0, 3), (1, 5), (2, 3, 4)])
 def test_every_dtype_shape_and_order(dtype, order, shape):
-    array = np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype), order=order)
+    array = np.asarray(
+        np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype), order=order
+    )
     data = npy(array)
     layout = parse(data, "x.npy")
     view = named_views(data, layout)["array"]

@@ -46,7 +46,7 @@ def make_array(dtype, shape, layout, data):
     raw = (data * (size // max(1, len(data)) + 1))[:size]
     array = np.frombuffer(bytearray(raw), dtype, math.prod(shape)).reshape(shape).copy()
     if dtype.kind == "b":
-        array = array.view(np.uint8) % 2 == 1
+        array = np.asarray(array.view(np.uint8) % 2 == 1)
     if layout == "F":
         return np.asfortranarray(array)
     if layout == "reversed" and shape:

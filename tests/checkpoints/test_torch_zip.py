@@ -5,9 +5,9 @@ import zipfile
 
 import numpy as np
 import pytest
-from support.parsed import named_views, parse, torch_archive
 
 from mvc.checkpoints.torch_objects import TORCH_DTYPES
+from support.parsed import named_views, parse, torch_archive
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -39,7 +39,7 @@ def check(obj, expected, **options):
     layout = parse(data, "model.pt")
     assert (layout.format, layout.warning) == ("torch", None)
     views = named_views(data, layout)
-    assert list(sorted(views)) == sorted(expected)
+    assert sorted(views) == sorted(expected)
     for name, tensor in expected.items():
         dtype, shape, content = views[name]
         assert TORCH_DTYPES[str(tensor.dtype).removeprefix("torch.")] == dtype, name
@@ -83,7 +83,11 @@ def test_a_training_checkpoint(protocol):
     for index, moments in optimizer.state_dict()["state"].items():
         for key, value in moments.items():
             expected[f"optimizer.state.{index}.{key}"] = value
-    check(state, expected | {"rng": state["rng"], "args.ema": state["args"].ema}, pickle_protocol=protocol)
+    check(
+        state,
+        expected | {"rng": state["rng"], "args.ema": state["args"].ema},
+        pickle_protocol=protocol,
+    )
 
 
 def test_views_ties_and_strides_share_one_segment():
@@ -318,7 +322,12 @@ def test_shapes_that_reach_outside_their_storage_are_refused():
     pickled, storages = pickled_with({"w": torch.arange(6.0)})
     shape = b"K\x00K\x06\x85"
     assert pickled.count(shape) == 1
-    for wrong in (b"K\x01K\x06\x85", b"K\x00K\x07\x85", b"J\xff\xff\xff\xffK\x06\x85", b"K\x00G" + bytes(8) + b"\x85"):
+    for wrong in (
+        b"K\x01K\x06\x85",
+        b"K\x00K\x07\x85",
+        b"J\xff\xff\xff\xffK\x06\x85",
+        b"K\x00G" + bytes(8) + b"\x85",
+    ):
         layout = parse(torch_archive(pickled.replace(shape, wrong), storages), "x.pt")
         assert layout.format == "opaque", wrong
         assert layout.warning

@@ -1,6 +1,7 @@
 """The pickle machine against the real pickler, on values that hold no object."""
 
 import collections
+import contextlib
 import pickle
 import pickletools
 
@@ -183,23 +184,21 @@ def test_damaged_pickles_are_refused_with_one_error(data):
 
 @given(st.binary(max_size=200))
 def test_any_bytes_either_run_or_are_refused(data):
-    try:
+    with contextlib.suppress(FormatError):
         run(data)
-    except FormatError:
-        pass
 
 
 @given(
     st.lists(
-        st.sampled_from(sorted({*LITERALS, *unpickler._OPERATIONS})).map(lambda code: bytes([code])),
+        st.sampled_from(sorted({*LITERALS, *unpickler._OPERATIONS})).map(
+            lambda code: bytes([code])
+        ),
         max_size=60,
     ).map(b"".join)
 )
 def test_any_opcodes_either_run_or_are_refused(data):
-    try:
+    with contextlib.suppress(FormatError):
         run(b"(NN]}cos\nsystem\n" + data + b".")
-    except FormatError:
-        pass
 
 
 def test_the_number_of_opcodes_is_capped(monkeypatch):

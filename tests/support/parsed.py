@@ -44,7 +44,9 @@ def named_views(data: bytes, layout) -> dict[str, tuple[str, tuple[int, ...], by
     }
 
 
-def torch_archive(pickled: bytes, storages: dict[str, bytes] | None = None, **extra: bytes) -> bytes:
+def torch_archive(
+    pickled: bytes, storages: dict[str, bytes] | None = None, **extra: bytes
+) -> bytes:
     """Return a valid torch zip around a pickle that torch never wrote."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

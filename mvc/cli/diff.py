@@ -1,0 +1,101 @@
+"""diff: which files and tensors differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mvc.cli.diff_text import DiffForm, diff_fields, write_diff
+from mvc.cli.errors import NEGATIVE
+from mvc.cli.group import PathsCommand, paths_behind, usage
+from mvc.cli.options import All, Json, NameOnly, NameStatus, ShowProgress, Stat, Tensors
+from mvc.cli.output import stdout, write_json
+from mvc.cli.progress import byte_progress
+from mvc.cli.session import open_repo, split_range, split_revisions
+from mvc.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mvc.repo import Repo
+
+app = typer.Typer()
+
+
+@app.command(cls=PathsCommand)
+def diff(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[REV [REV] | A..B | A...B] [[--] PATH...]"),
+    ] = None,
+    staged: Annotated[
+        bool,
+        typer.Option("--staged", "--cached", help="Compare the index with HEAD or REV."),
+    ] = False,
+    tensors: Tensors = None,
+    stat: Stat = False,
+    name_only: NameOnly = False,
+    name_status: NameStatus = False,
+    everything: All = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 if there are differences.")
+    ] = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Show which files and tensors changed.
+
+    Without a revision: from the index to the worktree. With one: from it to the worktree. With
+    two, or A..B: from the first to the second; A...B begins at the last commit they have in common.
+
+    Tensors are compared by their identity (dtype, shape, bytes); no tensor data is read, but files
+    of the worktree that changed since they were added are hashed.
+    """
+    form = DiffForm.choose(
+        context, stat=stat, name_only=name_only, name_status=name_status, everything=everything
+    )
+    repo = open_repo()
+    revisions, paths = split_revisions(repo, names or (), paths_behind(context))
+    old, new = _sides(repo, revisions, context)
+    if staged and new is not None:
+        raise usage("--staged compares the index with one revision, not two", context)
+    with byte_progress("hashing", wanted=progress) as bar:
+        files = repo.diff(
+            old,
+            new,
+            staged=staged,
+            paths=paths,
+            tensors=tensors,
+            with_tensors=form.needs_tensors or as_json or tensors is not None,
+            progress=bar,
+        )
+    if as_json:
+        write_json(diff_fields(files))
+    else:
+        write_diff(stdout(), files, form)
+    if exit_code and files:
+        raise typer.Exit(NEGATIVE)
+
+
+def _sides(
+    repo: Repo, revisions: Sequence[str], context: typer.Context
+) -> tuple[str | None, str | None]:
+    """Return the revisions before and after; None stands for the worktree or the index."""
+    if len(revisions) > 2:  # noqa: PLR2004  before and after
+        raise usage(f"{len(revisions)} revisions are too many: diff compares two", context)
+    parts = split_range(revisions[0]) if len(revisions) == 1 else None
+    if parts is None:
+        for revision in revisions:
+            if split_range(revision) is not None:
+                raise usage(f"{revision!r} is a range; name it alone", context)
+        old, new = [*revisions, None, None][:2]
+        return old, new
+    old, dots, new = parts
+    if dots == "..":
+        return old, new
+    base = repo.merge_base(old, new)
+    if base is None:
+        raise NotFoundError(f"{old} and {new} have no commit in common")
+    return base, new

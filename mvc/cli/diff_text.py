@@ -1,0 +1,202 @@
+"""What differs, as text and as JSON: per file, per tensor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.cli.group import check_alone
+from mvc.cli.output import Output, printable
+from mvc.cli.render import columns, count_text, quote_path, shape_text, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import typer
+
+    from mvc.operations.diff import FileDiff, TensorDiff
+
+LETTERS = {"added": "A", "removed": "D", "modified": "M", "renamed": "R"}
+_COLOURS = {"added": "green", "removed": "red", "modified": "yellow", "renamed": "cyan"}
+_WORDS = {
+    "added": "new file", "removed": "deleted", "modified": "modified", "renamed": "renamed",
+}  # fmt: skip
+ROWS_ON_TERMINAL = 40
+"""Tensors shown per file where a person reads along; a pipe and ``--all`` get every one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiffForm:
+    """How differences are shown: ``kind`` is rows, stat, name-only or name-status."""
+
+    kind: str
+    everything: bool
+
+    @classmethod
+    def choose(
+        cls,
+        context: typer.Context,
+        *,
+        stat: bool,
+        name_only: bool,
+        name_status: bool,
+        everything: bool,
+    ) -> DiffForm:
+        """Return the form that the options ask for.
+
+        Raises:
+            UsageError: they ask for several.
+        """
+        chosen = {"stat": stat, "name-only": name_only, "name-status": name_status}
+        check_alone(context, [(f"--{kind}", value) for kind, value in chosen.items()])
+        kind = next((kind for kind, value in chosen.items() if value), "rows")
+        return cls(kind, everything)
+
+    @property
+    def needs_tensors(self) -> bool:
+        """Whether the form tells of more than paths."""
+        return self.kind in ("rows", "stat")
+
+
+def diff_fields(files: Sequence[FileDiff]) -> dict[str, object]:
+    """Return what ``diff --json`` prints."""
+    return {"files": [_file_fields(file) for file in files]}
+
+
+def _file_fields(file: FileDiff) -> dict[str, object]:
+    return {
+        "path": file.path,
+        "status": file.status,
+        **({} if file.old_path is None else {"old_path": file.old_path}),
+        "format": file.format,
+        "size_bytes": file.size_bytes,
+        "tensors_total": file.tensors_total,
+        "other_changed": file.other_changed,
+        "mode_changed": file.mode_changed,
+        "tensors": [_tensor_fields(tensor) for tensor in file.tensors],
+    }
+
+
+def _tensor_fields(tensor: TensorDiff) -> dict[str, object]:
+    before = {
+        "old_name": tensor.old_name, "old_dtype": tensor.old_dtype, "old_shape": tensor.old_shape,
+    }  # fmt: skip
+    return {
+        "name": tensor.name,
+        "status": tensor.status,
+        "dtype": tensor.dtype,
+        "shape": tensor.shape,
+        **{key: value for key, value in before.items() if value is not None},
+        "size_bytes": tensor.size_bytes,
+        "chunks": {"changed": tensor.chunks_changed, "total": tensor.chunks_total},
+    }
+
+
+def write_diff(out: Output, files: Sequence[FileDiff], form: DiffForm) -> None:
+    """Write what differs in the chosen form."""
+    if form.kind == "name-only":
+        out.lines(quote_path(file.path) for file in files)
+    elif form.kind == "name-status":
+        out.lines(_name_status(file) for file in files)
+    elif form.kind == "stat":
+        _write_stat(out, files)
+    else:
+        for number, file in enumerate(files):
+            if number:
+                out.line()
+            out.line(_title(out, file))
+            out.lines(_rows(out, file, form))
+
+
+def _name_status(file: FileDiff) -> str:
+    names = [quote_path(name) for name in (file.old_path, file.path) if name is not None]
+    score = "100" if file.old_path is not None else ""
+    return "\t".join([LETTERS[file.status] + score, *names])
+
+
+def _names(file: FileDiff) -> str:
+    return " -> ".join(printable(name) for name in (file.old_path, file.path) if name is not None)
+
+
+def _title(out: Output, file: FileDiff) -> str:
+    facts = [] if file.format is None else [file.format]
+    if file.status == "modified" and file.format is not None:
+        facts.append(f"{len(file.tensors):,} of {count_text(file.tensors_total, 'tensor')}")
+        facts[-1] += " differ" if len(file.tensors) != 1 else " differs"
+    elif file.tensors_total:
+        facts.append(count_text(file.tensors_total, "tensor"))
+    facts.append(size_text(file.size_bytes))
+    title = out.style(f"{_WORDS[file.status]}: {_names(file)}", "bold")
+    return f"{title}  {out.style(', '.join(facts), 'dim')}"
+
+
+def _rows(out: Output, file: FileDiff, form: DiffForm) -> Iterator[str]:
+    is_whole = file.status in ("added", "removed")
+    if file.tensors and (form.everything or not is_whole):
+        yield from _tensor_rows(out, file.tensors, form)
+    if not is_whole and file.mode_changed:
+        yield "  the file mode differs"
+    if not is_whole and file.other_changed and file.format is not None:
+        yield "  bytes outside of tensors differ (header, metadata)"
+
+
+def _tensor_rows(out: Output, tensors: Sequence[TensorDiff], form: DiffForm) -> Iterator[str]:
+    shown = tensors
+    if out.width is not None and not form.everything and len(tensors) > ROWS_ON_TERMINAL:
+        shown = tensors[: ROWS_ON_TERMINAL - 1]
+    width = None if out.width is None else out.width - len("  M ") - 3 * len("  ")
+    cells = columns([_cells(tensor) for tensor in shown], "<<>>", width=width, shrink=0)
+    for tensor, row in zip(shown, cells, strict=True):
+        letter = out.style(LETTERS[tensor.status], _COLOURS[tensor.status])
+        yield f"  {letter} {'  '.join(row)}".rstrip()
+    if len(shown) < len(tensors):
+        rest = Counter(tensor.status for tensor in tensors[len(shown) :])
+        counts = ", ".join(f"{count:,} {status}" for status, count in sorted(rest.items()))
+        more = len(tensors) - len(shown)
+        yield out.style(f"  … and {more:,} more ({counts}; --all shows them)", "dim")
+
+
+def _cells(tensor: TensorDiff) -> tuple[str, str, str, str]:
+    names = [printable(name) for name in (tensor.old_name, tensor.name) if name is not None]
+    shape = shape_text(tensor.dtype, tensor.shape)
+    if tensor.old_dtype is not None or tensor.old_shape is not None:
+        before = tensor.shape if tensor.old_shape is None else tensor.old_shape
+        shape = f"{shape_text(tensor.old_dtype or tensor.dtype, before)} -> {shape}"
+    chunks = ""
+    if tensor.status == "modified":
+        chunks = f"{tensor.chunks_changed:,}/{count_text(tensor.chunks_total, 'chunk')}"
+    return " -> ".join(names), shape, chunks, size_text(tensor.size_bytes)
+
+
+def _write_stat(out: Output, files: Sequence[FileDiff]) -> None:
+    rows = [(_names(file), _stat_text(file)) for file in files]
+    width = None if out.width is None else out.width - len("  | ")
+    for name, text in columns(rows, "<<", width=width, shrink=0):
+        out.line(f" {name} | {text}".rstrip())
+    if files:
+        out.line(" " + _stat_summary(files))
+
+
+def _stat_text(file: FileDiff) -> str:
+    if file.status in ("added", "removed"):
+        tensors = f", {count_text(file.tensors_total, 'tensor')}" if file.tensors_total else ""
+        return f"{_WORDS[file.status]}, {size_text(file.size_bytes)}{tensors}"
+    if file.format is None or not file.tensors:
+        return f"{_WORDS[file.status]}, {size_text(file.size_bytes)}"
+    counts = Counter(tensor.status for tensor in file.tensors)
+    signs = [("+", "added"), ("-", "removed"), ("~", "modified"), (">", "renamed")]
+    changes = " ".join(f"{sign}{counts[status]:,}" for sign, status in signs if counts[status])
+    chunks = sum(tensor.chunks_changed for tensor in file.tensors)
+    total = count_text(file.tensors_total, "tensor")
+    return f"{len(file.tensors):,} of {total} ({changes}), {count_text(chunks, 'new chunk')}"
+
+
+def _stat_summary(files: Sequence[FileDiff]) -> str:
+    counts = Counter(tensor.status for file in files for tensor in file.tensors)
+    text = f"{count_text(len(files), 'file')} changed"
+    total = sum(counts.values())
+    if not total:
+        return text
+    parts = ", ".join(f"{counts[status]:,} {status}" for status in LETTERS if counts[status])
+    return f"{text}, {count_text(total, 'tensor')} ({parts})"

@@ -1,0 +1,213 @@
+"""log, show, reflog: the history for people and programs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mvc.cli.diff_text import DiffForm, diff_fields, write_diff
+from mvc.cli.group import PathsCommand, paths_behind, usage
+from mvc.cli.log_text import entry_fields, write_full, write_oneline
+from mvc.cli.options import All, Json, NameOnly, NameStatus, Stat, Tensors
+from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.render import iso_date, short_id
+from mvc.cli.session import open_repo, parse_place, split_range, split_revisions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mvc.operations.log import LogEntry
+    from mvc.repo import Repo
+
+app = typer.Typer()
+
+
+@app.command(cls=PathsCommand)
+def log(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[REV | A..B]... [[--] PATH...]")
+    ] = None,
+    oneline: Annotated[
+        bool, typer.Option("--oneline", help="One line per commit, step and metrics in columns.")
+    ] = False,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="Draw branches and merges at the left.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Begin at every branch and tag, not only at HEAD.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option("-n", "--max-count", metavar="N", help="At most N; also -N.")
+    ] = None,
+    first_parent: Annotated[
+        bool, typer.Option("--first-parent", help="Follow the first parent of merges only.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the history, newest first, with training steps and metrics.
+
+    A..B is what B has and A has not. With PATHs only commits that changed them are shown.
+    """
+    if limit is not None and limit < 0:
+        raise usage(f"-n {limit} is less than nothing", context)
+    repo = open_repo()
+    revisions, paths = split_revisions(repo, names or (), paths_behind(context))
+    revisions, hidden_bases = _plain_ranges(repo, revisions)
+    found = repo.log(
+        *revisions,
+        everything=everything,
+        limit=None if paths else limit,
+        first_parent=first_parent,
+    )
+    entries, parents = _choose(repo, found, paths, limit, first_parent=first_parent)
+    is_cut = limit is not None and len(entries) == limit and not paths
+    if hidden_bases and not is_cut:
+        shown = {entry.info.id for entry in entries}
+        parents = {
+            commit: tuple(one for one in many if one in shown) for commit, many in parents.items()
+        }
+    if as_json:
+        write_json([entry_fields(entry) for entry in entries])
+    elif oneline:
+        write_oneline(stdout(), entries, parents if graph else None)
+    else:
+        write_full(stdout(), entries, parents if graph else None)
+
+
+def _plain_ranges(repo: Repo, revisions: Sequence[str]) -> tuple[list[str], bool]:
+    """Spell ``A...B`` with the ranges that the log knows; tell whether anything is left out."""
+    plain: list[str] = []
+    for revision in revisions:
+        parts = split_range(revision)
+        if parts is None or parts[1] == "..":
+            plain.append(revision)
+            continue
+        base = repo.merge_base(parts[0], parts[2])
+        plain += [parts[0], parts[2], *([] if base is None else [f"^{base}"])]
+    return plain, any(".." in revision or revision.startswith("^") for revision in plain)
+
+
+def _choose(
+    repo: Repo,
+    found: Iterator[LogEntry],
+    paths: Sequence[str],
+    limit: int | None,
+    *,
+    first_parent: bool,
+) -> tuple[list[LogEntry], dict[str, tuple[str, ...]]]:
+    """Return the entries that changed the paths, and the parents to draw for each."""
+
+    def parents_of(entry: LogEntry) -> tuple[str, ...]:
+        return entry.info.parents[:1] if first_parent else entry.info.parents
+
+    if not paths:
+        entries = list(found)
+        return entries, {entry.info.id: parents_of(entry) for entry in entries}
+    from mvc.cli.graph import close_gaps
+
+    everything = list(found)
+    entries = [entry for entry in everything if _touches(repo, entry, paths)][:limit]
+    shown: set[str] = {entry.info.id for entry in entries}
+    history = [(str(entry.info.id), parents_of(entry)) for entry in everything]
+    return entries, close_gaps(history, shown)
+
+
+def _touches(repo: Repo, entry: LogEntry, paths: Sequence[str]) -> bool:
+    """Tell whether a commit differs from every parent in these paths."""
+    info = entry.info
+    if not info.parents:
+        return bool(repo.changes(info.id, paths=paths, with_tensors=False))
+    return all(
+        repo.diff(parent, info.id, paths=paths, with_tensors=False) for parent in info.parents
+    )
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="[REV | REV:PATH]")] = "HEAD",
+    tensors: Tensors = None,
+    stat: Stat = False,
+    name_only: NameOnly = False,
+    name_status: NameStatus = False,
+    everything: All = False,
+    as_json: Json = False,
+) -> None:
+    """Show one commit with what it changed, or one file of it.
+
+    Of REV:PATH a plain file's content is printed as it is; of a checkpoint its tensors are listed.
+    """
+    repo = open_repo()
+    form = DiffForm.choose(
+        context, stat=stat, name_only=name_only, name_status=name_status, everything=everything
+    )
+    if ":" in name:
+        _show_file(repo, name, as_json=as_json)
+        return
+    entry = repo.show(name)
+    files = repo.changes(entry.info.id, tensors=tensors, with_tensors=form.needs_tensors or as_json)
+    if as_json:
+        write_json({**entry_fields(entry), "body": entry.info.body, **diff_fields(files)})
+        return
+    out = stdout()
+    write_full(out, [entry], None)
+    if files:
+        out.line()
+        write_diff(out, files, form)
+
+
+def _show_file(repo: Repo, name: str, *, as_json: bool) -> None:
+    from mvc.cli.tensors import file_fields, write_listing
+
+    revision, path = parse_place(repo, name)
+    content = repo.read_file(revision, path)
+    if as_json or content is None:
+        (info,) = repo.ls(revision, paths=[path])
+        if as_json:
+            text = None if content is None else content.decode("utf-8", "replace")
+            write_json({"commit": repo.resolve(revision), **file_fields(info), "content": text})
+        else:
+            write_listing(stdout(), [info], long=False)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+
+
+@app.command()
+def reflog(
+    ref: Annotated[str, typer.Argument(metavar="[REF]")] = "HEAD",
+    limit: Annotated[
+        int | None, typer.Option("-n", "--max-count", metavar="N", help="At most N.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show where a branch or HEAD has been, newest first.
+
+    REF@{N} is a revision like any other: "mvc checkout HEAD@{1}" goes back to where HEAD was
+    before its last move.
+    """
+    repo = open_repo()
+    entries = list(enumerate(repo.reflog(ref)))[:limit]
+    if as_json:
+        write_json([
+            {
+                "ref": f"{ref}@{{{number}}}",
+                "old": entry.old,
+                "new": entry.new,
+                "who": f"{entry.who.name} <{entry.who.email}>",
+                "date": iso_date(entry.time_s, entry.timezone_s),
+                "message": entry.message,
+            }
+            for number, entry in entries
+        ])
+        return
+    out = stdout()
+    out.lines(
+        f"{out.style(short_id(entry.new), 'yellow')} {printable(ref)}@{{{number}}}: "
+        f"{printable(entry.message)}"
+        for number, entry in entries
+    )

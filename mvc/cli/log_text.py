@@ -1,0 +1,152 @@
+"""Commits as text and as JSON."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from mvc.cli.graph import Graph
+from mvc.cli.output import Output, printable
+from mvc.cli.render import cell_width, git_date, iso_date, number_text, short_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from mvc.operations.log import LogEntry
+
+Parents = "Mapping[str, Sequence[str]] | None"
+_LEAST_SUBJECT = 40
+_SHOWN_ABOVE = frozenset({"Step", "Metric", "Meta"})
+
+
+def entry_fields(entry: LogEntry) -> dict[str, object]:
+    """Return one commit as ``log --json`` prints it."""
+    info, facts = entry.info, entry.annotations
+    return {
+        "commit": info.id,
+        "parents": info.parents,
+        "author": f"{info.author.name} <{info.author.email}>",
+        "date": iso_date(info.author_time_s, info.author_timezone_s),
+        "subject": info.subject,
+        "step": facts.step,
+        "metrics": dict(facts.metrics or {}),
+        "meta": dict(facts.meta or {}),
+        "refs": entry.refs,
+    }
+
+
+def refs_text(out: Output, refs: Sequence[str]) -> str:
+    """Return ``(HEAD -> main, tag: v1)`` in Git's colours, or nothing."""
+    if not refs:
+        return ""
+    comma = out.style(", ", "yellow")
+    return out.style("(", "yellow") + comma.join(_ref(out, ref) for ref in refs) + out.style(
+        ")", "yellow"
+    )
+
+
+def _ref(out: Output, ref: str) -> str:
+    head, arrow, branch = printable(ref).partition(" -> ")
+    if arrow:
+        return out.style(head + arrow, "cyan", "bold") + out.style(branch, "green", "bold")
+    if head == "HEAD":
+        return out.style(head, "cyan", "bold")
+    return out.style(head, "yellow" if head.startswith("tag: ") else "green", "bold")
+
+
+def write_full(out: Output, entries: Sequence[LogEntry], parents: Parents) -> None:
+    """Write commits as ``git log`` does, with the step and metrics in the header."""
+    graph = Graph() if parents is not None else None
+    for number, entry in enumerate(entries):
+        lines = list(_full_lines(out, entry))
+        if graph is not None and parents is not None:
+            last = number == len(entries) - 1
+            lines = list(_drawn(graph, entry, parents, lines if last else [*lines, ""]))
+        elif number:
+            out.line()
+        out.lines(lines)
+
+
+def _full_lines(out: Output, entry: LogEntry) -> Iterator[str]:
+    info, facts = entry.info, entry.annotations
+    refs = refs_text(out, entry.refs)
+    yield out.style(f"commit {info.id}", "yellow") + (f" {refs}" if refs else "")
+    if len(info.parents) > 1:
+        yield "Merge:   " + " ".join(map(short_id, info.parents))
+    yield f"Author:  {printable(info.author.name)} <{printable(info.author.email)}>"
+    yield f"Date:    {git_date(info.author_time_s, info.author_timezone_s)}"
+    if facts.step is not None:
+        yield f"Step:    {facts.step:,}"
+    if facts.metrics:
+        cells = (f"{printable(name)} {number_text(value)}" for name, value in facts.metrics.items())
+        yield "Metrics: " + ", ".join(cells)
+    for name, text in (facts.meta or {}).items():
+        yield f"Meta:    {printable(name)} = {printable(text)}"
+    yield ""
+    body = ["", *info.body.split("\n")] if info.body else []
+    others = [f"{key}: {text}" for key, text in info.trailers if key not in _SHOWN_ABOVE]
+    for line in [info.subject, *body, *([""] if others else []), *others]:
+        yield f"    {printable(line.expandtabs())}".rstrip()
+
+
+def _drawn(
+    graph: Graph, entry: LogEntry, parents: Mapping[str, Sequence[str]], lines: Sequence[str]
+) -> Iterator[str]:
+    """Put the graph before the lines of one commit."""
+    rows = graph.step(entry.info.id, parents[entry.info.id])
+    drawing = [rows.commit, *rows.below]
+    # A row is as wide as the widest of this commit, so that its text stands in one column.
+    width = max(map(len, [*drawing, rows.padding]))
+    for number in range(max(len(lines), len(drawing))):
+        left = drawing[number] if number < len(drawing) else rows.padding
+        text = lines[number] if number < len(lines) else ""
+        yield f"{left:<{width}} {text}".rstrip()
+
+
+def write_oneline(out: Output, entries: Sequence[LogEntry], parents: Parents) -> None:
+    """Write one line per commit: id, step, metrics in columns, refs, subject."""
+    cells = fact_columns(entries, None if out.width is None else out.width - _LEAST_SUBJECT)
+    graph = Graph() if parents is not None else None
+    for entry, facts in zip(entries, cells, strict=True):
+        refs = refs_text(out, entry.refs)
+        name = out.style(short_id(entry.info.id), "yellow")
+        middle = f"  {out.style(facts, 'cyan')}  " if facts else " "
+        line = f"{name}{middle}{refs}{' ' if refs else ''}{printable(entry.info.subject)}"
+        if graph is not None and parents is not None:
+            out.lines(_drawn(graph, entry, parents, [line]))
+        else:
+            out.line(line.rstrip())
+
+
+def fact_columns(entries: Sequence[LogEntry], width: int | None) -> list[str]:
+    """Return per commit its step and metrics, padded so that they stand below each other.
+
+    Args:
+        entries: the commits; where none has a step or metric, nothing is returned for each.
+        width: columns there are; the last metrics are left out where they do not fit.
+    """
+    names: dict[str, None] = {}
+    for entry in entries:
+        names.update(dict.fromkeys(entry.annotations.metrics or {}))
+    groups: list[list[str]] = []
+    steps = [entry.annotations.step for entry in entries]
+    if any(step is not None for step in steps):
+        groups.append(_labelled("step", steps))
+    for name in names:
+        values = [(entry.annotations.metrics or {}).get(name) for entry in entries]
+        groups.append(_labelled(printable(name), values))
+    if width is not None:
+        sizes = list(accumulate(cell_width(group[0]) + 2 for group in groups))
+        groups = groups[: max(bisect_right(sizes, width), 1)]
+    if not groups:
+        return ["" for _ in entries]
+    return ["  ".join(cells) for cells in zip(*groups, strict=True)]
+
+
+def _labelled(name: str, values: Sequence[float | None]) -> list[str]:
+    """Return ``loss 2.5`` for every value, numbers aligned at the right; spaces for None."""
+    texts = ["" if value is None else number_text(value) for value in values]
+    size = max(map(len, texts))
+    return [f"{name} {text:>{size}}" if text else " " * (cell_width(name) + 1 + size)
+            for text in texts]

@@ -1,0 +1,223 @@
+"""branch, tag: names for commits."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mvc.cli.group import check_alone, usage
+from mvc.cli.options import Json, Quiet
+from mvc.cli.output import Output, printable, stdout, write_json
+from mvc.cli.render import cell_width, pad, short_id
+from mvc.cli.session import open_repo
+from mvc.errors import ConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mvc.operations.branches import RefInfo
+    from mvc.repo import Repo
+
+app = typer.Typer()
+
+
+@app.command()
+def branch(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME [START]]")] = None,
+    delete: Annotated[
+        bool, typer.Option("-d", "--delete", help="Delete branches that are merged into HEAD.")
+    ] = False,
+    delete_any: Annotated[
+        bool, typer.Option("-D", help="Delete branches, also if that loses commits.")
+    ] = False,
+    move: Annotated[
+        bool, typer.Option("-m", "--move", help="Rename: [OLD] NEW, with the reflog.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("-f", "--force", help="Move a branch that exists; rename over one.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("-a", "--all", help="List branches of remotes too.")
+    ] = False,
+    show_current: Annotated[
+        bool, typer.Option("--show-current", help="Print the current branch only.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="List with commit and subject.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """List, create, rename or delete branches."""
+    del everything  # there are no branches of remotes yet; Git's spelling is accepted
+    check_alone(
+        context,
+        [("-d", delete), ("-D", delete_any), ("-m", move), ("--show-current", show_current)],
+    )
+    given = names or []
+    if delete or delete_any:
+        _delete_branches(context, given, force=delete_any or force, quiet=quiet, as_json=as_json)
+    elif move:
+        _rename_branch(context, given, force=force, as_json=as_json)
+    elif show_current:
+        _show_current(as_json=as_json)
+    elif given:
+        _create_branch(context, given, force=force, as_json=as_json)
+    else:
+        _list_branches(verbose=verbose, as_json=as_json)
+
+
+def _delete_branches(
+    context: typer.Context, names: Sequence[str], *, force: bool, quiet: bool, as_json: bool
+) -> None:
+    if not names:
+        raise usage("no branch is named", context)
+    repo = open_repo(writes=True)
+    deleted = [(name, repo.delete_branch(name, force=force)) for name in names]
+    if as_json:
+        write_json({"deleted": [{"name": name, "commit": commit} for name, commit in deleted]})
+    elif not quiet:
+        stdout().lines(
+            f"Deleted branch {printable(name)} (was {short_id(commit)})." for name, commit in deleted
+        )
+
+
+def _rename_branch(
+    context: typer.Context, names: Sequence[str], *, force: bool, as_json: bool
+) -> None:
+    if len(names) not in (1, 2):
+        raise usage("-m takes [OLD] NEW", context)
+    repo = open_repo(writes=True)
+    current = repo.head.branch
+    if len(names) == 1 and current is None:
+        raise ConflictError("HEAD is on no branch", hint='name it: "mvc branch -m OLD NEW"')
+    old = names[0] if len(names) == 2 else current or ""  # noqa: PLR2004  old and new
+    repo.rename_branch(old, names[-1], force=force)
+    if as_json:
+        write_json({"renamed": {"old_name": old, "name": names[-1]}})
+
+
+def _show_current(*, as_json: bool) -> None:
+    current = open_repo().head.branch
+    if as_json:
+        write_json({"branch": current})
+    elif current is not None:
+        stdout().line(printable(current))
+
+
+def _create_branch(
+    context: typer.Context, names: Sequence[str], *, force: bool, as_json: bool
+) -> None:
+    if len(names) > 2:  # noqa: PLR2004  name and start
+        raise usage(f"{names[2]!r} is one argument too many", context)
+    repo = open_repo(writes=True)
+    name, start = [*names, "HEAD"][:2]
+    commit = repo.create_branch(name, start, force=force)
+    if as_json:
+        write_json({"created": {"name": name, "commit": commit}})
+
+
+def _list_branches(*, verbose: bool, as_json: bool) -> None:
+    repo = open_repo()
+    found = repo.branches()
+    if as_json:
+        write_json([_fields(ref) for ref in found])
+        return
+    out = stdout()
+    width = max((cell_width(printable(ref.name)) for ref in found), default=0)
+    if repo.head.branch is None:
+        out.line("* " + out.style(f"(HEAD detached at {short_id(repo.head.commit)})", "green"))
+    out.lines(_branch_line(out, ref, width if verbose else 0) for ref in found)
+
+
+def _branch_line(out: Output, ref: RefInfo, width: int) -> str:
+    name = pad(printable(ref.name), width)
+    shown = out.style(name, "green") if ref.is_current else name
+    behind = f" {short_id(ref.commit)} {printable(ref.subject)}" if width else ""
+    return f"{'*' if ref.is_current else ' '} {shown}{behind}".rstrip()
+
+
+def _fields(ref: RefInfo) -> dict[str, object]:
+    return {
+        "name": ref.name, "commit": ref.commit, "current": ref.is_current, "subject": ref.subject,
+    }  # fmt: skip
+
+
+@app.command()
+def tag(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME [REV]]")] = None,
+    annotate: Annotated[
+        bool, typer.Option("-a", "--annotate", help="Make an annotated tag; needs -m.")
+    ] = False,
+    message: Annotated[
+        str | None,
+        typer.Option("-m", "--message", metavar="TEXT", help="The text of an annotated tag."),
+    ] = None,
+    delete: Annotated[bool, typer.Option("-d", "--delete", help="Delete tags.")] = False,
+    force: Annotated[bool, typer.Option("-f", "--force", help="Move a tag that exists.")] = False,
+    listed: Annotated[
+        str | None, typer.Option("-l", "--list", metavar="GLOB", help="Only tags that fit.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """List, create or delete tags."""
+    given = names or []
+    if annotate and not (message or "").strip():
+        raise usage("an annotated tag needs a message: give one with -m", context)
+    if delete:
+        _delete_tags(context, given, quiet=quiet, as_json=as_json)
+    elif given and listed is None:
+        _create_tag(context, given, message, force=force, as_json=as_json)
+    else:
+        _list_tags(open_repo(), [*given, *([] if listed is None else [listed])], as_json=as_json)
+
+
+def _delete_tags(
+    context: typer.Context, names: Sequence[str], *, quiet: bool, as_json: bool
+) -> None:
+    if not names:
+        raise usage("no tag is named", context)
+    repo = open_repo(writes=True)
+    deleted = [(name, repo.delete_tag(name)) for name in names]
+    if as_json:
+        write_json({"deleted": [{"name": name, "commit": commit} for name, commit in deleted]})
+    elif not quiet:
+        stdout().lines(
+            f"Deleted tag '{printable(name)}' (was {short_id(commit)})" for name, commit in deleted
+        )
+
+
+def _create_tag(
+    context: typer.Context,
+    names: Sequence[str],
+    message: str | None,
+    *,
+    force: bool,
+    as_json: bool,
+) -> None:
+    if len(names) > 2:  # noqa: PLR2004  name and revision
+        raise usage(f"{names[2]!r} is one argument too many", context)
+    repo = open_repo(writes=True)
+    name, revision = [*names, "HEAD"][:2]
+    commit = repo.create_tag(name, revision, message=message, force=force)
+    if as_json:
+        write_json({"created": {"name": name, "commit": commit}})
+
+
+def _list_tags(repo: Repo, globs: Sequence[str], *, as_json: bool) -> None:
+    found = [
+        ref
+        for ref in repo.tags()
+        if not globs or any(fnmatch.fnmatchcase(ref.name, glob) for glob in globs)
+    ]
+    if as_json:
+        write_json([
+            {"name": ref.name, "commit": ref.commit, "subject": ref.subject} for ref in found
+        ])
+    else:
+        stdout().lines(printable(ref.name) for ref in found)

@@ -1,0 +1,81 @@
+"""Several processes on one folder, as ``mvc add`` beside a training run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from mvc.chunkstore.store import ChunkStore
+from mvc.ids import hash_chunk
+from mvc.storage.local import LocalStorage
+from support.chunks import add_chunks, read_back
+
+WRITER = """
+import sys
+from pathlib import Path
+from mvc.chunkstore.store import ChunkSpan, ChunkStore
+from mvc.storage.local import LocalStorage
+
+class Source:
+    def read_into(self, offset, buffer):
+        number, inside = divmod(offset, 50_000)
+        buffer[:] = bytes([number, number ^ 0x55]) * (len(buffer) // 2)
+
+store = ChunkStore(LocalStorage(Path(sys.argv[1])), threads=2, target_pack_bytes=60_000)
+sys.stdin.readline()
+for number in range(int(sys.argv[2]), int(sys.argv[3])):
+    with store.writer() as writer:
+        writer.add(Source(), [ChunkSpan(50_000 * number, 50_000, None)])
+    print(number, flush=True)
+"""
+
+
+def start_writer(root, first, last):
+    command = [sys.executable, "-c", WRITER, str(root), str(first), str(last)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def chunk(number):
+    return bytes([number, number ^ 0x55]) * 25_000
+
+
+def test_two_writers_of_the_same_chunks_and_a_reader(tmp_path):
+    writers = [start_writer(tmp_path, 0, 30), start_writer(tmp_path, 0, 30)]
+    store = ChunkStore(LocalStorage(tmp_path), threads=2)
+    assert not store.contains_all([hash_chunk(chunk(0))])
+    for writer in writers:
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for number in range(30):
+        assert writers[number % 2].stdout.readline() == f"{number}\n"  # published from here on
+        if number % 2 == 0:
+            writers[1].stdout.readline()
+        else:
+            writers[0].stdout.readline()
+        plain = bytearray(50_000)
+        store.read_into(hash_chunk(chunk(number)), memoryview(plain))
+        assert plain == chunk(number)
+    for writer in writers:
+        writer.communicate()
+        assert writer.returncode == 0
+    ids = [hash_chunk(chunk(number)) for number in range(30)]
+    fresh = ChunkStore(LocalStorage(tmp_path))
+    assert read_back(fresh, ids, [chunk(number) for number in range(30)])
+    assert list(fresh.check(data=True)) == []
+    assert len(list(Path(tmp_path, "packs").glob("*.pack"))) == 30
+
+
+def test_a_killed_writer_leaves_a_sound_store(tmp_path):
+    for last in (3, 6, 9):
+        writer = start_writer(tmp_path, 0, 200)
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+        for _ in range(last):
+            writer.stdout.readline()
+        writer.kill()
+        writer.communicate()
+        store = ChunkStore(LocalStorage(tmp_path))
+        assert {problem.kind for problem in store.check(data=True)} <= {"missing-index"}
+        assert store.contains_all([hash_chunk(chunk(number)) for number in range(last)])
+    chunks = [chunk(number) for number in range(20)]
+    ids, _ = add_chunks(store, chunks)
+    assert read_back(store, ids, chunks) == chunks

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.stockgit import git, git_or_none, write_commit
+
+from mvc.errors import CorruptionError, FormatError, NotFoundError, UsageError
+from mvc.history import trees
+from mvc.history.git import History
+from mvc.history.values import TreeEntry
+
+FILE = 0o100644
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    return History.init(tmp_path_factory.mktemp("trees") / ".mvc")
+
+
+def tree_of(history, *items):
+    """Store a tree object of raw (mode, name, id) items, whatever they are."""
+    data = b"".join(b"%o %s\0" % (mode, name) + bytes.fromhex(one) for mode, name, one in items)
+    return history._objects.write("tree", data)
+
+
+_NAMES = st.sampled_from(["a", "b", "a.b", "ab", "a-b", "z", "é", "Z", "a b", "\udce9"])
+_PATHS = st.lists(_NAMES, min_size=1, max_size=4).map("/".join)
+
+
+def has_clash(paths):
+    return any(other.startswith(path + "/") for path in paths for other in paths)
+
+
+@given(
+    st.dictionaries(
+        _PATHS, st.tuples(st.sampled_from([0o100644, 0o100755, 0o120000]), st.binary(max_size=3))
+    )
+)
+def test_a_tree_comes_back_and_is_the_one_git_makes(shared, files):
+    entries = {p: TreeEntry(mode, shared.write_blob(data)) for p, (mode, data) in files.items()}
+    if has_clash(entries):
+        with pytest.raises(UsageError):
+            shared.write_tree(entries)
+        return
+    tree = shared.write_tree(entries)
+    assert shared.read_tree(tree) == entries
+
+
+def test_trees_are_those_of_git(history):
+    paths = ["a/b/c", "a/b.txt", "a.txt", "a-b", "z/1", "z/2/3", "ab", "é/ü", "a/b-c"]
+    entries = {path: TreeEntry(FILE, history.write_blob(path.encode())) for path in paths}
+    entries["run.sh"] = TreeEntry(0o100755, history.write_blob(b"x"))
+    entries["link"] = TreeEntry(0o120000, history.write_blob(b"a.txt"))
+    tree = history.write_tree(entries)
+    lines = "".join(f"{e.mode:o} {e.blob}\t{path}\n" for path, e in entries.items())
+    git(history.git_dir, "update-index", "--index-info", data=lines.encode())
+    assert git(history.git_dir, "write-tree") == tree
+    git(history.git_dir, "fsck", "--strict", tree)
+
+
+def test_the_empty_tree_is_git_s(history):
+    assert history.write_tree({}) == "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+    assert history.read_tree(history.write_tree({})) == {}
+
+
+def test_a_commit_a_tag_and_a_tree_have_the_same_files(history):
+    commit = write_commit(history, [], "x", time_s=1, files={"a/b": "1", "c": "2"})
+    tag = history.create_tag("v1", commit, message="m", who=history_who())
+    tree = history.read_commit(commit).tree
+    assert history.read_tree(commit) == history.read_tree(tag) == history.read_tree(tree)
+    assert sorted(history.read_tree(commit)) == ["a/b", "c"]
+    with pytest.raises(NotFoundError, match="is a blob"):
+        history.read_tree(history.write_blob(b"no tree"))
+
+
+def history_who():
+    from support.stockgit import WHO
+
+    return WHO
+
+
+def test_unchanged_folders_are_stored_once(history):
+    blob = history.write_blob(b"x")
+    first = {f"d{n}/f": TreeEntry(FILE, blob) for n in range(20)}
+    history.write_tree(first)
+    before = len(list(history._objects.iterate_loose()))
+    history.write_tree({**first, "d0/g": TreeEntry(FILE, blob)})
+    assert len(list(history._objects.iterate_loose())) == before + 2
+
+
+@pytest.mark.parametrize("path", ["../x", ".mvc/HEAD", "/abs", "a//b", ".GIT/x", "", "a\\b"])
+def test_hostile_paths_are_not_written(history, path):
+    with pytest.raises(UsageError):
+        history.write_tree({path: TreeEntry(FILE, history.write_blob(b""))})
+
+
+def test_modes_that_git_does_not_know_are_not_written(history):
+    with pytest.raises(UsageError, match="160000"):
+        history.write_tree({"sub": TreeEntry(0o160000, history.write_blob(b""))})
+
+
+HOSTILE_NAMES = [
+    b"..", b".", b"", b".mvc", b".MVC", b".git", b"a/b", b"/abs", b"a\\b", b"mvc~1", b".mvc. ",
+    ".m\u200cvc".encode(), "\uff0emvc".encode(), b".git::$INDEX_ALLOCATION",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_hostile_names_are_not_read(history, name, is_folder):
+    blob = history.write_blob(b"evil")
+    inner = tree_of(history, (FILE, b"x", blob))
+    item = (0o40000, name, inner) if is_folder else (FILE, name, blob)
+    for tree in (tree_of(history, item), tree_of(history, (0o40000, b"d", tree_of(history, item)))):
+        with pytest.raises(FormatError, match="not allowed"):
+            history.read_tree(tree)
+
+
+def test_a_name_may_not_stand_twice(history):
+    blob, other = history.write_blob(b"1"), history.write_blob(b"2")
+    inner = tree_of(history, (FILE, b"x", blob))
+    for second in ((FILE, b"a", other), (0o40000, b"a", inner)):
+        with pytest.raises(FormatError, match="twice"):
+            history.read_tree(tree_of(history, (FILE, b"a", blob), second))
+
+
+def test_submodules_and_strange_modes_are_named(history):
+    for mode in (0o160000, 0o20000, 0o140000, 0):
+        with pytest.raises(FormatError, match="neither file, link nor folder"):
+            history.read_tree(tree_of(history, (mode, b"s", "ab" * 20)))
+
+
+def test_permission_bits_of_old_gits_are_read_as_git_reads_them(history):
+    blob = history.write_blob(b"")
+    tree = tree_of(history, (0o100664, b"a", blob), (0o100775, b"b", blob))
+    assert [entry.mode for entry in history.read_tree(tree).values()] == [0o100644, 0o100755]
+
+
+def test_a_tree_that_unfolds_without_end_is_refused(history, monkeypatch):
+    monkeypatch.setattr(trees, "MAX_ENTRIES", 5000)
+    for leaf in (tree_of(history, (FILE, b"f", history.write_blob(b""))), tree_of(history)):
+        tree = leaf
+        for _ in range(12):
+            tree = tree_of(history, *((0o40000, b"%d" % number, tree) for number in range(8)))
+        with pytest.raises(FormatError, match="unfolds"):
+            history.read_tree(tree)
+
+
+def test_a_very_deep_tree_ends_in_an_error_not_in_a_crash(history):
+    tree = tree_of(history, (FILE, b"f", history.write_blob(b"")))
+    for _ in range(2500):
+        tree = tree_of(history, (0o40000, b"d", tree))
+    with pytest.raises(FormatError, match="longer"):
+        history.read_tree(tree)
+
+
+def test_a_deep_path_can_be_written_and_read(history):
+    path = "/".join(["d"] * 2000) + "/f"
+    entries = {path: TreeEntry(FILE, history.write_blob(b"deep"))}
+    assert history.read_tree(history.write_tree(entries)) == entries
+
+
+@given(st.binary(max_size=80))
+def test_garbage_as_a_tree_is_a_format_error_and_nothing_else(shared, junk):
+    tree = shared._objects.write("tree", junk)
+    try:
+        shared.read_tree(tree)
+    except FormatError:
+        return
+
+
+def test_a_missing_subtree_is_named(history):
+    with pytest.raises(CorruptionError, match="cd" * 20):
+        history.read_tree(tree_of(history, (0o40000, b"d", "cd" * 20)))
+
+
+def test_undecodable_names_are_those_of_the_file_system(history):
+    blob = history.write_blob(b"")
+    tree = tree_of(history, (FILE, b"latin-\xe9", blob))
+    assert list(history.read_tree(tree)) == ["latin-\udce9"]
+    assert history.write_tree(history.read_tree(tree)) == tree
+    assert git_or_none(history.git_dir, "fsck", "--strict", tree) is not None

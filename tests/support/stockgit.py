@@ -1,0 +1,117 @@
+"""Stock Git as the oracle of the history tests, cut off from the user's own settings."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from pathlib import Path
+
+from mvc.history.git import History
+from mvc.history.values import Identity, TreeEntry
+
+WHO = Identity("Ann Example", "ann@example.org")
+START_S = 1_700_000_000
+
+_ENV = {
+    "PATH": os.environ["PATH"],
+    "HOME": "/nonexistent",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_AUTHOR_NAME": "Stock",
+    "GIT_AUTHOR_EMAIL": "stock@example.org",
+    "GIT_COMMITTER_NAME": "Stock",
+    "GIT_COMMITTER_EMAIL": "stock@example.org",
+    "LC_ALL": "C",
+}
+
+
+def run_git(git_dir: Path, *arguments: str, data: bytes | None = None, check: bool = True):
+    return subprocess.run(
+        ["git", f"--git-dir={git_dir}", *arguments],
+        input=data,
+        capture_output=True,
+        check=check,
+        env=_ENV,
+        cwd=git_dir.parent,
+    )
+
+
+def git(git_dir: Path, *arguments: str, data: bytes | None = None) -> str:
+    """Return what a successful command prints, without the last line feed."""
+    return run_git(git_dir, *arguments, data=data).stdout.decode().removesuffix("\n")
+
+
+def git_or_none(git_dir: Path, *arguments: str) -> str | None:
+    """Return what a command prints, or None where it fails."""
+    result = run_git(git_dir, *arguments, check=False)
+    return result.stdout.decode().removesuffix("\n") if result.returncode == 0 else None
+
+
+def write_commit(history: History, parents, text, *, time_s, files=None, message=None):
+    """Store a commit of small files and return its id."""
+    files = {"file.txt": text} if files is None else files
+    entries = {
+        path: TreeEntry(0o100644, history.write_blob(content.encode()))
+        for path, content in files.items()
+    }
+    return history.write_commit(
+        tree=history.write_tree(entries),
+        parents=parents,
+        message=message or text,
+        author=WHO,
+        committer=WHO,
+        time_s=time_s,
+        timezone_s=3600,
+    )
+
+
+def commit_on_head(history: History, text: str, *, time_s: int = START_S, **options):
+    """Commit on the current branch and return the commit's id."""
+    head = history.head()
+    parents = [] if head.commit is None else [head.commit]
+    new = write_commit(history, parents, text, time_s=time_s, **options)
+    history.update_head(
+        new, expected=head.commit, message=f"commit: {text}", who=WHO, time_s=time_s, timezone_s=0
+    )
+    return new
+
+
+def build_tangle(history: History, seed: int, moves: int = 40) -> None:
+    """Make a history with branches, merges, switches and tags; every commit a minute later."""
+    chooser = random.Random(seed)
+    time_s = START_S
+    commit_on_head(history, "root", time_s=time_s)
+    for number in range(moves):
+        time_s += 60
+        branches = sorted(history.list_refs("refs/heads/"))
+        roll = chooser.random()
+        if roll < 0.5:
+            step = f"commit {number}\n\nStep: {number * 10}"
+            commit_on_head(history, step, time_s=time_s)
+        elif roll < 0.65:
+            target = chooser.choice(branches).removeprefix("refs/heads/")
+            history.set_head_branch(target, who=WHO, time_s=time_s, timezone_s=0)
+        elif roll < 0.75:
+            new = f"topic/{number}"
+            start = history.resolve("HEAD")
+            history.update_ref(
+                f"refs/heads/{new}", start, expected=None, message="branch: Created", who=WHO
+            )
+            history.set_head_branch(new, who=WHO, time_s=time_s, timezone_s=0)
+        elif roll < 0.85:
+            _merge(history, chooser.choice(branches), number, time_s)
+        else:
+            text = f"tag {number}" if chooser.random() < 0.5 else None
+            history.create_tag(
+                f"v{number}", history.resolve("HEAD"), message=text, who=WHO, time_s=time_s
+            )
+    history.set_head_branch("main", who=WHO, time_s=time_s, timezone_s=0)
+
+
+def _merge(history: History, branch: str, number: int, time_s: int) -> None:
+    head = history.resolve("HEAD")
+    other = history.find_ref(branch)
+    if other == head:
+        return
+    new = write_commit(history, [head, other], f"merge {number}", time_s=time_s)
+    history.update_head(new, expected=head, message=f"merge {branch}: Merge", who=WHO)

@@ -1,0 +1,105 @@
+"""The benchmark runs on a tiny model, all sections, so that it cannot rot; times are ignored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from benchmarks import donor, report, workload
+from benchmarks.__main__ import SECTIONS, main
+from benchmarks.children import CommandError, Cost, Runner, middle
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> workload.Bootstrap:
+    pytest.importorskip("torch")
+    weights, note = donor.load_donor(tmp_path_factory.mktemp("donor"), donor.QUICK)
+    assert note.startswith("trained here")
+    return workload.Bootstrap(weights)
+
+
+def read_words(path: Path) -> dict[str, np.ndarray]:
+    """Return name → bf16 words of a file, through the reference reader of the format."""
+    with safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name).view(_int16()).numpy() for name in file.keys()}  # noqa: SIM118
+
+
+def _int16():
+    import torch
+
+    return torch.int16
+
+
+def test_versions_change_what_their_names_say(bootstrap, tmp_path):
+    words = {}
+    for version in workload.VERSIONS:
+        path = tmp_path / f"{version.name}.safetensors"
+        workload.write_model(path, workload.QUICK, bootstrap, version)
+        words[version.name] = read_words(path)
+    base = words["base"]
+
+    def changed(version: str) -> dict[str, float]:
+        return {
+            name: float(np.mean(base[name] != words[version][name][: len(base[name])]))
+            for name in base
+        }
+
+    lora = {name for name, share in changed("lora").items() if share}
+    assert lora == {name for name in base if "q_proj" in name or "v_proj" in name}
+    tiny, large, rows = changed("tiny"), changed("large"), changed("rows")
+    matrices = [name for name in base if base[name].ndim == 2]
+    assert all(0 < tiny[name] < 0.2 for name in matrices)
+    assert all(large[name] > 0.9 for name in matrices)
+    assert not any(rows.values())
+    grown = {name for name in base if len(words["rows"][name]) > len(base[name])}
+    assert grown == {"model.embed_tokens.weight", "lm_head.weight"}
+
+
+def test_fp32_base_rounds_to_the_bf16_base(bootstrap, tmp_path):
+    for dtype in ("F32", "BF16"):
+        path = tmp_path / f"{dtype}.safetensors"
+        workload.write_model(path, workload.QUICK, bootstrap, workload.VERSIONS[0], dtype)
+    with safe_open(tmp_path / "F32.safetensors", "pt") as file:
+        rounded = {name: file.get_tensor(name).bfloat16() for name in file.keys()}  # noqa: SIM118
+    words = read_words(tmp_path / "BF16.safetensors")
+    assert all(np.array_equal(words[name], rounded[name].view(_int16()).numpy()) for name in words)
+
+
+def test_launcher_measures_and_reports_failures(tmp_path):
+    runner = Runner(tmp_path)
+    cost = runner.measure(tmp_path, ["sh", "-c", "head -c 1000000 /dev/zero > big"], ["cat", "big"])
+    assert (tmp_path / "big").stat().st_size == 1_000_000
+    assert 0 < cost.seconds <= cost.durable_seconds
+    assert 0 < cost.peak_bytes < 100 << 20  # not that of this process, which holds torch
+    assert cost.read_bytes >= 2_000_000
+    with pytest.raises(CommandError, match="went wrong"):
+        runner.measure(tmp_path, ["sh", "-c", "echo went wrong; exit 3"])
+
+
+def test_median_of_costs_keeps_the_largest_memory():
+    costs = [Cost(float(n), n + 1.0, 1.0, peak, 5) for n, peak in ((1, 7), (9, 3), (2, 5))]
+    assert middle(costs) == Cost(2.0, 3.0, 1.0, 7, 5)
+
+
+def test_quick_run_fills_every_section(tmp_path, capsys):
+    pytest.importorskip("torch")
+    found, page = tmp_path / "results.json", tmp_path / "page.md"
+    arguments = ["--quick", "--dir", str(tmp_path / "work"), "--peers", "none"]
+    assert main([*arguments, "--json", str(found), "--markdown", str(page)]) == 0
+    results = json.loads(found.read_text())
+    assert set(SECTIONS) <= set(results)
+    assert results["status"]["data_files_opened"] == []
+    assert 0.5 < results["ratio"]["bf16"] < 0.8
+    assert set(results["sweep"]["record"]) == {"mvc", "cp + sync"}
+    text = capsys.readouterr().out
+    for target in report.list_targets(results):
+        assert target.name in text
+        assert target.name in page.read_text()
+    left = {path.name for path in (tmp_path / "work").iterdir()}
+    assert not any(name.startswith("model-") or name == "sweep" for name in left)
