@@ -84,7 +84,8 @@ class Bench:
 
     def sweep(self) -> None:
         """Five versions through every tool."""
-        versions = {one.name: self.model(one.name) for one in workload.VERSIONS}
+        chosen = workload.VERSIONS[:2] if self.options.quick else workload.VERSIONS
+        versions = {one.name: self.model(one.name) for one in chosen}
         self.results["sweep"] = measure_sweep(
             self.runner, self.folder, self.peers, versions, rounds=self.rounds, say=self.say
         )
@@ -153,7 +154,17 @@ class Bench:
         """Remove the models; the donor, which took a minute to train, stays."""
         for path in self.folder.glob("model-*.safetensors"):
             path.unlink()
-        for name in ("sweep", "ratio", "memory", "again", "status", "wide", "long", "inprocess"):
+        for name in (
+            "sweep",
+            "ratio",
+            "memory",
+            "again",
+            "status",
+            "small",
+            "wide",
+            "long",
+            "inprocess",
+        ):
             if (self.folder / name).exists():
                 fresh_folder(self.folder / name).rmdir()
 

@@ -35,19 +35,21 @@ def measure_status(runner: Runner, folder: Path, mvc: Path, model: Path) -> dict
     """Return what ``status`` reads where nothing changed.
 
     Two methods: Python's audit events of a process that calls ``Repo.status`` name every file it
-    opens, so the model and every pack must not be among them; and the kernel's count of bytes
-    that the whole ``mvc status`` process read, minus that of ``mvc --help``, is what is left for
-    the index and the stat data.
+    opens, so the model and every pack must not be among them; and the kernel counts the bytes
+    that the whole ``mvc status`` process reads, here and in a repository of one small file.
     """
-    place = fresh_folder(folder / "status")
+    place, small = fresh_folder(folder / "status"), fresh_folder(folder / "small")
     os.link(model, place / MODEL)
+    (small / MODEL).write_bytes(b"small")
     time.sleep(_CLOCK_TICK_S)  # else the file may be as young as the index, and "racy" for Git
-    runner.run(place, [mvc, "init"], [mvc, "add", MODEL], [mvc, "commit", "-m", "base"])
+    for where in (place, small):
+        runner.run(where, [mvc, "init"], [mvc, "add", MODEL], [mvc, "commit", "-m", "base"])
     opened = json.loads(runner.output(place, [sys.executable, "-c", _WATCH_OPENS]))
     data = [path for path in opened if path.endswith(MODEL) or "/chunks/" in path]
     status = runner.measure(place, [mvc, "status"])
-    nothing = runner.measure(place, [mvc, "--help"])
-    fresh_folder(folder / "status")
+    nothing = runner.measure(small, [mvc, "status"])
+    fresh_folder(place)
+    fresh_folder(small)
     return {
         "model_bytes": model.stat().st_size,
         "data_files_opened": data,

@@ -67,12 +67,12 @@ class Peer:
     Attributes:
         name: as the tables show it.
         storage: what holds its history, below the worktree.
-        restores: whether getting the model back is measured.
+        keeps_history: whether a second version leaves the first one in place.
     """
 
     name = ""
     storage: tuple[str, ...] = ()
-    restores = True
+    keeps_history = True
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
@@ -281,6 +281,7 @@ class Copy(Peer):
 
     name = "cp + sync"
     storage = ("copy",)
+    keeps_history = False
 
     def version(self) -> str | None:
         return "coreutils"

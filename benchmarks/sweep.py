@@ -58,7 +58,7 @@ def measure_sweep(
             records[peer.name].append(runner.measure(place, *peer.record()))
             size = stored_bytes(place, peer) - before
             restores[peer.name].append(_restore(runner, peer, place, base))
-            if number == 0:
+            if number == 0 and peer.keeps_history:
                 rest = dict(list(versions.items())[1:])
                 stored[peer.name], later[peer.name] = _record_all(runner, peer, place, rest, size)
     fresh_folder(folder / "sweep")

@@ -45,7 +45,8 @@ class CharModel(nn.Module):
         """Return the logits of the next character, (batch, time, vocabulary)."""
         hidden = self.embed(text) + self.place.weight
         hidden = self.norm(self.blocks(hidden, mask=self.mask, is_causal=True))
-        return hidden @ self.embed.weight.T
+        logits: Tensor = hidden @ self.embed.weight.T
+        return logits
 
 
 def read_text(pattern: str) -> Tensor:
@@ -66,7 +67,7 @@ def train(model: CharModel, text: Tensor, steps: int, rate: float) -> float:
         logits = model(batch[:, :-1])
         loss = functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
         optimizer.step()
         losses.append(loss.item())
     return sum(losses[-20:]) / len(losses[-20:])

@@ -103,6 +103,23 @@ def fsync_dir(folder: Path | str) -> None:
             os.close(descriptor)
 
 
+def reserve_space(path: Path, size_bytes: int) -> None:
+    """Fill a scratch file with zeros: once it is removed, that much space is there to use.
+
+    Raises:
+        StorageError: there is less; the file is gone again.
+    """
+    with translate_os_errors(f"reserve {size_bytes:,} bytes in {path.parent}"):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            write_at(descriptor, memoryview(bytes(size_bytes)), 0)
+        except BaseException:
+            path.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+
+
 def fsync_file(path: Path | str) -> None:
     """Make the bytes of an existing file durable (not its name)."""
     with translate_os_errors(f"sync {path}"):

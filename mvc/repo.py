@@ -184,7 +184,8 @@ class Repo:
             UsageError: no message.
             ConflictError: nothing to commit, or the branch moved meanwhile.
         """
-        from mvc.operations.commit import Annotations, commit  # noqa: PLC0415
+        from mvc.operations.annotations import Annotations  # noqa: PLC0415
+        from mvc.operations.commit import commit  # noqa: PLC0415
 
         return commit(
             self._context,
@@ -557,7 +558,7 @@ class Repo:
             UnsupportedError: a value that is not data; the message names its path.
             ConflictError: the branch moved meanwhile.
         """
-        from mvc.operations.commit import Annotations  # noqa: PLC0415
+        from mvc.operations.annotations import Annotations  # noqa: PLC0415
         from mvc.operations.state import commit_state  # noqa: PLC0415
 
         return commit_state(

@@ -103,7 +103,8 @@ def _check_names(parts: Mapping[str, object]) -> None:
 
 def capture_rng() -> dict[str, object]:
     """Return the state of Python's, NumPy's, torch's and every CUDA device's generator."""
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch has no types
+    devices = torch.cuda.get_rng_state_all() if is_used else []
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(),  # noqa: NPY002  the global generator is what runs use

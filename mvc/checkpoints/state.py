@@ -78,9 +78,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mvc.checkpoints import state_decode, state_encode
-from mvc.checkpoints.state_factory import Factory, NumpyFactory
+from mvc.checkpoints.state_document import (
+    STATE_FILE,
+    Document,
+    encode_document,
+    parse_document,
+)
+from mvc.checkpoints.state_factory import NumpyFactory, TorchLoader
 from mvc.checkpoints.state_files import StateFile, plain_file, tensor_file
-from mvc.checkpoints.state_json import encode_text, parse_text
 from mvc.checkpoints.state_reads import ReadTable, TensorRead
 from mvc.checkpoints.state_refusals import refusal
 from mvc.checkpoints.state_shared import link_shared
@@ -89,7 +94,6 @@ from mvc.errors import FormatError, UnsupportedError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from mvc.checkpoints.state_json import JsonValue
     from mvc.checkpoints.state_nodes import Node
     from mvc.formats.layout import FileLayout
 
@@ -103,13 +107,7 @@ __all__ = [
     "find_files",
     "measure_tensors",
     "plan_state",
-    "state_files",
 ]
-
-STATE_FILE = "state.json"
-"""Name of the file with structure and scalars."""
-_FORMAT = "mvc-state"
-_VERSION = 1
 
 _FRAMEWORKS = ("torch", "numpy")
 
@@ -141,12 +139,8 @@ def encode_state(state: Mapping[str, object]) -> list[StateFile]:
         raise refusal(state, [])
     shared = link_shared(walk.placed)
     files = [tensor_file(draft.path, draft.arrays) for draft in walk.files.values()]
-    document: dict[str, JsonValue] = {"format": _FORMAT, "version": _VERSION}
-    document["files"] = [file.path for file in files]
-    if shared:
-        document["shared"] = shared
-    document["state"] = node
-    return [*files, plain_file(STATE_FILE, encode_text(document))]
+    document = Document(tuple(file.path for file in files), tuple(shared), node)
+    return [*files, plain_file(STATE_FILE, encode_document(document))]
 
 
 def find_files(state_json: bytes) -> set[str]:
@@ -154,20 +148,9 @@ def find_files(state_json: bytes) -> set[str]:
 
     Raises:
         FormatError: not the text of a state.
+        UnsupportedError: the text of a newer state.
     """
-    node, shared = _parse_document(state_json)
-    found: set[str] = set()
-    waiting: list[object] = [node, *shared]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            place = value.get("in")
-            if "$" in value and isinstance(place, str):
-                found.add(place)
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
-    return found
+    return set(parse_document(state_json).files)
 
 
 def measure_tensors(files: Iterable[tuple[str, FileLayout]]) -> dict[str, dict[str, int]]:
@@ -234,17 +217,17 @@ def plan_state(
     """
     if framework not in _FRAMEWORKS:
         raise UsageError(f"unknown framework {framework!r}", hint='use "torch" or "numpy"')
-    document = _parse_document(state_json)
-    node = document["state"]
-    table = ReadTable(sizes, document["shared"], _Loader(framework))
+    document = parse_document(state_json)
+    load = TorchLoader() if framework == "torch" else NumpyFactory
+    table = ReadTable(sizes, document.shared, load)
     walk = state_decode.Walk(table, is_first=True)
     try:
-        value = walk.decode(node, state_decode.ABSENT if into is None else into)
+        value = walk.decode(document.state, state_decode.ABSENT if into is None else into)
     except RecursionError:
         raise FormatError("state.json is nested too deeply") from None
     if not isinstance(value, dict):
         raise FormatError("state.json holds something else than a dict")
-    return StatePlan(tuple(table.reads), table, node)
+    return StatePlan(tuple(table.reads), table, document.state)
 
 
 def decode_state(
@@ -271,60 +254,3 @@ def decode_state(
     for read in plan.reads:
         read.fill(lambda buffer, read=read: read_tensor(read.file, read.tensor, buffer))  # type: ignore[misc]  # mypy cannot infer a default of a lambda
     return plan.build()
-
-
-def state_files(state_json: bytes) -> tuple[str, ...]:
-    """Return the names of the tensor files that belong to a ``state.json``.
-
-    Raises:
-        FormatError: not the text of a state.
-    """
-    return tuple(_parse_document(state_json)["files"])
-
-
-def _parse_document(state_json: bytes) -> dict[str, Any]:
-    document = parse_text(state_json)
-    if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise FormatError("state.json is not the state of a training run")
-    version = document.get("version")
-    if type(version) is int and version > _VERSION:
-        raise UnsupportedError(
-            f"state.json has version {version}, this mvc reads up to {_VERSION}",
-            hint="install a newer mvc",
-        )
-    document = {"shared": [], **document}
-    files, shared, node = (document.get(name) for name in ("files", "shared", "state"))
-    fields = {"format", "version", "files", "shared", "state"}
-    if version != _VERSION or document.keys() != fields or not isinstance(node, dict):
-        raise FormatError("state.json has other fields than a state has")
-    if not isinstance(files, list) or not all(type(name) is str for name in files):
-        raise FormatError("state.json has a list of files that is none")
-    if not isinstance(shared, list) or not all(
-        isinstance(entry, dict) and entry.get("$") in ("tensor", "ndarray") for entry in shared
-    ):
-        raise FormatError("state.json has a table of shared storages that is none")
-    return document
-
-
-@dataclass(slots=True)
-class _Loader:
-    """Loads what makes tensors, and torch with it, when the first one is met."""
-
-    framework: str
-    _factory: Factory | None = None
-
-    def __call__(self) -> Factory:
-        if self._factory is None:
-            self._factory = _load_torch() if self.framework == "torch" else NumpyFactory()
-        return self._factory
-
-
-def _load_torch() -> Factory:
-    try:
-        from mvc.checkpoints.state_torch import TorchFactory  # noqa: PLC0415  torch on demand
-    except ImportError:
-        raise UnsupportedError(
-            "the state holds torch objects and torch is not installed",
-            hint='install torch, or load with framework="numpy"',
-        ) from None
-    return TorchFactory()

@@ -97,14 +97,12 @@ def _describe_group(
 def _join_overlapping(ordered: list[Region]) -> list[int]:
     """Return a union-find forest over regions sorted by space and lowest address."""
     roots = list(range(len(ordered)))
+    highs = [region.high for region in ordered]
     pairs = 0
     active: list[int] = []
     for index, region in enumerate(ordered):
-        active = [
-            other
-            for other in active
-            if ordered[other].high > region.low and ordered[other].space == region.space
-        ]
+        low, space = region.low, region.space
+        active = [other for other in active if highs[other] > low and ordered[other].space == space]
         for other in active:
             first, second = _find_root(roots, other), _find_root(roots, index)
             if first == second:

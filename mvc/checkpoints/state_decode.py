@@ -58,12 +58,12 @@ class Walk:
             FormatError: a node that no encoder writes.
             ConflictError: a live container or array that does not fit the stored one.
         """
+        if len(self.steps) > MAX_DEPTH + 1:
+            raise FormatError(f"{format_path(self.steps[:3])}... is nested too deeply")
         if isinstance(node, list):
             return self._decode_items(node, live)
         if not isinstance(node, dict):
             return self._take_scalar(node, live)
-        if len(self.steps) > 2 * MAX_DEPTH:
-            raise FormatError(f"{format_path(self.steps[:3])}... is nested too deeply")
         if "$" not in node:
             return dict(self._decode_pairs(list(node.items()), live))
         tag = node["$"]
@@ -111,8 +111,7 @@ class Walk:
         if any(not isinstance(pair, list) or len(pair) != 2 for pair in items):  # noqa: PLR2004  key and value
             raise FormatError(f"{format_path(self.steps)} has items that are not pairs")
         pairs = [(self.decode_key(pair[0]), pair[1]) for pair in items]
-        if len({key for key, _ in pairs}) != len(pairs):
-            raise FormatError(f"{format_path(self.steps)} has the same key twice")
+        _make_set(frozenset, [key for key, _ in pairs])
         return self._decode_pairs(pairs, live)
 
     def decode_key(self, node: JsonValue) -> object:
@@ -233,9 +232,9 @@ def _make_set(kind: Callable[[list[object]], Any], keys: list[object]) -> Any:
     try:
         value = kind(keys)
     except TypeError:
-        raise FormatError("state.json has a set of things that no set can hold") from None
+        raise FormatError("state.json has a key or set member that cannot be one") from None
     if len(value) != len(keys):
-        raise FormatError("state.json has a set with the same value twice")
+        raise FormatError("state.json has the same key or set member twice")
     return value
 
 

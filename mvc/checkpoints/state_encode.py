@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mvc.checkpoints.state_document import TENSOR_SUFFIX
 from mvc.checkpoints.state_elements import find_numpy_element, stored_form
 from mvc.checkpoints.state_files import LiveArray, Names, clean_tensor_name, escape_file_name
 from mvc.checkpoints.state_json import MAX_VALUES
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from mvc.checkpoints.state_nodes import Node
 
 _FACTORY_NAMES = {factory: name for name, factory in FACTORIES.items()}
+_MAX_KEY_DEPTH = 16
 _INT_LIMITS = range(-(2**63), 2**64)
 
 
@@ -167,11 +169,13 @@ class Walk:
         nodes = [self.encode_key(item) for item in value]
         return {"$": type(value).__name__, "items": sorted(nodes, key=repr)}
 
-    def encode_key(self, key: object) -> JsonValue:
+    def encode_key(self, key: object, depth: int = 0) -> JsonValue:
         """Return the node of a value that a dict or set finds by its value."""
         self._count(1)
+        if depth > _MAX_KEY_DEPTH:
+            raise UnsupportedError(f"{format_path(self.steps)} has a key that is nested too deeply")
         if type(key) in (tuple, frozenset):
-            nodes = [self.encode_key(item) for item in key]  # type: ignore[attr-defined]  # one of the two
+            nodes = [self.encode_key(item, depth + 1) for item in key]  # type: ignore[attr-defined]  # one of the two
             if type(key) is frozenset:
                 nodes.sort(key=repr)
             return {"$": type(key).__name__, "items": nodes}
@@ -210,7 +214,7 @@ class Walk:
         top = self.steps[0]
         file = self.files.get(top)
         if file is None:
-            path = self._file_names.give(escape_file_name(_label(top))) + ".safetensors"
+            path = self._file_names.give(escape_file_name(_label(top))) + TENSOR_SUFFIX
             file = self.files[top] = FileDraft(path)
         name = file.add(".".join(map(_label, self.steps[1:] or [top])), array)
         node: Node = {"$": kind, "in": file.path, "name": name}

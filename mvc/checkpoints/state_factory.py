@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from mvc.checkpoints.state_elements import TORCH_ELEMENTS, parse_numpy_dtype
-from mvc.checkpoints.state_memory import Region, find_flat_bytes, view_memory
+from mvc.checkpoints.state_memory import Region, copy_words, find_flat_bytes, view_memory
 from mvc.checkpoints.state_refusals import format_path
 from mvc.checkpoints.state_scalars_read import PlainScalars, TorchScalars
 from mvc.errors import ConflictError, FormatError, UnsupportedError
@@ -55,7 +55,7 @@ class HostDestination:
             return
         aside = np.empty(self.words.shape, self.words.dtype.newbyteorder("<"))
         read(aside.reshape(-1).view(np.uint8).data)
-        np.copyto(self.words, aside)
+        copy_words(self.words, aside)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,6 +166,30 @@ class NumpyFactory(PlainScalars):
         words = view_memory(address, shape, live.strides, element, live, writable=True)
         region = Region("cpu", address, shape, live.strides, element.name, element.size_bytes)
         return HostDestination(words), region if live.size else None
+
+
+@dataclass(slots=True)
+class TorchLoader:
+    """Returns what makes torch's tensors; imports torch when it is called first."""
+
+    _factory: Factory | None = None
+
+    def __call__(self) -> Factory:
+        """Return it.
+
+        Raises:
+            UnsupportedError: torch is not installed.
+        """
+        if self._factory is None:
+            try:
+                from mvc.checkpoints.state_torch import TorchFactory  # noqa: PLC0415  torch on demand
+            except ImportError:
+                raise UnsupportedError(
+                    "the state holds torch objects and torch is not installed",
+                    hint='install torch, or load with framework="numpy"',
+                ) from None
+            self._factory = TorchFactory()
+        return self._factory
 
 
 def numpy_dtype(element: ElementType) -> AnyDType:

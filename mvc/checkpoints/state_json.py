@@ -26,6 +26,7 @@ MAX_VALUES = 2**24
 _LINE_CHARS = 160
 _HINT = "keep long lists of numbers as arrays"
 _SCALARS = {int, float, bool, str, type(None)}
+_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def encode_text(value: JsonValue) -> bytes:
@@ -45,10 +46,15 @@ def _render(value: JsonValue, newline: str) -> str:
     """Return the text of a value whose lines after the first begin with ``newline``."""
     if not isinstance(value, (list, dict)) or not value:
         return _dump(value)
-    inner = newline + " "
     if isinstance(value, list):
         if _SCALARS.issuperset(map(type, value)):
             return _dump(value)
+    elif all(map(_is_flat, value.values())):
+        text = _dump(value)
+        if len(text) <= _LINE_CHARS:
+            return text
+    inner = newline + " "
+    if isinstance(value, list):
         parts = [_render(item, inner) for item in value]
         left, right = "[", "]"
     else:
@@ -59,8 +65,10 @@ def _render(value: JsonValue, newline: str) -> str:
     return f"{left}{inner}{f',{inner}'.join(parts)}{newline}{right}"
 
 
-def _dump(value: JsonValue) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+def _is_flat(value: JsonValue) -> bool:
+    return type(value) in _SCALARS or (
+        isinstance(value, list) and _SCALARS.issuperset(map(type, value))
+    )
 
 
 def _find_excess(text: bytes) -> str | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Node: TypeAlias = dict[str, Any]
 """A JSON object whose key ``$`` says what it is."""
 
-MAX_DEPTH = 100
+MAX_DEPTH = 64
 """Containers within each other, far below where Python's own stack would end."""
 
 FACTORIES: dict[str, Callable[[], object]] = {

@@ -103,6 +103,7 @@ class ReadTable:
     shared: Sequence[Node]
     load_factory: Callable[[], Factory]
     reads: list[TensorRead] = field(default_factory=list)
+    _held: dict[str, Mapping[str, int]] = field(default_factory=dict)
     _values: dict[int, object] = field(default_factory=dict)
     _storages: dict[int, _Storage] = field(default_factory=dict)
     _claimed: set[tuple[str, str]] = field(default_factory=set)
@@ -234,7 +235,9 @@ class ReadTable:
     def _check_held(self, node: Node, size: int) -> None:
         """Check that a file holds a tensor of exactly that size."""
         file, name = get_field(node, "in", str), get_field(node, "name", str)
-        held = self.sizes.get(file, {}).get(name)
+        if file not in self._held:
+            self._held[file] = self.sizes.get(file, {})
+        held = self._held[file].get(name)
         if held is None:
             raise FormatError(f"there is no tensor {name[:80]!r} in {file[:80]!r}")
         if held != size:

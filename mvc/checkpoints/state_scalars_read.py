@@ -85,7 +85,7 @@ def find_torch_scalar(node: Node, load: Callable[[], TorchScalars]) -> object | 
 
 def is_scalar_tag(tag: object) -> bool:
     """Tell whether a tagged object is a scalar."""
-    return tag in _DECODERS
+    return isinstance(tag, str) and tag in _DECODERS
 
 
 def _get_base64(node: Node) -> bytes:
@@ -173,7 +173,8 @@ def _decode_numpy(node: Node) -> object:
     if dtype.kind not in "biuf":
         raise FormatError(f"state.json has a {name} that is none")
     try:
-        return np.array(shown, dtype)[()]
+        with np.errstate(all="ignore"):
+            return np.array(shown, dtype)[()]
     except (TypeError, ValueError, OverflowError):
         raise FormatError(f"state.json has a {name} that is none") from None
 

@@ -19,6 +19,7 @@ from mvc.chunkstore.reader import ReadSlot, decode_record
 from mvc.chunkstore.values import StoreProblem
 from mvc.errors import FormatError, StorageError, UnsupportedError
 from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
+from mvc.progress import announce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -49,6 +50,7 @@ def check_store(
         yield StoreProblem("stray-file", key, None, None, f"{key} does not belong there")
     for pack in sorted(listing.lost_packs):
         yield StoreProblem("missing-pack", pack, None, None, "its index is there, the pack is not")
+    announce(progress, sum(listing.packs.values()))
     slots: list[ReadSlot] = []  # append and pop are atomic
 
     def check(pack: PackId) -> list[StoreProblem]:

@@ -4,14 +4,12 @@ Every byte that leaves has been hashed against its id. Where a copy of a chunk c
 others are tried, and then the storage is looked at once more: another process may have moved the
 chunk to another pack since. Only when all that fails does an error say where the damage is.
 
-Reading many chunks is planned first: sorted by pack and offset, records that lie behind one
-another are read in one call. One worker takes such a group from the storage to the sink, so the
-memory in use is one group and one plain chunk per worker.
+Many chunks are read group by group (``read_plan``). One worker takes a group from the storage to
+the sink, so the memory in use is one group and one plain chunk per worker.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.catalog import pack_key
@@ -22,18 +20,16 @@ from mvc.formats.pack import RECORD_BYTES, PackRecord, parse_record_header
 from mvc.ids import hash_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
     from mvc.chunkstore.catalog import PackCatalog
+    from mvc.chunkstore.read_plan import PlannedChunk, ReadGroup
     from mvc.chunkstore.values import ChunkLocation, ReadRequest
     from mvc.errors import MvcError
-    from mvc.ids import ChunkId, PackId
+    from mvc.ids import ChunkId
     from mvc.storage.protocol import Storage
 
     Sink = Callable[[ReadRequest, memoryview], None]
-
-GROUP_BYTES = 4 * 2**20
-"""Records are read together up to this length; a longer one is read alone."""
 
 
 class ReadSlot:
@@ -55,70 +51,6 @@ class ReadSlot:
         if len(self._plain) < size_bytes:
             self._plain = bytearray(size_bytes)
         return memoryview(self._plain)[:size_bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedChunk:
-    """One chunk to read, where it lies (None: not known), and all who want it."""
-
-    location: ChunkLocation | None
-    requests: tuple[ReadRequest, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadGroup:
-    """Chunks whose records lie behind one another in a pack; one read fetches them.
-
-    Attributes:
-        pack: where they lie, or None for one chunk that was not found.
-        offset: of the first record header.
-        size_bytes: up to the end of the last body.
-        chunks: by ascending offset.
-    """
-
-    pack: PackId | None
-    offset: int
-    size_bytes: int
-    chunks: tuple[PlannedChunk, ...]
-
-
-def plan_reads(
-    requests: Sequence[ReadRequest], find: Callable[[ChunkId], ChunkLocation | None]
-) -> list[ReadGroup]:
-    """Return what to read, by ascending pack and offset; equal chunks are read once."""
-    wanted: dict[ChunkId, list[ReadRequest]] = {}
-    for request in requests:
-        wanted.setdefault(request.chunk_id, []).append(request)
-    lost: list[ReadGroup] = []
-    chunks: list[tuple[ChunkLocation, PlannedChunk]] = []
-    for chunk_id, askers in wanted.items():
-        location = find(chunk_id)
-        chunk = PlannedChunk(location, tuple(askers))
-        if location is None:
-            lost.append(ReadGroup(None, 0, 0, (chunk,)))
-        else:
-            chunks.append((location, chunk))
-    chunks.sort(key=lambda pair: (pair[0].pack, pair[0].offset))
-    return lost + list(_group(chunks))
-
-
-def _group(chunks: Sequence[tuple[ChunkLocation, PlannedChunk]]) -> Iterator[ReadGroup]:
-    members: list[PlannedChunk] = []
-    pack: PackId | None = None
-    start = end = 0
-    for location, chunk in chunks:
-        behind = location.offset + RECORD_BYTES + location.stored_size_bytes
-        if members and (
-            location.pack != pack or location.offset != end or behind - start > GROUP_BYTES
-        ):
-            yield ReadGroup(pack, start, end - start, tuple(members))
-            members = []
-        if not members:
-            pack, start = location.pack, location.offset
-        members.append(chunk)
-        end = behind
-    if members:
-        yield ReadGroup(pack, start, end - start, tuple(members))
 
 
 class ChunkReader:

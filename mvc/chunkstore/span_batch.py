@@ -108,7 +108,8 @@ def _find_runs(spans: Sequence[ChunkSpan]) -> Iterator[tuple[int, int]]:
     start = end = spans[0].offset
     for span in spans:
         if span.offset != end:
-            yield start, end - start
+            if end > start:
+                yield start, end - start
             start = span.offset
         end = span.offset + span.size_bytes
     if end > start:

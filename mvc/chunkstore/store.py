@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from mvc.chunkstore.catalog import PACKS, PackCatalog, index_key, pack_key, scan_stored_pack
 from mvc.chunkstore.check import check_store
 from mvc.chunkstore.parallel import for_each
-from mvc.chunkstore.reader import ChunkReader, ReadSlot, plan_reads
+from mvc.chunkstore.read_plan import plan_reads
+from mvc.chunkstore.reader import ChunkReader, ReadSlot
 from mvc.chunkstore.values import (
     ByteSource,
     ChunkLocation,

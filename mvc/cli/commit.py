@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mvc.cli.group import usage
+from mvc.cli.group import PlainCommand, new_app, usage
 from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import Output, printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mvc.operations.commit import CommitResult
     from mvc.repo import Repo
 
-app = typer.Typer()
+app = new_app()
 
 _NUMBER = re.compile(
     r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,5})?|[+-]?(nan|inf|infinity)", re.ASCII | re.IGNORECASE
@@ -29,7 +29,7 @@ _NUMBER = re.compile(
 _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def commit(
     context: typer.Context,
     paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...")] = None,
@@ -74,11 +74,15 @@ def commit(
     if everything and paths:
         raise usage("paths and -a cannot be used together", context)
     numbers, texts = parse_facts(metrics or (), meta or ())
+    message = "\n\n".join(text.strip("\n") for text in messages) if messages else None
+    if not (message or "").strip() and (message is not None or not amend):
+        # Said before files are read, which may take minutes.
+        raise UsageError("a commit needs a message", hint='give one with "-m"')
     repo = open_repo()
     guessed = _set_identity(repo)
     with byte_progress("adding", wanted=progress and not quiet) as bar:
         result = repo.commit(
-            "\n\n".join(text.strip("\n") for text in messages) if messages else None,
+            message,
             paths=to_paths(paths or ()),
             everything=everything,
             amend=amend,
@@ -128,7 +132,9 @@ def parse_facts(
         if number is not None:
             numbers[name] = number
         elif option == "--metric":
-            raise UsageError(f"metric {name!r} is {value!r}, not a number", hint="--meta takes text")
+            raise UsageError(
+                f"metric {name!r} is {value!r}, not a number", hint="--meta takes text"
+            )
         else:
             texts[name] = value
     return numbers, texts
@@ -173,9 +179,7 @@ def stat_line(result: CommitResult) -> str:
     """Return what a commit holds and what it cost, on one line."""
     parts = [f"{count_text(result.files_total, 'file')} ({result.files_changed:,} changed)"]
     if result.tensors_total:
-        parts.append(
-            f"{count_text(result.tensors_total, 'tensor')} ({result.tensors_new:,} new)"
-        )
+        parts.append(f"{count_text(result.tensors_total, 'tensor')} ({result.tensors_new:,} new)")
     parts += [
         f"{size_text(result.plain_bytes)} plain",
         f"{size_text(result.written_bytes)} written",

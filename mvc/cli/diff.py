@@ -8,7 +8,7 @@ import typer
 
 from mvc.cli.diff_text import DiffForm, diff_fields, write_diff
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.group import PathsCommand, paths_behind, usage
+from mvc.cli.group import PathsCommand, new_app, paths_behind, usage
 from mvc.cli.options import All, Json, NameOnly, NameStatus, ShowProgress, Stat, Tensors
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mvc.repo import Repo
 
-app = typer.Typer()
+app = new_app()
 
 
 @app.command(cls=PathsCommand)

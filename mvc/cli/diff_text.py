@@ -137,8 +137,16 @@ def _rows(out: Output, file: FileDiff, form: DiffForm) -> Iterator[str]:
         yield from _tensor_rows(out, file.tensors, form)
     if not is_whole and file.mode_changed:
         yield "  the file mode differs"
-    if not is_whole and file.other_changed and file.format is not None:
+    if not is_whole and file.other_changed and file.format is not None and _is_in_place(file):
         yield "  bytes outside of tensors differ (header, metadata)"
+
+
+def _is_in_place(file: FileDiff) -> bool:
+    """Tell whether every tensor has its name, dtype and shape still: then the header should too."""
+    return all(
+        tensor.status == "modified" and tensor.old_dtype is None and tensor.old_shape is None
+        for tensor in file.tensors
+    )
 
 
 def _tensor_rows(out: Output, tensors: Sequence[TensorDiff], form: DiffForm) -> Iterator[str]:

@@ -1,17 +1,17 @@
 """Errors as people and programs see them: text, JSON, exit code.
 
-    0    done
-    1    a negative answer: differences with --exit-code, problems found by fsck
-    2    wrong usage
-    3    a revision, path, tensor, branch, ... does not exist
-    4    conflict: local changes would be overwritten, a ref moved, nothing to commit
-    5    bytes that are not what they should be: damaged store, malformed file
-    6    the machine said no: disk full, permission denied, read-only
-    7    a value or format that mvc cannot hold
-    8    an error inside mvc
-    10   not inside a repository
-    130  interrupted by Ctrl-C
-    141  the reader of the output went away
+0    done
+1    a negative answer: differences with --exit-code, problems found by fsck
+2    wrong usage
+3    a revision, path, tensor, branch, ... does not exist
+4    conflict: local changes would be overwritten, a ref moved, nothing to commit
+5    bytes that are not what they should be: damaged store, malformed file
+6    the machine said no: disk full, permission denied, read-only
+7    a value or format that mvc cannot hold
+8    an error inside mvc
+10   not inside a repository
+130  interrupted by Ctrl-C
+141  the reader of the output went away
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mvc.cli.group import usage
+from mvc.cli.group import PlainCommand, new_app, usage
 from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from mvc.operations.add import AddPlan, AddResult
     from mvc.repo import Repo
 
-app = typer.Typer()
+app = new_app()
 
 _Paths = Annotated[list[str], typer.Argument(metavar="PATH...", show_default=False)]
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def add(
     context: typer.Context,
     paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...")] = None,
@@ -47,7 +47,7 @@ def add(
     repository does not have yet.
     """
     if not paths and not everything:
-        raise usage("nothing specified, nothing added; \"mvc add .\" adds everything", context)
+        raise usage('nothing specified, nothing added; "mvc add ." adds everything', context)
     repo = open_repo()
     chosen = to_paths(paths) if paths else [str(repo.worktree)]
     if dry_run:
@@ -117,7 +117,7 @@ def _summary(result: AddResult, seconds: float) -> str:
     return f"{', '.join(parts)} in {seconds_text(seconds)}"
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def rm(
     paths: _Paths,
     cached: Annotated[
@@ -144,7 +144,7 @@ def rm(
         stdout().lines(f"rm '{printable(shown_path(repo, path))}'" for path in removed)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def mv(
     paths: Annotated[list[str], typer.Argument(metavar="SOURCE... TARGET", show_default=False)],
     context: typer.Context,

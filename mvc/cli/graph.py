@@ -1,11 +1,11 @@
-"""The history as lines of text, as ``git log --graph`` draws it.
+r"""The history as lines of text, as ``git log --graph`` draws it.
 
 Commits come children first. A *lane* is a column that waits for one commit: a lane is opened by the
 first child that names a commit as its parent, and ends where that commit is drawn. A step for one
 commit is: its own row, then rows that take the lanes from where they are to where they will be.
 
     * |        the commit stands in its lane
-    |\\ \\      a merge opens one slot to the right per further parent; what is right of it moves
+    |\ \      a merge opens one slot to the right per further parent; what is right of it moves
     | |/       lanes that wait for the same commit become one, and gaps close: every row, each
     |/|        moving lane goes one slot to the left and may pass behind lanes that stand still
 

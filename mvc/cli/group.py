@@ -10,7 +10,7 @@ import difflib
 import importlib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -68,9 +68,13 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 differences or problems found, 2 wrong usage, 3 not found, 4 conflict,",
-    "5 damaged data, 6 machine failed, 7 unsupported, 8 internal error, 10 no repository, "
-    "130 Ctrl-C.",
+    "5 damaged data, 6 machine failed, 7 unsupported, 8 internal error, 10 no repository.",
 )
+
+
+def new_app() -> typer.Typer:
+    """Return the application that a module puts its commands into."""
+    return typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 def find_command(name: str) -> Command | None:
@@ -84,7 +88,39 @@ def command_names() -> list[str]:
     return [command.name for commands in COMMANDS.values() for command in commands]
 
 
-class LazyGroup(TyperGroup):
+class _PlainCoercion:
+    """Turns an argument into a flag, a text, a list of texts or a whole number.
+
+    typer would import pydantic for that, which takes longer than all of ``mvc log``.
+    """
+
+    def __init__(self, annotation: object) -> None:
+        self._annotation = annotation
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if self._annotation == list[str]:
+            return list(value or ())
+        if self._annotation is not int or value is None or isinstance(value, int):
+            return value
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+            raise typer.BadParameter(f"{value!r} is not a whole number", ctx=ctx, param=param)
+        return int(value)
+
+
+class _PlainParameters:
+    """Lets parameters of plain types do without pydantic; any other keeps typer's way."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of typer's classes
+        for parameter in parameters:
+            annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+            if annotation in (bool, str, int, list[str]):
+                coercion = _PlainCoercion(annotation)
+                parameter.get_runtime_param = lambda coercion=coercion: coercion
+        return parameters
+
+
+class LazyGroup(_PlainParameters, TyperGroup):
     """The ``mvc`` command itself."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  the signature is typer's
@@ -97,16 +133,13 @@ class LazyGroup(TyperGroup):
         if known is None:
             return None
         module = importlib.import_module(f"mvc.cli.{known.module}")
-        command = get_group(module.app).commands[cmd_name]
-        for parameter in command.params:
-            _coerce_plainly(parameter)
-        return command
+        return get_group(module.app).commands[cmd_name]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that the arguments begin with, and the rest of them."""
         if not args[0].startswith("-") and find_command(args[0]) is None:
             close = difflib.get_close_matches(args[0], command_names(), n=3)
-            did_you_mean = f'did you mean {" or ".join(map(repr, close))}? ' if close else ""
+            did_you_mean = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
             raise UsageError(
                 f"{args[0]!r} is not a mvc command",
                 hint=f'{did_you_mean}"mvc --help" lists the commands',
@@ -137,7 +170,31 @@ def _help(parameter: Any, ctx: Any) -> tuple[str, str] | None:
     return record
 
 
-class PathsCommand(TyperCommand):
+class PlainCommand(_PlainParameters, TyperCommand):
+    """A command; its help is plain text, and its usage line shows arguments as they are written."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse; an error knows the command it belongs to."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            if getattr(error, "ctx", None) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]  # its subclasses for usage have one
+            raise
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return what follows the command's name in its usage line."""
+        arguments = (one for one in self.get_params(ctx) if one.param_type_name == "argument")
+        return ["[OPTIONS]", *(argument.metavar for argument in arguments)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options; the usage line has told of the arguments."""
+        options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
+        with formatter.section("Options"):
+            formatter.write_dl([record for one in options if (record := _help(one, ctx))])
+
+
+class PathsCommand(PlainCommand):
     """A command whose arguments are revisions, then paths: remembers what stood behind ``--``.
 
     The parser would drop the ``--`` and with it the difference. Also ``-3`` means ``-n 3``, where
@@ -150,53 +207,25 @@ class PathsCommand(TyperCommand):
             position = args.index("--")
             ctx.meta[_BEHIND] = args[position + 1 :]
             args = args[:position]
-        if any("-n" in parameter.opts for parameter in self.params):
-            args = [re.sub(r"^-(\d+)$", r"-n\1", argument) for argument in args]
+        counts = next((one.opts for one in self.params if "-n" in one.opts), None)
+        if counts is not None:
+            args = [
+                f"-n{argument[1:]}"
+                if _COUNT.fullmatch(argument) and before not in counts
+                else argument
+                for before, argument in zip(["", *args], args, strict=False)
+            ]
         return super().parse_args(ctx, args)
 
 
 _BEHIND = "mvc.paths"
+_COUNT = re.compile(r"-\d+")
 
 
 def paths_behind(context: typer.Context) -> list[str] | None:
     """Return the arguments behind ``--`` of a PathsCommand, or None where there was none."""
     found: list[str] | None = context.meta.get(_BEHIND)
     return found
-
-
-class _PlainCoercion:
-    """Turns an argument into text, a list of texts or a whole number.
-
-    typer would import pydantic for that, which takes longer than all of ``mvc log``.
-    """
-
-    def __init__(self, annotation: object) -> None:
-        self._annotation = annotation
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        if value is None:
-            return [] if self._annotation == list[str] else None
-        if self._annotation == list[str]:
-            return list(value)
-        return value if self._annotation is str else self._whole_number(value, param, ctx)
-
-    def _whole_number(self, value: Any, param: Any, ctx: Any) -> int:
-        if isinstance(value, int):
-            return value
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
-            self._fail(f"{value!r} is not a whole number", param, ctx)
-        return int(value)
-
-    def _fail(self, message: str, param: Any, ctx: Any) -> NoReturn:
-        raise typer.BadParameter(message, ctx=ctx, param=param)
-
-
-def _coerce_plainly(parameter: Any) -> None:
-    """Let a parameter of a plain type do without pydantic; any other keeps typer's way."""
-    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
-    if annotation in (str, int, list[str]):
-        coercion = _PlainCoercion(annotation)
-        parameter.get_runtime_param = lambda: coercion
 
 
 def usage(message: str, context: typer.Context) -> UsageError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mvc.cli.diff_text import DiffForm, diff_fields, write_diff
-from mvc.cli.group import PathsCommand, paths_behind, usage
+from mvc.cli.group import PathsCommand, PlainCommand, new_app, paths_behind, usage
 from mvc.cli.log_text import entry_fields, write_full, write_oneline
 from mvc.cli.options import All, Json, NameOnly, NameStatus, Stat, Tensors
 from mvc.cli.output import printable, stdout, write_json
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mvc.operations.log import LogEntry
     from mvc.repo import Repo
 
-app = typer.Typer()
+app = new_app()
 
 
 @app.command(cls=PathsCommand)
@@ -125,7 +125,7 @@ def _touches(repo: Repo, entry: LogEntry, paths: Sequence[str]) -> bool:
     )
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def show(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="[REV | REV:PATH]")] = "HEAD",
@@ -177,7 +177,7 @@ def _show_file(repo: Repo, name: str, *, as_json: bool) -> None:
     sys.stdout.buffer.flush()
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def reflog(
     ref: Annotated[str, typer.Argument(metavar="[REF]")] = "HEAD",
     limit: Annotated[
@@ -193,17 +193,19 @@ def reflog(
     repo = open_repo()
     entries = list(enumerate(repo.reflog(ref)))[:limit]
     if as_json:
-        write_json([
-            {
-                "ref": f"{ref}@{{{number}}}",
-                "old": entry.old,
-                "new": entry.new,
-                "who": f"{entry.who.name} <{entry.who.email}>",
-                "date": iso_date(entry.time_s, entry.timezone_s),
-                "message": entry.message,
-            }
-            for number, entry in entries
-        ])
+        write_json(
+            [
+                {
+                    "ref": f"{ref}@{{{number}}}",
+                    "old": entry.old,
+                    "new": entry.new,
+                    "who": f"{entry.who.name} <{entry.who.email}>",
+                    "date": iso_date(entry.time_s, entry.timezone_s),
+                    "message": entry.message,
+                }
+                for number, entry in entries
+            ]
+        )
         return
     out = stdout()
     out.lines(

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from mvc.operations.log import LogEntry
 
-Parents = "Mapping[str, Sequence[str]] | None"
+    Parents = Mapping[str, Sequence[str]] | None
+
 _LEAST_SUBJECT = 40
 _SHOWN_ABOVE = frozenset({"Step", "Metric", "Meta"})
 
@@ -41,8 +42,10 @@ def refs_text(out: Output, refs: Sequence[str]) -> str:
     if not refs:
         return ""
     comma = out.style(", ", "yellow")
-    return out.style("(", "yellow") + comma.join(_ref(out, ref) for ref in refs) + out.style(
-        ")", "yellow"
+    return (
+        out.style("(", "yellow")
+        + comma.join(_ref(out, ref) for ref in refs)
+        + out.style(")", "yellow")
     )
 
 
@@ -148,5 +151,6 @@ def _labelled(name: str, values: Sequence[float | None]) -> list[str]:
     """Return ``loss 2.5`` for every value, numbers aligned at the right; spaces for None."""
     texts = ["" if value is None else number_text(value) for value in values]
     size = max(map(len, texts))
-    return [f"{name} {text:>{size}}" if text else " " * (cell_width(name) + 1 + size)
-            for text in texts]
+    return [
+        f"{name} {text:>{size}}" if text else " " * (cell_width(name) + 1 + size) for text in texts
+    ]

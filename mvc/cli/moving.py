@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mvc.cli.group import PathsCommand, check_alone, paths_behind, usage
+from mvc.cli.group import PathsCommand, PlainCommand, check_alone, new_app, paths_behind, usage
 from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import Output, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
@@ -18,22 +18,18 @@ if TYPE_CHECKING:
     from mvc.operations.checkout import CheckoutResult
     from mvc.repo import Repo
 
-app = typer.Typer()
+app = new_app()
 
 _Force = Annotated[
     bool, typer.Option("-f", "--force", help="Throw local changes away that are in the way.")
 ]
-_Detach = Annotated[
-    bool, typer.Option("--detach", help="Go to the commit, not onto the branch.")
-]
+_Detach = Annotated[bool, typer.Option("--detach", help="Go to the commit, not onto the branch.")]
 
 
 @app.command(cls=PathsCommand)
 def checkout(
     context: typer.Context,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[REV | -] [[--] PATH...]")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[REV | -] [[--] PATH...]")] = None,
     new_branch: Annotated[
         str | None,
         typer.Option("-b", metavar="NAME", help="Make this branch at REV (HEAD) and go there."),
@@ -63,9 +59,7 @@ def checkout(
         raise usage("-b and --detach do not go with paths", context)
     with byte_progress("checking out", wanted=progress and not quiet) as bar:
         if new_branch is not None:
-            result = repo.switch(
-                new_branch, create=True, start=revision, force=force, progress=bar
-            )
+            result = repo.switch(new_branch, create=True, start=revision, force=force, progress=bar)
         elif not paths:
             target = revision or "HEAD"
             result = repo.checkout(target, force=force, detach=detach, progress=bar)
@@ -82,7 +76,7 @@ def checkout(
         _write_move(repo, stdout(), head, result, is_new=new_branch is not None)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def switch(
     context: typer.Context,
     target: Annotated[str | None, typer.Argument(metavar="[BRANCH | - | START]")] = None,
@@ -122,7 +116,7 @@ def switch(
         _write_move(repo, stdout(), head, result, is_new=create is not None)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def restore(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", show_default=False)],
     source: Annotated[
@@ -230,8 +224,9 @@ def _write_move(
     if result.branch is None:
         out.line(f"HEAD is now at {_commit_line(repo, out, result.commit)}")
         if before.branch is not None:
-            out.line("(detached: commits made here are on no branch; "
-                     '"mvc switch -c NAME" makes one)')
+            out.line(
+                '(detached: commits made here are on no branch; "mvc switch -c NAME" makes one)'
+            )
     else:
         verb = "Switched to" if result.branch != before.branch else "Already on"
         what = "a new branch" if is_new else "branch"
@@ -266,9 +261,7 @@ def _write_reset(repo: Repo, out: Output, result: CheckoutResult, *, mode: str) 
         out.line(f"HEAD is now at {_commit_line(repo, out, result.commit)}")
     if mode != "mixed":
         return
-    changed = [
-        file for file in repo.status(untracked=False).files if file.worktree != "unmodified"
-    ]
+    changed = [file for file in repo.status(untracked=False).files if file.worktree != "unmodified"]
     if changed:
         out.line("Unstaged changes after reset:")
         out.lines(f"{file.code[1]}\t{printable(shown_path(repo, file.path))}" for file in changed)

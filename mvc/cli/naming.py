@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mvc.cli.group import check_alone, usage
+from mvc.cli.group import PlainCommand, check_alone, new_app, usage
 from mvc.cli.options import Json, Quiet
 from mvc.cli.output import Output, printable, stdout, write_json
 from mvc.cli.render import cell_width, pad, short_id
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from mvc.operations.branches import RefInfo
     from mvc.repo import Repo
 
-app = typer.Typer()
+app = new_app()
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def branch(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME [START]]")] = None,
@@ -81,7 +81,8 @@ def _delete_branches(
         write_json({"deleted": [{"name": name, "commit": commit} for name, commit in deleted]})
     elif not quiet:
         stdout().lines(
-            f"Deleted branch {printable(name)} (was {short_id(commit)})." for name, commit in deleted
+            f"Deleted branch {printable(name)} (was {short_id(commit)})."
+            for name, commit in deleted
         )
 
 
@@ -146,7 +147,7 @@ def _fields(ref: RefInfo) -> dict[str, object]:
     }  # fmt: skip
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def tag(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME [REV]]")] = None,
@@ -216,8 +217,8 @@ def _list_tags(repo: Repo, globs: Sequence[str], *, as_json: bool) -> None:
         if not globs or any(fnmatch.fnmatchcase(ref.name, glob) for glob in globs)
     ]
     if as_json:
-        write_json([
-            {"name": ref.name, "commit": ref.commit, "subject": ref.subject} for ref in found
-        ])
+        write_json(
+            [{"name": ref.name, "commit": ref.commit, "subject": ref.subject} for ref in found]
+        )
     else:
         stdout().lines(printable(ref.name) for ref in found)

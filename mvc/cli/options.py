@@ -10,7 +10,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON (do
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors and warnings only.")]
 ShowProgress = Annotated[
     bool,
-    typer.Option("--progress/--no-progress", help="Show a progress bar on a terminal."),
+    typer.Option(
+        "--progress/--no-progress", show_default=False, help="Show a progress bar on a terminal."
+    ),
 ]
 Tensors = Annotated[
     str | None,

@@ -8,6 +8,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from mvc.cli.render import size_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -66,16 +68,25 @@ class ByteBar:
             BarColumn,
             DownloadColumn,
             Progress,
+            ProgressColumn,
+            Task,
             TextColumn,
             TimeRemainingColumn,
-            TransferSpeedColumn,
         )
+        from rich.text import Text
+
+        class SpeedColumn(ProgressColumn):
+            """Bytes per second in the units of everything else."""
+
+            def render(self, task: Task) -> Text:
+                speed = task.finished_speed or task.speed
+                return Text("" if speed is None else f"{size_text(round(speed))}/s")
 
         bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
             DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
+            SpeedColumn(),
             TimeRemainingColumn(),
             console=Console(file=sys.stderr),
             transient=True,

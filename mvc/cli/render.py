@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 SHORT_ID = 7
 _STEP = 1024
-_WHOLE_FROM = 99.95
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_NEXT_UNIT_FROM = 999.5  # what would round to four digits
+_WHOLE_FROM = 99.95  # what would round to four digits with one behind the point
 _SMALLEST_NAME = 12
 
 
@@ -19,14 +21,11 @@ def size_text(size_bytes: int) -> str:
     """Return a number of bytes for people: ``812 B``, ``3.1 GiB``, ``412 MiB``."""
     if abs(size_bytes) < _STEP:
         return f"{size_bytes} B"
-    value = float(size_bytes)
-    unit = "B"
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        value /= _STEP
-        if abs(value) < 999.5:  # noqa: PLR2004  what rounds to four digits is the next unit's
-            break
+    value, unit = size_bytes / _STEP, 0
+    while abs(value) >= _NEXT_UNIT_FROM and unit < len(_UNITS) - 1:
+        value, unit = value / _STEP, unit + 1
     digits = f"{value:,.1f}" if abs(value) < _WHOLE_FROM else f"{value:,.0f}"
-    return f"{digits.removesuffix('.0')} {unit}"
+    return f"{digits.removesuffix('.0')} {_UNITS[unit]}"
 
 
 def count_text(count: int, noun: str, plural: str | None = None) -> str:
@@ -116,7 +115,7 @@ def cut_middle(text: str, width: int) -> str:
     if cell_width(text) <= width:
         return text
     room = max(width - 1, 2)
-    tail = room * 2 // 3  # the end of a tensor's name tells more than its beginning
+    tail = room // 2
     return _take(text, room - tail) + "…" + _take(text[::-1], tail)[::-1]
 
 

@@ -97,10 +97,13 @@ def _check_paths(repo: Repo, names: Sequence[str], error: NotFoundError) -> None
     for name in names:
         if os.path.lexists(name) or glob.has_magic(name) or _is_tracked(repo, name):
             continue
-        what = error.message if name is names[0] else f"path {name!r} does not exist"
-        hint = error.hint or 'put "--" before the first path'
+        if name is not names[0]:
+            raise NotFoundError(f"path {name!r} does not exist") from error
+        if error.message != f"revision {name!r} does not exist":
+            raise error
         raise NotFoundError(
-            f"{what}, nor is there a path {name!r}" if name is names[0] else what, hint=hint
+            f"{name!r} is neither a revision nor a path",
+            hint=error.hint or '"mvc branch", "mvc tag" and "mvc log" show what there is',
         ) from error
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mvc.cli.group import PlainCommand, new_app
 from mvc.cli.options import Json
 from mvc.cli.output import Output, printable, stdout, write_json
 from mvc.cli.render import quote_path, short_id
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from mvc.operations.status import FileStatus, Status
     from mvc.repo import Repo
 
-app = typer.Typer()
+app = new_app()
 
 _WORDS = {
     "added": "new file", "modified": "modified", "removed": "deleted", "renamed": "renamed",
@@ -25,7 +26,7 @@ _WORDS = {
 _UNTRACKED_SHOWN = 100
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def status(
     short: Annotated[
         bool, typer.Option("-s", "--short", help="One line per file, with two letters.")
@@ -81,7 +82,7 @@ def _write_short(repo: Repo, found: Status, *, porcelain: bool, branch: bool) ->
         where = found.branch if found.branch is not None else "HEAD (no branch)"
         out.line(f"## {'No commits yet on ' if found.commit is None else ''}{where}")
     for file in found.files:
-        index, worktree = file.code
+        index, worktree = file.code[0], file.code[1]
         if not porcelain:
             untracked = file.code == "??"
             index = out.style(index, "red" if untracked else "green")
@@ -130,12 +131,14 @@ def _write_changed(repo: Repo, out: Output, files: Sequence[FileStatus]) -> None
     if not files:
         return
     verb = "add/rm" if any(file.worktree == "removed" for file in files) else "add"
-    out.lines([
-        "",
-        "Changes not staged for commit:",
-        f'  (use "mvc {verb} <file>..." to update what will be committed)',
-        '  (use "mvc restore <file>..." to discard changes in the worktree)',
-    ])
+    out.lines(
+        [
+            "",
+            "Changes not staged for commit:",
+            f'  (use "mvc {verb} <file>..." to update what will be committed)',
+            '  (use "mvc restore <file>..." to discard changes in the worktree)',
+        ]
+    )
     for file in files:
         out.line(_entry(out, _WORDS[file.worktree], [shown_path(repo, file.path)], "red"))
 
@@ -143,7 +146,9 @@ def _write_changed(repo: Repo, out: Output, files: Sequence[FileStatus]) -> None
 def _write_untracked(repo: Repo, out: Output, files: Sequence[FileStatus]) -> None:
     if not files:
         return
-    out.lines(["", "Untracked files:", '  (use "mvc add <file>..." to have them in the next commit)'])
+    out.lines(
+        ["", "Untracked files:", '  (use "mvc add <file>..." to have them in the next commit)']
+    )
     for file in files[:_UNTRACKED_SHOWN]:
         out.line("\t" + out.style(printable(shown_path(repo, file.path)), "red"))
     if len(files) > _UNTRACKED_SHOWN:

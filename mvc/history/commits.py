@@ -76,8 +76,12 @@ def encode_commit(
     committer: Identity,
     time_s: int,
     timezone_s: int,
+    author_time_s: int | None = None,
+    author_timezone_s: int | None = None,
 ) -> bytes:
     """Return the bytes of a commit; the message gets a line feed at its end where it has none.
+
+    The author's time and offset are the committer's where they are not given.
 
     Raises:
         UsageError: a text or time that Git cannot store.
@@ -86,8 +90,12 @@ def encode_commit(
     commit.tree = ObjectID(tree.encode())
     commit.parents = [ObjectID(parent.encode()) for parent in parents]
     commit.author, commit.committer = encode_identity(author), encode_identity(committer)
-    commit.author_time = commit.commit_time = check_time(time_s)
-    commit.author_timezone = commit.commit_timezone = round_timezone(timezone_s)
+    commit.commit_time = check_time(time_s)
+    commit.commit_timezone = round_timezone(timezone_s)
+    commit.author_time = check_time(time_s if author_time_s is None else author_time_s)
+    commit.author_timezone = round_timezone(
+        timezone_s if author_timezone_s is None else author_timezone_s
+    )
     if message and not message.endswith("\n"):
         message += "\n"
     commit.message = encode_text(message, "message")

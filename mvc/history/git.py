@@ -217,6 +217,8 @@ class History:
         committer: Identity,
         time_s: int,
         timezone_s: int,
+        author_time_s: int | None = None,
+        author_timezone_s: int | None = None,
     ) -> GitId:
         """Store a commit and return its id; no ref moves.
 
@@ -228,6 +230,8 @@ class History:
             committer: who records it.
             time_s: when, seconds since 1970.
             timezone_s: offset of that clock from UTC in seconds.
+            author_time_s: when it was written, where that is another time.
+            author_timezone_s: offset of the author's clock, where that is another one.
 
         Raises:
             UsageError: a text or time that Git cannot store.
@@ -240,6 +244,8 @@ class History:
             committer=committer,
             time_s=time_s,
             timezone_s=timezone_s,
+            author_time_s=author_time_s,
+            author_timezone_s=author_timezone_s,
         )
         return self._objects.write("commit", data)
 

@@ -39,6 +39,7 @@ MAX_INDEX_BYTES = 1 << 30
 _HINT = 'run "mvc reset": it makes the index again from HEAD and touches no file'
 _DIGEST_BYTES = 20
 _HEADER_BYTES = 12
+_VERSIONS = (2, 3, 4)
 _FLAG_STAGE = 0x3000
 _FLAG_EXTENDED = 0x4000
 _FLAG_SKIP_WORKTREE = 0x4000  # among the extended flags
@@ -80,6 +81,9 @@ def parse_index(data: bytes, timestamp_ns: int) -> dict[str, IndexEntry]:
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if hashlib.sha1(body, usedforsecurity=False).digest() != digest:
         raise _damaged("its checksum does not hold")
+    version = int.from_bytes(body[4:8], "big")
+    if body[:4] == b"DIRC" and version not in _VERSIONS:
+        raise UnsupportedError(f"the index has version {version}", hint="upgrade mvc")
     entries: dict[str, IndexEntry] = {}
     with translate_damage("the index", hint=_HINT):
         stream = io.BytesIO(body)

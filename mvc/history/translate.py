@@ -12,30 +12,15 @@ import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dulwich.errors import (
-    ApplyDeltaError,
-    ChecksumMismatch,
-    FileFormatException,
-    ObjectMissing,
-    RefFormatError,
-    WrongObjectException,
-)
-
 from mvc.errors import CorruptionError, FormatError, MvcError, translate_os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FSCK_HINT = 'run "mvc fsck" to see what else is damaged'
+_MAX_DETAIL_CHARS = 200
 
-_DAMAGE = (
-    ApplyDeltaError,
-    ChecksumMismatch,
-    FileFormatException,
-    ObjectMissing,
-    RefFormatError,
-    WrongObjectException,
-    # what dulwich's parsers raise on bytes they did not expect
+_PARSER_ERRORS = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -73,7 +58,16 @@ def translate_damage(
     except (MvcError, FileNotFoundError, FileExistsError):
         raise
     except (IsADirectoryError, NotADirectoryError) as fault:
-        raise error(f"{subject} is damaged: not a file", hint=hint) from fault
-    except _DAMAGE as fault:
+        raise error(
+            f"{subject} is damaged: a folder or file stands in its place", hint=hint
+        ) from fault
+    except Exception as fault:
+        if not (isinstance(fault, _PARSER_ERRORS) or is_of_dulwich(fault)):
+            raise
         detail = str(fault).strip() or type(fault).__name__
-        raise error(f"{subject} is damaged: {detail[:200]}", hint=hint) from fault
+        raise error(f"{subject} is damaged: {detail[:_MAX_DETAIL_CHARS]}", hint=hint) from fault
+
+
+def is_of_dulwich(fault: BaseException) -> bool:
+    """Tell whether an exception is one of dulwich's own classes, of whatever module."""
+    return any(kind.__module__.partition(".")[0] == "dulwich" for kind in type(fault).__mro__)

@@ -13,12 +13,14 @@ from mvc.checkpoints.hub import MAX_INDEX_BYTES, find_shards
 from mvc.checkpoints.source import FileSource, read_bytes
 from mvc.chunkstore.store import WriteCounts
 from mvc.errors import ConflictError, FormatError, NotFoundError, UsageError
-from mvc.fs import find_stat, remove_empty_dirs, remove_file, rename
+from mvc.fs import remove_empty_dirs, remove_file, rename
 from mvc.history.values import Index, IndexEntry
 from mvc.operations.files import StoredFile, store_file
 from mvc.operations.recorded import head_tree, is_clean
 from mvc.operations.transition import make_entry, recover
 from mvc.operations.worktree import (
+    find_file_stat,
+    find_obstacle,
     ignore_rules,
     make_parents,
     match_paths,
@@ -26,6 +28,7 @@ from mvc.operations.worktree import (
     scan_files,
     select_paths,
 )
+from mvc.progress import announce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -90,7 +93,7 @@ def plan_add(
     unchanged: list[str] = []
     size_bytes = 0
     for path in sorted(chosen):
-        stat, entry = find_stat(context.worktree / path), index.entries.get(path)
+        stat, entry = find_file_stat(context.worktree, path), index.entries.get(path)
         if stat is None or stat.is_directory:
             if entry is not None and not entry.skip_worktree:
                 drop.append(path)
@@ -126,7 +129,7 @@ def _choose(
 def _files_of(context: Context, pattern: str, *, force: bool) -> list[str]:
     """Return the files of the worktree that a pattern names."""
     ignore = None if force else ignore_rules(context.worktree)
-    stat = find_stat(context.worktree / pattern) if pattern else None
+    stat = find_file_stat(context.worktree, pattern) if pattern else None
     if stat is not None and not stat.is_directory:
         ignored = ignore is not None and ignore.is_ignored(pattern, is_dir=False)
         return [] if ignored else [pattern]
@@ -136,7 +139,10 @@ def _files_of(context: Context, pattern: str, *, force: bool) -> list[str]:
 
 
 def _nothing(context: Context, pattern: str) -> NotFoundError | UsageError:
-    if find_stat(context.worktree / pattern) is None:
+    obstacle = find_obstacle(context.worktree, pattern)
+    if obstacle is not None:
+        return UsageError(f"path {pattern!r} lies beyond {obstacle!r}, which is a link or a file")
+    if find_file_stat(context.worktree, pattern) is None:
         return NotFoundError(f"path {pattern!r} does not exist")
     if _files_of(context, pattern, force=True):
         return UsageError(
@@ -149,7 +155,7 @@ def _shards_of(context: Context, patterns: Sequence[str]) -> list[str]:
     """Return the shard files that named index files of sharded checkpoints list."""
     shards: list[str] = []
     for pattern in patterns:
-        stat = find_stat(context.worktree / pattern)
+        stat = find_file_stat(context.worktree, pattern)
         if not pattern.endswith(HUB_INDEX_SUFFIX) or stat is None or not stat.is_regular:
             continue
         if stat.size_bytes > MAX_INDEX_BYTES:
@@ -161,7 +167,7 @@ def _shards_of(context: Context, patterns: Sequence[str]) -> list[str]:
         except FormatError:
             continue  # not an index of shards, just a file that is called like one
         paths = [f"{folder}/{name}" if folder else name for name in names]
-        missing = [path for path in paths if find_stat(context.worktree / path) is None]
+        missing = [path for path in paths if find_file_stat(context.worktree, path) is None]
         if missing:
             raise NotFoundError(f"{pattern!r} lists {missing[0]!r}, which does not exist")
         shards.extend(paths)
@@ -194,6 +200,7 @@ def run_add(
     counts = WriteCounts(0, 0, 0, 0, 0)
     stored: list[StoredFile] = []
     if plan.read:
+        announce(progress, plan.size_bytes)
         with context.store.writer() as writer:
             stored = [store_file(context, writer, path, progress) for path in plan.read]
         counts = writer.counts
@@ -255,7 +262,7 @@ def remove(
     if not cached:
         for path in chosen:
             target = context.worktree / path
-            stat = find_stat(target)
+            stat = find_file_stat(context.worktree, path)
             if stat is not None and not stat.is_directory:
                 remove_file(target)
                 remove_empty_dirs(target.parent, context.worktree)
@@ -266,7 +273,7 @@ def _check_committed(context: Context, index: Index, paths: Sequence[str], *, ca
     committed = head_tree(context)
     for path in paths:
         entry, kept = index.entries[path], committed.get(path)
-        stat = find_stat(context.worktree / path)
+        stat = find_file_stat(context.worktree, path)
         staged = kept is None or (kept.mode, kept.blob) != (entry.mode, entry.blob)
         changed = stat is not None and not is_clean(context, index, entry, stat)
         if (staged and changed) or (not cached and (staged or changed)):
@@ -290,7 +297,7 @@ def move(
     """
     recover(context)
     index = context.history.read_index()
-    into = find_stat(context.worktree / target) if target else None
+    into = find_file_stat(context.worktree, target) if target else None
     is_folder = not target or (into is not None and into.is_directory)
     if len(sources) > 1 and not is_folder:
         raise UsageError(f"{target!r} is not a folder")
@@ -313,13 +320,13 @@ def _move_one(
     if place == source or place.startswith(source + "/"):
         raise UsageError(f"cannot move {source!r} into itself")
     if force:
-        stat = find_stat(context.worktree / place)
+        stat = find_file_stat(context.worktree, place)
         if stat is not None and not stat.is_directory:
             remove_file(context.worktree / place)
     elif place in index.entries:
         raise ConflictError(f"{place!r} exists already", hint='"-f" replaces it')
     make_parents(context.worktree, place)
-    if find_stat(context.worktree / source) is not None:
+    if find_file_stat(context.worktree, source) is not None:
         rename(context.worktree / source, context.worktree / place)
         remove_empty_dirs((context.worktree / source).parent, context.worktree)
     return [(path, place + path.removeprefix(source)) for path in tracked]

@@ -5,6 +5,7 @@ Apart from ``commit`` so that the log, which only reads them, pays for nothing e
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 STEP_TRAILER = "Step"
 METRIC_TRAILER = "Metric"
 META_TRAILER = "Meta"
+FACT_TRAILERS = frozenset({STEP_TRAILER, METRIC_TRAILER, META_TRAILER})
+_MAX_STEP_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +41,14 @@ class Annotations:
         """Return the trailers.
 
         Raises:
-            UsageError: a negative step, or a name with ``=`` or a line break.
+            UsageError: a step that is no number of steps, a metric that is no number, or a name
+                with ``=`` or a space.
         """
         found: list[tuple[str, str]] = []
         if self.step is not None:
-            if self.step < 0:
-                raise UsageError(f"a step is not negative: {self.step}")
-            found.append((STEP_TRAILER, str(self.step)))
+            found.append((STEP_TRAILER, str(_checked_step(self.step))))
         for name, value in (self.metrics or {}).items():
-            found.append((METRIC_TRAILER, f"{_checked(name)}={format_number(value)}"))
+            found.append((METRIC_TRAILER, f"{_checked(name)}={_checked_number(name, value)}"))
         for name, text in (self.meta or {}).items():
             found.append((META_TRAILER, f"{_checked(name)}={text}"))
         return found
@@ -58,9 +60,28 @@ def _checked(name: str) -> str:
     return name
 
 
+def _checked_step(step: int) -> int:
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise UsageError(f"a step is a whole number, not {step!r}") from None
+    if not 0 <= number < 10**_MAX_STEP_DIGITS:
+        raise UsageError(f"a step is not negative and has up to {_MAX_STEP_DIGITS} digits")
+    return number
+
+
+def _checked_number(name: str, value: float) -> str:
+    try:
+        return format_number(value)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(
+            f"metric {name!r} is a {type(value).__name__} that is no number", hint="meta takes text"
+        ) from None
+
+
 def format_number(value: float) -> str:
     """Return a number as text that reads back to the same bits."""
-    return repr(float(value)) if not isinstance(value, int) else str(value)
+    return str(int(value)) if isinstance(value, int) else repr(float(value))
 
 
 def read_annotations(info: CommitInfo) -> Annotations:
@@ -70,7 +91,7 @@ def read_annotations(info: CommitInfo) -> Annotations:
     meta: dict[str, str] = {}
     for key, value in info.trailers:
         name, equals, text = value.partition("=")
-        if key == STEP_TRAILER and value.isascii() and value.isdigit():
+        if key == STEP_TRAILER and _is_step(value):
             step = int(value)
         elif key == METRIC_TRAILER and equals:
             number = parse_number(text)
@@ -79,6 +100,11 @@ def read_annotations(info: CommitInfo) -> Annotations:
         elif key == META_TRAILER and equals:
             meta[name] = text
     return Annotations(step, metrics, meta)
+
+
+def _is_step(text: str) -> bool:
+    # A message may come from anybody, and Python refuses to read numbers of thousands of digits.
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_STEP_DIGITS
 
 
 def parse_number(text: str) -> float | None:

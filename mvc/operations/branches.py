@@ -1,12 +1,17 @@
-"""branch, tag: names for commits."""
+"""branch, tag: names for commits.
+
+An interrupted checkout is finished before a branch changes: it may be on its way to that branch.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError, NotFoundError
+from mvc.errors import ConflictError, NotFoundError, UsageError
+from mvc.fs import find_stat
 from mvc.operations.context import now
+from mvc.operations.journal import JOURNAL_NAME
 
 if TYPE_CHECKING:
     from mvc.history.values import Identity
@@ -25,13 +30,20 @@ class RefInfo:
         name: short name.
         commit: the commit it points to (through the tag object of an annotated tag).
         is_current: whether HEAD is on it.
-        subject: subject of the commit.
+        subject: subject of the commit; empty where a stock Git tagged something else.
     """
 
     name: str
     commit: GitId
     is_current: bool
     subject: str
+
+
+def _finish_checkout(context: Context) -> None:
+    if find_stat(context.git_dir / JOURNAL_NAME) is not None:
+        from mvc.operations.transition import recover  # noqa: PLC0415  costs NumPy, needed rarely
+
+        recover(context)
 
 
 def _list(context: Context, prefix: str) -> list[RefInfo]:
@@ -42,8 +54,16 @@ def _list(context: Context, prefix: str) -> list[RefInfo]:
         name = ref.removeprefix(prefix)
         commit = history.resolve(ref)
         is_current = prefix == _HEADS and name == current
-        found.append(RefInfo(name, commit, is_current, history.read_commit(commit).subject))
+        found.append(RefInfo(name, commit, is_current, _subject(context, ref)))
     return found
+
+
+def _subject(context: Context, ref: str) -> str:
+    history = context.history
+    try:
+        return history.read_commit(history.resolve(f"{ref}^{{commit}}")).subject
+    except NotFoundError:
+        return ""  # a stock Git may tag anything
 
 
 def list_branches(context: Context) -> list[RefInfo]:
@@ -70,6 +90,7 @@ def create_branch(
         ConflictError: it exists, and not ``force``; or it is the current branch.
         UsageError: no valid branch name.
     """
+    _finish_checkout(context)
     history = context.history
     history.check_branch_name(name)
     commit, ref = history.resolve(start), _HEADS + name
@@ -97,6 +118,7 @@ def delete_branch(
         ConflictError: it is checked out, or holds commits that no other place has and not
             ``force``.
     """
+    _finish_checkout(context)
     history = context.history
     commit = history.find_ref(_HEADS + name)
     if commit is None:
@@ -117,12 +139,21 @@ def delete_branch(
 def rename_branch(
     context: Context, old: str, new: str, *, force: bool = False, who: Identity | None = None
 ) -> None:
-    """Rename a branch with its reflog; HEAD follows where it was on it."""
+    """Rename a branch with its reflog; HEAD follows where it was on it.
+
+    Raises:
+        NotFoundError: no branch ``old``.
+        ConflictError: ``new`` exists, and not ``force``; or it is checked out.
+        UsageError: no valid branch name.
+    """
+    _finish_checkout(context)
     history = context.history
     history.check_branch_name(new)
     is_unborn = history.head().branch == old and history.head().commit is None
     if history.find_ref(_HEADS + old) is None and not is_unborn:
         raise NotFoundError(f"no branch {old!r}", hint='"mvc branch" lists them')
+    if old == new:
+        return
     existing = history.find_ref(_HEADS + new)
     if existing is not None:
         if not force or history.head().branch == new:
@@ -144,22 +175,34 @@ def create_tag(
 
     Raises:
         ConflictError: the tag exists, and not ``force``.
+        UsageError: no valid tag name, or an empty message.
     """
     history = context.history
+    history.check_tag_name(name)
+    if message is not None and not message.strip():
+        raise UsageError("an annotated tag needs a message", hint='give one with "-m"')
     commit, existing = history.resolve(revision), history.find_ref(_TAGS + name)
-    if existing is not None:
-        if not force:
-            raise ConflictError(f"tag {name!r} already exists", hint='"-f" moves it')
-        history.delete_ref(_TAGS + name, expected=existing, who=context.who(who))
+    if existing is not None and not force:
+        raise ConflictError(f"tag {name!r} already exists", hint='"-f" moves it')
     seconds, offset = now()
     history.create_tag(
-        name, commit, message=message, who=context.who(who), time_s=seconds, timezone_s=offset
+        name,
+        commit,
+        message=message,
+        who=context.who(who),
+        time_s=seconds,
+        timezone_s=offset,
+        expected=existing,
     )
     return commit
 
 
 def delete_tag(context: Context, name: str, *, who: Identity | None = None) -> GitId:
-    """Delete a tag; return the commit or tag object it pointed to."""
+    """Delete a tag; return the commit or tag object it pointed to.
+
+    Raises:
+        NotFoundError: no such tag.
+    """
     found = context.history.find_ref(_TAGS + name)
     if found is None:
         raise NotFoundError(f"no tag {name!r}", hint='"mvc tag" lists them')

@@ -7,29 +7,22 @@ or the call says ``force``, or the call names the very path (``restore PATH``, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UsageError
-from mvc.fs import FileStat, find_stat
 from mvc.history.values import TreeEntry
+from mvc.operations.files import stored_size
+from mvc.operations.journal import EntryChange, FileRemoval, FileWrite, HeadMove, Transition, Was
 from mvc.operations.recorded import head_tree, holds, is_clean
-from mvc.operations.transition import (
-    EntryChange,
-    FileRemoval,
-    FileWrite,
-    HeadMove,
-    Transition,
-    Was,
-    recover,
-    run,
-    stat_mark,
-)
-from mvc.operations.worktree import scan_files, select_paths
+from mvc.operations.transition import plan_head_move, recover, run, stat_mark
+from mvc.operations.worktree import find_file_stat, scan_files, select_paths
+from mvc.progress import announce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from mvc.fs import FileStat
     from mvc.history.values import Identity, Index, IndexEntry
     from mvc.ids import GitId
     from mvc.operations.context import Context
@@ -46,6 +39,7 @@ class CheckoutPlan:
         remove: paths to take away.
         entries: index entries to set without touching a file.
         conflicts: paths whose content would be lost; the plan can only run by force.
+        seen: what lay at the paths to write or remove when that was decided: it alone may go.
         into_index: whether the written files are also what the index has from then on.
     """
 
@@ -53,6 +47,7 @@ class CheckoutPlan:
     remove: tuple[str, ...] = ()
     entries: tuple[EntryChange, ...] = ()
     conflicts: tuple[str, ...] = ()
+    seen: Mapping[str, Was | None] = field(default_factory=dict)
     into_index: bool = True
 
 
@@ -94,6 +89,7 @@ class _Planner:
         self.remove: list[str] = []
         self.entries: list[EntryChange] = []
         self.conflicts: list[str] = []
+        self.seen: dict[str, Was | None] = {}
 
     def plan(self) -> CheckoutPlan:
         for path in sorted({*self._target, *self._index.entries}):
@@ -109,12 +105,22 @@ class _Planner:
                 self._plan_change(path, entry, wanted)
         self._check_folders()
         return CheckoutPlan(
-            tuple(self.write), tuple(self.remove), tuple(self.entries), tuple(self.conflicts)
+            tuple(self.write),
+            tuple(self.remove),
+            tuple(self.entries),
+            tuple(self.conflicts),
+            self.seen,
         )
+
+    def _look(self, path: str) -> FileStat | None:
+        """Return the stat of a path, and remember it: what changes from now on is not ours."""
+        stat = find_file_stat(self._context.worktree, path)
+        self.seen[path] = _mark(stat)
+        return stat
 
     def _is_sleeping(self, entry: IndexEntry) -> bool:
         """Whether the file was committed from memory and never made."""
-        return entry.skip_worktree and find_stat(self._context.worktree / entry.path) is None
+        return entry.skip_worktree and self._look(entry.path) is None
 
     def _plan_sleeping(self, entry: IndexEntry, wanted: TreeEntry) -> None:
         if self._materialise:
@@ -125,7 +131,7 @@ class _Planner:
             )
 
     def _plan_removal(self, entry: IndexEntry) -> None:
-        stat = find_stat(self._context.worktree / entry.path)
+        stat = self._look(entry.path)
         if stat is None or stat.is_directory:
             self.entries.append(EntryChange(entry.path))
         elif self._force or is_clean(self._context, self._index, entry, stat):
@@ -137,12 +143,12 @@ class _Planner:
         """The target changes nothing here: local changes stay, as in Git; force undoes them."""
         if not self._force:
             return
-        stat = find_stat(self._context.worktree / entry.path)
+        stat = self._look(entry.path)
         if stat is None or not is_clean(self._context, self._index, entry, stat):
             self.write.append((entry.path, wanted))
 
     def _plan_change(self, path: str, entry: IndexEntry | None, wanted: TreeEntry) -> None:
-        stat = find_stat(self._context.worktree / path)
+        stat = self._look(path)
         is_free = stat is None or stat.is_directory or self._force
         if is_free or self._is_clean(entry, stat):
             self.write.append((path, wanted))
@@ -161,7 +167,7 @@ class _Planner:
         """A folder in the way of a file must hold nothing but what the plan removes."""
         gone = set(self.remove)
         for path, _ in self.write:
-            stat = find_stat(self._context.worktree / path)
+            stat = find_file_stat(self._context.worktree, path)
             if stat is not None and stat.is_directory:
                 self.conflicts.extend(
                     found
@@ -204,7 +210,6 @@ def execute(
     """
     if plan.conflicts:
         raise _overwrite_error(plan.conflicts)
-    worktree = context.worktree
     transition = Transition(
         writes=tuple(
             FileWrite(
@@ -212,25 +217,30 @@ def execute(
                 entry.mode,
                 entry.blob,
                 into_index=plan.into_index,
-                was=_mark_of_file(context, path),
+                was=_was(context, plan, path),
             )
             for path, entry in plan.write
         ),
-        removals=tuple(
-            FileRemoval(path, stat_mark(find_stat(worktree / path))) for path in plan.remove
-        ),
+        removals=tuple(FileRemoval(path, _was(context, plan, path)) for path in plan.remove),
         entries=plan.entries,
         head=head,
     )
     if transition.writes or transition.removals or transition.entries or head is not None:
+        if progress is not None:
+            announce(progress, sum(stored_size(context, entry.blob) for _, entry in plan.write))
         run(context, transition, index, progress)
     now = context.history.head()
     written = tuple(path for path, _ in plan.write)
     return CheckoutResult(now.commit, now.branch, written, plan.remove)
 
 
-def _mark_of_file(context: Context, path: str) -> Was | None:
-    stat = find_stat(context.worktree / path)
+def _was(context: Context, plan: CheckoutPlan, path: str) -> Was | None:
+    if path in plan.seen:
+        return plan.seen[path]
+    return _mark(find_file_stat(context.worktree, path))
+
+
+def _mark(stat: FileStat | None) -> Was | None:
     return None if stat is None or stat.is_directory else stat_mark(stat)
 
 
@@ -289,12 +299,11 @@ def _head_move(
         return None
     if branch is None and head.branch is None and head.commit == commit:
         return None
-    identity = context.who(who)
     source = head.branch or head.commit or "nothing"
     target = branch if branch is not None else revision
     message = f"checkout: moving from {source} to {target}"
     kind = "branch" if branch is not None else "detach"
-    return HeadMove(kind, branch or commit, head.commit, message, identity.name, identity.email)
+    return plan_head_move(kind, branch or commit, head, message, context.who(who))
 
 
 def create_and_switch(
@@ -381,12 +390,12 @@ def restore_paths(
     changes = _entry_changes(index, tree, chosen - {path for path, _ in write}) if staged else ()
     blocked = [path for path, _ in write if _is_folder(context, path)]
     into_index = staged or source is None
-    plan = CheckoutPlan(tuple(write), (), changes, tuple(blocked), into_index)
+    plan = CheckoutPlan(tuple(write), (), changes, tuple(blocked), into_index=into_index)
     return execute(context, plan, index, None, progress)
 
 
 def _is_folder(context: Context, path: str) -> bool:
-    stat = find_stat(context.worktree / path)
+    stat = find_file_stat(context.worktree, path)
     return stat is not None and stat.is_directory
 
 
@@ -435,10 +444,8 @@ def reset(
         plan = plan_checkout(context, index, tree, force=True, materialise=False)
     elif mode == "mixed":
         plan = CheckoutPlan(entries=_entry_changes(index, tree, {*tree, *index.entries}))
-    identity = context.who(who)
-    move = HeadMove(
-        "move", commit, head.commit, f"reset: moving to {revision}", identity.name, identity.email
-    )
+    message = f"reset: moving to {revision}"
+    move = plan_head_move("move", commit, head, message, context.who(who))
     return execute(context, plan, index, move, progress)
 
 

@@ -10,7 +10,7 @@ from mvc.errors import ConflictError, UsageError
 from mvc.history.messages import format_message, parse_trailers
 from mvc.history.values import TreeEntry
 from mvc.operations.add import plan_add, run_add
-from mvc.operations.annotations import Annotations
+from mvc.operations.annotations import FACT_TRAILERS, STEP_TRAILER, Annotations
 from mvc.operations.context import now
 from mvc.operations.diff import tensor_ids
 from mvc.operations.files import find_manifest
@@ -19,7 +19,7 @@ from mvc.operations.transition import recover
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mvc.history.values import Identity
+    from mvc.history.values import CommitInfo, Identity
     from mvc.ids import ChunkId, GitId
     from mvc.operations.context import Context
 
@@ -76,7 +76,9 @@ def commit(
 
     Args:
         context: the repository.
-        message: subject, and body after an empty line; None only with ``amend``.
+        message: subject, and body after an empty line; None only with ``amend``, which then
+            keeps the old one. An amended commit keeps its author, and the step, metrics and facts
+            that are not given anew.
         annotations: step, metrics and other facts of the training.
         paths: add these first.
         everything: add every tracked file that changed first (``-a``).
@@ -94,6 +96,9 @@ def commit(
     recover(context)
     history, who = context.history, context.who(author)
     head = history.head()
+    facts = annotations or Annotations()
+    last = _last_commit(context, head.commit) if amend else None
+    text = new_message(message, facts) if last is None else _amended_message(last, message, facts)
     warnings: tuple[tuple[str, str], ...] = ()
     if paths or everything:
         plan = plan_add(context, paths or [""], tracked_only=everything and not paths)
@@ -102,14 +107,19 @@ def commit(
         path: TreeEntry(entry.mode, entry.blob)
         for path, entry in history.read_index().entries.items()
     }
-    parents, text = _parents_and_message(context, head.commit, message, annotations, amend=amend)
+    parents = last.parents if last is not None else () if head.commit is None else (head.commit,)
     base = history.read_tree(parents[0]) if parents else {}
-    if tree_entries == base and not (allow_empty or amend):
-        raise _nothing_to_commit(context)
-    new = record(context, tree_entries, parents, text, who=who, author=None, time_s=time_s)
+    if tree_entries == base and not allow_empty:
+        _check_may_be_empty(context, last, base)
+    new = record(
+        context, tree_entries, parents, text, who=who, author=author, time_s=time_s, last=last
+    )
     verb = "commit (amend)" if amend else "commit" if parents else "commit (initial)"
-    subject = text.split("\n", 1)[0]
-    history.update_head(new, expected=head.commit, message=f"{verb}: {subject}", who=who)
+    subject = text.lstrip("\n").split("\n", 1)[0]
+    with history.lock():
+        if history.head() != head:
+            raise ConflictError("HEAD moved while the commit was made", hint="commit again")
+        history.update_head(new, expected=head.commit, message=f"{verb}: {subject}", who=who)
     return summarise(context, new, base, tree_entries, started_s, warnings, branch=head.branch)
 
 
@@ -120,11 +130,20 @@ def record(
     text: str,
     *,
     who: Identity,
-    author: Identity | None,
-    time_s: int | None,
+    author: Identity | None = None,
+    time_s: int | None = None,
+    last: CommitInfo | None = None,
 ) -> GitId:
-    """Write tree and commit objects, durable; no ref moves."""
+    """Write tree and commit objects, durable; no ref moves.
+
+    A commit that replaces ``last`` keeps its author and the time it was written, as in Git.
+    """
     seconds, offset = now()
+    author_time_s = author_timezone_s = None
+    if last is not None:
+        author = author or last.author
+        if time_s is None:
+            author_time_s, author_timezone_s = last.author_time_s, last.author_timezone_s
     new = context.history.write_commit(
         tree=context.history.write_tree(tree_entries),
         parents=list(parents),
@@ -133,44 +152,81 @@ def record(
         committer=who,
         time_s=seconds if time_s is None else time_s,
         timezone_s=offset,
+        author_time_s=author_time_s,
+        author_timezone_s=author_timezone_s,
     )
     context.history.sync_objects()
     return new
 
 
-def _nothing_to_commit(context: Context) -> ConflictError:
+def _last_commit(context: Context, head: GitId | None) -> CommitInfo:
+    if head is None:
+        raise UsageError("there is no commit to amend")
+    return context.history.read_commit(head)
+
+
+def _check_may_be_empty(
+    context: Context, last: CommitInfo | None, base: Mapping[str, TreeEntry]
+) -> None:
+    """Check that a commit may equal its parent: one that did so before, or that joins two."""
+    if last is not None:
+        if len(last.parents) > 1 or context.history.read_tree(last.tree) == base:
+            return
+        raise ConflictError(
+            "amended so, the last commit would change nothing",
+            hint='"mvc reset --soft HEAD~1" takes it back; "--allow-empty" keeps it empty',
+        )
     if not context.history.read_index().entries:
-        return ConflictError("nothing to commit", hint='stage files with "mvc add" first')
-    return ConflictError(
+        raise ConflictError("nothing to commit", hint='stage files with "mvc add" first')
+    raise ConflictError(
         "nothing to commit: the index equals the last commit",
         hint='stage changes with "mvc add", or commit all with "mvc commit -am"',
     )
 
 
-def _parents_and_message(
-    context: Context,
-    head: GitId | None,
-    message: str | None,
-    annotations: Annotations | None,
-    *,
-    amend: bool,
-) -> tuple[tuple[GitId, ...], str]:
-    trailers = (annotations or Annotations()).trailers()
-    if not amend:
-        if message is None or not message.strip():
-            raise UsageError("a commit needs a message", hint='give one with "-m"')
-        return (() if head is None else (head,)), format_message(message, trailers)
-    if head is None:
-        raise UsageError("there is no commit to amend")
-    last = context.history.read_commit(head)
-    if message is None:
-        given = {key for key, _ in trailers}
-        if not given:
-            return last.parents, last.message
-        kept = [pair for pair in parse_trailers(last.message) if pair[0] not in given]
-        body = last.subject + ("\n\n" + last.body if last.body else "")
-        return last.parents, format_message(body, [*kept, *trailers])
-    return last.parents, format_message(message, trailers)
+def new_message(
+    message: str | None, annotations: Annotations, kept: Sequence[tuple[str, str]] = ()
+) -> str:
+    """Return the text of a new commit: blank lines tidied as Git does, trailers at its end.
+
+    Raises:
+        UsageError: no message, or annotations that no trailer can hold.
+    """
+    if message is None or not message.strip():
+        raise UsageError("a commit needs a message", hint='give one with "-m"')
+    return format_message(_tidy(message), [*kept, *annotations.trailers()])
+
+
+def _tidy(message: str) -> str:
+    lines: list[str] = []
+    for line in message.split("\n"):
+        text = line.rstrip()
+        if text or (lines and lines[-1]):
+            lines.append(text)
+    return "\n".join(lines)
+
+
+def _amended_message(last: CommitInfo, message: str | None, annotations: Annotations) -> str:
+    """Return the text of a commit that replaces ``last``.
+
+    Step, metrics and facts are not part of what the user calls the message: those that are not
+    given anew stay. Without a message all of the old text stays, other trailers too.
+    """
+    given = annotations.trailers()
+    if message is None and not given:
+        return last.message
+    names = {_fact_name(pair) for pair in given}
+    kept = [pair for pair in parse_trailers(last.message) if _fact_name(pair) not in names]
+    if message is not None:
+        facts = [pair for pair in kept if pair[0] in FACT_TRAILERS]
+        return new_message(message, annotations, facts)
+    body = last.subject + ("\n\n" + last.body if last.body else "")
+    return format_message(body, [*kept, *given])
+
+
+def _fact_name(trailer: tuple[str, str]) -> tuple[str, str]:
+    key, value = trailer
+    return key, "" if key == STEP_TRAILER else value.partition("=")[0]
 
 
 def summarise(

@@ -69,8 +69,11 @@ class Context:
         text = self.history.get_config("mvc.chunkbytes")
         if text is None:
             return DEFAULT_CHUNK_BYTES
-        if not text.isdigit():
-            raise FormatError(f"mvc.chunkbytes is {text!r}, not a number of bytes")
+        if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+            raise FormatError(
+                f"mvc.chunkbytes is {text[:80]!r}, not a number of bytes",
+                hint='set it with "mvc config mvc.chunkbytes 4194304"',
+            )
         check_chunk_bytes(int(text))
         return int(text)
 
@@ -109,6 +112,7 @@ class Context:
 
 
 _MANIFESTS_KEPT = 8
+_MAX_DIGITS = 12
 
 
 def now() -> tuple[int, int]:

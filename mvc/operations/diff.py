@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc.formats.manifest import tensor_id
-from mvc.fs import find_stat
 from mvc.operations.files import find_manifest, hash_file
 from mvc.operations.recorded import head_tree, is_clean, staged_tree
 from mvc.operations.transition import recover
-from mvc.operations.worktree import matches_path
+from mvc.operations.worktree import find_file_stat, matches_path
+from mvc.progress import announce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -177,13 +177,14 @@ def diff_worktree(
     for path, side in base.items():
         if not _wanted(paths, path):
             continue
-        entry, stat = index.entries[path], find_stat(context.worktree / path)
+        entry, stat = index.entries[path], find_file_stat(context.worktree, path)
         if stat is None or stat.is_directory:
             if entry.skip_worktree:
                 after[path] = side
         elif is_clean(context, index, entry, stat):
             after[path] = side
         else:
+            announce(progress, stat.size_bytes)
             hashed = hash_file(context, path, progress)
             after[path] = Side(hashed.mode, hashed.blob, hashed.manifest, hashed.size_bytes)
     return compare(context, before, after, paths, tensors, with_tensors=with_tensors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -62,7 +63,9 @@ class DoctorReport:
 def doctor(context: Context) -> DoctorReport:
     """Look at versions, file system and speed of the machine under the repository."""
     folder = context.git_dir
-    with staging_folder(folder) as scratch:
+    with contextlib.ExitStack() as stack:
+        with context.history.lock():
+            scratch = stack.enter_context(staging_folder(folder))
         block = os.urandom(2**20) * (_PROBE_BYTES // 2**20)
         write_s = _timed(lambda: _write(scratch, "big", block))
         sync_s = _timed(lambda: _write(scratch, "small", b"x"))

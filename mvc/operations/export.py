@@ -13,6 +13,7 @@ from mvc.fs import DurableFile, find_stat
 from mvc.operations.files import find_manifest
 from mvc.operations.tensors import StoredTensor, read_bytes_of, read_parts
 from mvc.operations.worktree import select_paths
+from mvc.progress import announce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,6 +78,7 @@ def export(
     chosen = _choose_tensors(context, revision, path, tensors)
     header = _encode_header(chosen)
     position = len(header)
+    announce(progress, sum(tensor.size_bytes for tensor in chosen))
     with DurableFile(output.parent) as file:
         file.write([header])
         for tensor in chosen:

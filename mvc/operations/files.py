@@ -8,8 +8,9 @@ than the chunks in flight.
 from __future__ import annotations
 
 import os
+import time
 from bisect import bisect_right
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -18,7 +19,14 @@ from mvc.checkpoints.detect import is_checkpoint_name, read_layout
 from mvc.checkpoints.source import FileSource, Source, read_bytes
 from mvc.chunkstore.store import ChunkSpan, ReadRequest
 from mvc.dtypes import get_dtype
-from mvc.errors import ConflictError, FormatError, NotFoundError, translate_os_errors
+from mvc.errors import (
+    ConflictError,
+    FormatError,
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+    translate_os_errors,
+)
 from mvc.formats.layout import FileLayout, find_gaps
 from mvc.formats.manifest import (
     MANIFEST_PREFIX,
@@ -29,9 +37,9 @@ from mvc.formats.manifest import (
     encode_manifest,
     is_manifest,
 )
-from mvc.fs import DurableFile, FileStat, find_stat, write_symlink
+from mvc.fs import DurableFile, FileStat, write_symlink
 from mvc.ids import hash_chunk, hash_git_blob
-from mvc.operations.worktree import MODE_EXECUTABLE, MODE_SYMLINK, git_mode
+from mvc.operations.worktree import MODE_EXECUTABLE, MODE_SYMLINK, find_file_stat, git_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +51,7 @@ if TYPE_CHECKING:
 
 PLAIN_FILE_MAX_BYTES = 2**20
 """Files up to this length that are no checkpoint are ordinary Git blobs."""
+_TICK_NS = 10_000_000  # the clock of file systems is the kernel's tick, 1 to 10 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +160,7 @@ def _take_file(
     progress: Callable[[int], None] | None,
 ) -> StoredFile:
     absolute = context.worktree / path
-    stat = find_stat(absolute)
+    stat = find_file_stat(context.worktree, path)
     if stat is None:
         raise NotFoundError(f"path {path!r} does not exist")
     if stat.is_symlink:
@@ -160,29 +169,39 @@ def _take_file(
         return StoredFile(path, MODE_SYMLINK, put_blob(text), stat, len(text))
     if not stat.is_regular:
         raise ConflictError(f"{path!r} is neither a file nor a link")
+    _let_tick_pass(stat)
     with _open_source(absolute, path) as source:
+        _check_unchanged(stat, source.stat, path)
         stored = _take_source(source, path, context.chunk_bytes, writer, put_blob, progress)
-    _check_unchanged(absolute, path, source.stat)
+    _check_unchanged(stat, find_file_stat(context.worktree, path), path)
     return stored
+
+
+def _let_tick_pass(stat: FileStat) -> None:
+    """Wait until the tick of the clock in which a file was last changed is over.
+
+    A second change within that tick could leave no trace in the stat data; from now on every
+    change does, so that comparing them after the reading is enough.
+    """
+    age_ns = time.time_ns() - stat.mtime_ns
+    if 0 <= age_ns < _TICK_NS:
+        time.sleep((_TICK_NS - age_ns) / 1e9)
 
 
 @contextmanager
 def _open_source(absolute: Path, path: str) -> Iterator[FileSource]:
-    try:
-        with FileSource.open(absolute) as source:
-            yield source
-    except FileNotFoundError as error:
-        raise ConflictError(f"{path!r} was removed while it was read") from error
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(FileSource.open(absolute))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ConflictError(f"{path!r} was removed while it was read") from error
+        except UnsupportedError as error:  # it was a regular file a moment ago
+            raise ConflictError(f"{path!r} was replaced while it was read") from error
+        yield source
 
 
-def _check_unchanged(absolute: Path, path: str, before: FileStat) -> None:
-    after = find_stat(absolute)
-    same = after is not None and (after.size_bytes, after.mtime_ns, after.inode) == (
-        before.size_bytes,
-        before.mtime_ns,
-        before.inode,
-    )
-    if not same:
+def _check_unchanged(before: FileStat, after: FileStat | None, path: str) -> None:
+    if after != before:
         raise ConflictError(
             f"{path!r} changed while it was read", hint="add it again once nothing writes to it"
         )
@@ -343,13 +362,25 @@ def _stage_symlink(context: Context, blob: GitId, folder: Path) -> Path:
 
 
 def content_matches(context: Context, path: str, stat: FileStat, mode: int, blob: GitId) -> bool:
-    """Tell whether a file of the worktree holds exactly the bytes of a blob, by reading it."""
+    """Tell whether a file of the worktree holds exactly the bytes of a blob, by reading it.
+
+    A file that cannot be read, or that changes meanwhile, does not: what is in it is not known.
+    """
     if git_mode(stat) != mode:
         return False
+    _let_tick_pass(stat)
+    try:
+        return _holds_blob(context, path, mode, blob)
+    except (ConflictError, StorageError, FileNotFoundError):
+        return False
+
+
+def _holds_blob(context: Context, path: str, mode: int, blob: GitId) -> bool:
     absolute = context.worktree / path
     if mode == MODE_SYMLINK:
         with translate_os_errors(f"read link {path}"):
-            return os.readlink(os.fsencode(absolute)) == context.history.read_blob(blob)
+            text = os.readlink(os.fsencode(absolute))
+        return text == context.history.read_blob(blob)
     with _open_source(absolute, path) as source:
         if not is_manifest(context.history.blob_prefix(blob, len(MANIFEST_PREFIX))):
             if source.size_bytes != context.history.find_blob_size(blob):

@@ -9,6 +9,7 @@ from mvc.errors import MvcError
 from mvc.formats.manifest import cut_sizes
 from mvc.ids import PackId
 from mvc.operations.files import find_manifest
+from mvc.operations.journal import JOURNAL_NAME, read_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,6 +102,7 @@ def fsck(
         Problem(problem.kind, f"{problem.what}: {problem.detail}")
         for problem in context.history.check()
     ]
+    problems.extend(_check_journal(context))
     found = list(context.store.check(data=data, progress=progress))
     walk = _Reachable(context, {item.chunk for item in found if item.chunk is not None})
     lost = list(walk.check())
@@ -114,6 +116,13 @@ def fsck(
     return FsckReport(
         (*problems, *lost), walk.commits, walk.files, len(walk.chunks), data, notices, repaired
     )
+
+
+def _check_journal(context: Context) -> Iterator[Problem]:
+    try:
+        read_journal(context.git_dir / JOURNAL_NAME)
+    except MvcError as error:
+        yield Problem("bad-journal", error.message, hint=error.hint)
 
 
 def _store_problem(found: StoreProblem) -> Problem:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mvc.errors import NotFoundError
 from mvc.operations.annotations import Annotations, read_annotations
 
 if TYPE_CHECKING:
@@ -42,10 +44,14 @@ def log(
 
     Args:
         context: the repository.
-        revisions: where to start, ``A..B`` for what B has and A has not; HEAD where empty.
+        revisions: where to start; ``A..B`` for what B has and A has not, ``A...B`` for what
+            only one of them has, ``^A`` to leave out what A has; HEAD where nothing starts.
         everything: start from every ref as well (``--all``).
         limit: at most so many.
         first_parent: follow only the first parent of merges.
+
+    Raises:
+        NotFoundError: a revision does not exist; on the first step of the iteration.
     """
     history = context.history
     starts, excluded = _starts(context, revisions, everything=everything)
@@ -68,20 +74,31 @@ def _starts(
     starts: list[GitId] = []
     excluded: list[GitId] = []
     for revision in revisions:
-        if ".." in revision:
+        if "..." in revision:
+            left, right = (_commit(context, side or "HEAD") for side in revision.split("...", 1))
+            excluded.extend(history.find_merge_bases(left, right))
+            starts.extend((left, right))
+        elif ".." in revision:
             old, _, new = revision.partition("..")
-            excluded.append(history.resolve(old or "HEAD"))
-            starts.append(history.resolve(new or "HEAD"))
+            excluded.append(_commit(context, old or "HEAD"))
+            starts.append(_commit(context, new or "HEAD"))
         elif revision.startswith("^"):
-            excluded.append(history.resolve(revision[1:]))
+            excluded.append(_commit(context, revision[1:]))
         else:
-            starts.append(history.resolve(revision))
+            starts.append(_commit(context, revision))
     head = history.head().commit
     if everything:
-        starts.extend(history.resolve(name) for name in history.list_refs() if name != "refs/stash")
+        for name in history.list_refs():
+            with contextlib.suppress(NotFoundError):  # a stock Git may tag anything
+                starts.append(_commit(context, name))
     if head is not None and (everything or not starts):
         starts.insert(0, head)
     return starts, excluded
+
+
+def _commit(context: Context, revision: str) -> GitId:
+    found = context.history.resolve(revision)  # apart, so that an error shows what was written
+    return context.history.resolve(f"{found}^{{commit}}")
 
 
 def ref_names(context: Context) -> dict[GitId, tuple[str, ...]]:
@@ -114,7 +131,7 @@ def show(context: Context, revision: str) -> LogEntry:
     Raises:
         NotFoundError: no such revision.
     """
-    info = context.history.read_commit(context.history.resolve(revision))
+    info = context.history.read_commit(_commit(context, revision))
     return LogEntry(info, read_annotations(info), ref_names(context).get(info.id, ()))
 
 
@@ -125,4 +142,6 @@ def reflog(context: Context, ref: str = "HEAD") -> list[ReflogEntry]:
         NotFoundError: no such ref.
     """
     name = "HEAD" if ref in ("HEAD", "@") else context.history.resolve_ref_name(ref)
-    return context.history.read_reflog(name or ref)
+    if name is None:
+        raise NotFoundError(f"no ref {ref!r} that has a log", hint='"mvc branch" lists branches')
+    return context.history.read_reflog(name)

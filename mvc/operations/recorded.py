@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.fs import FileStat, find_stat
 from mvc.operations.files import content_matches
+from mvc.operations.worktree import find_file_stat
 
 if TYPE_CHECKING:
+    from mvc.fs import FileStat
     from mvc.history.values import Index, IndexEntry, TreeEntry
     from mvc.ids import GitId
     from mvc.operations.context import Context
@@ -36,7 +37,7 @@ def is_clean(context: Context, index: Index, entry: IndexEntry, stat: FileStat) 
 
 def holds(context: Context, index: Index, path: str, mode: int, blob: GitId) -> bool:
     """Tell whether a path of the worktree holds exactly that blob (stat data first)."""
-    stat = find_stat(context.worktree / path)
+    stat = find_file_stat(context.worktree, path)
     if stat is None or not (stat.is_regular or stat.is_symlink):
         return False
     entry = index.entries.get(path)

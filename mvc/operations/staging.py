@@ -2,18 +2,21 @@
 
 Every process that prepares files for the worktree works in a folder of its own below
 ``.mvc/tmp`` and holds a lock on it. The kernel drops the lock when the process ends, however it
-ends, so a folder whose lock can be had is garbage and is removed by whoever comes next.
+ends, so a folder whose lock can be had is garbage, unless a journal still needs what is in it.
+Folders are made and swept under the repository's lock only, so neither sees the other half-done.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shutil
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError
-from mvc.fs import exclusive_lock, fsync_dir, make_dirs
+from mvc.errors import ConflictError, StorageError
+from mvc.fs import exclusive_lock, find_stat, fsync_dir, make_dirs
+from mvc.operations.journal import JOURNAL_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,29 +28,30 @@ _LOCK = "lock"
 
 @contextlib.contextmanager
 def staging_folder(git_dir: Path) -> Iterator[Path]:
-    """Yield a fresh folder on the repository's file system; it is removed at the end."""
-    root = git_dir / _FOLDER
-    make_dirs(root)
-    _sweep(root)
-    folder = root / secrets.token_hex(8)
+    """Yield a fresh folder on the repository's file system; begin it under the lock.
+
+    It is removed at the end, but for what a journal may need: ``sweep`` removes that.
+    """
+    folder = git_dir / _FOLDER / secrets.token_hex(8)
     make_dirs(folder)
     try:
         with exclusive_lock(folder / _LOCK):
             yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if find_stat(git_dir / JOURNAL_NAME) is None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep(root: Path) -> None:
-    for folder in root.iterdir():
-        # A folder made a moment ago may not have its lock file yet; creating it here only makes
-        # its owner wait, and an empty folder holds nothing to lose.
+def sweep(git_dir: Path) -> None:
+    """Remove the folders of dead processes; only under the lock, and without a journal."""
+    root = git_dir / _FOLDER
+    names = os.listdir(root) if root.is_dir() else []
+    for name in names:
         with (
-            contextlib.suppress(ConflictError, FileNotFoundError, NotADirectoryError),
-            exclusive_lock(folder / _LOCK, wait=False),
+            contextlib.suppress(ConflictError, StorageError, OSError),
+            exclusive_lock(root / name / _LOCK, wait=False),
         ):
-            if any(path.name != _LOCK for path in folder.iterdir()):
-                shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(root / name, ignore_errors=True)
 
 
 def sync_staged(folder: Path) -> None:
@@ -55,4 +59,4 @@ def sync_staged(folder: Path) -> None:
     fsync_dir(folder)
 
 
-__all__ = ["staging_folder", "sync_staged"]
+__all__ = ["staging_folder", "sweep", "sync_staged"]

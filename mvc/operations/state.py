@@ -15,22 +15,23 @@ from typing import TYPE_CHECKING, Any, Literal
 from mvc.checkpoints.state import STATE_FILE, encode_state, find_files, plan_state
 from mvc.errors import ConflictError, FormatError, NotFoundError
 from mvc.formats.manifest import encode_manifest
-from mvc.history.messages import format_message
-from mvc.history.values import Index, IndexEntry, TreeEntry
+from mvc.history.refnames import HEADS
+from mvc.history.values import TreeEntry
 from mvc.operations.annotations import Annotations
-from mvc.operations.commit import CommitResult, record, summarise
+from mvc.operations.commit import CommitResult, new_message, record, summarise
 from mvc.operations.files import PLAIN_FILE_MAX_BYTES, find_manifest, store_chunks, write_content
+from mvc.operations.journal import EntryChange, Transition
 from mvc.operations.tensors import find_tensor_in, read_tensor_into
-from mvc.operations.transition import recover
+from mvc.operations.transition import plan_head_move, recover, run
 from mvc.operations.worktree import MODE_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from mvc.checkpoints.state import StateFile
     from mvc.chunkstore.store import ChunkWriter
     from mvc.formats.manifest import Manifest
-    from mvc.history.values import Head, Identity
+    from mvc.history.values import Identity, Index
     from mvc.ids import GitId
     from mvc.operations.context import Context
 
@@ -62,30 +63,40 @@ def commit_state(
         progress: called with bytes taken.
 
     Raises:
+        UsageError: no message, or no valid branch name.
         UnsupportedError: a value that is not data; names its path.
-        ConflictError: the branch moved meanwhile; nothing is lost, commit again.
+        ConflictError: the branch moved meanwhile; nothing is lost, commit again. Or a file of the
+            same name is staged.
     """
     started_s = time.perf_counter()
     recover(context)
     history, who = context.history, context.who(author)
-    text = format_message(message, (annotations or Annotations()).trailers())
+    text = new_message(message, annotations or Annotations())
+    if branch is not None:
+        history.check_branch_name(branch)
     head = history.head()
     is_current = branch is None or branch == head.branch
-    tip = head.commit if is_current else history.find_ref(f"refs/heads/{branch}")
+    tip = head.commit if is_current else history.find_ref(f"{HEADS}{branch}")
     files = encode_state(state)
+    base = history.read_tree(tip) if tip is not None else {}
+    index, old = history.read_index(), _old_state_files(context, base)
+    if is_current:
+        _check_not_staged(index, base, {*old, *(file.path for file in files)})
     with context.store.writer() as writer:
         entries = {file.path: _store_state_file(context, writer, file, progress) for file in files}
-    base = history.read_tree(tip) if tip is not None else {}
-    tree = _tree_with_state(context, base, entries, is_current=is_current)
-    new = record(
-        context, tree, [] if tip is None else [tip], text, who=who, author=None, time_s=time_s
-    )
-    reason = f"commit: {text.split(chr(10), 1)[0]}"
+    kept = base
+    if is_current:  # what is staged goes along, as with any commit
+        kept = {path: TreeEntry(item.mode, item.blob) for path, item in index.entries.items()}
+    tree = {path: entry for path, entry in kept.items() if path not in old} | entries
+    new = record(context, tree, [] if tip is None else [tip], text, who=who, time_s=time_s)
+    verb = "commit (initial)" if tip is None else "commit"
+    reason = f"{verb}: {text.split(chr(10), 1)[0]}"
     if is_current:
-        _move_head(context, head, new, entries, base, reason, who)
+        move = plan_head_move("move", new, head, reason, who)
+        run(context, Transition(entries=_entry_changes(index, old, entries), head=move), index)
     else:
-        ref = f"refs/heads/{branch}"
-        history.update_ref(ref, new, expected=tip, message=reason, who=who)
+        assert branch is not None
+        _move_other(context, branch, new, tip, reason, who)
     return summarise(context, new, base, tree, started_s, branch=branch or head.branch)
 
 
@@ -103,23 +114,28 @@ def _store_state_file(
     return TreeEntry(MODE_FILE, context.history.write_blob(encode_manifest(manifest)))
 
 
-def _tree_with_state(
-    context: Context,
-    base: Mapping[str, TreeEntry],
-    entries: Mapping[str, TreeEntry],
-    *,
-    is_current: bool,
-) -> dict[str, TreeEntry]:
-    """Return the tree to commit: what is staged (or the branch holds), the state replaced."""
-    if is_current:
-        index = context.history.read_index()
-        tree = {path: TreeEntry(item.mode, item.blob) for path, item in index.entries.items()}
-    else:
-        tree = dict(base)
-    for path in _old_state_files(context, base):
-        tree.pop(path, None)
-    tree.update(entries)
-    return tree
+def _check_not_staged(index: Index, base: Mapping[str, TreeEntry], paths: Iterable[str]) -> None:
+    """Check that the state takes no place of a file that the user staged and did not commit."""
+    for path in sorted(paths):
+        entry, kept = index.entries.get(path), base.get(path)
+        if entry is None or entry.skip_worktree:
+            continue
+        if kept is None or (kept.mode, kept.blob) != (entry.mode, entry.blob):
+            raise ConflictError(
+                f"{path!r} is staged and would be replaced by the state",
+                hint=f'commit it first, or take it back with "mvc restore --staged {path}"',
+            )
+
+
+def _move_other(
+    context: Context, branch: str, new: GitId, tip: GitId | None, reason: str, who: Identity
+) -> None:
+    """Move a branch that HEAD is not on; its index and files are nobody's."""
+    with context.history.lock():
+        if context.history.head().branch == branch:
+            raise ConflictError(f"HEAD went to {branch!r} meanwhile", hint="commit it again")
+        ref = f"{HEADS}{branch}"
+        context.history.update_ref(ref, new, expected=tip, message=reason, who=who)
 
 
 def _old_state_files(context: Context, tree: Mapping[str, TreeEntry]) -> set[str]:
@@ -133,33 +149,16 @@ def _old_state_files(context: Context, tree: Mapping[str, TreeEntry]) -> set[str
         return set()  # the user's own file of that name
 
 
-def _move_head(
-    context: Context,
-    head: Head,
-    new: GitId,
-    entries: Mapping[str, TreeEntry],
-    base: Mapping[str, TreeEntry],
-    reason: str,
-    who: Identity,
-) -> None:
-    """Move the branch and put the state's entries into the index, under one lock."""
-    history = context.history
-    with history.lock():
-        if history.head() != head:
-            raise ConflictError(
-                f"HEAD moved from {head.commit} while the state was stored", hint="commit it again"
-            )
-        current = dict(history.read_index().entries)
-        for path in _old_state_files(context, base):
-            current.pop(path, None)
-        current.update(
-            {
-                path: IndexEntry(path=path, blob=entry.blob, mode=entry.mode, skip_worktree=True)
-                for path, entry in entries.items()
-            }
-        )
-        history.update_head(new, expected=head.commit, message=reason, who=who)
-        history.write_index(Index(current))
+def _entry_changes(
+    index: Index, old: Iterable[str], entries: Mapping[str, TreeEntry]
+) -> tuple[EntryChange, ...]:
+    """Return what puts the state's entries into the index in place of the old ones."""
+    gone = [path for path in sorted(old) if path in index.entries and path not in entries]
+    new = [
+        EntryChange(path, entry.mode, entry.blob, skip_worktree=True)
+        for path, entry in sorted(entries.items())
+    ]
+    return (*map(EntryChange, gone), *new)
 
 
 def load_state(

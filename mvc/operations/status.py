@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError
-from mvc.fs import find_stat
+from mvc.errors import ConflictError, StorageError
 from mvc.operations.recorded import head_tree, is_clean
 from mvc.operations.transition import make_entry, recover
-from mvc.operations.worktree import git_mode, ignore_rules, scan_files
+from mvc.operations.worktree import find_file_stat, git_mode, ignore_rules, scan_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,7 +122,7 @@ def _worktree_changes(
     changed: dict[str, str] = {}
     refreshed: dict[str, IndexEntry] = {}
     for path, entry in index.entries.items():
-        stat = find_stat(context.worktree / path)
+        stat = find_file_stat(context.worktree, path)
         if stat is None or stat.is_directory:
             if not entry.skip_worktree:
                 changed[path] = "removed"
@@ -146,7 +145,7 @@ def _refresh(context: Context, seen: Index, refreshed: Mapping[str, IndexEntry])
                 if entries.get(path) == seen.entries[path]:
                     entries[path] = entry
             context.history.write_index(replace(current, entries=entries))
-    except (ConflictError, OSError):
+    except (ConflictError, StorageError):
         return
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.store import ReadRequest
 from mvc.dtypes import get_dtype, numpy_dtype, size_in_bytes
-from mvc.errors import FormatError, NotFoundError, UnsupportedError
+from mvc.errors import FormatError, NotFoundError, StorageError, UnsupportedError
 from mvc.formats.layout import view_extent_bytes
 from mvc.formats.manifest import cut_sizes, tensor_id
 from mvc.operations.files import find_manifest, stored_size
@@ -219,9 +220,28 @@ def read_torch_tensor(context: Context, revision: str, path: str, name: str) -> 
 
 def read_bytes_of(context: Context, tensor: StoredTensor) -> bytearray:
     """Return the bytes from a tensor's first element to behind its last one, verified."""
+    check_fits(tensor)
     raw = bytearray(view_extent_bytes(tensor.view))
     read_tensor_into(context, tensor, memoryview(raw))
     return raw
+
+
+def check_fits(tensor: StoredTensor) -> None:
+    """Check that a tensor's values fit into this machine's memory.
+
+    A few bytes may stand for any number of elements (a repeated chunk, a stride of 0).
+
+    Raises:
+        StorageError: they do not.
+    """
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    size_bytes = max(tensor.size_bytes, view_extent_bytes(tensor.view))
+    if size_bytes > memory_bytes:
+        raise StorageError(
+            f"tensor {tensor.view.name!r} of {tensor.path} has {size_bytes:,} bytes, "
+            f"more than the memory of this machine",
+            hint="check the file out instead: that takes no more memory than a few chunks",
+        )
 
 
 def read_tensor_into(context: Context, tensor: StoredTensor, target: memoryview) -> None:

@@ -9,6 +9,9 @@ A crash before the journal leaves the old state and a scratch folder; a crash af
 journal, and ``recover`` applies it again before anything else looks at the worktree. Applying is
 idempotent: a step already done is recognised and passed over. A file that the user changed
 between crash and recovery is left alone and shows as modified.
+
+Only a failing machine can stop ``apply`` half-way, and then the journal waits like after a crash.
+A full disk shall not: the space that index and refs will take is reserved beforehand.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mvc.errors import ConflictError, CorruptionError, FormatError
+from mvc.errors import ConflictError, CorruptionError, NotFoundError, UsageError
 from mvc.fs import (
     FileStat,
     find_stat,
@@ -28,87 +31,40 @@ from mvc.fs import (
     remove_empty_dirs,
     remove_file,
     replace_staged,
+    reserve_space,
     write_durable,
 )
+from mvc.history.refnames import HEADS
 from mvc.history.values import Identity, Index, IndexEntry
 from mvc.ids import GitId
-from mvc.operations.files import stage_file
-from mvc.operations.staging import staging_folder, sync_staged
-from mvc.operations.worktree import check_parents
+from mvc.operations.files import content_matches, stage_file
+from mvc.operations.journal import (
+    JOURNAL_NAME,
+    EntryChange,
+    FileRemoval,
+    FileWrite,
+    HeadMove,
+    Transition,
+    Was,
+    encode_journal,
+    read_journal,
+)
+from mvc.operations.staging import staging_folder, sweep, sync_staged
+from mvc.operations.worktree import check_parents, find_file_stat, find_obstacle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from mvc.history.values import Head
     from mvc.operations.context import Context
 
-JOURNAL_NAME = "transition.json"
-_VERSION = 1
+    ByteProgress = Callable[[int], None] | None
 
-
-class Was(msgspec.Struct, frozen=True):
-    """The stat of a file before the transition; a file that looks otherwise is the user's.
-
-    Not its inode: a repository that was copied or restored after a crash has others.
-    """
-
-    size_bytes: int
-    mtime_ns: int
-
-
-class FileWrite(msgspec.Struct, frozen=True):
-    """One file to put in place; ``staged`` is where its durable bytes wait.
-
-    ``into_index`` false leaves the index entry alone (``restore --source`` of Git).
-    """
-
-    path: str
-    mode: int
-    blob: str
-    into_index: bool = True
-    staged: str = ""
-    staged_mark: Was | None = None
-    was: Was | None = None
-
-
-class FileRemoval(msgspec.Struct, frozen=True):
-    """One file to take away."""
-
-    path: str
-    was: Was | None = None
-
-
-class EntryChange(msgspec.Struct, frozen=True):
-    """One index entry to set without touching a file; blob None drops the entry."""
-
-    path: str
-    mode: int = 0
-    blob: str | None = None
-    skip_worktree: bool = False
-
-
-class HeadMove(msgspec.Struct, frozen=True):
-    """Where HEAD goes: onto a branch, detached onto a commit, or its branch moves to a commit."""
-
-    kind: str  # "branch", "detach" or "move"
-    target: str
-    expected: str | None
-    message: str
-    name: str
-    email: str
-
-
-class Transition(msgspec.Struct, frozen=True):
-    """Everything that is to happen, in the order in which it happens."""
-
-    writes: tuple[FileWrite, ...] = ()
-    removals: tuple[FileRemoval, ...] = ()
-    entries: tuple[EntryChange, ...] = ()
-    head: HeadMove | None = None
-    version: int = _VERSION
-
-
-_DECODER = msgspec.json.Decoder(Transition)
+_RESERVE_NAME = "reserve.mvc-tmp"
+_RESERVE_BYTES = 2**17
+_BLOCK_BYTES = 4096
+_INDEX_ENTRY_BYTES = 80
 
 
 def stat_mark(stat: FileStat | None) -> Was | None:
@@ -116,47 +72,78 @@ def stat_mark(stat: FileStat | None) -> Was | None:
     return None if stat is None else Was(stat.size_bytes, stat.mtime_ns)
 
 
+def plan_head_move(kind: str, target: str, head: Head, message: str, who: Identity) -> HeadMove:
+    """Return a move of HEAD from where it is now."""
+    return HeadMove(kind, target, head.branch, head.commit, message, who.name, who.email)
+
+
 def run(
-    context: Context,
-    transition: Transition,
-    index: Index,
-    progress: Callable[[int], None] | None = None,
+    context: Context, transition: Transition, index: Index, progress: ByteProgress = None
 ) -> None:
     """Carry out a transition that was planned against ``index``.
 
     Raises:
         ConflictError: the index or HEAD moved since the plan was made; nothing was changed.
         CorruptionError: a file to write is damaged in the store; nothing was changed.
+        StorageError: the machine failed; nothing was changed, or the journal waits.
     """
-    with staging_folder(context.git_dir) as folder:
-        staged = _stage(context, transition.writes, folder, progress)
-        ready = msgspec.structs.replace(transition, writes=staged)
+    with contextlib.ExitStack() as stack:
+        ready = transition
+        if transition.writes:
+            folder = stack.enter_context(_scratch(context))
+            ready = _stage_all(context, transition, folder, stack, progress)
         with context.history.lock():
+            recover(context)  # of a process that died while files were staged here
             _check_unmoved(context, ready, index)
-            write_durable(_journal(context), [msgspec.json.encode(ready)])
+            reserve = context.git_dir / _RESERVE_NAME
+            reserve_space(reserve, _space_bytes(ready, index))
+            try:
+                write_durable(_journal(context), [encode_journal(ready)])
+            finally:
+                reserve.unlink()
             _apply(context, ready)
+            sweep(context.git_dir)
+
+
+@contextlib.contextmanager
+def _scratch(context: Context) -> Iterator[Path]:
+    """Yield a scratch folder of this process, after garbage of dead ones is gone."""
+    with contextlib.ExitStack() as stack:
+        with context.history.lock():
+            recover(context)
+            sweep(context.git_dir)
+            folder = stack.enter_context(staging_folder(context.git_dir))
+        yield folder
 
 
 def recover(context: Context) -> bool:
     """Finish a transition that a crash interrupted; tell whether there was one.
 
     Raises:
-        CorruptionError: the journal itself is damaged.
+        CorruptionError: the journal itself is damaged, or a file it needs.
     """
     journal = _journal(context)
-    if not journal.exists():
+    if find_stat(journal) is None:
         return False
-    with context.history.lock():
-        try:
-            transition = _DECODER.decode(journal.read_bytes())
-        except FileNotFoundError:
+    with context.history.lock(), contextlib.ExitStack() as stack:
+        transition = read_journal(journal)
+        if transition is None:
             return False  # the process that wrote it was alive and has finished
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        folders: list[Path] = []
+
+        def scratch() -> Path:
+            if not folders:
+                folders.append(stack.enter_context(staging_folder(context.git_dir)))
+            return folders[0]
+
+        writes = [_sound_write(context, write, scratch) for write in transition.writes]
+        try:
+            _apply(context, msgspec.structs.replace(transition, writes=tuple(writes)))
+        except (NotFoundError, UsageError) as error:
             raise CorruptionError(
-                f"the journal of an interrupted checkout is damaged: {error}",
-                hint=f'remove {journal} and run "mvc status"',
+                f"the journal of an interrupted checkout cannot be followed: {error}",
+                hint=f'remove {journal}; "mvc status" then shows what was done of that checkout',
             ) from error
-        _apply(context, transition)
     return True
 
 
@@ -164,58 +151,89 @@ def _journal(context: Context) -> Path:
     return context.git_dir / JOURNAL_NAME
 
 
-def _stage(
-    context: Context,
-    writes: Sequence[FileWrite],
-    folder: Path,
-    progress: Callable[[int], None] | None,
-) -> tuple[FileWrite, ...]:
-    staged: list[FileWrite] = []
-    for write in writes:
-        place = _staging_place(context, write.path, folder)
-        path = stage_file(context, write.path, write.mode, GitId(write.blob), place, progress)
-        if place != folder:
-            fsync_dir(place)
-        mark = stat_mark(find_stat(path))
-        # Relative, so that a repository that was moved after a crash still finds it.
-        name = path.relative_to(context.worktree).as_posix()
-        staged.append(msgspec.structs.replace(write, staged=name, staged_mark=mark))
+def _sound_write(context: Context, write: FileWrite, scratch: Callable[[], Path]) -> FileWrite:
+    """Return a write whose staged file, if its target still waits for it, holds what it should."""
+    target = find_file_stat(context.worktree, write.path)
+    if target is not None and not target.is_directory and stat_mark(target) != write.was:
+        return write  # done before the crash, or changed by the user since: either way left alone
+    staged = find_file_stat(context.worktree, write.staged)
+    if staged is not None and content_matches(
+        context, write.staged, staged, write.mode, GitId(write.blob)
+    ):
+        return write
+    folder = scratch()
+    ready = _stage(context, write, _staging_place(context, write.path, folder), None)
     sync_staged(folder)
-    return tuple(staged)
+    return ready
+
+
+def _stage_all(
+    context: Context,
+    transition: Transition,
+    folder: Path,
+    stack: contextlib.ExitStack,
+    progress: ByteProgress,
+) -> Transition:
+    staged: list[FileWrite] = []
+    for write in transition.writes:
+        place = _staging_place(context, write.path, folder)
+        ready = _stage(context, write, place, progress)
+        if place != folder:
+            stack.callback(_forget_staged, context, ready)
+        staged.append(ready)
+    sync_staged(folder)
+    return msgspec.structs.replace(transition, writes=tuple(staged))
+
+
+def _forget_staged(context: Context, write: FileWrite) -> None:
+    if find_stat(_journal(context)) is None:  # or else it belongs to the journal
+        (context.worktree / write.staged).unlink(missing_ok=True)
+
+
+def _stage(context: Context, write: FileWrite, place: Path, progress: ByteProgress) -> FileWrite:
+    path = stage_file(context, write.path, write.mode, GitId(write.blob), place, progress)
+    if not path.is_relative_to(context.git_dir):
+        fsync_dir(place)
+    # Relative, so that a repository that was moved after a crash still finds it.
+    name = path.relative_to(context.worktree).as_posix()
+    return msgspec.structs.replace(write, staged=name, staged_mark=stat_mark(find_stat(path)))
 
 
 def _staging_place(context: Context, path: str, folder: Path) -> Path:
     """Return the staging folder, or one beside the target where that is another file system."""
     parent = (context.worktree / path).parent
-    while not parent.is_dir():
-        parent = parent.parent
+    while find_obstacle(context.worktree, path) is not None or not parent.is_dir():
+        parent, path = parent.parent, path.rpartition("/")[0]
     same_device = parent.stat().st_dev == folder.stat().st_dev
     return folder if same_device else parent
 
 
+def _space_bytes(transition: Transition, index: Index) -> int:
+    """Return how much the file system may need once there is no way back, generously."""
+    paths = {*index.entries, *transition.paths()}
+    folders = {write.path.rpartition("/")[0] for write in transition.writes}
+    index_bytes = sum(_INDEX_ENTRY_BYTES + len(path.encode(errors="replace")) for path in paths)
+    return index_bytes + _BLOCK_BYTES * len(folders) + _RESERVE_BYTES
+
+
 def _check_unmoved(context: Context, transition: Transition, planned: Index) -> None:
     current = context.history.read_index()
-    touched = (
-        *(write.path for write in transition.writes),
-        *(removal.path for removal in transition.removals),
-        *(entry.path for entry in transition.entries),
-    )
-    for path in touched:
+    for path in transition.paths():
         before, after = planned.entries.get(path), current.entries.get(path)
         if (before and (before.blob, before.mode)) != (after and (after.blob, after.mode)):
             raise ConflictError(f"{path!r} was staged by another process", hint="try again")
-    head = transition.head
-    if head is not None and head.expected != context.history.head().commit:
-        raise ConflictError("HEAD moved while files were prepared", hint="try again")
+    move, head = transition.head, context.history.head()
+    if move is not None and (move.on_branch, move.expected) != (head.branch, head.commit):
+        raise ConflictError("HEAD moved while this was prepared", hint="try again")
     for write in transition.writes:
         _check_still(context, write.path, write.was)
-        check_parents_after(context, write.path, transition.removals)
+        _check_parents_after(context, write.path, transition.removals)
     for removal in transition.removals:
         _check_still(context, removal.path, removal.was)
 
 
 def _check_still(context: Context, path: str, was: Was | None) -> None:
-    stat = find_stat(context.worktree / path)
+    stat = find_file_stat(context.worktree, path)
     if stat is not None and stat.is_directory:
         return  # emptied by the removals; renaming onto a filled folder fails on its own
     if stat_mark(stat) != was:
@@ -224,7 +242,7 @@ def _check_still(context: Context, path: str, was: Was | None) -> None:
         )
 
 
-def check_parents_after(context: Context, path: str, removals: Sequence[FileRemoval]) -> None:
+def _check_parents_after(context: Context, path: str, removals: Sequence[FileRemoval]) -> None:
     """Check that the folders above a path are real ones, once the removals are done."""
     removed = {removal.path for removal in removals}
     parents = path.split("/")[:-1]
@@ -234,14 +252,13 @@ def check_parents_after(context: Context, path: str, removals: Sequence[FileRemo
 
 
 def _apply(context: Context, transition: Transition) -> None:
-    if transition.version != _VERSION:
-        raise FormatError(f"journal of version {transition.version}", hint="upgrade mvc")
     for removal in transition.removals:
         _remove(context, removal)
     folders = {_put(context, write) for write in transition.writes}
     for folder in sorted(folder for folder in folders if folder is not None):
         fsync_dir(folder)
-    _apply_index(context, transition)
+    if transition.paths():
+        _apply_index(context, transition)
     if transition.head is not None:
         _apply_head(context, transition.head)
     remove_file(_journal(context))
@@ -249,7 +266,7 @@ def _apply(context: Context, transition: Transition) -> None:
 
 def _remove(context: Context, removal: FileRemoval) -> None:
     target = context.worktree / removal.path
-    stat = find_stat(target)
+    stat = find_file_stat(context.worktree, removal.path)
     if stat is None or stat.is_directory or stat_mark(stat) != removal.was:
         return
     remove_file(target)
@@ -257,9 +274,12 @@ def _remove(context: Context, removal: FileRemoval) -> None:
 
 
 def _put(context: Context, write: FileWrite) -> Path | None:
+    """Rename a staged file into place; None where that is done or the place is the user's now."""
     target, staged = context.worktree / write.path, context.worktree / write.staged
-    if find_stat(staged) is None:
-        return None  # renamed before the crash
+    if find_file_stat(context.worktree, write.staged) is None:
+        return None
+    if find_obstacle(context.worktree, write.path) is not None:
+        return None
     stat = find_stat(target)
     if stat is not None and stat.is_directory:
         with contextlib.suppress(OSError):
@@ -267,7 +287,6 @@ def _put(context: Context, write: FileWrite) -> Path | None:
         stat = find_stat(target)
     if stat is not None and stat_mark(stat) != write.was:
         return None
-    check_parents(context.worktree, write.path)
     make_dirs(target.parent)
     replace_staged(staged, target)
     return target.parent
@@ -281,8 +300,7 @@ def _remove_empty_tree(folder: Path) -> None:
 
 
 def _apply_index(context: Context, transition: Transition) -> None:
-    index = context.history.read_index()
-    entries = dict(index.entries)
+    entries = dict(context.history.read_index().entries)
     for removal in transition.removals:
         entries.pop(removal.path, None)
     for change in transition.entries:
@@ -293,7 +311,7 @@ def _apply_index(context: Context, transition: Transition) -> None:
     for write in transition.writes:
         if not write.into_index:
             continue
-        stat = find_stat(context.worktree / write.path)
+        stat = find_file_stat(context.worktree, write.path)
         if stat_mark(stat) != write.staged_mark:
             stat = None  # the user's own file is there: let status compare the content
         entries[write.path] = make_entry(write.path, write.mode, GitId(write.blob), stat)
@@ -321,21 +339,19 @@ def _entry_without_stat(change: EntryChange) -> IndexEntry:
         path=change.path,
         blob=GitId(change.blob or ""),
         mode=change.mode,
-        size_bytes=0,
-        mtime_ns=0,
-        ctime_ns=0,
-        inode=0,
-        device=0,
         skip_worktree=change.skip_worktree,
     )
 
 
 def _apply_head(context: Context, move: HeadMove) -> None:
-    history, who = context.history, Identity(move.name, move.email)
+    history, who, target = context.history, Identity(move.name, move.email), move.target
+    head = history.head()
+    if (head.branch, head.commit) != (move.on_branch, move.expected):
+        return  # moved before the crash, or by somebody else since
     if move.kind == "branch":
-        history.set_head_branch(move.target, message=move.message, who=who)
+        if history.find_ref(HEADS + target) is not None:
+            history.set_head_branch(target, message=move.message, who=who)
     elif move.kind == "detach":
-        history.detach_head(GitId(move.target), message=move.message, who=who)
-    elif history.head().commit != move.target:
-        expected = None if move.expected is None else GitId(move.expected)
-        history.update_head(GitId(move.target), expected=expected, message=move.message, who=who)
+        history.detach_head(GitId(target), message=move.message, who=who)
+    elif head.commit != target:
+        history.update_head(GitId(target), expected=head.commit, message=move.message, who=who)

@@ -56,8 +56,11 @@ def relative_path(worktree: Path, cwd: Path, name: str) -> str:
 def scan_files(worktree: Path, ignore: IgnoreRules | None, under: str = "") -> Iterator[str]:
     """Yield every file and link below a folder of the worktree, sorted, ignored ones left out."""
     folder = worktree / under if under else worktree
-    with translate_os_errors(f"list {folder}"):
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    try:
+        with translate_os_errors(f"list {folder}"):
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # removed or replaced since its name was read
     for entry in entries:
         path = f"{under}/{entry.name}" if under else entry.name
         if entry.name.casefold() in {GIT_DIR_NAME, ".git"} or entry.name.endswith(TEMP_SUFFIX):
@@ -116,19 +119,41 @@ def select_paths(patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
     return [path for path in paths if path in wanted]
 
 
+def find_file_stat(worktree: Path, path: str) -> FileStat | None:
+    """Return the stat of a repository path, or None where nothing of the worktree is there.
+
+    What lies behind a link is not in the worktree: below a folder that was replaced by a link,
+    there is nothing, as in Git. Everything that looks at a tracked path looks at it through here.
+    """
+    if "/" in path and find_obstacle(worktree, path) is not None:
+        return None
+    return find_stat(worktree / path)
+
+
+def find_obstacle(worktree: Path, path: str) -> str | None:
+    """Return the first name above a path that is there but is no real folder, or None."""
+    end = path.find("/")
+    while end >= 0:
+        stat = find_stat(worktree / path[:end])
+        if stat is None:
+            return None
+        if not stat.is_directory:
+            return path[:end]
+        end = path.find("/", end + 1)
+    return None
+
+
 def check_parents(worktree: Path, path: str) -> None:
     """Check that no folder above a path is a link or a file: writing there stays inside.
 
     Raises:
         ConflictError: something that is not a real folder is in the way.
     """
-    for parent in reversed(Path(path).parents[:-1]):
-        stat = find_stat(worktree / parent)
-        if stat is not None and not stat.is_directory:
-            raise ConflictError(
-                f"cannot write {path!r}: {parent.as_posix()!r} is not a folder",
-                hint="move it out of the way",
-            )
+    obstacle = find_obstacle(worktree, path)
+    if obstacle is not None:
+        raise ConflictError(
+            f"cannot write {path!r}: {obstacle!r} is not a folder", hint="move it out of the way"
+        )
 
 
 def make_parents(worktree: Path, path: str) -> Path:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.states import assert_same, round_trip, store
 
 from mvc.checkpoints.state_alias import find_shared
 from mvc.checkpoints.state_memory import Region
 from mvc.errors import UnsupportedError
+from support.states import assert_same, round_trip, store
 
 
 def base_of(array):

@@ -11,16 +11,16 @@ import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.states import read_all, store
 
 from mvc.checkpoints.safetensors import parse_safetensors
 from mvc.checkpoints.source import MemorySource
-from mvc.checkpoints.state import encode_state, state_files
+from mvc.checkpoints.state import encode_state, find_files
 from mvc.checkpoints.state_elements import TORCH_ELEMENTS
 from mvc.checkpoints.state_files import Names, escape_file_name
 from mvc.checkpoints.state_memory import iterate_slabs
 from mvc.checkpoints.state_torch import TorchArray, view_words
 from mvc.errors import ConflictError, UnsupportedError
+from support.states import read_all, store
 
 
 def make(name, *shape):
@@ -89,8 +89,8 @@ def test_layout_is_what_a_parser_finds():
         "blob": bytes(5000),
     }
     stored = store(state)
-    assert state_files(stored.files["state.json"]) == tuple(stored.files)[:-1]
-    for path in state_files(stored.files["state.json"]):
+    assert find_files(stored.files["state.json"]) == set(stored.files) - {"state.json"}
+    for path in find_files(stored.files["state.json"]):
         assert parse_safetensors(MemorySource(stored.files[path])) == stored.layouts[path]
 
 

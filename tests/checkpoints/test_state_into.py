@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.states import assert_same, store
 
 from mvc.checkpoints.state import plan_state
 from mvc.checkpoints.state_torch import DeviceDestination
 from mvc.errors import ConflictError, UnsupportedError, UsageError
+from support.states import assert_same, store
 
 
 def test_a_model_is_filled_in_place():

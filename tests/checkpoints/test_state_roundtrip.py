@@ -16,9 +16,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.states import assert_same, round_trip, store
 
 from mvc.checkpoints.state_elements import _ML_STORED, TORCH_ELEMENTS
+from support.states import assert_same, round_trip, store
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
@@ -27,11 +27,26 @@ NUMPY_DTYPES = [
     *(
         np.dtype(f"{order}{code}")
         for order in "<>"
-        for code in "i2 u2 i4 u4 i8 u8 f2 f4 f8 c8 c16".split()
+        for code in ["i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16"]
     ),
     *(
         np.dtype(code)
-        for code in "b1 i1 u1 q Q S1 S7 V3 <U3 >U2 <M8[s] >M8[ns] <m8[25us] <M8".split()
+        for code in [
+            "b1",
+            "i1",
+            "u1",
+            "q",
+            "Q",
+            "S1",
+            "S7",
+            "V3",
+            "<U3",
+            ">U2",
+            "<M8[s]",
+            ">M8[ns]",
+            "<m8[25us]",
+            "<M8",
+        ]
     ),
     *(np.dtype(getattr(ml_dtypes, name)) for name in ML_NAMES),
 ]
@@ -330,10 +345,10 @@ import sys
 from pathlib import Path
 from mvc.checkpoints.safetensors import parse_safetensors
 from mvc.checkpoints.source import MemorySource
-from mvc.checkpoints.state import decode_state, measure_tensors, state_files
+from mvc.checkpoints.state import decode_state, find_files, measure_tensors
 folder = Path(sys.argv[1])
 text = (folder / "state.json").read_bytes()
-data = {name: (folder / name).read_bytes() for name in state_files(text)}
+data = {name: (folder / name).read_bytes() for name in find_files(text)}
 layouts = {name: parse_safetensors(MemorySource(body)) for name, body in data.items()}
 def read(file, tensor, buffer):
     for segment in layouts[file].segments:

@@ -7,9 +7,10 @@ import random
 import numpy as np
 import pytest
 import torch
-from support.states import assert_same, round_trip, store
 from torch import nn
 from torch.optim import lr_scheduler
+
+from support.states import assert_same, round_trip, store
 
 pytestmark = pytest.mark.torch
 
@@ -43,7 +44,7 @@ def train(model, optimizer, scheduler=None, steps=3):
 OPTIMIZERS = [
     lambda parameters: torch.optim.AdamW(parameters, amsgrad=True),
     lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    lambda parameters: torch.optim.Adagrad(parameters),
+    torch.optim.Adagrad,
     lambda parameters: torch.optim.RMSprop(parameters, centered=True),
     lambda parameters: torch.optim.Adam(parameters, lr=torch.tensor(0.01), capturable=False),
     lambda parameters: torch.optim.LBFGS(parameters, max_iter=2),
@@ -101,7 +102,7 @@ def test_lbfgs_history_comes_back():
         lambda optimizer: lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=20),
         lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step),
         lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 4),
-        lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer),
+        lr_scheduler.ReduceLROnPlateau,
         lambda optimizer: lr_scheduler.SequentialLR(
             optimizer,
             [lr_scheduler.LinearLR(optimizer), lr_scheduler.ExponentialLR(optimizer, 0.9)],

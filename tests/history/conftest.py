@@ -1,8 +1,18 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from mvc.history.git import History
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_waiting_for_the_disk():
+    """What is synced when is tested in test_durability; all other tests need not wait for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stockgit import WHO, git, write_commit
 
 from mvc.errors import FormatError, UsageError
 from mvc.history.commits import parse_commit, parse_identity, parse_tag
 from mvc.history.git import History
 from mvc.history.values import EMPTY_BLOB, Identity
+from support.stockgit import WHO, git, write_commit
 
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stockgit import git, write_commit
 
 from mvc.errors import UsageError
 from mvc.history.messages import format_message, message_body, message_subject, parse_trailers
+from support.stockgit import git, write_commit
 
 MESSAGES = [
     "subject",

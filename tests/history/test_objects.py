@@ -6,11 +6,11 @@ import zlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stockgit import commit_on_head, git, run_git
 
 from mvc.errors import CorruptionError, FormatError, UsageError
 from mvc.history import objects as objects_module
 from mvc.history.git import History
+from support.stockgit import commit_on_head, git, run_git
 
 
 @pytest.fixture(scope="module")

@@ -5,18 +5,20 @@ import shutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stockgit import START_S, WHO, build_tangle, commit_on_head, git, run_git
 
 from mvc.errors import FormatError
 from mvc.history.git import History
 from mvc.history.reflogs import parse_line
 from mvc.history.values import Identity
+from support.stockgit import START_S, WHO, build_tangle, commit_on_head, git, run_git
 
 MAIN = "refs/heads/main"
 
 
 def as_git_shows(entries):
-    return [f"{entry.new} {entry.who.name} <{entry.who.email}> {entry.message}" for entry in entries]
+    return [
+        f"{entry.new} {entry.who.name} <{entry.who.email}> {entry.message}" for entry in entries
+    ]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -54,7 +56,12 @@ def test_an_entry_says_who_when_and_why(history):
     who = Identity("Änne", "a@b")
     head = commit_on_head(history, "one")
     history.update_head(
-        head, expected=head, message="two\nlines\tand tab", who=who, time_s=START_S, timezone_s=-5400
+        head,
+        expected=head,
+        message="two\nlines\tand tab",
+        who=who,
+        time_s=START_S,
+        timezone_s=-5400,
     )
     entry = history.read_reflog("HEAD")[0]
     assert (entry.old, entry.new, entry.who) == (head, head, who)
@@ -73,7 +80,9 @@ def test_an_entry_without_a_time_has_the_time_of_now(history):
     assert before <= history.read_reflog("HEAD")[0].time_s <= time.time()
 
 
-@pytest.mark.parametrize("torn", ["0", "{head} {head} A <a@b> 17000", "{head} {head} A <a@b> 1 +0000\tm"])
+@pytest.mark.parametrize(
+    "torn", ["0", "{head} {head} A <a@b> 17000", "{head} {head} A <a@b> 1 +0000\tm"]
+)
 def test_a_torn_last_line_is_passed_over_and_never_glued_to(history, torn):
     head = commit_on_head(history, "one")
     log = history.git_dir / "logs" / MAIN

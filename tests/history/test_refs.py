@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stockgit import START_S, WHO, commit_on_head, git, git_or_none, write_commit
 
 from mvc.errors import ConflictError, CorruptionError, FormatError, NotFoundError, UsageError
 from mvc.history.git import History
 from mvc.history.refnames import branch_ref, is_ref_name, tag_ref
 from mvc.history.values import Head
+from support.stockgit import START_S, WHO, commit_on_head, git, git_or_none, write_commit
 
 MAIN = "refs/heads/main"
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stockgit import git, git_or_none, write_commit
 
 from mvc.errors import CorruptionError, FormatError, NotFoundError, UsageError
 from mvc.history import trees
 from mvc.history.git import History
 from mvc.history.values import TreeEntry
+from support.stockgit import git, git_or_none, write_commit
 
 FILE = 0o100644
 

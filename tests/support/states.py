@@ -92,6 +92,8 @@ def assert_same(left, right, path="state"):
         assert getattr(left, "maxlen", None) == getattr(right, "maxlen", None), path
         for index, (a, b) in enumerate(zip(left, right, strict=True)):
             assert_same(a, b, f"{path}[{index}]")
+    elif isinstance(left, slice):
+        assert_same(*((x.start, x.stop, x.step) for x in (left, right)), path)
     elif isinstance(left, (set, frozenset)):
         assert sorted(map(_typed, left)) == sorted(map(_typed, right)), path
     else:

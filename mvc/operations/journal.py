@@ -1,0 +1,217 @@
+"""The journal of a transition: what is to happen, on disk before it begins to happen.
+
+One line of JSON and the BLAKE3 of that line, so that a damaged journal is never followed. What a
+sound one says is still not trusted: it may have come with a repository made by somebody else, so
+every path must be one that a tree may hold, and a staged file must lie where mvc stages files.
+Pure but for ``read_journal``; ``transition`` carries out what stands here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+from blake3 import blake3
+
+from mvc.errors import CorruptionError, FormatError, UnsupportedError, translate_os_errors
+from mvc.fs import TEMP_SUFFIX
+from mvc.history.paths import decode_path, encode_path, find_path_fault
+from mvc.history.values import FILE_MODES
+from mvc.ids import is_hex_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+JOURNAL_NAME = "transition.json"
+MAX_JOURNAL_BYTES = 2**30
+"""Two million files of 500 bytes each."""
+_VERSION = 1
+_GIT_ID_DIGITS = 40
+_STAGED = re.compile(rf"(\.mvc/tmp/[0-9a-f]{{16}}/|(?P<folder>.+)/)?[0-9a-f]{{16}}{TEMP_SUFFIX}")
+
+
+class Was(msgspec.Struct, frozen=True):
+    """The stat of a file before the transition; a file that looks otherwise is the user's.
+
+    Not its inode: a repository that was copied or restored after a crash has others.
+    """
+
+    size_bytes: int
+    mtime_ns: int
+
+
+class FileWrite(msgspec.Struct, frozen=True):
+    """One file to put in place; ``staged`` is where its durable bytes wait.
+
+    ``into_index`` false leaves the index entry alone (``restore --source`` of Git).
+    """
+
+    path: str
+    mode: int
+    blob: str
+    into_index: bool = True
+    staged: str = ""
+    staged_mark: Was | None = None
+    was: Was | None = None
+
+
+class FileRemoval(msgspec.Struct, frozen=True):
+    """One file to take away."""
+
+    path: str
+    was: Was | None = None
+
+
+class EntryChange(msgspec.Struct, frozen=True):
+    """One index entry to set without touching a file; blob None drops the entry."""
+
+    path: str
+    mode: int = 0
+    blob: str | None = None
+    skip_worktree: bool = False
+
+
+class HeadMove(msgspec.Struct, frozen=True):
+    """Where HEAD goes: onto a branch, detached onto a commit, or its branch moves to a commit.
+
+    ``on_branch`` and ``expected`` are where it is before: branch (None: detached) and commit.
+    """
+
+    kind: str  # "branch", "detach" or "move"
+    target: str
+    on_branch: str | None
+    expected: str | None
+    message: str
+    name: str
+    email: str
+
+
+class Transition(msgspec.Struct, frozen=True):
+    """Everything that is to happen, in the order in which it happens."""
+
+    writes: tuple[FileWrite, ...] = ()
+    removals: tuple[FileRemoval, ...] = ()
+    entries: tuple[EntryChange, ...] = ()
+    head: HeadMove | None = None
+    version: int = _VERSION
+
+    def paths(self) -> tuple[str, ...]:
+        """Return every repository path that is touched."""
+        return (
+            *(write.path for write in self.writes),
+            *(removal.path for removal in self.removals),
+            *(entry.path for entry in self.entries),
+        )
+
+
+_DECODER = msgspec.json.Decoder(Transition)
+
+
+def encode_journal(transition: Transition) -> bytes:
+    """Return the bytes of a journal."""
+    # Paths may hold bytes that are no UTF-8, which JSON cannot: each byte becomes one character.
+    line = msgspec.json.encode(_map_paths(transition, lambda path: encode_path(path).decode("l1")))
+    return line + b"\n" + blake3(line).hexdigest().encode() + b"\n"
+
+
+def parse_journal(data: bytes) -> Transition:
+    """Return what a journal says, every rule checked.
+
+    Raises:
+        CorruptionError: it is damaged.
+        FormatError: it says what no mvc would do.
+        UnsupportedError: it was written by a newer mvc.
+    """
+    line, _, rest = data.partition(b"\n")
+    if rest != blake3(line).hexdigest().encode() + b"\n":
+        raise CorruptionError("its checksum does not hold")
+    try:
+        version = msgspec.json.decode(line, type=_Version).version
+        if version > _VERSION:
+            raise UnsupportedError(f"journal of version {version}", hint="upgrade mvc")
+        read = _DECODER.decode(line)
+        transition = _map_paths(read, lambda path: decode_path(path.encode("l1")))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise FormatError(f"malformed: {error}") from error
+    _check(transition)
+    return transition
+
+
+class _Version(msgspec.Struct):
+    version: int = _VERSION
+
+
+def _map_paths(transition: Transition, change: Callable[[str], str]) -> Transition:
+    replace = msgspec.structs.replace
+    return replace(
+        transition,
+        writes=tuple(
+            replace(write, path=change(write.path), staged=change(write.staged))
+            for write in transition.writes
+        ),
+        removals=tuple(replace(part, path=change(part.path)) for part in transition.removals),
+        entries=tuple(replace(part, path=change(part.path)) for part in transition.entries),
+    )
+
+
+def _check(transition: Transition) -> None:
+    for path in transition.paths():
+        fault = find_path_fault(path)
+        if fault is not None:
+            raise FormatError(f"path {path[:200]!r} {fault}")
+    for write in transition.writes:
+        _check_content(write.path, write.mode, write.blob)
+        if not _may_be_staged(write):
+            raise FormatError(f"{write.staged[:200]!r} is not where files are staged")
+    for entry in transition.entries:
+        if entry.blob is not None:
+            _check_content(entry.path, entry.mode, entry.blob)
+    if transition.head is not None:
+        _check_head(transition.head)
+
+
+def _check_content(path: str, mode: int, blob: str) -> None:
+    if mode not in FILE_MODES or not is_hex_id(blob, _GIT_ID_DIGITS):
+        raise FormatError(f"path {path[:200]!r} has mode {mode:o} and blob {blob[:80]!r}")
+
+
+def _may_be_staged(write: FileWrite) -> bool:
+    """Tell whether a staged file lies in a scratch folder, or in a folder above its own place."""
+    match = _STAGED.fullmatch(write.staged)
+    if match is None:
+        return False
+    folder = match["folder"]
+    return folder is None or write.path.startswith(folder + "/")
+
+
+def _check_head(move: HeadMove) -> None:
+    ids = [move.expected] if move.kind == "branch" else [move.expected, move.target]
+    if move.kind not in ("branch", "detach", "move") or not all(
+        one is None or is_hex_id(one, _GIT_ID_DIGITS) for one in ids
+    ):
+        raise FormatError(f"HEAD cannot go to {move.kind[:20]!r} {move.target[:80]!r}")
+
+
+def read_journal(path: Path) -> Transition | None:
+    """Return the journal at a place, or None where there is none.
+
+    Raises:
+        CorruptionError: it is damaged, or says what no mvc would do.
+        UnsupportedError: it was written by a newer mvc.
+        StorageError: the machine failed.
+    """
+    hint = f'remove {path}; "mvc status" then shows what was done of that checkout'
+    try:
+        with translate_os_errors(f"read {path}"), path.open("rb") as file:
+            data = file.read(MAX_JOURNAL_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except IsADirectoryError as error:
+        raise CorruptionError(f"{path} is a folder", hint=hint) from error
+    try:
+        return parse_journal(data)
+    except FormatError as error:
+        text = f"the journal of an interrupted checkout is damaged: {error}"
+        raise CorruptionError(text, hint=hint) from error

@@ -1,0 +1,136 @@
+"""commit: messages, facts, amending, and what it prints."""
+
+from __future__ import annotations
+
+import pytest
+from support.models import write_config, write_model
+
+from mvc.cli.commit import parse_facts, parse_number
+from mvc.errors import UsageError
+
+
+def test_prints_where_what_and_how_much(empty):
+    write_model(empty.folder / "model.safetensors")
+    write_config(empty.folder / "config.json")
+    empty.ok("add", ".")
+    first, second = empty.ok("commit", "-m", "base model").lines
+    commit = empty.json("log")[0]["commit"]
+    assert first == f"[main (root-commit) {commit[:7]}] base model"
+    assert second.startswith(" 2 files (2 changed), 8 tensors (8 new), ")
+    assert second.endswith(" s")
+    write_config(empty.folder / "config.json", lr=1)
+    first, second = empty.ok("commit", "-am", "config").lines
+    assert first.startswith("[main ")
+    assert second.startswith(" 2 files (1 changed), 8 tensors (0 new), ")
+
+
+def test_json(shell):
+    write_model(shell.folder / "model.safetensors", seed=1)
+    fields = shell.json("commit", "-a", "-m", "next")
+    assert fields["commit"] == shell.json("log")[0]["commit"]
+    assert (fields["branch"], fields["subject"]) == ("main", "next")
+    assert fields["parents"] == [shell.json("log")[1]["commit"]]
+    assert fields["files"] == {"total": 2, "changed": 1}
+    assert fields["tensors"]["total"] == 8
+    assert 0 < fields["tensors"]["new"] <= 8
+    assert set(fields["bytes"]) == {"plain", "written", "reused"}
+    assert fields["bytes"]["plain"] > fields["bytes"]["written"] > 0
+    assert fields["seconds"] > 0
+    assert fields["warnings"] == []
+
+
+def test_paragraphs_and_quiet(shell):
+    answer = shell.ok(
+        "commit", "-q", "--allow-empty", "-m", "subject", "-m", "first", "-m", "second"
+    )
+    assert (answer.out, answer.err) == ("", "")
+    body = shell.json("show")["body"]
+    assert body == "first\n\nsecond"
+
+
+def test_am_combined_adds_what_is_tracked_only(shell):
+    write_config(shell.folder / "config.json", lr=1)
+    (shell.folder / "new.txt").write_text("1")
+    shell.ok("commit", "-am", "two letters")
+    assert shell.json("log")[0]["subject"] == "two letters"
+    assert shell.ok("status", "-s").lines == ["?? new.txt"]
+
+
+def test_paths_are_added_first(shell):
+    (shell.folder / "new.txt").write_text("1")
+    shell.ok("commit", "-m", "x", "new.txt")
+    assert shell.ok("show", "--name-status").lines[-1] == "A\tnew.txt"
+
+
+def test_facts_become_trailers_metrics_and_step(shell):
+    shell.ok(
+        "commit", "--allow-empty", "-m", "x", "--step", "3000", "--metric", "loss=1.5",
+        "--meta", "acc=0.75", "--meta", "data=pile v2", "--meta", "bad=nan",
+    )  # fmt: skip
+    (entry,) = shell.json("log", "-n", "1")
+    assert entry["step"] == 3000
+    assert entry["metrics"] == {"loss": 1.5, "acc": 0.75, "bad": "nan"}
+    assert entry["meta"] == {"data": "pile v2"}
+    assert shell.json("log", "main@3000")[0]["commit"] == entry["commit"]
+
+
+def test_amend(shell):
+    before = shell.json("log")
+    shell.ok("commit", "--amend", "-m", "better words")
+    after = shell.json("log")
+    assert len(before) == len(after)
+    assert after[0]["subject"] == "better words"
+    assert after[0]["parents"] == before[0]["parents"]
+
+
+def test_detached_head_is_named(shell):
+    shell.ok("checkout", "-q", "--detach")
+    answer = shell.ok("commit", "--allow-empty", "-m", "x")
+    assert answer.out.startswith("[detached HEAD ")
+
+
+def test_author_from_environment_config_and_home(shell):
+    def author():
+        shell.ok("commit", "-q", "--allow-empty", "-m", "x")
+        return shell.json("log", "-n1")[0]["author"]
+
+    assert author() == "Ada Lovelace <ada@example.org>"
+    for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL"):
+        del shell.environment[name]
+    (shell.folder.parent / "home" / ".gitconfig").write_text(
+        "[user]\n name = Home\n email = home@example.org\n"
+    )
+    assert author() == "Home <home@example.org>"
+    shell.ok("config", "user.name", "Here")
+    assert author() == "Here <home@example.org>"
+
+
+def test_a_guessed_author_is_warned_of(shell):
+    for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL"):
+        del shell.environment[name]
+    answer = shell.ok("commit", "--allow-empty", "-m", "x")
+    assert answer.err.startswith("warning: the author is ")
+    assert "mvc config user.name" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("12", 12), ("-3", -3), ("1.5", 1.5), (".5", 0.5), ("1e-3", 1e-3), ("inf", float("inf")),
+        ("1_000", None), ("0x10", None), ("", None), ("abc", None), ("١٢", None), ("1e", None),
+        ("9" * 30, 1e30),
+    ],
+)  # fmt: skip
+def test_what_counts_as_a_number(text, number):
+    assert parse_number(text) == number
+    assert type(parse_number(text)) is type(number)
+
+
+def test_facts_that_are_none():
+    assert parse_facts(["a=1"], ["b=2", "c=x=y", "d="]) == ({"a": 1, "b": 2}, {"c": "x=y", "d": ""})
+    with pytest.raises(UsageError, match="not a number"):
+        parse_facts(["a=x"], [])
+    with pytest.raises(UsageError, match="NAME=VALUE"):
+        parse_facts([], ["novalue"])
+    with pytest.raises(UsageError, match="NAME=VALUE"):
+        parse_facts([], ["=5"])

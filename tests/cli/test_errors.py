@@ -1,0 +1,253 @@
+"""What people get wrong: one clear line, a hint, the right exit code, never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+import pytest
+from support.cli import Shell
+
+from mvc import errors as library
+from mvc.cli import errors
+from mvc.cli.main import run
+
+# command line, exit code, part of the error, part of the hint
+MISTAKES = [
+    (["comit"], 2, "'comit' is not a mvc command", "'commit'"),
+    (["frobnicate"], 2, "'frobnicate' is not a mvc command", "mvc --help"),
+    (["--frobnicate"], 2, "no such option: --frobnicate", "mvc --help"),
+    (["log", "--frobnicate"], 2, "no such option: --frobnicate", "mvc log --help"),
+    (["log", "-n", "x"], 2, "'x' is not a whole number", "mvc log --help"),
+    (["log", "-n", "-5"], 2, "-5", "mvc log --help"),
+    (["commit", "-m"], 2, "requires an argument", "mvc commit --help"),
+    (["-C", "nowhere", "log"], 3, "folder 'nowhere' does not exist", ""),
+    (["add"], 2, "nothing specified, nothing added", "mvc add --help"),
+    (["add", ""], 2, "a path is not empty", "."),
+    (["add", "missing.bin"], 3, "'missing.bin' does not exist", ""),
+    (["add", "../outside"], 2, "outside the repository", ""),
+    (["add", ".mvc/config"], 2, ".mvc", ""),
+    (["rm", "missing.bin"], 3, "missing.bin", "mvc ls"),
+    (["mv", "config.json"], 2, "there is no target", "mvc mv --help"),
+    (["mv", "missing.bin", "x"], 3, "'missing.bin' is not tracked", "mvc add"),
+    (["mv"], 2, "missing argument", "mvc mv --help"),
+    (["commit"], 2, "a commit needs a message", "-m"),
+    (["commit", "-m", "  "], 2, "a commit needs a message", "-m"),
+    (["commit", "-m", "x"], 4, "nothing to commit", "mvc add"),
+    (["commit", "-a", "-m", "x", "config.json"], 2, "-a cannot be used together", "--help"),
+    (["commit", "-m", "x", "--meta", "loss"], 2, "'loss' is not NAME=VALUE", "loss=2.5"),
+    (["commit", "-m", "x", "--metric", "loss=low"], 2, "not a number", "--meta"),
+    (["commit", "-m", "x", "--meta", "a b=1"], 2, "'a b'", ""),
+    (["commit", "-m", "x", "--step", "-1"], 2, "a step is not negative", ""),
+    (["commit", "-m", "x", "--step", "soon"], 2, "'soon' is not a whole number", "--help"),
+    (["commit", "-m", "x", "missing.bin"], 3, "'missing.bin' does not exist", ""),
+    (["log", "nope"], 3, "'nope' is neither a revision nor a path", "mvc branch"),
+    (["log", "mian"], 3, "'mian' is neither a revision nor a path", "'main'"),
+    (["log", "HEAD~99"], 3, "'HEAD~99' does not exist", ""),
+    (["log", "main@77"], 3, "no commit of step 77", "nearest step"),
+    (["log", "nope", "--", "config.json"], 3, "'nope' does not exist", ""),
+    (["log", "main", "config.json", "missing.bin"], 3, "'missing.bin' does not exist", ""),
+    (["show", "nope"], 3, "'nope' does not exist", ""),
+    (["show", "HEAD:missing"], 3, "has no file 'missing'", "mvc ls"),
+    (["show", "HEAD:"], 2, "names no path", "mvc ls"),
+    (["show", "--stat", "--name-only"], 2, "--stat and --name-only cannot be used", "--help"),
+    (["diff", "nope"], 3, "'nope' is neither a revision nor a path", ""),
+    (["diff", "main", "side", "v1"], 2, "3 revisions are too many", "--help"),
+    (["diff", "main..side", "v1"], 2, "is a range", "--help"),
+    (["diff", "--staged", "main", "side"], 2, "one revision, not two", "--help"),
+    (["diff", "--stat", "--name-status"], 2, "cannot be used together", "--help"),
+    (["checkout", "nope"], 3, "'nope' is neither a revision nor a path", ""),
+    (["checkout", "main", "side"], 2, "one revision", "--help"),
+    (["checkout", "-b", "main"], 4, "'main' already exists", "mvc switch main"),
+    (["checkout", "-b", "a..b"], 2, "a..b", ""),
+    (["checkout", "-b", "new", "--", "config.json"], 2, "-b and --detach do not go", "--help"),
+    (["checkout", "side", "--", "missing.bin"], 3, "missing.bin", ""),
+    (["switch", "nope"], 3, "no branch 'nope'", "-c"),
+    (["switch"], 2, "no branch is named", "--help"),
+    (["switch", "-c", "x", "--detach"], 2, "-c and --detach cannot be used together", "--help"),
+    (["restore", "missing.bin"], 3, "missing.bin", ""),
+    (["restore", "--source", "nope", "config.json"], 3, "'nope' does not exist", ""),
+    (["restore"], 2, "missing argument", "mvc restore --help"),
+    (["reset", "--soft", "--hard"], 2, "--soft and --hard cannot be used together", "--help"),
+    (["reset", "--hard", "--", "config.json"], 2, "--hard does not go with paths", "--help"),
+    (["reset", "nope"], 3, "'nope' is neither a revision nor a path", ""),
+    (["branch", "main"], 4, "'main' already exists", "-f"),
+    (["branch", "new", "nope"], 3, "'nope' does not exist", ""),
+    (["branch", "a", "b", "c"], 2, "'c' is one argument too many", "--help"),
+    (["branch", "-d"], 2, "no branch is named", "--help"),
+    (["branch", "-d", "main"], 4, "is checked out", ""),
+    (["branch", "-d", "side"], 4, "not merged", "-D"),
+    (["branch", "-d", "nope"], 3, "no branch 'nope'", "mvc branch"),
+    (["branch", "-d", "-D", "side"], 2, "-d and -D cannot be used together", "--help"),
+    (["branch", "-m"], 2, "-m takes [OLD] NEW", "--help"),
+    (["tag", "v1"], 4, "'v1' already exists", "-f"),
+    (["tag", "-d", "nope"], 3, "no tag 'nope'", "mvc tag"),
+    (["tag", "-d"], 2, "no tag is named", "--help"),
+    (["tag", "a", "b", "c"], 2, "'c' is one argument too many", "--help"),
+    (["tag", "bad name"], 2, "bad name", ""),
+    (["reflog", "nope"], 3, "nope", ""),
+    (["ls", "nope"], 3, "'nope' is neither a revision nor a path", ""),
+    (["ls", "main", "side"], 2, "one revision", "--help"),
+    (["ls", "HEAD", "--", "missing.bin"], 3, "missing.bin", ""),
+    (["cat"], 2, "missing argument", "mvc cat --help"),
+    (["cat", "config.json", "w"], 3, "'config.json' holds no tensor", ""),
+    (["cat", "model.safetensors"], 3, "has 9 tensors: name one", "mvc ls"),
+    (["cat", "model.safetensors", "nope"], 3, "has no tensor 'nope'", "mvc ls"),
+    (["cat", "nope:model.safetensors", "embed"], 3, "'nope' does not exist", ""),
+    (["cat", "missing.bin", "embed"], 3, "missing.bin", ""),
+    (["cat", "a", "b", "c", "d"], 2, "'d' is one argument too many", "--help"),
+    (["export", "HEAD"], 2, "missing option '-o' / '--output'", "mvc export --help"),
+    (["export", "nope", "-o", "x"], 3, "'nope' does not exist", ""),
+    (["export", "HEAD", "--tensors", "zz*", "-o", "x"], 3, "fits", ""),
+    (["export", "HEAD", "-o", "no/such/folder/x"], 2, "does not exist", ""),
+    (["config", "name"], 3, "'name' is not set", "--list"),
+    (["config", "name", "x"], 2, "'name' is no config key", "section.name"),
+    (["config", "--unset", "a.b", "c.d"], 2, "--unset takes one key", "--help"),
+    (["init", "config.json"], 2, "config.json", ""),
+]
+
+
+@pytest.fixture(scope="module")
+def prepared(template, tmp_path_factory):
+    """One copy for all mistakes: a mistake changes nothing."""
+    import shutil
+
+    from support.cli import IDENTITY
+    from support.models import write_config
+
+    folder = tmp_path_factory.mktemp("mistakes")
+    shutil.copytree(template, folder, dirs_exist_ok=True)
+    shell = Shell(folder, {"HOME": str(folder), **IDENTITY})
+    shell.ok("status")
+    return shell
+
+
+@pytest.mark.parametrize(("arguments", "code", "message", "hint"), MISTAKES)
+def test_mistakes(prepared, arguments, code, message, hint):
+    before = prepared.ok("log", "--all", "--json").out, prepared.ok("status", "-s").out
+    answer = prepared(*arguments)
+    assert answer.code == code, answer
+    assert answer.out == ""
+    assert message in answer.error
+    assert hint in answer.hint
+    assert "Traceback" not in answer.err
+    assert not answer.error.endswith(".")
+    assert answer.error[0].islower() or answer.error.startswith(("'", '"', "-", "HEAD "))
+    assert len(answer.err.splitlines()) <= 2
+    assert (prepared.ok("log", "--all", "--json").out, prepared.ok("status", "-s").out) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status"], ["log"], ["add", "."], ["commit", "-m", "x"], ["diff"], ["checkout", "main"],
+        ["fsck"], ["branch"], ["config"], ["doctor"], ["ls"],
+    ],
+)  # fmt: skip
+def test_outside_a_repository(bare, arguments):
+    answer = bare(*arguments)
+    assert answer.code == 10
+    assert answer.error.startswith("not a mvc repository")
+    assert "mvc init" in answer.hint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["log"], ""), (["show"], "no commit yet"), (["ls"], "no commit yet"),
+        (["diff", "HEAD"], "no commit yet"), (["tag", "v1"], "no commit yet"),
+        (["commit", "--amend", "-m", "x"], "no commit to amend"),
+        (["commit", "-m", "x"], "nothing to commit"),
+    ],
+)  # fmt: skip
+def test_before_the_first_commit(empty, arguments, message):
+    answer = empty(*arguments)
+    if not message:
+        assert (answer.code, answer.out) == (0, "")
+    else:
+        assert message in answer.error
+
+
+def test_an_ambiguous_id_is_named(shell):
+    commits = set()
+    for number in range(40):
+        shell.ok("commit", "-q", "--allow-empty", "-m", str(number))
+    commits = [entry["commit"] for entry in shell.json("log", "--all")]
+    heads = [commit[:4] for commit in commits]
+    answer = shell("log", "zzzz")
+    assert "neither a revision nor a path" in answer.error
+    for short in heads:
+        answer = shell("show", short)
+        assert answer.code in (0, 3)
+        if answer.code == 3:
+            assert "ambiguous" in answer.error
+
+
+def test_errors_as_json(prepared):
+    answer = prepared("log", "nope", "--json")
+    assert answer.out == ""
+    told = json.loads(answer.err)["error"]
+    assert told["kind"] == "not-found"
+    assert told["message"] == "'nope' is neither a revision nor a path"
+    assert told["hint"]
+    assert answer.code == 3
+    answer = prepared("log", "--json", "--frobnicate")
+    assert json.loads(answer.err)["error"]["kind"] == "usage"
+    assert answer.code == 2
+    answer = prepared("log", "nope", "--", "--json")
+    assert answer.err.startswith("error: ")
+
+
+def test_a_file_called_json_is_no_option(prepared):
+    assert prepared("add", "--", "--json").err.startswith("error: ")
+
+
+def test_every_class_of_the_library_keeps_its_code():
+    for name in library.MvcError.__subclasses__():
+        told = errors.describe(name("it happened", hint="do this"))
+        assert (told.message, told.hint) == ("it happened", "do this")
+        assert told.exit_code == name.exit_code
+        assert told.kind == name.kind
+
+
+def test_the_machine_said_no():
+    told = errors.describe(OSError(errno.ENOSPC, "No space left on device", "/x/y"))
+    assert (told.kind, told.exit_code) == ("storage", 6)
+    assert told.message == "no space left on device: /x/y"
+    assert errors.describe(MemoryError()).message == "out of memory"
+
+
+def test_an_internal_error_is_told_as_such(monkeypatch, capsys):
+    def fail(arguments):
+        raise ZeroDivisionError("odd")
+
+    monkeypatch.setattr("mvc.cli.main._invoke", fail)
+    monkeypatch.delenv("MVC_DEBUG", raising=False)
+    assert run(["log"]) == 8
+    err = capsys.readouterr().err
+    assert err.startswith("error: internal error: ZeroDivisionError: odd\nhint: ")
+    assert "MVC_DEBUG=1" in err
+    assert "Traceback" not in err
+    monkeypatch.setenv("MVC_DEBUG", "1")
+    assert run(["log"]) == 8
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_ctrl_c(monkeypatch, capsys):
+    def stop(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mvc.cli.main._invoke", stop)
+    assert run(["log"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_messages_cannot_drive_a_terminal(prepared):
+    answer = prepared("log", "\x1b7nope")
+    assert "\x1b" not in answer.err
+    assert "\\x1b7nope" in answer.err
+
+
+def test_mistakes_are_coloured_on_a_terminal(prepared):
+    answer = prepared("log", "nope", terminal=True)
+    assert answer.err.startswith("\x1b[31;1merror:\x1b[0m ") or "\x1b[" in answer.err

@@ -1,0 +1,78 @@
+"""branch and tag."""
+
+from __future__ import annotations
+
+
+def test_branch_lists(shell):
+    assert shell.ok("branch").lines == ["* main", "  side"]
+    assert shell.ok("branch", "-a").lines == ["* main", "  side"]
+    main, side = (shell.json("log", name)[0]["commit"] for name in ("main", "side"))
+    assert shell.ok("branch", "-v").lines == [
+        f"* main {main[:7]} grown", f"  side {side[:7]} another config",
+    ]  # fmt: skip
+    assert shell.json("branch") == [
+        {"name": "main", "commit": main, "current": True, "subject": "grown"},
+        {"name": "side", "commit": side, "current": False, "subject": "another config"},
+    ]
+    assert shell.ok("branch", "--show-current").lines == ["main"]
+    assert shell.json("branch", "--show-current") == {"branch": "main"}
+
+
+def test_branch_of_a_detached_head(shell):
+    shell.ok("checkout", "-q", "v1")
+    base = shell.json("log")[0]["commit"][:7]
+    assert shell.ok("branch").lines[0] == f"* (HEAD detached at {base})"
+    assert shell.ok("branch", "--show-current").out == ""
+
+
+def test_branch_made_moved_renamed_deleted(shell):
+    assert shell.ok("branch", "new", "v1").out == ""
+    base = shell.json("log", "v1")[0]["commit"]
+    assert shell.json("branch", "other") == {
+        "created": {"name": "other", "commit": shell.json("log")[0]["commit"]}
+    }
+    assert shell("branch", "new").code == 4
+    shell.ok("branch", "-f", "new", "side")
+    answer = shell("branch", "-d", "new")
+    assert answer.code == 4
+    assert "-D" in answer.hint
+    side = shell.json("log", "side")[0]["commit"][:7]
+    assert shell.ok("branch", "-D", "new").lines == [f"Deleted branch new (was {side})."]
+    shell.ok("branch", "-f", "other", base)
+    assert shell.json("branch", "-d", "other") == {"deleted": [{"name": "other", "commit": base}]}
+    shell.ok("branch", "-m", "side", "aside")
+    assert shell.json("branch", "-m", "trunk") == {"renamed": {"old_name": "main", "name": "trunk"}}
+    assert shell.ok("branch").lines == ["  aside", "* trunk"]
+    assert shell("branch", "-m", "aside", "trunk").code == 4
+
+
+def test_branch_m_before_the_first_commit(empty):
+    empty.ok("branch", "-m", "trunk")
+    assert empty.ok("branch", "--show-current").lines == ["trunk"]
+    assert empty.ok("branch").out == ""
+
+
+def test_tags(shell):
+    assert shell.ok("tag").lines == ["v1"]
+    assert shell.ok("tag", "v2").out == ""
+    tip, base = (shell.json("log", name)[0]["commit"] for name in ("main", "v1"))
+    assert shell.json("tag", "-a", "v3", "-m", "third", "v1") == {
+        "created": {"name": "v3", "commit": base}
+    }
+    assert shell.json("tag") == [
+        {"name": "v1", "commit": base, "subject": "base model"},
+        {"name": "v2", "commit": tip, "subject": "grown"},
+        {"name": "v3", "commit": base, "subject": "base model"},
+    ]
+    assert shell.ok("tag", "-l", "*2").lines == ["v2"]
+    assert shell("tag", "v2", "v1").code == 4
+    shell.ok("tag", "-f", "v2", "v1")
+    assert shell.json("log", "v2")[0]["commit"] == base
+    assert shell.ok("tag", "-d", "v2").lines == [f"Deleted tag 'v2' (was {base[:7]})"]
+    assert shell.json("tag", "--delete", "v1") == {"deleted": [{"name": "v1", "commit": base}]}
+
+
+def test_an_annotated_tag_needs_a_message(shell):
+    answer = shell("tag", "-a", "v2")
+    assert answer.code == 2
+    assert "-m" in answer.error

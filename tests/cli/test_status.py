@@ -1,0 +1,131 @@
+"""status in its four forms."""
+
+from __future__ import annotations
+
+from support.cli import plain
+
+
+def _disturb(shell):
+    (shell.folder / "config.json").write_text("changed")
+    (shell.folder / "new.txt").write_text("staged")
+    shell.ok("add", "new.txt")
+    (shell.folder / "new.txt").write_text("and changed")
+    (shell.folder / "model.safetensors").unlink()
+    (shell.folder / "other file.txt").write_text("untracked")
+
+
+def test_before_the_first_commit(empty):
+    answer = empty.ok("status")
+    assert answer.lines == [
+        "On branch main",
+        "",
+        "No commits yet",
+        "",
+        'nothing to commit (create or copy files and use "mvc add" to track them)',
+    ]
+
+
+def test_clean(shell):
+    assert shell.ok("status").lines == [
+        "On branch main",
+        "nothing to commit, working tree clean",
+    ]
+
+
+def test_long_form_names_everything_with_hints(shell):
+    _disturb(shell)
+    assert shell.ok("status").lines == [
+        "On branch main",
+        "",
+        "Changes to be committed:",
+        '  (use "mvc restore --staged <file>..." to unstage)',
+        "\tnew file:   new.txt",
+        "",
+        "Changes not staged for commit:",
+        '  (use "mvc add/rm <file>..." to update what will be committed)',
+        '  (use "mvc restore <file>..." to discard changes in the worktree)',
+        "\tmodified:   config.json",
+        "\tdeleted:    model.safetensors",
+        "\tmodified:   new.txt",
+        "",
+        "Untracked files:",
+        '  (use "mvc add <file>..." to have them in the next commit)',
+        "\tother file.txt",
+    ]
+
+
+def test_short_and_porcelain(shell):
+    _disturb(shell)
+    expected = [" M config.json", " D model.safetensors", "AM new.txt", '?? "other file.txt"']
+    assert shell.ok("status", "-s").lines == expected
+    assert shell.ok("status", "--porcelain").lines == expected
+
+
+def test_porcelain_is_never_coloured_and_counts_from_the_top(shell):
+    (shell.folder / "below").mkdir()
+    (shell.folder / "config.json").write_text("changed")
+    answer = shell.ok("status", "--porcelain", folder="below", terminal=True)
+    assert answer.lines == [" M config.json"]
+    answer = shell.ok("status", "-s", folder="below", terminal=True)
+    assert "\x1b[31mM" in answer.out
+    assert plain(answer.out) == " M ../config.json\n"
+
+
+def test_branch_line(shell):
+    assert shell.ok("status", "-sb").lines == ["## main"]
+    shell.ok("checkout", "-q", "--detach")
+    assert shell.ok("status", "-s", "--branch").lines == ["## HEAD (no branch)"]
+
+
+def test_untracked_files_can_be_left_out(shell):
+    (shell.folder / "new.txt").write_text("1")
+    assert shell.ok("status", "-s", "--no-untracked").lines == []
+    assert "nothing added to commit but untracked" in shell.ok("status").out
+
+
+def test_detached(shell):
+    commit = shell.ok("log", "-n1", "--oneline").out[:7]
+    shell.ok("checkout", "--detach", "HEAD")
+    assert shell.ok("status").lines[0] == f"HEAD detached at {commit}"
+
+
+def test_json(shell):
+    _disturb(shell)
+    fields = shell.json("status")
+    assert fields["branch"] == "main"
+    assert len(fields["commit"]) == 40
+    assert fields["clean"] is False
+    assert fields["files"] == [
+        {"path": "config.json", "staged": "unmodified", "worktree": "modified"},
+        {"path": "model.safetensors", "staged": "unmodified", "worktree": "removed"},
+        {"path": "new.txt", "staged": "added", "worktree": "modified"},
+        {"path": "other file.txt", "staged": "unmodified", "worktree": "untracked"},
+    ]
+
+
+def test_json_of_a_renamed_file_and_a_clean_tree(shell):
+    assert shell.json("status")["clean"] is True
+    shell.ok("mv", "config.json", "settings.json")
+    (file,) = shell.json("status")["files"]
+    assert file == {
+        "path": "settings.json",
+        "staged": "renamed",
+        "worktree": "unmodified",
+        "old_path": "config.json",
+    }
+
+
+def test_many_untracked_files_are_rolled_up(empty):
+    for number in range(130):
+        (empty.folder / f"{number:03d}.txt").write_text("1")
+    lines = empty.ok("status").lines
+    assert '\t… and 30 more ("mvc status -s" lists all)' in lines
+    assert len(empty.ok("status", "-s").lines) == 130
+
+
+def test_strange_names_are_quoted_and_never_reach_the_terminal(empty):
+    name = 'a\x1b[31m"\n.txt'
+    (empty.folder / name).write_text("1")
+    assert empty.ok("status", "--porcelain").out == '?? "a\\033[31m\\"\\n.txt"\n'
+    assert '\ta\\x1b[31m"\\x0a.txt' in empty.ok("status").out
+    assert empty.json("status")["files"][0]["path"] == name

@@ -1,0 +1,58 @@
+"""The README's quickstart runs, command by command, in a folder with a model in it."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from support.models import write_config, write_model
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def _blocks(language: str) -> list[str]:
+    quickstart = README.partition("<!-- quickstart")[2].partition("## What it looks like")[0]
+    return re.findall(rf"```{language}\n(.*?)```", quickstart, re.DOTALL)
+
+
+def test_quickstart(tmp_path):
+    write_model(tmp_path / "model.safetensors")
+    write_config(tmp_path / "config.json")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path / "home")}
+    first, *rest = _blocks("console")
+    outputs = {}
+    for number, block in enumerate([first, *rest]):
+        if number == 1:  # "Fine-tune": what the reader does between the blocks
+            write_model(tmp_path / "model.safetensors", norm=np.zeros(32, np.float32))
+        for line in block.splitlines():
+            words = shlex.split(line.removeprefix("$ "), comments=True)
+            assert words[0] == "mvc"
+            done = subprocess.run(
+                [sys.executable, "-m", "mvc", *words[1:]],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+            outputs[line] = done.stdout
+    assert "norm" in outputs["$ mvc diff"]
+    assert "sft, epoch 1" in outputs["$ mvc log --oneline --graph"]
+
+    (script,) = _blocks("python")
+    check = script + "\nassert back['step'] == 3000 and (back['model']['weight'] == weight).all()\n"
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", check], cwd=tmp_path, env=environment, check=True
+    )
+
+
+def test_every_link_leads_somewhere():
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,0 +1,134 @@
+"""What the children of a zygote do: each opens the repository anew, as a command would."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from mvc import ConflictError, Repo
+from mvc.history.values import Identity
+
+WHO = Identity("Ann", "ann@example.org")
+
+
+def warm_up():
+    """Go every way once, so that no child has anything left to import."""
+    root = Path(tempfile.mkdtemp())
+    try:
+        Repo.init(root)
+        (root / "a").write_text("a")
+        (root / "w.npy").write_bytes(b"\x93NUMPY")
+        add_and_commit(root, "one")
+        commit_state(root, 1)
+        checkout(root, "HEAD~1")
+        switch(root, "main")
+        reset_hard(root, "HEAD~1")
+        move_names(root, "HEAD")
+        load_state(root, "main@{1}")
+        fsck(root)
+    finally:
+        shutil.rmtree(root)
+
+
+def add_and_commit(root, message):
+    repo = Repo.open(root, identity=WHO)
+    repo.add(".")
+    return repo.commit(message).commit
+
+
+def add(root, path):
+    Repo.open(root, identity=WHO).add(path)
+
+
+def write_and_commit(root, path, text, attempts=1):
+    """Write a file of one's own, add and commit it; conflicts are tried again."""
+    (root / path).write_text(text)
+    for attempt in range(attempts):
+        repo = Repo.open(root, identity=WHO)
+        try:
+            repo.add(path)
+            return repo.commit(f"{path}: {text[:20]}").commit
+        except ConflictError as error:
+            if "nothing to commit" in str(error):
+                return None  # another process took it along: the index is everybody's
+            if attempt == attempts - 1:
+                raise
+    return None
+
+
+def make_state(number):
+    """Return a state whose every part tells which one it is."""
+    return {
+        "weights": {"w": np.full(300, number, np.float32), "b": np.arange(7.0) + number},
+        "step": number,
+    }
+
+
+def commit_state(root, number, branch=None, attempts=1):
+    for attempt in range(attempts):
+        repo = Repo.open(root, identity=WHO)
+        try:
+            return repo.commit_state(
+                make_state(number), message=f"state {number}", step=number, branch=branch
+            ).commit
+        except ConflictError:
+            if attempt == attempts - 1:
+                raise
+    return None
+
+
+def load_state(root, revision):
+    """Return the number of a state, after looking whether it is one piece."""
+    state = Repo.open(root).load_state(revision, framework="numpy")
+    number = state["step"]
+    wanted = make_state(number)
+    assert (state["weights"]["w"] == wanted["weights"]["w"]).all()
+    assert (state["weights"]["b"] == wanted["weights"]["b"]).all()
+    return number
+
+
+def read_for_a_while(root, seconds):
+    """Load and check the newest state of main over and over; return how often it was new."""
+    seen = set()
+    until_s = time.perf_counter() + seconds
+    while time.perf_counter() < until_s or not seen:
+        seen.add(load_state(root, "main"))
+        report = Repo.open(root).fsck(data=True)
+        assert report.ok, report.problems
+    return len(seen)
+
+
+def checkout(root, revision):
+    Repo.open(root, identity=WHO).checkout(revision)
+
+
+def checkout_often(root, revisions, times):
+    for number in range(times):
+        checkout(root, revisions[number % len(revisions)])
+
+
+def switch(root, branch):
+    Repo.open(root, identity=WHO).switch(branch)
+
+
+def reset_hard(root, revision):
+    Repo.open(root, identity=WHO).reset(revision, mode="hard")
+
+
+def move_names(root, revision):
+    """Make, move and delete branches and tags."""
+    repo = Repo.open(root, identity=WHO)
+    repo.create_branch("moving", revision, force=True)
+    repo.create_branch("gone", revision, force=True)
+    repo.create_tag("v1", revision, message="one", force=True)
+    repo.delete_branch("gone", force=True)
+    repo.rename_branch("moving", "moved", force=True)
+
+
+def fsck(root):
+    report = Repo.open(root).fsck(data=True)
+    return [problem.detail for problem in report.problems]
