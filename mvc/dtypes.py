@@ -141,7 +141,7 @@ def count_elements(shape: Sequence[int]) -> int:
     """
     if len(shape) > MAX_DIMS:
         raise FormatError(f"tensor has {len(shape)} dimensions, the limit is {MAX_DIMS}")
-    if any(dim < 0 or dim > MAX_TENSOR_BYTES for dim in shape):
+    if shape and not 0 <= min(shape) <= max(shape) <= MAX_TENSOR_BYTES:
         raise FormatError(f"shape {list(shape)} has a dimension out of range")
     count = math.prod(shape)
     # An empty tensor's other dimensions must fit as well: no library can make it otherwise.

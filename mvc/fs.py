@@ -413,15 +413,16 @@ def _end_of_last_line(descriptor: int) -> int:
 
 
 def truncate_file(path: Path, size_bytes: int) -> None:
-    """Cut a file to a length durably; one that is not there is not an error."""
+    """Cut a file to a length durably; a shorter one, or none at all, is not an error."""
     with translate_os_errors(f"truncate {path}"):
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return
         try:
-            os.ftruncate(descriptor, size_bytes)
-            os.fsync(descriptor)
+            if os.fstat(descriptor).st_size > size_bytes:
+                os.ftruncate(descriptor, size_bytes)
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from mvc.errors import NotFoundError, UsageError
+from mvc.errors import NotFoundError, UsageError, translate_os_errors
 from mvc.operations import context as contexts
 from mvc.operations.worktree import relative_path
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.operations.add import AddPlan, AddResult
     from mvc.operations.branches import RefInfo
-    from mvc.operations.checkout import CheckoutResult
+    from mvc.operations.checkout_plan import CheckoutResult
     from mvc.operations.commit import CommitResult
     from mvc.operations.context import Context
     from mvc.operations.diff import FileDiff
@@ -56,9 +56,17 @@ class Repo:
         """Create ``.mvc`` in a folder (made where missing) and open it.
 
         An existing repository is opened unchanged.
+
+        Raises:
+            UsageError: no valid branch name, or the folder's name is that of a file.
+            StorageError: the machine refused.
         """
         folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with translate_os_errors(f"make folder {folder}"):
+                folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise UsageError(f"{folder} is not a folder") from None
         return cls(contexts.init(folder, branch=branch))
 
     @classmethod
@@ -121,6 +129,7 @@ class Repo:
 
         Raises:
             NotFoundError: nothing there.
+            UsageError: ignored files only, another repository, or a path no commit may hold.
             ConflictError: a file changed while it was read; nothing is staged.
         """
         from mvc.operations.add import add  # noqa: PLC0415  pay for what is used
@@ -128,7 +137,12 @@ class Repo:
         return add(self._context, self._paths(paths), force=force, progress=progress)
 
     def plan_add(self, paths: Paths, *, force: bool = False) -> AddPlan:
-        """Return what ``add`` of these paths would read, drop and pass over."""
+        """Return what ``add`` of these paths would read, drop and pass over.
+
+        Raises:
+            NotFoundError: nothing there.
+            UsageError: ignored files only, another repository, or a path no commit may hold.
+        """
         from mvc.operations.add import plan_add  # noqa: PLC0415
 
         return plan_add(self._context, self._paths(paths), force=force)
@@ -136,8 +150,14 @@ class Repo:
     def remove(
         self, paths: Paths, *, cached: bool = False, force: bool = False, recursive: bool = False
     ) -> tuple[str, ...]:
-        """Untrack files and delete them (``cached`` keeps them on disk); return the paths."""
-        from mvc.operations.add import remove  # noqa: PLC0415
+        """Untrack files and delete them (``cached`` keeps them on disk); return the paths.
+
+        Raises:
+            NotFoundError: not tracked.
+            ConflictError: changes that no commit holds, and not ``force``.
+            UsageError: a folder, and not ``recursive``.
+        """
+        from mvc.operations.remove import remove  # noqa: PLC0415
 
         chosen = self._paths(paths)
         return remove(self._context, chosen, cached=cached, force=force, recursive=recursive)
@@ -145,8 +165,13 @@ class Repo:
     def move(
         self, sources: Paths, target: PathLike, *, force: bool = False
     ) -> tuple[tuple[str, str], ...]:
-        """Rename tracked files; return (old, new) pairs."""
-        from mvc.operations.add import move  # noqa: PLC0415
+        """Rename tracked files or folders; return (old, new) pairs.
+
+        Raises:
+            NotFoundError: a source is not tracked, or not there.
+            ConflictError: the target exists, and not ``force``.
+        """
+        from mvc.operations.move import move  # noqa: PLC0415
 
         return move(self._context, self._paths(sources), self._paths(target)[0], force=force)
 
@@ -171,17 +196,18 @@ class Repo:
             message: subject, and body after an empty line; may be None with ``amend``.
             paths: add these first.
             everything: add every tracked file that changed first.
-            amend: replace the last commit.
+            amend: replace the last commit; its author stays, and so do step, metrics and facts
+                that are not given anew.
             allow_empty: also where nothing changed.
             step: training step; ``main@STEP`` finds the commit by it.
             metrics: name → number, shown by the log.
-            meta: name → text.
+            meta: name → text of one line.
             author: who; the repository's identity where None.
             time_s: when, in seconds since 1970; now where None.
             progress: called with bytes read since the last call.
 
         Raises:
-            UsageError: no message.
+            UsageError: no message, or a step or metric that is no number.
             ConflictError: nothing to commit, or the branch moved meanwhile.
         """
         from mvc.operations.annotations import Annotations  # noqa: PLC0415
@@ -203,7 +229,11 @@ class Repo:
     # Looking.
 
     def status(self, *, untracked: bool = True) -> Status:
-        """Compare HEAD, index and worktree; unchanged files are not read."""
+        """Compare HEAD, index and worktree; unchanged files are not read.
+
+        Raises:
+            CorruptionError: HEAD's tree or the index is damaged.
+        """
         from mvc.operations.status import status  # noqa: PLC0415
 
         return status(self._context, untracked=untracked)
@@ -215,7 +245,17 @@ class Repo:
         limit: int | None = None,
         first_parent: bool = False,
     ) -> Iterator[LogEntry]:
-        """Yield commits newest first, from HEAD or the revisions (``A..B`` works) or all refs."""
+        """Yield commits newest first, from HEAD, or the revisions, or all refs.
+
+        Args:
+            revisions: where to start; ``A..B``, ``A...B`` and ``^A`` leave out, as in Git.
+            everything: start from every ref as well.
+            limit: at most so many.
+            first_parent: follow only the first parent of merges.
+
+        Raises:
+            NotFoundError: a revision does not exist; on the first step of the iteration.
+        """
         from mvc.operations.log import log  # noqa: PLC0415
 
         return log(
@@ -223,13 +263,21 @@ class Repo:
         )
 
     def show(self, revision: str = "HEAD") -> LogEntry:
-        """Return one commit with its step and metrics."""
+        """Return one commit with its step and metrics.
+
+        Raises:
+            NotFoundError: no such revision.
+        """
         from mvc.operations.log import show  # noqa: PLC0415
 
         return show(self._context, revision)
 
     def reflog(self, ref: str = "HEAD") -> list[ReflogEntry]:
-        """Return where a ref has been, newest first."""
+        """Return where a ref has been, newest first.
+
+        Raises:
+            NotFoundError: no such ref.
+        """
         from mvc.operations.log import reflog  # noqa: PLC0415
 
         return reflog(self._context, ref)
@@ -255,9 +303,15 @@ class Repo:
             tensors: only tensors whose name fits this wildcard.
             with_tensors: find out which tensors differ, not just which files.
             progress: called with bytes read, where worktree files have to be hashed.
+
+        Raises:
+            NotFoundError: no such revision.
+            UsageError: ``new`` without ``old``, or two revisions and ``staged``.
         """
         from mvc.operations import diff as diffs  # noqa: PLC0415
 
+        if new is not None and (old is None or staged):
+            raise UsageError("two revisions are compared with each other, and with nothing else")
         chosen, context = self._paths(paths), self._context
         if old is not None and new is not None:
             return diffs.diff_revisions(
@@ -284,7 +338,11 @@ class Repo:
         tensors: str | None = None,
         with_tensors: bool = True,
     ) -> list[FileDiff]:
-        """Return what a commit changed against its first parent; all of it for the first one."""
+        """Return what a commit changed against its first parent; all of it for the first one.
+
+        Raises:
+            NotFoundError: no such revision.
+        """
         from mvc.operations.diff import diff_commit  # noqa: PLC0415
 
         return diff_commit(
@@ -296,7 +354,11 @@ class Repo:
         )
 
     def merge_base(self, left: str, right: str) -> GitId | None:
-        """Return the best common ancestor of two revisions, or None where there is none."""
+        """Return the best common ancestor of two revisions, or None where there is none.
+
+        Raises:
+            NotFoundError: no such revision.
+        """
         return self._context.history.find_merge_base(self.resolve(left), self.resolve(right))
 
     def resolve(self, revision: str) -> GitId:
@@ -320,19 +382,27 @@ class Repo:
     ) -> CheckoutResult:
         """Bring the worktree to a branch or revision, or only some paths back from it.
 
-        Every byte written was verified against its id. With ``paths``, HEAD stays and the paths
-        are overwritten whatever they hold, as in Git.
+        Every byte written was verified against its id. What is staged or edited stays where the
+        two commits agree, as in Git. With ``paths``, HEAD stays and the paths are overwritten
+        whatever they hold.
 
         Raises:
+            NotFoundError: no such revision or path.
             ConflictError: local changes would be lost, and not ``force``.
             CorruptionError: the store is damaged; the worktree is unchanged.
         """
-        from mvc.operations.checkout import checkout_revision, restore_paths  # noqa: PLC0415
+        from mvc.operations.checkout import checkout_revision  # noqa: PLC0415
+        from mvc.operations.restore import restore_paths  # noqa: PLC0415
 
         chosen = self._paths(paths)
         if chosen:
             return restore_paths(
-                self._context, chosen, source=revision, staged=True, progress=progress
+                self._context,
+                chosen,
+                source=revision,
+                staged=True,
+                overlay=True,
+                progress=progress,
             )
         return checkout_revision(
             self._context, revision, force=force, detach=detach, progress=progress
@@ -347,11 +417,19 @@ class Repo:
         force: bool = False,
         progress: Progress = None,
     ) -> CheckoutResult:
-        """Go to a branch; ``create`` makes it first, at ``start`` or HEAD."""
+        """Go to a branch; ``create`` makes it first, at ``start`` or HEAD.
+
+        Raises:
+            NotFoundError: no such branch or start.
+            ConflictError: the branch to create exists, or local changes would be lost.
+            UsageError: no valid branch name, or ``start`` without ``create``.
+        """
         from mvc.operations.checkout import checkout_revision, create_and_switch  # noqa: PLC0415
 
         if create:
             return create_and_switch(self._context, branch, start, force=force, progress=progress)
+        if start is not None:
+            raise UsageError("only a new branch has a start")
         known = self._context.history.find_ref(f"refs/heads/{branch}")
         if known is None and branch != self.head.branch:
             raise NotFoundError(
@@ -369,8 +447,22 @@ class Repo:
         worktree: bool = True,
         progress: Progress = None,
     ) -> CheckoutResult:
-        """Bring paths back from the index or ``source``, whatever they hold now."""
-        from mvc.operations.checkout import restore_paths  # noqa: PLC0415
+        """Bring paths back from the index or ``source``, whatever they hold now.
+
+        Tracked files that ``source`` (HEAD where ``staged``) lacks go.
+
+        Args:
+            paths: files, folders or wildcards.
+            source: revision to take from; the index (HEAD where ``staged``) where None.
+            staged: also the index entries.
+            worktree: also the files.
+            progress: called with bytes written.
+
+        Raises:
+            NotFoundError: no such revision or path.
+            ConflictError: a file that has to go holds what is stored nowhere.
+        """
+        from mvc.operations.restore import restore_paths  # noqa: PLC0415
 
         return restore_paths(
             self._context,
@@ -392,10 +484,16 @@ class Repo:
         """Move the branch (``soft``), also the index (``mixed``), also the files (``hard``).
 
         With ``paths`` only their index entries are set to those of the revision.
+
+        Raises:
+            NotFoundError: no such revision or path.
+            UsageError: another mode, or ``paths`` and not ``mixed``.
         """
-        from mvc.operations.checkout import reset, reset_paths  # noqa: PLC0415
+        from mvc.operations.restore import reset, reset_paths  # noqa: PLC0415
 
         chosen = self._paths(paths)
+        if chosen and mode != "mixed":
+            raise UsageError(f"reset --{mode} takes no paths")
         if chosen:
             return reset_paths(self._context, chosen, revision)
         return reset(self._context, revision, mode=mode, progress=progress)
@@ -415,19 +513,36 @@ class Repo:
         return list_tags(self._context)
 
     def create_branch(self, name: str, start: str = "HEAD", *, force: bool = False) -> GitId:
-        """Make a branch without going there; return its commit."""
+        """Make a branch without going there; return its commit.
+
+        Raises:
+            NotFoundError: no such start.
+            ConflictError: it exists, and not ``force``; or it is checked out.
+            UsageError: no valid branch name.
+        """
         from mvc.operations.branches import create_branch  # noqa: PLC0415
 
         return create_branch(self._context, name, start, force=force)
 
     def delete_branch(self, name: str, *, force: bool = False) -> GitId:
-        """Delete a branch (unmerged ones by ``force``); return the commit it pointed to."""
+        """Delete a branch (unmerged ones by ``force``); return the commit it pointed to.
+
+        Raises:
+            NotFoundError: no such branch.
+            ConflictError: it is checked out, or not merged and not ``force``.
+        """
         from mvc.operations.branches import delete_branch  # noqa: PLC0415
 
         return delete_branch(self._context, name, force=force)
 
     def rename_branch(self, old: str, new: str, *, force: bool = False) -> None:
-        """Rename a branch with its reflog."""
+        """Rename a branch with its reflog.
+
+        Raises:
+            NotFoundError: no branch ``old``.
+            ConflictError: ``new`` exists, and not ``force``; or it is checked out.
+            UsageError: no valid branch name.
+        """
         from mvc.operations.branches import rename_branch  # noqa: PLC0415
 
         rename_branch(self._context, old, new, force=force)
@@ -435,13 +550,23 @@ class Repo:
     def create_tag(
         self, name: str, revision: str = "HEAD", *, message: str | None = None, force: bool = False
     ) -> GitId:
-        """Tag a commit, annotated where there is a message; return the commit."""
+        """Tag a commit, annotated where there is a message; return the commit.
+
+        Raises:
+            NotFoundError: no such revision.
+            ConflictError: the tag exists, and not ``force``.
+            UsageError: no valid tag name.
+        """
         from mvc.operations.branches import create_tag  # noqa: PLC0415
 
         return create_tag(self._context, name, revision, message=message, force=force)
 
     def delete_tag(self, name: str) -> GitId:
-        """Delete a tag; return what it pointed to."""
+        """Delete a tag; return what it pointed to.
+
+        Raises:
+            NotFoundError: no such tag.
+        """
         from mvc.operations.branches import delete_tag  # noqa: PLC0415
 
         return delete_tag(self._context, name)
@@ -451,7 +576,11 @@ class Repo:
     def ls(
         self, revision: str = "HEAD", *, paths: Paths = (), tensors: str | None = None
     ) -> list[FileInfo]:
-        """Return the files of a revision and their tensors; no tensor byte is read."""
+        """Return the files of a revision and their tensors; no tensor byte is read.
+
+        Raises:
+            NotFoundError: no such revision or path.
+        """
         from mvc.operations.tensors import list_files  # noqa: PLC0415
 
         return list_files(self._context, revision, paths=self._paths(paths), tensors=tensors)
@@ -512,7 +641,21 @@ class Repo:
         force: bool = False,
         progress: Progress = None,
     ) -> ExportResult:
-        """Write tensors of a revision into a new safetensors file, streaming."""
+        """Write tensors of a revision into a new safetensors file, streaming.
+
+        Args:
+            revision: which commit.
+            output: the file to make; a relative one lies in the current folder.
+            path: take only this checkpoint's tensors; all of the revision's where None.
+            tensors: only tensors whose name fits this wildcard.
+            force: replace an existing file.
+            progress: called with bytes written.
+
+        Raises:
+            NotFoundError: no such revision or path, or no tensor fits.
+            ConflictError: the file exists, or two tensors have the same name.
+            UnsupportedError: a tensor that safetensors cannot hold.
+        """
         from mvc.operations.export import export  # noqa: PLC0415
 
         chosen = None if path is None else self._paths(path)[0]
@@ -549,14 +692,16 @@ class Repo:
             step: training step.
             metrics: name → number.
             meta: name → text.
-            branch: branch to move; the current one where None.
+            branch: branch to move; the current one where None. One that does not exist yet
+                begins with this commit.
             author: who; the repository's identity where None.
             time_s: when, in seconds since 1970; now where None.
             progress: called with bytes taken since the last call.
 
         Raises:
+            UsageError: no message, or no valid branch name.
             UnsupportedError: a value that is not data; the message names its path.
-            ConflictError: the branch moved meanwhile.
+            ConflictError: the branch moved meanwhile, or a file of the same name is staged.
         """
         from mvc.operations.annotations import Annotations  # noqa: PLC0415
         from mvc.operations.state import commit_state  # noqa: PLC0415
@@ -587,7 +732,9 @@ class Repo:
             into: live tensors of the same structure, filled in place.
 
         Raises:
-            NotFoundError: the commit holds no state.
+            NotFoundError: no such revision, or the commit holds no state.
+            ConflictError: ``into`` holds what the state does not, or in another shape.
+            UnsupportedError: torch is not installed.
         """
         from mvc.operations.state import load_state  # noqa: PLC0415
 
@@ -601,24 +748,41 @@ class Repo:
         """Check the repository.
 
         ``data`` reads, decodes and hashes every byte; ``repair`` first writes pack indexes anew
-        that are missing or damaged.
+        that are missing or damaged. What is wrong is in the report, never an error.
+
+        Raises:
+            StorageError: the machine failed.
         """
         from mvc.operations.fsck import fsck  # noqa: PLC0415
 
         return fsck(self._context, data=data, repair=repair, progress=progress)
 
     def doctor(self) -> DoctorReport:
-        """Look at versions, file system and speed of the machine under the repository."""
+        """Look at versions, file system and speed of the machine under the repository.
+
+        Raises:
+            StorageError: nothing can be written there.
+        """
         from mvc.operations.doctor import doctor  # noqa: PLC0415
 
         return doctor(self._context)
 
     def config(self) -> dict[str, str]:
-        """Return the repository's settings: ``section.key`` → value."""
+        """Return the repository's settings: ``section.key`` → value.
+
+        Raises:
+            FormatError: the config is damaged.
+        """
         return self._context.history.read_config()
 
     def set_config(self, key: str, value: str | None) -> None:
-        """Set one setting, or take it away with None."""
+        """Set one setting, or take it away with None.
+
+        Raises:
+            NotFoundError: it is to be taken away and not set.
+            UsageError: no such key can be, or no such value.
+        """
+        self._context.forget_settings()
         if value is None:
             self._context.history.unset_config(key)
         else:

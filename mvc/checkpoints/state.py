@@ -63,8 +63,8 @@ Types come back exactly: ``type(x) is type(y)``, bit for bit, dict order include
 bring back so is refused with its path: functions, modules, enums, dataclasses, subclasses of the
 types above, object arrays, quantised, nested, meta and distributed tensors. What is not kept:
 
-* the identity of containers (a dict that is there twice comes back as two equal dicts); arrays
-  that share memory do share it again, see ``state_alias``;
+* the identity of objects: a dict that is there twice comes back as two equal dicts, a tensor as two
+  tensors on one storage (arrays that share memory do share it again, see ``state_alias``);
 * the device (arrays come back in host memory unless live ones are passed in), the autograd graph
   (a tensor that requires a gradient comes back as a leaf), ``.grad``, attributes set on tensors;
 * the strides of arrays that are not dense (a slice comes back contiguous), read-only flags, lazy

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_MAX_PAIRS = 50_000
+_MAX_PAIRS = 20_000
 _MAX_WORK = 10_000
 _BYTE = ElementType("bytes", 1, 1, "U8")
 

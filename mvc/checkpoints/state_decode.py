@@ -195,6 +195,8 @@ class Walk:
         names = _SPARSE[node["$"]]
         check_fields(node, "shape", "coalesced", "parameter", "grad", *names)
         self._take_scalar(None, live)
+        factory = self.table.load_factory()
+        factory.check_sparse()
         shape = get_dims(node, "shape")
         parts = []
         for name in names:
@@ -204,7 +206,6 @@ class Walk:
             parts.append(self._at(Attribute(name), part, ABSENT))
         if self.is_first:
             return None
-        factory = self.table.load_factory()
         coalesced = node.get("coalesced") is True
         value = factory.sparse(node["$"], shape, parts, coalesced=coalesced)
         parameter, grad = (node.get(name) is True for name in ("parameter", "grad"))

@@ -94,6 +94,10 @@ class Factory(TorchScalars, Protocol):
         """Return the tensor as the object it was."""
         ...
 
+    def check_sparse(self) -> None:
+        """Refuse, before anything is read, where there are no sparse tensors."""
+        ...
+
     def sparse(
         self, tag: str, shape: tuple[int, ...], parts: list[Any], *, coalesced: bool
     ) -> object:
@@ -128,6 +132,14 @@ class NumpyFactory(PlainScalars):
         """Return the array: NumPy has neither Parameters nor gradients."""
         return tensor
 
+    def check_sparse(self) -> None:
+        """Refuse: NumPy has no sparse arrays.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError("the state holds a sparse tensor", hint="load it with torch")
+
     def sparse(
         self,
         tag: str,  # noqa: ARG002  of the protocol
@@ -136,12 +148,9 @@ class NumpyFactory(PlainScalars):
         *,
         coalesced: bool,  # noqa: ARG002
     ) -> object:
-        """Refuse: NumPy has no sparse arrays.
-
-        Raises:
-            UnsupportedError: always.
-        """
-        raise UnsupportedError("the state holds a sparse tensor", hint="load it with torch")
+        """Refuse, as ``check_sparse``."""
+        self.check_sparse()
+        return None
 
     def find_live(
         self, live: object, element: ElementType, shape: tuple[int, ...], steps: Sequence[object]

@@ -16,6 +16,9 @@ Node: TypeAlias = dict[str, Any]
 MAX_DEPTH = 64
 """Containers within each other, far below where Python's own stack would end."""
 
+MAX_SKEW = 16
+"""Elements are at most that wide, so a storage never has to begin that many bytes later."""
+
 FACTORIES: dict[str, Callable[[], object]] = {
     factory.__name__: factory
     for factory in (

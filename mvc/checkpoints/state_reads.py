@@ -22,7 +22,7 @@ from mvc.checkpoints.state_factory import (
     view_array,
 )
 from mvc.checkpoints.state_memory import Region, c_strides, is_dense, view_memory
-from mvc.checkpoints.state_nodes import check_fields, get_dims, get_field
+from mvc.checkpoints.state_nodes import MAX_SKEW, check_fields, get_dims, get_field
 from mvc.checkpoints.state_refusals import format_path
 from mvc.dtypes import MAX_TENSOR_BYTES, count_elements
 from mvc.errors import ConflictError, FormatError
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from mvc.checkpoints.state_nodes import Node
 
 _PLACE = ("in", "name", "dtype", "shape")
-_MAX_SKEW = 16
 _NUMPY = NumpyFactory()
 
 
@@ -141,7 +140,7 @@ class ReadTable:
         """
         is_tensor = node["$"] == "tensor"
         flags = ("parameter", "grad") if is_tensor else ()
-        check_fields(node, *_PLACE, *flags, "strides", "shared", "offset", "byte_strides", "skew")
+        check_fields(node, *_PLACE, *flags, "strides", "shared", "offset", "byte_strides")
         element, shape = _get_form(node)
         size = count_elements(shape) * element.size_bytes
         self._check_held(node, size)
@@ -171,6 +170,7 @@ class ReadTable:
         if not 0 <= number < len(self.shared):
             raise FormatError(f"state.json has no shared storage {number}")
         if number not in self._storages:
+            check_fields(self.shared[number], *_PLACE, "strides", "skew")
             self._storages[number] = self._allocate(self.shared[number])
         storage = self._storages[number]
         if "offset" not in node:
@@ -192,7 +192,7 @@ class ReadTable:
         size = count_elements(shape) * element.size_bytes
         self._claim(node, size)
         skew = get_field(node, "skew", int) if "skew" in node else 0
-        if not 0 <= skew < _MAX_SKEW:
+        if not 0 <= skew < MAX_SKEW:
             raise FormatError(f"a shared storage begins {skew} bytes late")
         factory = self.load_factory() if node["$"] == "tensor" else _NUMPY
         memory, address = factory.allocate(size + skew)

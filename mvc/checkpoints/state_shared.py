@@ -9,15 +9,13 @@ from mvc.checkpoints.state_elements import ElementType, get_numpy_element, get_t
 from mvc.checkpoints.state_encode import PlacedArray
 from mvc.checkpoints.state_files import LiveArray
 from mvc.checkpoints.state_memory import HostArray, Region, view_memory
+from mvc.checkpoints.state_nodes import MAX_SKEW
 from mvc.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.checkpoints.state_nodes import Node
-
-MAX_SKEW = 16
-"""Elements are at most that wide, so a storage never has to begin later."""
 
 
 def link_shared(placed: Sequence[PlacedArray]) -> list[Node]:

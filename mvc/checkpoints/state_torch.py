@@ -1,6 +1,7 @@
 """torch's side of a state; the only module of the core that imports torch.
 
 It is itself imported only once a state holds torch objects, or is asked to come back as some.
+What it makes is on the host whatever torch's default device is.
 Tensors in host memory are read where they lie. Tensors elsewhere, and those whose values are
 conjugated or negated lazily, are copied to the host range by range.
 """
@@ -42,6 +43,7 @@ _DTYPES: dict[str, torch.dtype] = {
     for value in vars(torch).values()
     if isinstance(value, torch.dtype)
 }
+_ELEMENTS = {_DTYPES[name]: element for name, element in TORCH_ELEMENTS.items() if name in _DTYPES}
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
     torch.sparse_csc: ("ccol_indices", "row_indices"),
@@ -98,7 +100,7 @@ def _find_missing_data(tensor: torch.Tensor) -> tuple[str, str] | None:
         return "a tensor without data (on device 'meta')", "materialise it first"
     if tensor.layout is not torch.strided and not _is_sparse(tensor):
         return f"a tensor of layout {tensor.layout}", "pass to_dense()"
-    if str(tensor.dtype).removeprefix("torch.") not in TORCH_ELEMENTS:
+    if tensor.dtype not in _ELEMENTS:
         return f"a tensor of dtype {tensor.dtype}", "pass it as another dtype"
     return None
 
@@ -118,7 +120,7 @@ def _split_sparse(tensor: torch.Tensor) -> tuple[Node, dict[str, torch.Tensor]]:
 
 
 def _describe_strided(tensor: torch.Tensor, steps: Sequence[object]) -> LiveArray:
-    element = TORCH_ELEMENTS[str(tensor.dtype).removeprefix("torch.")]
+    element = _ELEMENTS[tensor.dtype]
     size = element.size_bytes
     shape, strides = tuple(tensor.shape), tuple(step * size for step in tensor.stride())
     if not tensor.numel():
@@ -210,7 +212,7 @@ class TorchArray:
         for prefix, start, stop in iterate_slabs(tuple(tensor.shape), first, first + count):
             block = tensor[prefix][start:stop].resolve_conj().resolve_neg().contiguous().cpu()
             size = block.numel() * self.unit
-            element = TORCH_ELEMENTS[str(block.dtype).removeprefix("torch.")]
+            element = _ELEMENTS[block.dtype]
             words = view_memory(block.data_ptr(), (block.numel(),), (self.unit,), element, block)
             little = words.astype(f"<u{element.word_bytes}", copy=False)
             out[done : done + size] = little.reshape(-1).view(np.uint8)
@@ -259,7 +261,7 @@ class TorchFactory:
 
     def allocate(self, size_bytes: int) -> tuple[object, int]:
         """Return memory of its own, and its address."""
-        memory = torch.empty(size_bytes, dtype=torch.uint8)
+        memory = torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
         return memory, memory.data_ptr()
 
     def as_bytes(self, memory: object) -> NDArray[np.uint8]:
@@ -277,7 +279,7 @@ class TorchFactory:
         assert isinstance(memory, torch.Tensor)
         size = form.element.size_bytes
         strides = tuple(step // size for step in form.strides)
-        empty = torch.empty(0, dtype=_get_dtype(form.element.name))
+        empty = torch.empty(0, dtype=_get_dtype(form.element.name), device="cpu")
         try:
             return empty.set_(memory.untyped_storage(), form.offset // size, form.shape, strides)
         except (RuntimeError, TypeError, ValueError):
@@ -297,6 +299,9 @@ class TorchFactory:
             return torch.nn.Parameter(tensor, requires_grad=grad)
         return tensor.requires_grad_(grad) if grad else tensor
 
+    def check_sparse(self) -> None:
+        """Do nothing: torch has sparse tensors."""
+
     def sparse(
         self, tag: str, shape: tuple[int, ...], parts: list[Any], *, coalesced: bool
     ) -> object:
@@ -308,11 +313,22 @@ class TorchFactory:
         try:
             if tag == "sparse_coo":
                 return torch.sparse_coo_tensor(
-                    parts[0], parts[1], shape, is_coalesced=coalesced, check_invariants=True
+                    parts[0],
+                    parts[1],
+                    shape,
+                    is_coalesced=coalesced,
+                    check_invariants=True,
+                    device="cpu",
                 )
             layout = SPARSE_LAYOUTS[tag]
             return torch.sparse_compressed_tensor(
-                parts[0], parts[1], parts[2], shape, layout=layout, check_invariants=True
+                parts[0],
+                parts[1],
+                parts[2],
+                shape,
+                layout=layout,
+                check_invariants=True,
+                device="cpu",
             )
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             reason = str(error).splitlines()[0]
@@ -368,8 +384,8 @@ class DeviceDestination:
 
     def fill(self, read: Callable[[memoryview], None]) -> None:
         """Have ``read`` fill a tensor on the host and copy it over."""
-        element = TORCH_ELEMENTS[str(self.tensor.dtype).removeprefix("torch.")]
-        aside = torch.empty(tuple(self.tensor.shape), dtype=self.tensor.dtype)
+        element = _ELEMENTS[self.tensor.dtype]
+        aside = torch.empty(tuple(self.tensor.shape), dtype=self.tensor.dtype, device="cpu")
         strides = c_strides(aside.shape, element.size_bytes)
         words = view_memory(aside.data_ptr(), aside.shape, strides, element, aside, writable=True)
         HostDestination(words).fill(read)

@@ -6,6 +6,7 @@ fsck in ``check``. A chunk, once published, never changes; the store needs no lo
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -23,15 +24,16 @@ from mvc.chunkstore.values import (
     WriteCounts,
 )
 from mvc.chunkstore.writer import ChunkWriter
-from mvc.errors import CorruptionError
+from mvc.errors import CorruptionError, MvcError
 from mvc.formats.pack import TARGET_PACK_BYTES
 from mvc.formats.pack_index import encode_pack_index, index_records
+from mvc.ids import PackId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mvc.chunkstore.reader import Sink
-    from mvc.ids import ChunkId, PackId
+    from mvc.ids import ChunkId
     from mvc.storage.protocol import Storage
 
 __all__ = [
@@ -100,8 +102,15 @@ class ChunkStore:
         return self._catalog.refresh()
 
     def writer(self) -> ChunkWriter:
-        """Begin a write session; use it as a context manager."""
+        """Begin a write session; use it as a context manager.
+
+        Indexes that got lost are written anew first: the session may build upon their packs.
+        """
         self.refresh()
+        for problem in self.repairs:
+            with contextlib.suppress(MvcError):  # a damaged pack: not worse than before
+                self.rebuild_index(PackId(problem.pack))
+                self._catalog.repairs.pop(PackId(problem.pack), None)
         return ChunkWriter(
             self._storage,
             self._catalog,

@@ -27,6 +27,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mvc.chunkstore.catalog import PACKS
 from mvc.chunkstore.pack_writer import EncodedRecord, OpenPack, PackPublisher, encode_record
 from mvc.chunkstore.span_batch import plan_batches, read_batch
 from mvc.chunkstore.values import WriteCounts
@@ -153,6 +154,8 @@ class ChunkWriter:
             if self._pack is not None:
                 self._submit_pack()
             self._publisher.finish()
+            if self.counts.chunks > self.counts.new_chunks and not self.counts.stored_bytes:
+                self._storage.sync(PACKS)  # chunks of packs whose writer may have died too early
         finally:
             self.abort()
 

@@ -37,6 +37,11 @@ class Rows:
     below: tuple[str, ...]
     padding: str
 
+    @property
+    def width(self) -> int:
+        """Columns of the widest row: where text of this commit begins, one further."""
+        return max(map(len, (self.commit, *self.below, self.padding)))
+
 
 class Graph:
     """The lanes between one commit and the next."""

@@ -136,7 +136,15 @@ class LazyGroup(_PlainParameters, TyperGroup):
         return get_group(module.app).commands[cmd_name]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the command that the arguments begin with, and the rest of them."""
+        """Return the command that the arguments begin with, and the rest of them.
+
+        ``mvc help COMMAND`` is ``mvc COMMAND --help``.
+        """
+        if args[0] == "help":
+            args = [*args[1:2], "--help"]
+            if len(args) == 1:
+                typer.echo(ctx.get_help())
+                raise typer.Exit
         if not args[0].startswith("-") and find_command(args[0]) is None:
             close = difflib.get_close_matches(args[0], command_names(), n=3)
             did_you_mean = f"did you mean {' or '.join(map(repr, close))}? " if close else ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,6 +47,12 @@ def log(
     first_parent: Annotated[
         bool, typer.Option("--first-parent", help="Follow the first parent of merges only.")
     ] = False,
+    decorate: Annotated[
+        bool,
+        typer.Option(
+            "--decorate/--no-decorate", show_default=False, help="Name the branches and tags."
+        ),
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Show the history, newest first, with training steps and metrics.
@@ -62,7 +70,7 @@ def log(
         limit=None if paths else limit,
         first_parent=first_parent,
     )
-    entries, parents = _choose(repo, found, paths, limit, first_parent=first_parent)
+    entries, parents = _choose(repo, found, paths, limit, first_parent=first_parent, drawn=graph)
     is_cut = limit is not None and len(entries) == limit and not paths
     if hidden_bases and not is_cut:
         shown = {entry.info.id for entry in entries}
@@ -71,10 +79,11 @@ def log(
         }
     if as_json:
         write_json([entry_fields(entry) for entry in entries])
-    elif oneline:
-        write_oneline(stdout(), entries, parents if graph else None)
-    else:
-        write_full(stdout(), entries, parents if graph else None)
+        return
+    write = write_oneline if oneline else write_full
+    if not decorate:
+        entries = [replace(entry, refs=()) for entry in entries]
+    write(stdout(), entries, parents if graph else None)
 
 
 def _plain_ranges(repo: Repo, revisions: Sequence[str]) -> tuple[list[str], bool]:
@@ -97,6 +106,7 @@ def _choose(
     limit: int | None,
     *,
     first_parent: bool,
+    drawn: bool,
 ) -> tuple[list[LogEntry], dict[str, tuple[str, ...]]]:
     """Return the entries that changed the paths, and the parents to draw for each."""
 
@@ -106,6 +116,8 @@ def _choose(
     if not paths:
         entries = list(found)
         return entries, {entry.info.id: parents_of(entry) for entry in entries}
+    if not drawn:
+        return list(islice((one for one in found if _touches(repo, one, paths)), limit)), {}
     from mvc.cli.graph import close_gaps
 
     everything = list(found)

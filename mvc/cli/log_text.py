@@ -6,9 +6,17 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from mvc.cli.graph import Graph
+from mvc.cli.graph import Graph, Rows
 from mvc.cli.output import Output, printable
-from mvc.cli.render import cell_width, git_date, iso_date, number_text, short_id
+from mvc.cli.render import (
+    SHORT_ID,
+    cell_width,
+    cut_end,
+    git_date,
+    iso_date,
+    number_text,
+    short_id,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +26,7 @@ if TYPE_CHECKING:
     Parents = Mapping[str, Sequence[str]] | None
 
 _LEAST_SUBJECT = 40
+_LEAST_CUT = 20
 _SHOWN_ABOVE = frozenset({"Step", "Metric", "Meta"})
 
 
@@ -64,8 +73,9 @@ def write_full(out: Output, entries: Sequence[LogEntry], parents: Parents) -> No
     for number, entry in enumerate(entries):
         lines = list(_full_lines(out, entry))
         if graph is not None and parents is not None:
+            rows = graph.step(entry.info.id, parents[entry.info.id])
             last = number == len(entries) - 1
-            lines = list(_drawn(graph, entry, parents, lines if last else [*lines, ""]))
+            lines = list(_drawn(rows, lines if last else [*lines, ""]))
         elif number:
             out.line()
         out.lines(lines)
@@ -93,18 +103,13 @@ def _full_lines(out: Output, entry: LogEntry) -> Iterator[str]:
         yield f"    {printable(line.expandtabs())}".rstrip()
 
 
-def _drawn(
-    graph: Graph, entry: LogEntry, parents: Mapping[str, Sequence[str]], lines: Sequence[str]
-) -> Iterator[str]:
-    """Put the graph before the lines of one commit."""
-    rows = graph.step(entry.info.id, parents[entry.info.id])
+def _drawn(rows: Rows, lines: Sequence[str]) -> Iterator[str]:
+    """Put the rows of a graph before the lines of their commit."""
     drawing = [rows.commit, *rows.below]
-    # A row is as wide as the widest of this commit, so that its text stands in one column.
-    width = max(map(len, [*drawing, rows.padding]))
     for number in range(max(len(lines), len(drawing))):
         left = drawing[number] if number < len(drawing) else rows.padding
         text = lines[number] if number < len(lines) else ""
-        yield f"{left:<{width}} {text}".rstrip()
+        yield f"{left:<{rows.width}} {text}".rstrip()
 
 
 def write_oneline(out: Output, entries: Sequence[LogEntry], parents: Parents) -> None:
@@ -112,14 +117,24 @@ def write_oneline(out: Output, entries: Sequence[LogEntry], parents: Parents) ->
     cells = fact_columns(entries, None if out.width is None else out.width - _LEAST_SUBJECT)
     graph = Graph() if parents is not None else None
     for entry, facts in zip(entries, cells, strict=True):
-        refs = refs_text(out, entry.refs)
-        name = out.style(short_id(entry.info.id), "yellow")
-        middle = f"  {out.style(facts, 'cyan')}  " if facts else " "
-        line = f"{name}{middle}{refs}{' ' if refs else ''}{printable(entry.info.subject)}"
         if graph is not None and parents is not None:
-            out.lines(_drawn(graph, entry, parents, [line]))
+            rows = graph.step(entry.info.id, parents[entry.info.id])
+            out.lines(_drawn(rows, [_one_line(out, entry, facts, rows.width + 1)]))
         else:
-            out.line(line.rstrip())
+            out.line(_one_line(out, entry, facts, 0))
+
+
+def _one_line(out: Output, entry: LogEntry, facts: str, indent: int) -> str:
+    """Return a commit's line; on a terminal the end of a long subject is left out."""
+    refs = refs_text(out, entry.refs)
+    subject = printable(entry.info.subject)
+    if out.width is not None:
+        names = f"({', '.join(map(printable, entry.refs))}) " if refs else ""
+        taken = indent + SHORT_ID + (len("    ") + cell_width(facts) if facts else 1)
+        subject = cut_end(subject, max(out.width - taken - cell_width(names), _LEAST_CUT))
+    middle = f"  {out.style(facts, 'cyan')}  " if facts else " "
+    name = out.style(short_id(entry.info.id), "yellow")
+    return f"{name}{middle}{refs}{' ' if refs else ''}{subject}".rstrip()
 
 
 def fact_columns(entries: Sequence[LogEntry], width: int | None) -> list[str]:

@@ -64,10 +64,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     prepare_streams()
     try:
-        _invoke(given)
+        code = _invoke(given)
         sys.stdout.flush()
-    except typer.Exit as stop:
-        return stop.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return errors.INTERRUPTED
     except BrokenPipeError:
@@ -75,13 +73,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return errors.BROKEN_PIPE
     except Exception as error:  # noqa: BLE001  the one place that turns errors into text
         return errors.report(error, as_json=_wants_json(given))
-    return errors.DONE
+    return code
 
 
-def _invoke(arguments: list[str]) -> None:
+def _invoke(arguments: list[str]) -> int:
     group = get_group(app)
-    with group.make_context("mvc", arguments) as context:
-        group.invoke(context)
+    try:
+        with group.make_context("mvc", arguments) as context:
+            group.invoke(context)
+    except typer.Exit as stop:
+        return stop.exit_code
+    return errors.DONE
 
 
 def _wants_json(arguments: list[str]) -> bool:

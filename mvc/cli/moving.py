@@ -15,7 +15,7 @@ from mvc.cli.session import find_previous, open_repo, shown_path, split_revision
 
 if TYPE_CHECKING:
     from mvc.history.values import Head
-    from mvc.operations.checkout import CheckoutResult
+    from mvc.operations.checkout_plan import CheckoutResult
     from mvc.repo import Repo
 
 app = new_app()

@@ -20,7 +20,7 @@ _SMALLEST_NAME = 12
 def size_text(size_bytes: int) -> str:
     """Return a number of bytes for people: ``812 B``, ``3.1 GiB``, ``412 MiB``."""
     if abs(size_bytes) < _STEP:
-        return f"{size_bytes} B"
+        return f"{size_bytes:,} B"
     value, unit = size_bytes / _STEP, 0
     while abs(value) >= _NEXT_UNIT_FROM and unit < len(_UNITS) - 1:
         value, unit = value / _STEP, unit + 1
@@ -117,6 +117,11 @@ def cut_middle(text: str, width: int) -> str:
     room = max(width - 1, 2)
     tail = room // 2
     return _take(text, room - tail) + "…" + _take(text[::-1], tail)[::-1]
+
+
+def cut_end(text: str, width: int) -> str:
+    """Return text that takes at most ``width`` columns, its end left out where it is long."""
+    return text if cell_width(text) <= width else _take(text, width - 1) + "…"
 
 
 def _take(text: str, width: int) -> str:

@@ -38,7 +38,12 @@ def status(
         bool, typer.Option("-b", "--branch", help="Name the branch in the short forms too.")
     ] = False,
     untracked: Annotated[
-        bool, typer.Option("--untracked/--no-untracked", help="List files that are not tracked.")
+        bool,
+        typer.Option(
+            "--untracked/--no-untracked",
+            show_default=False,
+            help="List files that are not tracked.",
+        ),
     ] = True,
     as_json: Json = False,
 ) -> None:

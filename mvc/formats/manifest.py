@@ -20,7 +20,7 @@ where a view is not C-contiguous. Equal manifests are equal bytes and so equal b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -135,13 +135,13 @@ class _Version(msgspec.Struct):
     version: int = msgspec.field(name="mvc-manifest")
 
 
-class _Box(msgspec.Struct, forbid_unknown_fields=True):
+class _Box(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     offset: list[int]
     shape: list[int]
     chunks: list[str]
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class _Line(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """Any line below the header; exactly one of the first three is given."""
 
     tensor: str | None = None
@@ -314,12 +314,12 @@ def _view(line: _Line) -> TensorView:
 def _parse_ids(texts: Sequence[str]) -> tuple[ChunkId, ...]:
     joined = "".join(texts)
     try:
-        raw = bytes.fromhex(joined)
+        ids = tuple(map(bytes.fromhex, texts))
     except ValueError as error:
         raise FormatError(f"manifest has a malformed chunk id: {error}") from error
-    if raw.hex() != joined or any(len(text) != 2 * ID_BYTES for text in texts):
+    if b"".join(ids).hex() != joined or not {ID_BYTES}.issuperset(map(len, ids)):
         raise FormatError("manifest has a chunk id that is not 64 lower-case hex digits")
-    return tuple(ChunkId(raw[at : at + ID_BYTES]) for at in range(0, len(raw), ID_BYTES))
+    return cast("tuple[ChunkId, ...]", ids)
 
 
 def _check_chunk_count(

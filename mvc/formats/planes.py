@@ -100,9 +100,10 @@ def parse_header(
     if len(body) < start:
         raise FormatError("planes body is shorter than its header")
     words = plain_bytes // layout.word_bytes
-    planes = tuple(
-        _check_plane(entry, words) for entry in _PLANE.iter_unpack(body[_HEAD.size : start])
-    )
+    # A copy: a struct iterator over a memoryview crashes CPython 3.11's garbage collector where
+    # an exception leaves both in a cycle.
+    entries = bytes(body[_HEAD.size : start])
+    planes = tuple(_check_plane(entry, words) for entry in _PLANE.iter_unpack(entries))
     if start + sum(plane.size_bytes for plane in planes) != len(body):
         raise FormatError("planes do not fill their body")
     return layout, planes, start

@@ -61,14 +61,28 @@ def _decode(text: bytes) -> str:
 
 
 def encode_config(config: Config) -> bytes:
-    """Return the bytes of a config file that says this, one block per section."""
+    """Return the bytes of a config file that says this, one block per section.
+
+    Raises:
+        UsageError: a key that would not be read back.
+    """
     blocks: dict[str, list[str]] = {}
     for key, values in config.items():
         section, subsection, name = split_key(key)
         block = blocks.setdefault(_header(section, subsection), [])
         block += [f"\t{name} = {_quote(value)}\n" for value in values]
     text = "".join(header + "".join(lines) for header, lines in blocks.items() if lines)
-    return text.encode("utf-8", "surrogateescape")
+    data = text.encode("utf-8", "surrogateescape")
+    if not _reads_back(data, config):  # dulwich loses its way in ``[a "\\";"]``, which Git allows
+        raise UsageError("a config with such a subsection cannot be read back")
+    return data
+
+
+def _reads_back(data: bytes, config: Config) -> bool:
+    try:
+        return parse_config(data, "config") == {key: v for key, v in config.items() if v}
+    except FormatError:
+        return False
 
 
 def _header(section: str, subsection: str | None) -> str:

@@ -171,6 +171,7 @@ def _parse_rule(line: bytes) -> _Rule | None:
 def _make_atomic(expression: bytes) -> bytes:
     first, *pieces = expression.split(_STAR)
     for number, piece in enumerate(pieces, 1):
-        is_inside = number < len(pieces) and b"/" not in piece and b"(" not in piece
+        plain = piece.replace(b"[^/", b"")  # a question mark, which matches no slash
+        is_inside = number < len(pieces) and b"/" not in plain and b"(" not in plain
         first += b"(?>[^/]*?" + piece + b")" if is_inside else _STAR + piece
     return first

@@ -8,9 +8,11 @@ when its holder dies, however it dies.
 
 ``<file>.lock`` is Git's own protocol: whoever creates it may replace the file. mvc follows it, so
 that a stock Git running at the same time is kept out; but such a file survives its maker's death.
-Therefore the holder of ``mvc.lock`` writes the names of the files it is about to lock into it
-first (the *mark*) and clears them afterwards. Whoever gets ``mvc.lock`` and finds a mark knows
-that the former holder died in between, and removes exactly what that one can have left behind.
+Therefore the holder of ``mvc.lock`` first writes into it the names of the files it is about to
+lock and the lengths of the logs it is about to extend (the *mark*), and clears it afterwards.
+Whoever gets ``mvc.lock`` and finds a mark knows that the former holder died in between, and takes
+back exactly what that one can have left behind: its lock files and, where one of them is still
+there because the move it stood for never happened, what was appended to the logs.
 After a loss of power the mark may be gone, but then every lock file is older than the boot of the
 machine. Any other lock file may belong to a living Git: that is a ConflictError.
 """
@@ -21,33 +23,43 @@ import contextlib
 import os
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import ConflictError, translate_os_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 LOCK_NAME = "mvc.lock"
 _SUFFIX = ".lock"
-_END = b".\n"  # the last line of a whole mark
+_END = "."  # the last line of a whole mark
+_LOG = "log"  # begins a line "log LENGTH NAME"; names have no spaces
 _MAX_MARK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What is being changed: files whose lock is taken, and logs with their lengths before."""
+
+    names: tuple[str, ...] = ()
+    logs: tuple[tuple[str, int], ...] = ()
+
+    def encode(self) -> bytes:
+        if self == _Mark():
+            return b""
+        lines = [*self.names, *(f"{_LOG} {size} {name}" for name, size in self.logs), _END]
+        return "".join(line + "\n" for line in lines).encode()
 
 
 class RepositoryLock:
     """The lock on a repository; a thread that holds it may take it again."""
 
-    def __init__(self, git_dir: Path, repair: Callable[[Sequence[str]], None]) -> None:
-        """Take the folder and what is to be done about files whose last writer died.
-
-        Args:
-            git_dir: the repository.
-            repair: called under the lock with the names in the mark of a dead holder.
-        """
+    def __init__(self, git_dir: Path) -> None:
+        """Take the repository's folder; nothing is locked yet."""
         self._git_dir = git_dir
-        self._repair = repair
         self._thread_lock = threading.RLock()
         self._depth = 0
         self._descriptor = -1
@@ -75,53 +87,78 @@ class RepositoryLock:
             self._descriptor = -1
 
     @contextlib.contextmanager
-    def writing(self, names: Sequence[str]) -> Iterator[None]:
+    def writing(
+        self, names: Sequence[str], logs: Mapping[str, int] | None = None
+    ) -> Iterator[None]:
         """Hold the lock and mark these files as being written.
 
         Args:
-            names: paths inside the repository, ``/``-separated.
+            names: files whose Git lock will be taken: refs, HEAD, index, config.
+            logs: ref name → length in bytes of each reflog that will be extended.
         """
         with self.hold():
-            before = self._read_mark()
-            self._write_mark([*(before or ()), *names])
+            before = self._read_mark() or _Mark()
+            logs = {} if logs is None else logs
+            self._write_mark(_Mark((*before.names, *names), (*before.logs, *logs.items())))
             try:
                 yield
             finally:
-                self._write_mark(before or ())
+                self._write_mark(before)
 
     def _recover(self) -> None:
-        names = self._read_mark()
-        if names == []:
+        mark = self._read_mark()
+        if mark == _Mark():
             return
-        if names is None:  # a torn mark: anything may have been going on
-            names = list(find_lock_names(self._git_dir))
-        for name in names:
-            fs.remove_file(_lock_path(self._git_dir / name))
-        self._repair(names)
-        self._write_mark(())
+        if mark is None:  # torn: anything may have been going on
+            mark = _Mark(tuple(find_lock_names(self._git_dir)))
+        left = [_lock_path(self._git_dir / name) for name in mark.names]
+        if any(fs.find_stat(path) is not None for path in left):
+            for name, size_bytes in mark.logs:
+                fs.truncate_file(self._git_dir / "logs" / name, size_bytes)
+        for path in left:
+            fs.remove_file(path)
+        # It may also have died between the rename and the sync of the folder: what is seen now
+        # is built upon, so it must last.
+        for folder in sorted({path.parent for path in left}):
+            if folder.is_dir():
+                fs.fsync_dir(folder)
+        self._write_mark(_Mark())
 
-    def _read_mark(self) -> list[str] | None:
-        """Return the names in the mark, or None where it is torn."""
+    def _read_mark(self) -> _Mark | None:
+        """Return the mark, or None where it is torn."""
         with translate_os_errors(f"read {self._git_dir / LOCK_NAME}"):
             size_bytes = min(os.fstat(self._descriptor).st_size, _MAX_MARK_BYTES)
             buffer = bytearray(size_bytes)
-            count = fs.read_at(self._descriptor, memoryview(buffer), 0)
-        if count == 0:
-            return []
-        *lines, last = bytes(buffer[:count]).splitlines(keepends=True)
-        names = [line.rstrip(b"\n").decode("utf-8", "replace") for line in lines]
-        if last != _END or not all(map(is_lockable, names)):
-            return None
-        return names
+            fs.read_at(self._descriptor, memoryview(buffer), 0)
+        return _parse_mark(bytes(buffer).decode("utf-8", "replace"))
 
-    def _write_mark(self, names: Sequence[str]) -> None:
-        mark = b"".join(name.encode() + b"\n" for name in names) + _END if names else b""
+    def _write_mark(self, mark: _Mark) -> None:
+        data = mark.encode()
         with translate_os_errors(f"write {self._git_dir / LOCK_NAME}"):
-            if not names:
-                os.ftruncate(self._descriptor, 0)
-                return
-            fs.write_at(self._descriptor, memoryview(mark), 0)
-            os.ftruncate(self._descriptor, len(mark))
+            fs.write_at(self._descriptor, memoryview(data), 0)
+            os.ftruncate(self._descriptor, len(data))
+
+
+def _parse_mark(text: str) -> _Mark | None:
+    if not text:
+        return _Mark()
+    *lines, end, rest = text.split("\n") if text.count("\n") else ("", "")
+    if end != _END or rest:
+        return None
+    names, logs = [], []
+    for line in lines:
+        name = line
+        if line.startswith(f"{_LOG} "):
+            _, _, sized = line.partition(" ")
+            size, _, name = sized.partition(" ")
+            if not (size.isascii() and size.isdigit()):
+                return None
+            logs.append((name, int(size[:18])))
+        else:
+            names.append(name)
+        if not is_lockable(name):
+            return None
+    return _Mark(tuple(names), tuple(logs))
 
 
 def is_lockable(name: str) -> bool:

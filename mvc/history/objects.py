@@ -158,8 +158,11 @@ class ObjectStore:
 
     def iterate_loose(self) -> Iterator[GitId]:
         """Yield the ids of all objects that are files of their own."""
-        for number in range(256):
-            yield from sorted(_list_ids(self.folder / f"{number:02x}"))
+        with translate_os_errors(f"list {self.folder}"):
+            names = sorted(os.listdir(self.folder))
+        for name in names:
+            if is_hex_id(name, 2):
+                yield from sorted(_list_ids(self.folder / name))
 
     def sync(self) -> None:
         """Make every object written since the last call durable: bytes, names, folders.

@@ -20,6 +20,7 @@ from mvc.history.values import NO_ID, Identity, ReflogEntry
 from mvc.ids import GitId, is_hex_id
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 _MAX_LOG_BYTES = 1 << 30
@@ -86,10 +87,8 @@ class Reflogs:
 
     def append(self, name: str, old: GitId | None, new: GitId | None, note: Note) -> int:
         """Add a move durably; return the log's length before it, for ``undo``."""
-        path = self.path(name)
-        remove_empty_folders(path)
         with translate_damage(f"reflog of {name}"):
-            return fs.append_line(path, note.encode(old, new))
+            return fs.append_line(self.path(name), note.encode(old, new))
 
     def undo(self, name: str, size_bytes: int) -> None:
         """Take back the append that returned ``size_bytes``."""
@@ -113,18 +112,10 @@ class Reflogs:
                 continue
         return found
 
-    def drop_unfinished(self, name: str, current: GitId | None) -> None:
-        """Remove a last line whose move never happened: its writer died before it moved the ref."""
-        lines = self._read_lines(name)
-        if not lines:
-            return
-        try:
-            last = parse_line(lines[-1], name)
-        except FormatError:
-            return
-        if last.new != current and last.old == current:
-            kept_bytes = sum(len(line) + 1 for line in lines[:-1])
-            fs.truncate_file(self.path(name), kept_bytes)
+    def size_bytes(self, name: str) -> int:
+        """Return the length of a ref's log; 0 where there is none."""
+        stat = fs.find_stat(self.path(name))
+        return 0 if stat is None or not stat.is_regular else stat.size_bytes
 
     def names(self) -> list[str]:
         """Return the names of all refs that have a log, sorted."""
@@ -141,11 +132,25 @@ class Reflogs:
         fs.remove_file(path)
         fs.remove_empty_dirs(path.parent, self._folder)
 
+    def clear_way(self, name: str, above: Sequence[str]) -> None:
+        """Remove logs that a crash left of refs that are gone, where this one's log is to be.
+
+        Args:
+            name: the ref that will be made.
+            above: names of the folders it lies in; none of them is a ref.
+        """
+        for folder in above:
+            if self.size_bytes(folder):
+                fs.remove_file(self.path(folder))
+        for path in self.path(name).rglob("*"):
+            if path.is_file():
+                fs.remove_file(path)
+        remove_empty_folders(self.path(name))
+
     def copy(self, source: str, target: str) -> None:
         """Make the log of one ref the log of another, durably."""
         lines = self._read_lines(source)
         path = self.path(target)
-        remove_empty_folders(path)
         fs.make_dirs(path.parent)
         fs.write_durable(path, [line + b"\n" for line in lines])
 

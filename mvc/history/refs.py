@@ -6,13 +6,12 @@ One move, in this order, under the repository's lock with the files marked:
     → lock file renamed onto the ref → folder synced
 
 A process that dies before the rename leaves a lock file and perhaps a log line for a move that
-never happened; ``repair`` takes both back. A ref is a file below ``refs/`` or a line of
+never happened; the repository's lock takes both back (``locks``). A ref is a file below ``refs/`` or a line of
 ``packed-refs``, where stock Git puts many of them; the file wins.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 from typing import TYPE_CHECKING
@@ -51,7 +50,7 @@ class RefStore:
         """Take the repository's folder; nothing is read yet."""
         self._git_dir = git_dir
         self.logs = Reflogs(git_dir)
-        self.lock = RepositoryLock(git_dir, self._repair)
+        self.lock = RepositoryLock(git_dir)
         self._packed: tuple[fs.FileStat | None, dict[str, GitId]] = (None, {})
 
     # -- reading
@@ -174,7 +173,7 @@ class RefStore:
             UsageError: no valid name.
         """
         name, _ = self._follow(check_ref_name(name))
-        with self.lock.writing([name]):
+        with self.lock.hold():
             self._clear_way(name)
             logs = [name] if self.logs.wants(name) else []
             if self._head_target() == name:
@@ -187,7 +186,7 @@ class RefStore:
         Raises:
             ConflictError: HEAD is on another commit.
         """
-        with self.lock.writing([HEAD]):
+        with self.lock.hold():
             self._replace(HEAD, f"{new}\n", logs=[HEAD], expected=expected, new=new, note=note)
 
     def set_symbolic(self, branch: str, note: Note) -> None:
@@ -197,7 +196,7 @@ class RefStore:
             UsageError: no valid name for a branch.
         """
         name = branch_ref(branch)
-        with self.lock.writing([HEAD]):
+        with self.lock.hold():
             old, new = self.head().commit, self.find(name)
             logs = [HEAD] if new is not None else []
             self._replace(HEAD, f"ref: {name}\n", logs=logs, expected=old, new=new, note=note)
@@ -214,13 +213,13 @@ class RefStore:
             fs.make_dirs(path.parent)
             with git_lock(path):
                 self._compare(name, expected)
-                if self._head_target() == name:
-                    self.logs.append(HEAD, expected, None, note)
                 self._drop_packed(name)
                 with translate_damage(f"ref {name}"):
                     path.unlink(missing_ok=True)
             # Synced after the lock file is gone, or a loss of power would bring that back.
             fs.fsync_dir(path.parent)
+            if self._head_target() == name:
+                self.logs.append(HEAD, expected, None, note)
             self.logs.remove(name)
             fs.remove_empty_dirs(path.parent, self._git_dir / "refs" / name.split("/")[1])
 
@@ -232,15 +231,14 @@ class RefStore:
         Raises:
             ConflictError: there is no branch of the old name, or one of the new.
         """
-        with self.lock.writing([old, new, HEAD, PACKED]):
+        with self.lock.hold():
             value = self.find(old)
             if value is None:
                 raise ConflictError(f"{old} does not exist")
             is_current = self._head_target() == old
             self._clear_way(new)
-            self._compare(new, None)
-            self.logs.copy(old, new)
             self._replace(new, f"{value}\n", logs=[], expected=None, new=value, note=note)
+            self.logs.copy(old, new)
             self.logs.append(new, value, value, note)
             if is_current:
                 self._replace(
@@ -262,13 +260,18 @@ class RefStore:
         # Folders first: making one syncs its parent, which must not make a lock file durable.
         for folder in (path.parent, *(self.logs.path(log).parent for log in logs)):
             fs.make_dirs(folder)
-        with git_lock(path) as file, contextlib.ExitStack() as undo:
+        sizes = {log: self.logs.size_bytes(log) for log in logs}
+        with self.lock.writing([name], sizes), git_lock(path) as file:
             self._compare(name, expected)
             file.write([content.encode()])
-            for log in logs:
-                undo.callback(self.logs.undo, log, self.logs.append(log, expected, new, note))
-            file.publish(path)
-            undo.pop_all()
+            try:
+                for log in logs:
+                    self.logs.append(log, expected, new, note)
+                file.publish(path)
+            except BaseException:
+                for log, size_bytes in sizes.items():
+                    self.logs.undo(log, size_bytes)
+                raise
 
     def _compare(self, name: str, expected: GitId | None) -> None:
         found = self.find(name)
@@ -291,6 +294,7 @@ class RefStore:
         if clash is not None:
             raise ConflictError(f"{name} cannot exist beside {clash}", hint="choose another name")
         remove_empty_folders(self._git_dir / name)
+        self.logs.clear_way(name, above)
 
     def _drop_packed(self, name: str) -> None:
         if name not in self._read_packed():
@@ -303,16 +307,6 @@ class RefStore:
             write_packed_refs(buffer, kept, {k: v for k, v in (peeled or {}).items() if k in kept})
             file.write([buffer.getvalue()])
             file.publish(path)
-
-    def _repair(self, names: Sequence[str]) -> None:
-        """Take back log lines of moves that a dead process announced but did not make."""
-        for name in names:
-            if not (is_ref_name(name) or name == HEAD):
-                continue
-            with contextlib.suppress(CorruptionError):
-                self.logs.drop_unfinished(name, self.find(name))
-        with contextlib.suppress(CorruptionError):
-            self.logs.drop_unfinished(HEAD, self.find(HEAD))
 
 
 def fs_read(path: Path, limit_bytes: int) -> bytes:

@@ -1,4 +1,4 @@
-"""add, rm and mv: the worktree's files into the index.
+"""add: the worktree's files into the index.
 
 ``add`` reads outside any lock (it may take minutes) and takes the repository's lock only to put
 its entries into the index as it stands then, so two adds at once both keep what they staged.
@@ -6,25 +6,25 @@ its entries into the index as it stands then, so two adds at once both keep what
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.hub import MAX_INDEX_BYTES, find_shards
 from mvc.checkpoints.source import FileSource, read_bytes
 from mvc.chunkstore.store import WriteCounts
-from mvc.errors import ConflictError, FormatError, NotFoundError, UsageError
-from mvc.fs import remove_empty_dirs, remove_file, rename
+from mvc.errors import FormatError, NotFoundError, UsageError
+from mvc.history.paths import find_path_fault
 from mvc.history.values import Index, IndexEntry
 from mvc.operations.files import StoredFile, store_file
-from mvc.operations.recorded import head_tree, is_clean
+from mvc.operations.recorded import drop_clashing
 from mvc.operations.transition import make_entry, recover
 from mvc.operations.worktree import (
     find_file_stat,
+    find_inner_repository,
     find_obstacle,
     ignore_rules,
-    make_parents,
+    is_at_or_below,
     match_paths,
-    matches_path,
     scan_files,
     select_paths,
 )
@@ -84,7 +84,8 @@ def plan_add(
 
     Raises:
         NotFoundError: a pattern names nothing, here or in the index.
-        UsageError: a pattern names only ignored files.
+        UsageError: a pattern names only ignored files, another repository, or a path that no
+            commit may hold.
     """
     index = context.history.read_index()
     chosen = _choose(context, index, patterns, tracked_only=tracked_only, force=force)
@@ -100,9 +101,16 @@ def plan_add(
         elif entry is not None and entry.matches(stat) and not index.is_racy(entry):
             unchanged.append(path)
         else:
+            _check_name(path)
             read.append(path)
             size_bytes += stat.size_bytes
     return AddPlan(tuple(read), tuple(drop), tuple(unchanged), size_bytes)
+
+
+def _check_name(path: str) -> None:
+    fault = find_path_fault(path)
+    if fault is not None:
+        raise UsageError(f"path {path[:200]!r} {fault}", hint="rename it, or name it in .mvcignore")
 
 
 def _choose(
@@ -118,18 +126,24 @@ def _choose(
         return set(select_paths(patterns, sorted(tracked)))
     chosen: set[str] = set()
     for pattern in [*patterns, *_shards_of(context, patterns)]:
-        files = _files_of(context, pattern, force=force)
-        known = {path for path in tracked if matches_path(pattern, path)}
+        known = [path for path in tracked if is_at_or_below(pattern, path)]
+        is_there = not pattern or find_file_stat(context.worktree, pattern) is not None
+        # What is the name of something is no wildcard, whatever signs it holds.
+        files = _files_of(context, pattern, force=force) if is_there or not known else []
+        if not is_there and not known:
+            known = match_paths([pattern], tracked)[pattern]
         if not files and not known and pattern:
             raise _nothing(context, pattern)
-        chosen |= known.union(files)
+        chosen.update(known, files)
     return chosen
 
 
 def _files_of(context: Context, pattern: str, *, force: bool) -> list[str]:
-    """Return the files of the worktree that a pattern names."""
+    """Return the files of the worktree that a pattern names; none of other repositories in it."""
     ignore = None if force else ignore_rules(context.worktree)
     stat = find_file_stat(context.worktree, pattern) if pattern else None
+    if stat is not None and find_inner_repository(context.worktree, pattern) is not None:
+        return []
     if stat is not None and not stat.is_directory:
         ignored = ignore is not None and ignore.is_ignored(pattern, is_dir=False)
         return [] if ignored else [pattern]
@@ -144,6 +158,9 @@ def _nothing(context: Context, pattern: str) -> NotFoundError | UsageError:
         return UsageError(f"path {pattern!r} lies beyond {obstacle!r}, which is a link or a file")
     if find_file_stat(context.worktree, pattern) is None:
         return NotFoundError(f"path {pattern!r} does not exist")
+    inner = find_inner_repository(context.worktree, pattern)
+    if inner is not None:
+        return UsageError(f"path {pattern!r} belongs to the repository in {inner!r}")
     if _files_of(context, pattern, force=True):
         return UsageError(
             f"{pattern!r} is ignored by .mvcignore", hint='"mvc add -f" adds it anyway'
@@ -219,114 +236,6 @@ def update_index(
         current = dict(context.history.read_index().entries)
         for path in drop:
             current.pop(path, None)
-        for path in entries:
-            _drop_clashing(current, path)
         current.update(entries)
+        drop_clashing(current, entries)
         context.history.write_index(Index(current))
-
-
-def _drop_clashing(entries: dict[str, IndexEntry], path: str) -> None:
-    """A file where a folder was, or a folder where a file was: the old entries go."""
-    parents = path.split("/")[:-1]
-    for depth in range(1, len(parents) + 1):
-        entries.pop("/".join(parents[:depth]), None)
-    for other in [other for other in entries if other.startswith(path + "/")]:
-        del entries[other]
-
-
-def remove(
-    context: Context,
-    patterns: Sequence[str],
-    *,
-    cached: bool = False,
-    force: bool = False,
-    recursive: bool = False,
-) -> tuple[str, ...]:
-    """Take tracked paths out of the index and, unless ``cached``, out of the worktree.
-
-    Raises:
-        ConflictError: a file has changes that no commit holds, and not ``force``.
-        UsageError: a folder is named and not ``recursive``.
-    """
-    recover(context)
-    index = context.history.read_index()
-    chosen = select_paths(patterns, list(index.entries))
-    if not recursive and any(
-        pattern not in index.entries and not any(sign in pattern for sign in "*?[")
-        for pattern in patterns
-    ):
-        raise UsageError("will not remove a folder without -r", hint='run "mvc rm -r"')
-    if not force:
-        _check_committed(context, index, chosen, cached=cached)
-    update_index(context, {}, chosen)
-    if not cached:
-        for path in chosen:
-            target = context.worktree / path
-            stat = find_file_stat(context.worktree, path)
-            if stat is not None and not stat.is_directory:
-                remove_file(target)
-                remove_empty_dirs(target.parent, context.worktree)
-    return tuple(chosen)
-
-
-def _check_committed(context: Context, index: Index, paths: Sequence[str], *, cached: bool) -> None:
-    committed = head_tree(context)
-    for path in paths:
-        entry, kept = index.entries[path], committed.get(path)
-        stat = find_file_stat(context.worktree, path)
-        staged = kept is None or (kept.mode, kept.blob) != (entry.mode, entry.blob)
-        changed = stat is not None and not is_clean(context, index, entry, stat)
-        if (staged and changed) or (not cached and (staged or changed)):
-            raise ConflictError(
-                f"{path!r} has changes that no commit holds",
-                hint='commit it, keep it with "--cached", or lose it with "-f"',
-            )
-
-
-def move(
-    context: Context, sources: Sequence[str], target: str, *, force: bool = False
-) -> tuple[tuple[str, str], ...]:
-    """Rename tracked files or folders, in the worktree and in the index.
-
-    Returns:
-        (old, new) of every tracked path that moved.
-
-    Raises:
-        NotFoundError: a source is not tracked.
-        ConflictError: the target exists, and not ``force``.
-    """
-    recover(context)
-    index = context.history.read_index()
-    into = find_file_stat(context.worktree, target) if target else None
-    is_folder = not target or (into is not None and into.is_directory)
-    if len(sources) > 1 and not is_folder:
-        raise UsageError(f"{target!r} is not a folder")
-    moved: list[tuple[str, str]] = []
-    for source in sources:
-        name = source.rpartition("/")[2]
-        place = (f"{target}/{name}" if target else name) if is_folder else target
-        moved.extend(_move_one(context, index, source, place, force=force))
-    renamed = {new: replace(index.entries[old], path=new) for old, new in moved}
-    update_index(context, renamed, [old for old, _ in moved])
-    return tuple(moved)
-
-
-def _move_one(
-    context: Context, index: Index, source: str, place: str, *, force: bool
-) -> list[tuple[str, str]]:
-    tracked = [path for path in index.entries if path == source or path.startswith(source + "/")]
-    if not tracked:
-        raise NotFoundError(f"path {source!r} is not tracked", hint='"mvc add" it first')
-    if place == source or place.startswith(source + "/"):
-        raise UsageError(f"cannot move {source!r} into itself")
-    if force:
-        stat = find_file_stat(context.worktree, place)
-        if stat is not None and not stat.is_directory:
-            remove_file(context.worktree / place)
-    elif place in index.entries:
-        raise ConflictError(f"{place!r} exists already", hint='"-f" replaces it')
-    make_parents(context.worktree, place)
-    if find_file_stat(context.worktree, source) is not None:
-        rename(context.worktree / source, context.worktree / place)
-        remove_empty_dirs((context.worktree / source).parent, context.worktree)
-    return [(path, place + path.removeprefix(source)) for path in tracked]

@@ -77,6 +77,19 @@ class Context:
         check_chunk_bytes(int(text))
         return int(text)
 
+    def forget_settings(self) -> None:
+        """Read settings anew when they are needed next."""
+        self.__dict__.pop("chunk_bytes", None)
+
+    def resolve_commit(self, revision: str) -> GitId:
+        """Return the commit that a revision names.
+
+        Raises:
+            NotFoundError: no such revision, or it names something else than a commit.
+        """
+        found = self.history.resolve(revision)  # apart, so that an error shows what was written
+        return self.history.resolve(f"{found}^{{commit}}")
+
     def who(self, author: Identity | None = None) -> Identity:
         """Return who acts: the argument, the context's identity, or the repository's config."""
         if author is not None:

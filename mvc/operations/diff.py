@@ -217,16 +217,20 @@ def compare(
         for path in {*before, *after}
         if _wanted(paths, path) and before.get(path) != after.get(path)
     )
-    removed = {before[path].blob: path for path in reversed(changed) if path not in after}
+    removed: dict[GitId, list[str]] = {}
+    for path in reversed(changed):
+        if path not in after:
+            removed.setdefault(before[path].blob, []).append(path)
     found: list[FileDiff] = []
     renamed: set[str] = set()
     for path in changed:
         if path not in after:
             continue
-        old_path = path if path in before else removed.get(after[path].blob)
-        if old_path is not None and old_path != path:
-            del removed[after[path].blob]
-            renamed.add(old_path)
+        old_path: str | None = path
+        if path not in before:
+            namesakes = removed.get(after[path].blob)
+            old_path = namesakes.pop() if namesakes else None
+            renamed.update([old_path] if old_path is not None else [])
         old = before[old_path] if old_path is not None else None
         found.append(
             _compare_file(
@@ -340,7 +344,9 @@ def compare_tensors(old: Manifest | None, new: Manifest | None) -> tuple[TensorD
     before = _by_name(old)
     after = _by_name(new)
     gone = {name: pair for name, pair in before.items() if name not in after}
-    by_id = {tensor_id(*pair): name for name, pair in reversed(gone.items())}
+    by_id: dict[TensorId, list[str]] = {}
+    for name, pair in reversed(gone.items()):  # tied tensors have the same id
+        by_id.setdefault(tensor_id(*pair), []).append(name)
     found: list[TensorDiff] = []
     for name, (view, stored) in after.items():
         if name in before:
@@ -348,7 +354,8 @@ def compare_tensors(old: Manifest | None, new: Manifest | None) -> tuple[TensorD
             if change is not None:
                 found.append(change)
             continue
-        old_name = by_id.pop(tensor_id(view, stored), None) if by_id else None
+        namesakes = by_id.get(tensor_id(view, stored)) if by_id else None
+        old_name = namesakes.pop() if namesakes else None
         if old_name is not None:
             del gone[old_name]
         found.append(_whole(view, stored, "added" if old_name is None else "renamed", old_name))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from mvc.checkpoints.detect import is_checkpoint_name, read_layout
 from mvc.checkpoints.source import FileSource, Source, read_bytes
-from mvc.chunkstore.store import ChunkSpan, ReadRequest
+from mvc.chunkstore.values import ChunkSpan, ReadRequest
 from mvc.dtypes import get_dtype
 from mvc.errors import (
     ConflictError,
@@ -166,6 +166,8 @@ def _take_file(
     if stat.is_symlink:
         with translate_os_errors(f"read link {path}"):
             text = os.readlink(os.fsencode(absolute))
+        if is_manifest(text):  # in a blob, it would be taken for one
+            raise UnsupportedError(f"the text of link {path!r} cannot be stored")
         return StoredFile(path, MODE_SYMLINK, put_blob(text), stat, len(text))
     if not stat.is_regular:
         raise ConflictError(f"{path!r} is neither a file nor a link")

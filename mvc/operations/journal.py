@@ -58,10 +58,11 @@ class FileWrite(msgspec.Struct, frozen=True):
 
 
 class FileRemoval(msgspec.Struct, frozen=True):
-    """One file to take away."""
+    """One file to take away, and its index entry but where ``from_index`` is false."""
 
     path: str
     was: Was | None = None
+    from_index: bool = True
 
 
 class EntryChange(msgspec.Struct, frozen=True):
@@ -77,6 +78,7 @@ class HeadMove(msgspec.Struct, frozen=True):
     """Where HEAD goes: onto a branch, detached onto a commit, or its branch moves to a commit.
 
     ``on_branch`` and ``expected`` are where it is before: branch (None: detached) and commit.
+    ``branch_at`` is the commit that the branch to go onto is on.
     """
 
     kind: str  # "branch", "detach" or "move"
@@ -86,6 +88,7 @@ class HeadMove(msgspec.Struct, frozen=True):
     message: str
     name: str
     email: str
+    branch_at: str | None = None
 
 
 class Transition(msgspec.Struct, frozen=True):
@@ -187,7 +190,8 @@ def _may_be_staged(write: FileWrite) -> bool:
 
 
 def _check_head(move: HeadMove) -> None:
-    ids = [move.expected] if move.kind == "branch" else [move.expected, move.target]
+    commit = move.branch_at if move.kind == "branch" else move.target
+    ids = [move.expected, commit]
     if move.kind not in ("branch", "detach", "move") or not all(
         one is None or is_hex_id(one, _GIT_ID_DIGITS) for one in ids
     ):

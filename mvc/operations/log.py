@@ -75,30 +75,27 @@ def _starts(
     excluded: list[GitId] = []
     for revision in revisions:
         if "..." in revision:
-            left, right = (_commit(context, side or "HEAD") for side in revision.split("...", 1))
+            left, right = (
+                context.resolve_commit(side or "HEAD") for side in revision.split("...", 1)
+            )
             excluded.extend(history.find_merge_bases(left, right))
             starts.extend((left, right))
         elif ".." in revision:
             old, _, new = revision.partition("..")
-            excluded.append(_commit(context, old or "HEAD"))
-            starts.append(_commit(context, new or "HEAD"))
+            excluded.append(context.resolve_commit(old or "HEAD"))
+            starts.append(context.resolve_commit(new or "HEAD"))
         elif revision.startswith("^"):
-            excluded.append(_commit(context, revision[1:]))
+            excluded.append(context.resolve_commit(revision[1:]))
         else:
-            starts.append(_commit(context, revision))
+            starts.append(context.resolve_commit(revision))
     head = history.head().commit
     if everything:
         for name in history.list_refs():
             with contextlib.suppress(NotFoundError):  # a stock Git may tag anything
-                starts.append(_commit(context, name))
+                starts.append(context.resolve_commit(name))
     if head is not None and (everything or not starts):
         starts.insert(0, head)
     return starts, excluded
-
-
-def _commit(context: Context, revision: str) -> GitId:
-    found = context.history.resolve(revision)  # apart, so that an error shows what was written
-    return context.history.resolve(f"{found}^{{commit}}")
 
 
 def ref_names(context: Context) -> dict[GitId, tuple[str, ...]]:
@@ -131,7 +128,7 @@ def show(context: Context, revision: str) -> LogEntry:
     Raises:
         NotFoundError: no such revision.
     """
-    info = context.history.read_commit(_commit(context, revision))
+    info = context.history.read_commit(context.resolve_commit(revision))
     return LogEntry(info, read_annotations(info), ref_names(context).get(info.id, ()))
 
 

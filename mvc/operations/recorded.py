@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.operations.files import content_matches
-from mvc.operations.worktree import find_file_stat
+from mvc.operations.worktree import find_file_stat, folders_above
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mvc.fs import FileStat
     from mvc.history.values import Index, IndexEntry, TreeEntry
     from mvc.ids import GitId
@@ -44,6 +46,18 @@ def holds(context: Context, index: Index, path: str, mode: int, blob: GitId) -> 
     if entry is not None and (entry.blob, entry.mode) == (blob, mode):
         return is_clean(context, index, entry, stat)
     return content_matches(context, path, stat, mode, blob)
+
+
+def drop_clashing(entries: dict[str, IndexEntry], placed: Iterable[str]) -> None:
+    """Drop the entries whose place newly placed paths take: a file where a folder was, or both."""
+    taken = set(placed)
+    for path in taken:
+        for above in folders_above(path):
+            if above not in taken:
+                entries.pop(above, None)
+    for path in [path for path in entries if path not in taken]:
+        if any(above in taken for above in folders_above(path)):
+            del entries[path]
 
 
 def staged_tree(index: Index) -> dict[str, tuple[int, GitId]]:

@@ -49,6 +49,7 @@ from mvc.operations.journal import (
     encode_journal,
     read_journal,
 )
+from mvc.operations.recorded import drop_clashing
 from mvc.operations.staging import staging_folder, sweep, sync_staged
 from mvc.operations.worktree import check_parents, find_file_stat, find_obstacle
 
@@ -72,9 +73,17 @@ def stat_mark(stat: FileStat | None) -> Was | None:
     return None if stat is None else Was(stat.size_bytes, stat.mtime_ns)
 
 
-def plan_head_move(kind: str, target: str, head: Head, message: str, who: Identity) -> HeadMove:
+def plan_head_move(
+    kind: str,
+    target: str,
+    head: Head,
+    message: str,
+    who: Identity,
+    *,
+    branch_at: GitId | None = None,
+) -> HeadMove:
     """Return a move of HEAD from where it is now."""
-    return HeadMove(kind, target, head.branch, head.commit, message, who.name, who.email)
+    return HeadMove(kind, target, head.branch, head.commit, message, who.name, who.email, branch_at)
 
 
 def run(
@@ -225,6 +234,12 @@ def _check_unmoved(context: Context, transition: Transition, planned: Index) -> 
     move, head = transition.head, context.history.head()
     if move is not None and (move.on_branch, move.expected) != (head.branch, head.commit):
         raise ConflictError("HEAD moved while this was prepared", hint="try again")
+    if move is not None and move.kind == "branch":
+        tip = context.history.find_ref(HEADS + move.target)
+        if tip != move.branch_at:
+            raise ConflictError(
+                f"branch {move.target!r} moved while this was prepared", hint="try again"
+            )
     for write in transition.writes:
         _check_still(context, write.path, write.was)
         _check_parents_after(context, write.path, transition.removals)
@@ -254,9 +269,9 @@ def _check_parents_after(context: Context, path: str, removals: Sequence[FileRem
 def _apply(context: Context, transition: Transition) -> None:
     for removal in transition.removals:
         _remove(context, removal)
-    folders = {_put(context, write) for write in transition.writes}
-    for folder in sorted(folder for folder in folders if folder is not None):
-        fsync_dir(folder)
+    for write in transition.writes:
+        _put(context, write)
+    _sync_folders(context, transition)
     if transition.paths():
         _apply_index(context, transition)
     if transition.head is not None:
@@ -273,23 +288,37 @@ def _remove(context: Context, removal: FileRemoval) -> None:
     remove_empty_dirs(target.parent, context.worktree)
 
 
-def _put(context: Context, write: FileWrite) -> Path | None:
-    """Rename a staged file into place; None where that is done or the place is the user's now."""
+def _put(context: Context, write: FileWrite) -> None:
+    """Rename a staged file into place, unless that is done or the place is the user's now."""
     target, staged = context.worktree / write.path, context.worktree / write.staged
     if find_file_stat(context.worktree, write.staged) is None:
-        return None
+        return
     if find_obstacle(context.worktree, write.path) is not None:
-        return None
+        return
     stat = find_stat(target)
     if stat is not None and stat.is_directory:
         with contextlib.suppress(OSError):
             _remove_empty_tree(target)
         stat = find_stat(target)
     if stat is not None and stat_mark(stat) != write.was:
-        return None
+        return
     make_dirs(target.parent)
     replace_staged(staged, target)
-    return target.parent
+
+
+def _sync_folders(context: Context, transition: Transition) -> None:
+    """Make all that was renamed and removed durable, by this process or by one that died."""
+    paths = [write.path for write in transition.writes]
+    paths += [removal.path for removal in transition.removals]
+    folders: set[Path] = set()
+    for path in paths:
+        parent = path.rpartition("/")[0]
+        while parent and find_file_stat(context.worktree, parent) is None:
+            parent = parent.rpartition("/")[0]  # removed with what was in it
+        folders.add(context.worktree / parent)
+    for folder in sorted(folders):
+        if folder.is_dir():
+            fsync_dir(folder)
 
 
 def _remove_empty_tree(folder: Path) -> None:
@@ -302,7 +331,8 @@ def _remove_empty_tree(folder: Path) -> None:
 def _apply_index(context: Context, transition: Transition) -> None:
     entries = dict(context.history.read_index().entries)
     for removal in transition.removals:
-        entries.pop(removal.path, None)
+        if removal.from_index:
+            entries.pop(removal.path, None)
     for change in transition.entries:
         if change.blob is None:
             entries.pop(change.path, None)
@@ -315,6 +345,9 @@ def _apply_index(context: Context, transition: Transition) -> None:
         if stat_mark(stat) != write.staged_mark:
             stat = None  # the user's own file is there: let status compare the content
         entries[write.path] = make_entry(write.path, write.mode, GitId(write.blob), stat)
+    placed = [write.path for write in transition.writes if write.into_index]
+    placed += [change.path for change in transition.entries if change.blob is not None]
+    drop_clashing(entries, placed)
     context.history.write_index(Index(entries))
 
 

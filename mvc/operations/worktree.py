@@ -37,6 +37,8 @@ def relative_path(worktree: Path, cwd: Path, name: str) -> str:
     Raises:
         UsageError: it lies outside the worktree or inside ``.mvc``.
     """
+    if "\0" in name:
+        raise UsageError("a path cannot hold a NUL character")
     absolute = Path(os.path.normpath(cwd / name))
     root = Path(os.path.normpath(worktree))
     if not absolute.is_relative_to(root):
@@ -83,21 +85,32 @@ def ignore_rules(worktree: Path) -> IgnoreRules:
 def match_paths(patterns: Sequence[str], paths: Iterable[str]) -> dict[str, list[str]]:
     """Return for each pattern the paths it names: itself, those below it, or by wildcard.
 
-    ``""`` (the worktree itself) names every path.
+    ``""`` (the worktree itself) names every path. A pattern that is the name of something is no
+    wildcard: ``a[1].bin`` is that file, and ``a1.bin`` only where there is none such.
     """
-    found: dict[str, list[str]] = {pattern: [] for pattern in patterns}
-    for path in paths:
-        for pattern, matches in found.items():
-            if matches_path(pattern, path):
-                matches.append(path)
+    paths = list(paths)
+    found: dict[str, list[str]] = {}
+    for pattern in patterns:
+        named = [path for path in paths if is_at_or_below(pattern, path)]
+        found[pattern] = named or [path for path in paths if matches_path(pattern, path)]
     return found
+
+
+def is_at_or_below(name: str, path: str) -> bool:
+    """Tell whether a path is what a name says, or lies in the folder of that name."""
+    return name in ("", path) or path.startswith(name + "/")
+
+
+def is_wildcard(pattern: str) -> bool:
+    """Tell whether a pattern holds signs that stand for others."""
+    return any(sign in pattern for sign in "*?[")
 
 
 def matches_path(pattern: str, path: str) -> bool:
     """Tell whether a pattern names a path, a folder above it, or fits it as a wildcard."""
-    if pattern in ("", path) or path.startswith(pattern + "/"):
+    if is_at_or_below(pattern, path):
         return True
-    return any(sign in pattern for sign in "*?[") and fnmatch.fnmatchcase(path, pattern)
+    return is_wildcard(pattern) and fnmatch.fnmatchcase(path, pattern)
 
 
 def select_paths(patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
@@ -132,15 +145,29 @@ def find_file_stat(worktree: Path, path: str) -> FileStat | None:
 
 def find_obstacle(worktree: Path, path: str) -> str | None:
     """Return the first name above a path that is there but is no real folder, or None."""
-    end = path.find("/")
-    while end >= 0:
-        stat = find_stat(worktree / path[:end])
+    for folder in folders_above(path):
+        stat = find_stat(worktree / folder)
         if stat is None:
             return None
         if not stat.is_directory:
-            return path[:end]
-        end = path.find("/", end + 1)
+            return folder
     return None
+
+
+def find_inner_repository(worktree: Path, path: str) -> str | None:
+    """Return the folder of another repository that a path is or lies in, or None."""
+    for folder in (*folders_above(path), path):
+        if (worktree / folder / GIT_DIR_NAME).is_dir():
+            return folder
+    return None
+
+
+def folders_above(path: str) -> Iterator[str]:
+    """Yield the folders above a path, the outermost first."""
+    end = path.find("/")
+    while end >= 0:
+        yield path[:end]
+        end = path.find("/", end + 1)
 
 
 def check_parents(worktree: Path, path: str) -> None:

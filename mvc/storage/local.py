@@ -104,6 +104,12 @@ class LocalStorage:
         with translate_os_errors(f"list {prefix or self.root}"):
             yield from sorted(_walk(self.root / prefix, prefix), key=lambda info: info.key)
 
+    def sync(self, prefix: str) -> None:
+        """Make the names of all objects below a folder prefix durable."""
+        check_prefix(prefix)
+        if (self.root / prefix).is_dir():
+            fs.fsync_dir(self.root / prefix)
+
     def delete(self, key: str) -> None:
         """Remove an object; removing one that is not there is not an error."""
         self._forget(key)

@@ -62,6 +62,10 @@ class MemoryStorage:
             if key.startswith(prefix):
                 yield ObjectInfo(key, size_bytes)
 
+    def sync(self, prefix: str) -> None:
+        """Do nothing: what is in memory is as durable as it will ever be."""
+        check_prefix(prefix)
+
     def delete(self, key: str) -> None:
         """Remove an object; removing one that is not there is not an error."""
         check_key(key)

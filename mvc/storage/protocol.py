@@ -96,6 +96,14 @@ class Storage(Protocol):
         """Yield the published objects below a folder prefix such as ``packs/``, sorted by key."""
         ...
 
+    def sync(self, prefix: str) -> None:
+        """Make the names of all objects below a folder prefix durable, whoever published them.
+
+        A process that died in ``publish`` may have left an object that is visible but would not
+        survive a loss of power; whoever builds upon such an object calls this first.
+        """
+        ...
+
     def delete(self, key: str) -> None:
         """Remove an object; removing one that is not there is not an error."""
         ...

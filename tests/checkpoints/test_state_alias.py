@@ -299,6 +299,6 @@ def test_groups_are_the_connected_overlaps(regions):
 
 def test_many_interleaved_columns_take_bounded_work():
     regions = [
-        Region("cpu", 4000 + 4 * column, (5,), (4 * 3000,), "f", 4) for column in range(3000)
+        Region("cpu", 4000 + 4 * column, (5,), (4 * 1500,), "f", 4) for column in range(1500)
     ]
     find_shared(regions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,13 +13,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mvc.checkpoints import limits, state_files
 from mvc.checkpoints.safetensors import parse_safetensors
 from mvc.checkpoints.source import MemorySource
 from mvc.checkpoints.state import encode_state, find_files
 from mvc.checkpoints.state_elements import TORCH_ELEMENTS
 from mvc.checkpoints.state_files import Names, escape_file_name
 from mvc.checkpoints.state_memory import iterate_slabs
-from mvc.checkpoints.state_torch import TorchArray, view_words
+from mvc.checkpoints.state_torch import TorchArray, span_storage, view_words
 from mvc.errors import ConflictError, UnsupportedError
 from support.states import read_all, store
 
@@ -263,3 +265,40 @@ def test_reading_outside_of_a_file_fails():
     file = encode_state({"x": np.ones(3)})[0]
     with pytest.raises(ValueError, match="outside"):
         file.source.read_into(file.source.size_bytes - 1, memoryview(bytearray(2)))
+
+
+def test_a_range_of_device_memory():
+    flat = torch.arange(100, dtype=torch.float32)
+    source = TorchArray(view_words(flat[10:20], TORCH_ELEMENTS["float32"]), 4)
+    span = span_storage(source, flat.data_ptr() + 20, 100)
+    assert read_all(span, 7) == flat[5:30].numpy().tobytes()
+
+
+def test_limits_of_a_file(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_TENSORS", 10)
+    with pytest.raises(
+        UnsupportedError, match=r"does not fit into model.safetensors: .* 11 tensors"
+    ):
+        encode_state({"model": [np.ones(1)] * 11})
+    monkeypatch.setattr(state_files, "MAX_HEADER_BYTES", 100)
+    with pytest.raises(UnsupportedError, match="header of model"):
+        encode_state({"model": [np.ones(1)] * 5})
+
+
+def test_reads_from_many_threads_agree():
+    model = {
+        "t": torch.randn(300, 200).t(),
+        "w": torch.randn(1000),
+        "big": np.ones((50, 40), ">f4").T,
+    }
+    source = encode_state({"model": model})[0].source
+    expected = read_all(source)
+    offsets = range(0, len(expected), 1013)
+
+    def read(offset):
+        data = bytearray(min(1013, len(expected) - offset))
+        source.read_into(offset, memoryview(data))
+        return bytes(data)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert b"".join(pool.map(read, offsets)) == expected

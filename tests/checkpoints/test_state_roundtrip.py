@@ -336,6 +336,24 @@ def test_torch_is_not_imported_for_numpy_states():
     subprocess.run([sys.executable, "-c", NO_TORCH.format(tests=tests)], check=True)
 
 
+def test_missing_torch_is_said():
+    code = """
+import sys
+sys.modules["torch"] = None
+from mvc.checkpoints.state import plan_state
+from mvc.errors import UnsupportedError
+text = b'{"format": "mvc-state", "version": 1, "files": [], "state": {"a": {"$": "torch.Size", "items": [1]}}}'
+assert plan_state(text, {}, framework="numpy").build() == {"a": (1,)}
+try:
+    plan_state(text, {})
+except UnsupportedError as error:
+    assert "torch is not installed" in str(error)
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_torch_is_not_imported_to_load_torch_states_with_numpy(tmp_path):
     stored = store({"w": torch.ones(2, 3), "s": torch.Size([1]), "d": torch.float16})
     for name, data in stored.files.items():

@@ -257,3 +257,28 @@ def test_nan_payloads_and_negative_zero_of_every_float():
         bits = torch.tensor([top.min, top.max, -1, 1, top.max - 1, 0], dtype=width)
         again = round_trip({"x": bits.view(dtype)})["x"]
         assert torch.equal(again.view(width), bits)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_the_default_device_does_not_matter():
+    state = {
+        "w": torch.arange(6.0).reshape(2, 3).t(),
+        "s": torch.eye(3).to_sparse(),
+        "c": torch.eye(2).to_sparse_csr(),
+    }
+    stored = store(state)
+    with torch.device("meta"):
+        again = stored.load()
+        assert store(state).files == stored.files
+    assert_same(again, state)
+    assert again["w"].device.type == "cpu"
+
+
+def test_training_modes_do_not_matter():
+    state = {"w": torch.nn.Parameter(torch.ones(3)), "t": torch.ones(2, requires_grad=True)}
+    with torch.no_grad():
+        assert_same(round_trip(state), state)
+    with torch.inference_mode():
+        assert_same(round_trip(state), state)
+        made = torch.ones(3)
+    assert_same(round_trip({"x": made, "y": made[1:]}), {"x": made, "y": made[1:]})

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from support.cli import IDENTITY, Shell
 from support.models import write_config, write_model
 
-_MEMORY = "/dev/shm"  # noqa: S108  nothing secret: syncs cost nothing there
+_MEMORY = "/dev/shm"
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.models import write_config, write_model
 
 from mvc.cli.commit import parse_facts, parse_number
 from mvc.errors import UsageError
+from support.models import write_config, write_model
 
 
 def test_prints_where_what_and_how_much(empty):

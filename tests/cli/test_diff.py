@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from support.cli import plain
 from support.models import write_config, write_model
 

@@ -46,6 +46,11 @@ def test_oneline_has_step_and_metrics_in_columns(shell):
     ]
 
 
+def test_names_of_refs_can_be_left_out(shell):
+    assert "main" not in shell.ok("log", "--oneline", "--no-decorate").out
+    assert "main" in shell.ok("log", "--oneline", "--decorate").out
+
+
 def test_oneline_without_facts_is_gits(shell):
     shell.ok("commit", "-q", "--allow-empty", "-m", "plain")
     (line,) = shell.ok("log", "--oneline", "-1").lines
@@ -58,6 +63,16 @@ def test_metrics_that_do_not_fit_a_terminal_are_left_out(shell):
     assert "step 2,000" in first
     assert "acc" not in first
     assert "acc" in shell.ok("log", "--oneline").out
+
+
+def test_long_subjects_are_cut_on_a_terminal_only(shell):
+    subject = "many words " * 20
+    shell.ok("commit", "-q", "--allow-empty", "-m", subject)
+    for form in (["--oneline"], ["--oneline", "--graph", "--all"]):
+        first = plain(shell.ok("log", *form, terminal=True).out).splitlines()[0]
+        assert len(first) == 80
+        assert first.endswith("…")
+        assert subject.strip() in shell.ok("log", *form).out
 
 
 def test_limits(shell):
@@ -94,7 +109,14 @@ def test_graph(shell):
                if ids_part in line]  # fmt: skip
     assert sorted(drawing, key=drawing.index) == drawing
     assert [line for line in lines if not any(one in line for one in ids.values())] == ["|/"]
-    assert any(line.startswith("| * ") or line.startswith("* | ") for line in lines)
+    assert any(line.startswith(("| * ", "* | ")) for line in lines)
+
+
+def test_graph_of_some_paths_closes_the_gaps(shell):
+    lines = shell.ok("log", "--graph", "--oneline", "--all", "--", "config.json").lines
+    assert [line[:2] for line in lines] == ["* ", "* "]
+    lines = shell.ok("log", "--graph", "--oneline", "v1..").lines
+    assert [line[:2] for line in lines] == ["* ", "* "]
 
 
 def test_graph_of_the_default_form(shell):
@@ -191,7 +213,5 @@ def test_reflog(shell):
     assert entries[0]["who"] == "Ada Lovelace <ada@example.org>"
     first = shell.ok("reflog", "-n", "1").lines
     assert first == [f"{entries[0]['new'][:7]} HEAD@{{0}}: commit: grown"]
-    assert [entry["message"] for entry in shell.json("reflog", "side")][0] == (
-        "commit: another config"
-    )
+    assert shell.json("reflog", "side")[0]["message"] == "commit: another config"
     assert shell.json("log", "HEAD@{1}", "-1")[0]["subject"] == "tuned"

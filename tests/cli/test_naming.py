@@ -69,6 +69,7 @@ def test_tags(shell):
     shell.ok("tag", "-f", "v2", "v1")
     assert shell.json("log", "v2")[0]["commit"] == base
     assert shell.ok("tag", "-d", "v2").lines == [f"Deleted tag 'v2' (was {base[:7]})"]
+    assert shell.ok("tag", "-d", "-q", "v3").out == ""
     assert shell.json("tag", "--delete", "v1") == {"deleted": [{"name": "v1", "commit": base}]}
 
 

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+
 from support.cli import plain
 
 

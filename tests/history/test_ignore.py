@@ -38,7 +38,7 @@ literal\*star
 NESTED = {"sub/.mvcignore": "*.log\n!important.log\n/only-here\n!*.tmp\n", "build/.mvcignore": "!*\n"}
 
 PATHS = [
-    "a.tmp", "keep.tmp", "sub/a.tmp", "anchored", "sub/anchored", "build/x", "sub/build/x", "build",
+    "a.tmp", "keep.tmp", "sub/a.tmp", "anchored", "sub/anchored", "build/x", "sub/build/x",
     "deep/leaf", "deep/a/leaf", "deep/a/b/leaf", "deep/a/leaf/x", "anywhere/x", "a/b/anywhere/x",
     "logs/a", "logs/keep", "logs/a/b", "a/b/m.pt", "a/b/c/m.pt", "!bang", "#hash", "trailing ",
     "spaces", "a.bin", "d.bin", "a.dat", "d.dat", "qx.txt", "q/x.txt", "qxx.txt", "no/1/skip",

@@ -74,6 +74,21 @@ def test_files_and_folders_of_refs_do_not_clash(history):
     assert git(history.git_dir, "rev-parse", "a") == one
 
 
+def test_logs_that_a_crash_left_of_deleted_refs_are_in_nobodys_way(history):
+    (one,) = commits(history, 1)
+    for name in ("a", "b/c/d"):
+        move(history, f"refs/heads/{name}", one, None)
+        log = history.git_dir / "logs/refs/heads" / name
+        kept = log.read_bytes()
+        history.delete_ref(f"refs/heads/{name}", expected=one, who=WHO)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_bytes(kept)
+    move(history, "refs/heads/a/x", one, None)
+    move(history, "refs/heads/b", one, None)
+    assert len(history.read_reflog("refs/heads/a/x")) == 1
+    assert len(history.read_reflog("refs/heads/b")) == 1
+
+
 def test_packed_refs_are_seen_moved_and_deleted(history):
     one, two, three = commits(history, 3)
     for name, value in (("a", one), ("b/c", two), ("keep", three)):

@@ -24,7 +24,7 @@ from support.zygote import Zygote
 from mvc import Repo
 
 _KILLS = 25
-_SLOW_KILLS = 400
+_SLOW_KILLS = 150
 
 
 @pytest.fixture(scope="module")

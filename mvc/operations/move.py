@@ -1,0 +1,146 @@
+"""mv: tracked files or folders under another name. Everything is checked before anything moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, NotFoundError, UsageError
+from mvc.fs import fsync_dir, remove_empty_dirs, replace_staged
+from mvc.history.paths import find_path_fault
+from mvc.operations.add import update_index
+from mvc.operations.transition import make_entry, recover
+from mvc.operations.worktree import check_parents, find_file_stat, make_parents
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mvc.history.values import Index, IndexEntry
+    from mvc.operations.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class _Rename:
+    """One file or folder to rename, and the tracked paths that change with it.
+
+    ``on_disk`` is false where the files were committed from memory and never made.
+    """
+
+    source: str
+    place: str
+    paths: tuple[tuple[str, str], ...]
+    on_disk: bool
+
+
+def move(
+    context: Context, sources: Sequence[str], target: str, *, force: bool = False
+) -> tuple[tuple[str, str], ...]:
+    """Rename tracked files or folders, in the worktree and in the index.
+
+    Args:
+        context: the repository.
+        sources: tracked files or folders.
+        target: the new name; or a folder that exists, to move them into.
+        force: replace a file that has the new name.
+
+    Returns:
+        (old, new) of every tracked path that moved.
+
+    Raises:
+        NotFoundError: a source is not tracked, or not there.
+        ConflictError: the target exists, and not ``force``.
+        UsageError: no source, a target that cannot be, or sources that contain each other.
+    """
+    if not sources:
+        raise UsageError("nothing to move")
+    recover(context)
+    index = context.history.read_index()
+    into = find_file_stat(context.worktree, target) if target else None
+    is_folder = not target or (into is not None and into.is_directory)
+    if len(sources) > 1 and not is_folder:
+        raise UsageError(f"{target!r} is not a folder")
+    renames: list[_Rename] = []
+    for source in sources:
+        name = source.rpartition("/")[2]
+        place = (f"{target}/{name}" if target else name) if is_folder else target
+        renames.append(_plan_rename(context, index, source, place, force=force))
+    _check_apart(renames)
+    return _run(context, index, renames)
+
+
+def _plan_rename(
+    context: Context, index: Index, source: str, place: str, *, force: bool
+) -> _Rename:
+    below = source + "/"
+    tracked = [path for path in index.entries if path == source or path.startswith(below)]
+    if not tracked:
+        raise NotFoundError(f"path {source!r} is not tracked", hint='"mvc add" it first')
+    if place == source or place.startswith(below):
+        raise UsageError(f"cannot move {source!r} into itself")
+    on_disk = find_file_stat(context.worktree, source) is not None
+    if not on_disk and not all(index.entries[path].skip_worktree for path in tracked):
+        raise NotFoundError(
+            f"path {source!r} does not exist", hint='"mvc add" takes note of what was moved by hand'
+        )
+    paths = tuple((path, place + path.removeprefix(source)) for path in tracked)
+    for _, new in paths:
+        fault = find_path_fault(new)
+        if fault is not None:
+            raise UsageError(f"path {new[:200]!r} {fault}")
+    check_parents(context.worktree, place)
+    stat = find_file_stat(context.worktree, place)
+    if stat is not None and (stat.is_directory or not force):
+        hint = "move it away" if stat.is_directory else '"-f" replaces it'
+        raise ConflictError(f"{place!r} exists already", hint=hint)
+    if place in index.entries and not force:
+        raise ConflictError(f"{place!r} is tracked already", hint='"-f" replaces it')
+    return _Rename(source, place, paths, on_disk)
+
+
+def _check_apart(renames: Sequence[_Rename]) -> None:
+    sources = {rename.source for rename in renames}
+    places = {rename.place for rename in renames}
+    if len(sources) < len(renames) or len(places) < len(renames):
+        raise UsageError("two of the paths would get the same name")
+    for one in sources:
+        if any(other.startswith(one + "/") for other in sources):
+            raise UsageError(f"{one!r} holds another one of the paths to move")
+
+
+def _run(context: Context, index: Index, renames: Sequence[_Rename]) -> tuple[tuple[str, str], ...]:
+    """Rename, then put what was renamed into the index: all of it, or what was done so far."""
+    entries: dict[str, IndexEntry] = {}
+    done: list[tuple[str, str]] = []
+    try:
+        for rename in renames:
+            clean = {old for old, _ in rename.paths if _is_surely_clean(context, index, old)}
+            if rename.on_disk:
+                _rename_on_disk(context, rename)
+            for old, new in rename.paths:
+                stat = find_file_stat(context.worktree, new) if old in clean else None
+                entry = index.entries[old]
+                # The change time is another one now: without it the file would be read again.
+                entries[new] = (
+                    replace(entry, path=new)
+                    if stat is None
+                    else make_entry(new, entry.mode, entry.blob, stat)
+                )
+            done.extend(rename.paths)
+    finally:
+        if done:
+            update_index(context, entries, [old for old, _ in done])
+    return tuple(done)
+
+
+def _is_surely_clean(context: Context, index: Index, path: str) -> bool:
+    entry, stat = index.entries[path], find_file_stat(context.worktree, path)
+    return stat is not None and entry.matches(stat) and not index.is_racy(entry)
+
+
+def _rename_on_disk(context: Context, rename: _Rename) -> None:
+    source, place = context.worktree / rename.source, make_parents(context.worktree, rename.place)
+    replace_staged(source, place)
+    fsync_dir(place.parent)
+    if source.parent != place.parent:
+        fsync_dir(source.parent)
+    remove_empty_dirs(source.parent, context.worktree)

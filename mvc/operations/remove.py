@@ -1,0 +1,77 @@
+"""rm: tracked files out of the index and out of the worktree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, UsageError
+from mvc.fs import remove_empty_dirs, remove_file
+from mvc.operations.add import update_index
+from mvc.operations.recorded import head_tree, is_clean
+from mvc.operations.transition import recover
+from mvc.operations.worktree import find_file_stat, is_wildcard, select_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mvc.history.values import Index
+    from mvc.operations.context import Context
+
+
+def remove(
+    context: Context,
+    patterns: Sequence[str],
+    *,
+    cached: bool = False,
+    force: bool = False,
+    recursive: bool = False,
+) -> tuple[str, ...]:
+    """Take tracked paths out of the index and, unless ``cached``, out of the worktree.
+
+    Raises:
+        NotFoundError: a pattern names nothing that is tracked.
+        ConflictError: a file has changes that no commit holds, and not ``force``.
+        UsageError: nothing is named, or a folder and not ``recursive``.
+    """
+    if not patterns:
+        raise UsageError("no path to remove")
+    recover(context)
+    index = context.history.read_index()
+    chosen = select_paths(patterns, list(index.entries))
+    if not recursive:
+        for pattern in patterns:
+            if pattern not in index.entries and not is_wildcard(pattern):
+                raise UsageError(
+                    f"will not remove the folder {pattern or '.'!r} without -r",
+                    hint='run "mvc rm -r"',
+                )
+    if not force:
+        _check_committed(context, index, chosen, cached=cached)
+    update_index(context, {}, chosen)
+    if not cached:
+        for path in chosen:
+            _remove_file(context, path)
+    return tuple(chosen)
+
+
+def _remove_file(context: Context, path: str) -> None:
+    stat = find_file_stat(context.worktree, path)
+    if stat is not None and not stat.is_directory:
+        target = context.worktree / path
+        remove_file(target)
+        remove_empty_dirs(target.parent, context.worktree)
+
+
+def _check_committed(context: Context, index: Index, paths: Sequence[str], *, cached: bool) -> None:
+    committed = head_tree(context)
+    for path in paths:
+        entry, kept = index.entries[path], committed.get(path)
+        stat = find_file_stat(context.worktree, path)
+        is_there = stat is not None and not stat.is_directory
+        staged = kept is None or (kept.mode, kept.blob) != (entry.mode, entry.blob)
+        changed = is_there and stat is not None and not is_clean(context, index, entry, stat)
+        if (staged and changed) or (not cached and (staged or changed)):
+            raise ConflictError(
+                f"{path!r} has changes that no commit holds",
+                hint='commit it, keep it with "--cached", or lose it with "-f"',
+            )

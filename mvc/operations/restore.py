@@ -1,0 +1,207 @@
+"""restore and reset: paths, index and branch back to what a commit has.
+
+``restore`` overwrites the paths it is given whatever they hold, as in Git: the call names them.
+Only a file that has to go because the source lacks it stays where its content is stored nowhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, CorruptionError, UnsupportedError, UsageError
+from mvc.history.values import Index, TreeEntry
+from mvc.operations.checkout_plan import (
+    CheckoutPlan,
+    CheckoutResult,
+    execute,
+    find_blockers,
+    plan_checkout,
+)
+from mvc.operations.journal import EntryChange
+from mvc.operations.recorded import head_tree, holds, is_clean
+from mvc.operations.transition import plan_head_move, recover
+from mvc.operations.worktree import find_file_stat, select_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from mvc.history.values import Identity
+    from mvc.operations.context import Context
+
+    ByteProgress = Callable[[int], None] | None
+
+
+def restore_paths(
+    context: Context,
+    patterns: Sequence[str],
+    *,
+    source: str | None = None,
+    staged: bool = False,
+    worktree: bool = True,
+    overlay: bool = False,
+    progress: ByteProgress = None,
+) -> CheckoutResult:
+    """Bring paths back from the index, or from a revision, whatever lies there now (as in Git).
+
+    Args:
+        context: the repository.
+        patterns: paths, folders or wildcards; ``""`` for everything.
+        source: revision to take from; None is the index (HEAD where ``staged``).
+        staged: set the index entries.
+        worktree: write the files.
+        overlay: leave tracked files alone that the source lacks (``checkout REV PATH``); else
+            they go.
+        progress: called with bytes written.
+
+    Raises:
+        NotFoundError: a pattern names nothing in the source.
+        ConflictError: a file that has to go holds what is stored nowhere.
+    """
+    if not patterns:
+        raise UsageError("no path to restore", hint='"mvc restore ." restores everything')
+    if not (staged or worktree):
+        raise UsageError("restore neither the index nor the worktree?")
+    recover(context)
+    index = context.history.read_index()
+    tree = _source_tree(context, index, source, staged=staged)
+    lacking = set() if overlay else {path for path in index.entries if path not in tree}
+    chosen = set(select_paths(patterns, sorted({*tree, *lacking})))
+    write = _find_different(context, index, tree, chosen) if worktree else {}
+    remove = _find_removable(context, index, chosen & lacking) if worktree else []
+    touched = {*write, *remove}
+    changes = _entry_changes(index, tree, chosen - touched) if staged else ()
+    plan = CheckoutPlan(
+        tuple(write.items()),
+        tuple(remove),
+        changes,
+        blockers=find_blockers(context.worktree, write, remove),
+        into_index=staged or source is None,
+    )
+    return execute(context, plan, index, None, progress)
+
+
+def _source_tree(
+    context: Context, index: Index, source: str | None, *, staged: bool
+) -> Mapping[str, TreeEntry]:
+    if source is not None:
+        return context.history.read_tree(context.history.resolve(source))
+    if staged:
+        return head_tree(context)
+    return {path: TreeEntry(entry.mode, entry.blob) for path, entry in index.entries.items()}
+
+
+def _find_different(
+    context: Context, index: Index, tree: Mapping[str, TreeEntry], paths: Iterable[str]
+) -> dict[str, TreeEntry]:
+    """Return what a tree has at these paths and the worktree has not."""
+    wanted = {path: tree[path] for path in sorted(paths) if path in tree}
+    return {
+        path: entry
+        for path, entry in wanted.items()
+        if not holds(context, index, path, entry.mode, entry.blob)
+    }
+
+
+def _find_removable(context: Context, index: Index, paths: Iterable[str]) -> list[str]:
+    """Return those of the paths where a file lies that the index holds as well."""
+    found: list[str] = []
+    for path in sorted(paths):
+        stat = find_file_stat(context.worktree, path)
+        if stat is None or stat.is_directory:
+            continue
+        if not is_clean(context, index, index.entries[path], stat):
+            raise ConflictError(
+                f"{path!r} is not in the source, and its changes are stored nowhere",
+                hint="add it, or delete it yourself",
+            )
+        found.append(path)
+    return found
+
+
+def _entry_changes(
+    index: Index, tree: Mapping[str, TreeEntry], paths: Iterable[str]
+) -> tuple[EntryChange, ...]:
+    """Return what makes the index entries of ``paths`` those of a tree."""
+    changes: list[EntryChange] = []
+    for path in sorted(paths):
+        wanted, entry = tree.get(path), index.entries.get(path)
+        if wanted is None:
+            changes.append(EntryChange(path))
+        elif entry is None or (entry.mode, entry.blob) != (wanted.mode, wanted.blob):
+            skip = entry is not None and entry.skip_worktree
+            changes.append(EntryChange(path, wanted.mode, wanted.blob, skip))
+    return tuple(changes)
+
+
+def reset(
+    context: Context,
+    revision: str,
+    *,
+    mode: str = "mixed",
+    who: Identity | None = None,
+    progress: ByteProgress = None,
+) -> CheckoutResult:
+    """Move the current branch (or detached HEAD) to a commit.
+
+    A damaged index is made anew, but for ``soft``. Before the first commit, HEAD is nothing.
+
+    Args:
+        context: the repository.
+        revision: where to.
+        mode: ``soft`` moves the branch only, ``mixed`` also the index, ``hard`` also the files,
+            local changes to tracked files are lost.
+        who: for the reflog.
+        progress: called with bytes written.
+
+    Raises:
+        NotFoundError: no such revision.
+        UsageError: another mode.
+    """
+    if mode not in ("soft", "mixed", "hard"):
+        raise UsageError(f"reset knows soft, mixed and hard, not {mode!r}")
+    recover(context)
+    history = context.history
+    head = history.head()
+    if head.commit is None and revision in ("HEAD", "@"):
+        commit, tree = None, dict[str, TreeEntry]()
+    else:
+        commit = context.resolve_commit(revision)
+        tree = history.read_tree(commit)
+    index = history.read_index() if mode == "soft" else _read_or_make_index(context)
+    plan = CheckoutPlan()
+    if mode == "hard":
+        plan = plan_checkout(context, index, {}, tree, force=True, materialise=False)
+    elif mode == "mixed":
+        plan = CheckoutPlan(entries=_entry_changes(index, tree, {*tree, *index.entries}))
+    move = None
+    if commit is not None:
+        message = f"reset: moving to {revision}"
+        move = plan_head_move("move", commit, head, message, context.who(who))
+    return execute(context, plan, index, move, progress)
+
+
+def _read_or_make_index(context: Context) -> Index:
+    """Return the index; an empty one, written in its place, where it cannot be read."""
+    try:
+        return context.history.read_index()
+    except (CorruptionError, UnsupportedError):
+        with context.history.lock():
+            context.history.write_index(Index())
+        return context.history.read_index()
+
+
+def reset_paths(
+    context: Context, patterns: Sequence[str], revision: str = "HEAD"
+) -> CheckoutResult:
+    """Unstage paths: their index entries become those of a revision; files stay as they are.
+
+    Raises:
+        NotFoundError: no such revision, or a pattern names nothing.
+    """
+    if context.history.head().commit is None and revision in ("HEAD", "@"):
+        recover(context)
+        index = context.history.read_index()
+        chosen = select_paths(patterns, list(index.entries))
+        plan = CheckoutPlan(entries=tuple(EntryChange(path) for path in chosen))
+        return execute(context, plan, index, None)
+    return restore_paths(context, patterns, source=revision, staged=True, worktree=False)

@@ -1,0 +1,85 @@
+"""The shapes that docs/json.md promises, key by key, as the page writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.models import write_config, write_model
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+
+
+def promised(heading: str, nth: int = 0) -> set[str]:
+    """Return the keys that a section's nth shape names; ``key?`` need not be there."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    shapes = re.findall(r"```\n(.*?)```", section, re.DOTALL) or re.findall(
+        r"`(.*?)`", section, re.DOTALL
+    )
+    return set(re.findall(r'"(\w+)"(?!\?)', re.sub(r'"\w+"\?', "", shapes[nth])))
+
+
+def keys(value) -> set[str]:
+    """Return all keys in a value; those of free mappings are not looked at."""
+    if isinstance(value, list):
+        return set().union(*map(keys, value)) if value else set()
+    if not isinstance(value, dict):
+        return set()
+    free = ("metrics", "meta", "versions")
+    return set(value).union(*(keys(item) for key, item in value.items() if key not in free))
+
+
+@pytest.fixture
+def changed(shell):
+    write_config(shell.folder / "config.json", lr=1)
+    write_model(shell.folder / "model.safetensors", head=np.zeros((5, 32), np.float32))
+    (shell.folder / "broken.safetensors").write_bytes(b"\xff" * 64)
+    return shell
+
+
+def test_add_and_commit(changed):
+    fields = changed.json("add", ".")
+    assert promised("add") | {"path", "message"} == keys(fields)
+    fields = changed.json("commit", "-m", "x")
+    assert promised("commit") == keys(fields)
+    json.dumps(fields, allow_nan=False)
+
+
+def test_status_and_diff(changed):
+    assert promised("status") == keys(changed.json("status"))
+    optional = {"old_path", "old_name", "old_dtype", "old_shape"}
+    found = keys(changed.json("diff"))
+    assert promised("diff") <= found <= promised("diff") | optional
+
+
+def test_log_and_show(shell):
+    assert promised("log, show") == keys(shell.json("log"))
+    found = keys(shell.json("show"))
+    optional = {"old_path", "old_name", "old_dtype", "old_shape"}
+    expected = promised("log, show") | promised("diff") | {"body"}
+    assert expected <= found <= expected | optional
+
+
+def test_ls_and_cat(shell):
+    assert promised("ls") == keys(shell.json("ls"))
+    assert promised("cat") == keys(shell.json("cat", "model.safetensors", "embed"))
+    assert promised("ls") | {"content"} == keys(shell.json("show", "HEAD:config.json")) | keys(
+        shell.json("ls")
+    )
+
+
+def test_the_rest(shell):
+    assert promised("init") == keys(shell.json("init"))
+    assert promised("export") == keys(shell.json("export", "HEAD", "-o", "x.safetensors"))
+    assert promised("checkout, switch, restore, reset") == keys(shell.json("checkout", "side"))
+    assert promised("branch, tag") == keys(shell.json("branch"))
+    optional = {"kind", "detail"}
+    assert promised("fsck") == keys(shell.json("fsck")) | optional
+    assert promised("doctor") == keys(shell.json("doctor"))
+    reflog = {"ref", "old", "new", "who", "date", "message"}
+    assert keys(shell.json("reflog")) == reflog
+    assert all(f'"{key}"' in PAGE for key in reflog)

@@ -1,0 +1,117 @@
+"""What a command loads, and what it is like as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from mvc.cli.group import COMMANDS, command_names
+from support.models import write_model
+
+_PROBE = """
+import json, sys
+from mvc.cli.main import run
+code = max(run(arguments) for arguments in json.loads(sys.argv[1]))
+sys.stdout.flush()
+print("\\n" + json.dumps([code, sorted({name.split(".")[0] for name in sys.modules})]))
+"""
+
+
+def _modules(shell, *commands):
+    found = subprocess.run(
+        [sys.executable, "-c", _PROBE, json.dumps(commands)],
+        cwd=shell.folder,
+        env={**os.environ, **shell.environment},
+        capture_output=True,
+        check=True,
+    )
+    code, modules = json.loads(found.stdout.splitlines()[-1])
+    assert code == 0, found.stderr
+    return set(modules)
+
+
+def test_help_loads_next_to_nothing(shell):
+    loaded = _modules(shell, ["--help"])
+    heavy = {"torch", "numpy", "dulwich", "rich", "msgspec", "pydantic", "zstandard", "blake3"}
+    assert not loaded & heavy
+
+
+def test_looking_at_history_needs_no_arrays(shell):
+    loaded = _modules(
+        shell, ["log"], ["log", "--oneline", "--graph"], ["branch"], ["tag"], ["reflog"], ["status"]
+    )
+    assert not loaded & {"torch", "numpy", "rich", "pydantic", "zstandard"}
+
+
+def test_nothing_ever_loads_torch(shell):
+    write_model(shell.folder / "model.safetensors", seed=9)
+    loaded = _modules(
+        shell, ["--help"], ["log"], ["add", "."], ["commit", "-m", "x"], ["checkout", "side"],
+        ["status"], ["diff", "main"], ["cat", "model.safetensors", "embed"], ["fsck", "--data"],
+        ["doctor"],
+    )  # fmt: skip
+    assert not loaded & {"torch", "pydantic"}
+
+
+def test_the_table_of_commands_is_true():
+    import importlib
+
+    from typer.main import get_group
+
+    for commands in COMMANDS.values():
+        for command in commands:
+            module = importlib.import_module(f"mvc.cli.{command.module}")
+            assert command.name in get_group(module.app).commands
+    assert len(command_names()) == len(set(command_names())) == 22
+
+
+def test_help_and_version_as_processes(shell):
+    helped = shell.process("--help")
+    assert helped.returncode == 0
+    assert b"Exit codes: 0 done" in helped.stdout
+    for name in command_names():
+        assert f"  {name} ".encode() in helped.stdout
+    assert shell.process().stdout == helped.stdout
+    assert shell.process("--version").stdout.startswith(b"mvc ")
+    assert shell.process("-h").stdout == helped.stdout
+
+
+def test_help_as_a_command(bare):
+    assert bare.ok("help").out == bare.ok("--help").out
+    assert bare.ok("help", "commit").out == bare.ok("commit", "-h").out
+    assert bare("help", "comit").code == 2
+
+
+def test_a_whole_job_as_processes(bare):
+    write_model(bare.folder / "model.safetensors")
+    for arguments in (["init"], ["commit", "-m", "base", "."], ["log", "--json"]):
+        result = bare.process(*arguments)
+        assert result.returncode == 0, result.stderr
+        assert result.stderr == b""
+    assert json.loads(result.stdout)[0]["subject"] == "base"
+    assert bare.process("diff", "nope").returncode == 3
+
+
+def test_a_reader_that_goes_away_is_no_error(shell):
+    for number in range(3):
+        shell.ok("commit", "-q", "--allow-empty", "-m", "x" * 40_000 + str(number))
+    command = f"{sys.executable} -m mvc log | head -n 1; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(
+        ["bash", "-c", command],
+        cwd=shell.folder,
+        env={**os.environ, **shell.environment},
+        capture_output=True,
+        check=True,
+    )
+    assert result.stderr == b""
+    assert result.stdout.splitlines()[-1] in (b"141", b"0")
+
+
+def test_an_encoding_without_our_signs_does_not_fail(shell):
+    shell.ok("commit", "-q", "--allow-empty", "-m", "naïve 模型")
+    shell.environment["PYTHONIOENCODING"] = "ascii"
+    result = shell.process("log", "-n1", "--oneline")
+    assert result.returncode == 0
+    assert b"na\\xefve" in result.stdout

@@ -1,0 +1,129 @@
+"""A process dies, the next one does the same work again, then the power goes.
+
+The second process finds things that are there but may not last: renamed files whose folder nobody
+synced, packs without an index. Building upon them it must make them last, or a commit that was
+reported as done is lost with the power.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from support.forgetful import ForgetfulDisk, PowerLoss
+from support.models import digests, write_config, write_model
+
+from mvc import ConflictError, Repo
+
+pytestmark = pytest.mark.crash
+
+STATE = {"weights": {"w": np.arange(300, dtype=np.float32)}, "step": 7}
+
+
+def _prepare(root):
+    repo = Repo.init(root)
+    for number in (1, 2):
+        write_model(root / "model.safetensors", seed=number)
+        write_config(root / "config.json", epoch=number)
+        repo.add(".")
+        repo.commit(f"number {number}", step=number)
+    write_model(root / "model.safetensors", seed=3)
+
+
+def add_and_commit(root):
+    repo = Repo.open(root)
+    repo.add(".")
+    try:
+        repo.commit("third", step=3)
+    except ConflictError as error:
+        assert "nothing to commit" in str(error)  # the dead one had got that far
+
+
+def commit_state(root):
+    Repo.open(root).commit_state(STATE, message="state", step=7)
+
+
+def reset_hard(root):
+    Repo.open(root).reset(f"main@{1}", mode="hard")
+
+
+def move_branch(root):
+    Repo.open(root).create_branch("side", "HEAD~1", force=True)
+
+
+def _has_third(root, wanted):
+    repo = Repo.open(root)
+    assert repo.show("HEAD").annotations.step == 3
+    assert repo.status().files == ()
+
+
+def _has_state(root, wanted):
+    loaded = Repo.open(root).load_state("HEAD", framework="numpy")
+    assert loaded["weights"]["w"].tobytes() == STATE["weights"]["w"].tobytes()
+
+
+def _is_reset(root, wanted):
+    repo = Repo.open(root)
+    assert repo.show("HEAD").annotations.step == 1
+    assert repo.status().files == ()
+    assert digests(root) == wanted
+
+
+def _has_branch(root, wanted):
+    repo = Repo.open(root)
+    assert repo.resolve("side") == repo.resolve("HEAD~1")
+
+
+CASES = {
+    "add_and_commit": (add_and_commit, _has_third),
+    "commit_state": (commit_state, _has_state),
+    "reset_hard": (reset_hard, _is_reset),
+    "move_branch": (move_branch, _has_branch),
+}
+_STRIDES = [pytest.param(9, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("stride", _STRIDES)
+@pytest.mark.parametrize("name", CASES)
+def test_retry_then_power_loss(name, stride, quick_path):
+    verb, check = CASES[name]
+    origin = quick_path / "origin"
+    origin.mkdir()
+    _prepare(origin)
+    done = quick_path / "done"
+    shutil.copytree(origin, done, symlinks=True)
+    with ForgetfulDisk(done) as disk:
+        verb(done)
+    disk.close()
+    wanted = digests(done)
+    for step in range(0, disk.steps, stride):
+        work = quick_path / "work"
+        shutil.copytree(origin, work, symlinks=True)
+        disk = ForgetfulDisk(work, stop_at=step)
+        with disk:
+            with pytest.raises(PowerLoss):
+                verb(work)
+            disk.is_off, disk.stop_at = False, None  # only that process is gone
+            verb(work)
+        survivor = quick_path / "survivor"
+        disk.survivors(survivor)
+        disk.close()
+        report = Repo.open(survivor).fsck(data=True)
+        assert report.ok, f"step {step} of {disk.steps}: {report.problems}"
+        check(survivor, wanted)
+        shutil.rmtree(work)
+        shutil.rmtree(survivor)
+
+
+def test_a_lost_index_is_written_again_by_whoever_builds_upon_its_pack(quick_path):
+    _prepare(quick_path)
+    repo = Repo.open(quick_path)
+    repo.add(".")
+    indexes = {path: path.read_bytes() for path in (repo.git_dir / "chunks").rglob("*.idx")}
+    for path in indexes:
+        path.unlink()
+    (quick_path / "model.safetensors").touch()
+    added = Repo.open(quick_path).add(".")
+    assert added.counts.new_chunks == 0
+    assert {path: path.read_bytes() for path in indexes} == indexes
