@@ -10,7 +10,7 @@ from typing import Any
 
 from typer.main import get_group
 
-from mvc.cli.group import COMMANDS
+from mvc.cli.commands import COMMANDS
 from mvc.cli.main import app
 
 PAGE = Path(__file__).parent / "cli.md"

@@ -79,6 +79,11 @@ class ChunkStore:
         self._idle_slots: list[ReadSlot] = []  # append and pop are atomic
 
     @property
+    def threads(self) -> int:
+        """Workers for writing, reading and checking."""
+        return self._threads
+
+    @property
     def repairs(self) -> Sequence[StoreProblem]:
         """Pack indexes that were missing or damaged and are rebuilt in memory for now."""
         return list(self._catalog.repairs.values())

@@ -1,4 +1,4 @@
-"""The command table, and a typer group that loads a command's module only when it is called.
+"""A typer group that loads a command's module only when it is called.
 
 ``mvc --help`` and ``mvc log`` must feel instant, so nothing is imported for a command that does
 not run: the group knows names and summaries from the table, and builds its help from that alone.
@@ -9,83 +9,22 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from mvc.cli.commands import COMMANDS, EXIT_CODES, command_names, find_command
 from mvc.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command: its name, the module that has it, one line about it."""
-
-    name: str
-    module: str
-    summary: str
-
-
-COMMANDS: dict[str, tuple[Command, ...]] = {
-    "start a repository": (
-        Command("init", "care", "Create an empty repository"),
-        Command("config", "care", "Read and change settings"),
-    ),
-    "work on the next commit": (
-        Command("add", "files", "Store files and stage them for the next commit"),
-        Command("rm", "files", "Remove files from the worktree and the index"),
-        Command("mv", "files", "Move or rename files"),
-        Command("status", "status", "Show what differs between HEAD, index and worktree"),
-        Command("diff", "diff", "Show which files and tensors changed"),
-        Command("commit", "commit", "Record what is staged in the history"),
-    ),
-    "look at history and tensors": (
-        Command("log", "log", "Show the history with training steps and metrics"),
-        Command("show", "log", "Show one commit, or one file of it"),
-        Command("reflog", "log", "Show where a branch or HEAD has been"),
-        Command("ls", "tensors", "List files and tensors of a revision"),
-        Command("cat", "tensors", "Print the values of one tensor"),
-        Command("export", "tensors", "Write tensors of a revision to a safetensors file"),
-    ),
-    "move between versions": (
-        Command("checkout", "moving", "Go to a branch or revision, or bring files back from it"),
-        Command("switch", "moving", "Go to a branch"),
-        Command("restore", "moving", "Bring files back from the index or a revision"),
-        Command("reset", "moving", "Move the current branch; unstage files"),
-        Command("branch", "naming", "List, create, rename or delete branches"),
-        Command("tag", "naming", "List, create or delete tags"),
-    ),
-    "keep it sound": (
-        Command("fsck", "care", "Check that the repository is sound"),
-        Command("doctor", "care", "Show versions, file system and what is slow here"),
-    ),
-}
-
-EXIT_CODES = (
-    "Exit codes: 0 done, 1 differences or problems found, 2 wrong usage, 3 not found, 4 conflict,",
-    "5 damaged data, 6 machine failed, 7 unsupported, 8 internal error, 10 no repository.",
-)
-
-
 def new_app() -> typer.Typer:
     """Return the application that a module puts its commands into."""
     return typer.Typer(rich_markup_mode=None, add_completion=False)
-
-
-def find_command(name: str) -> Command | None:
-    """Return a command of the table by its name."""
-    known = (command for commands in COMMANDS.values() for command in commands)
-    return next((command for command in known if command.name == name), None)
-
-
-def command_names() -> list[str]:
-    """Return the names of all commands in the order of the help."""
-    return [command.name for commands in COMMANDS.values() for command in commands]
 
 
 class _PlainCoercion:

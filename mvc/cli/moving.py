@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mvc.cli.group import PathsCommand, PlainCommand, check_alone, new_app, paths_behind, usage
+from mvc.cli.moving_text import result_fields, write_move, write_reset, write_restored
 from mvc.cli.options import Json, Quiet, ShowProgress
-from mvc.cli.output import Output, printable, stdout, write_json
+from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
-from mvc.cli.render import count_text, short_id
-from mvc.cli.session import find_previous, open_repo, shown_path, split_revisions, to_paths
+from mvc.cli.render import short_id
+from mvc.cli.session import find_previous, open_repo, split_revisions, to_paths
 
 if TYPE_CHECKING:
-    from mvc.history.values import Head
-    from mvc.operations.checkout_plan import CheckoutResult
     from mvc.repo import Repo
 
 app = new_app()
@@ -71,9 +70,9 @@ def checkout(
         write_json(result_fields(result))
     elif not quiet and paths:
         origin = "the index" if revision is None else short_id(repo.resolve(revision))
-        _write_restored(stdout(), result, origin)
+        write_restored(stdout(), result, origin)
     elif not quiet:
-        _write_move(repo, stdout(), head, result, is_new=new_branch is not None)
+        write_move(repo, stdout(), head, result, is_new=new_branch is not None)
 
 
 @app.command(cls=PlainCommand)
@@ -113,7 +112,7 @@ def switch(
     if as_json:
         write_json(result_fields(result))
     elif not quiet:
-        _write_move(repo, stdout(), head, result, is_new=create is not None)
+        write_move(repo, stdout(), head, result, is_new=create is not None)
 
 
 @app.command(cls=PlainCommand)
@@ -151,7 +150,7 @@ def restore(
     elif not quiet and result.written:
         default = "HEAD" if staged else "the index"
         origin = default if source is None else short_id(repo.resolve(source))
-        _write_restored(stdout(), result, origin)
+        write_restored(stdout(), result, origin)
 
 
 @app.command(cls=PathsCommand)
@@ -194,7 +193,7 @@ def reset(
     if as_json:
         write_json(result_fields(result))
     elif not quiet:
-        _write_reset(repo, stdout(), result, mode=mode)
+        write_reset(repo, stdout(), result, mode=mode)
 
 
 def _split_reset(
@@ -204,64 +203,3 @@ def _split_reset(
     if repo.head.commit is None and names[:1] == ["HEAD"]:
         names = names[1:]
     return split_revisions(repo, names, behind)
-
-
-def result_fields(result: CheckoutResult) -> dict[str, object]:
-    """Return what ``checkout --json`` and its sisters print."""
-    return {
-        "commit": result.commit,
-        "branch": result.branch,
-        "written": result.written,
-        "removed": result.removed,
-    }
-
-
-def _write_move(
-    repo: Repo, out: Output, before: Head, result: CheckoutResult, *, is_new: bool
-) -> None:
-    if before.branch is None and before.commit not in (None, result.commit):
-        out.line(f"Previous HEAD position was {_commit_line(repo, out, before.commit)}")
-    if result.branch is None:
-        out.line(f"HEAD is now at {_commit_line(repo, out, result.commit)}")
-        if before.branch is not None:
-            out.line(
-                '(detached: commits made here are on no branch; "mvc switch -c NAME" makes one)'
-            )
-    else:
-        verb = "Switched to" if result.branch != before.branch else "Already on"
-        what = "a new branch" if is_new else "branch"
-        if verb == "Already on":
-            what = ""
-        out.line(" ".join(filter(None, [verb, what, f"'{printable(result.branch)}'"])))
-    counts = _counts(result)
-    if counts:
-        out.line(counts)
-
-
-def _commit_line(repo: Repo, out: Output, commit: str | None) -> str:
-    subject = repo.show(commit).info.subject if commit is not None else ""
-    return f"{out.style(short_id(commit), 'yellow')} {printable(subject)}".rstrip()
-
-
-def _counts(result: CheckoutResult) -> str:
-    parts = []
-    if result.written:
-        parts.append(f"{count_text(len(result.written), 'file')} written")
-    if result.removed:
-        parts.append(f"{count_text(len(result.removed), 'file')} removed")
-    return ", ".join(parts)
-
-
-def _write_restored(out: Output, result: CheckoutResult, origin: str) -> None:
-    out.line(f"Updated {count_text(len(result.written), 'path')} from {origin}")
-
-
-def _write_reset(repo: Repo, out: Output, result: CheckoutResult, *, mode: str) -> None:
-    if mode == "hard":
-        out.line(f"HEAD is now at {_commit_line(repo, out, result.commit)}")
-    if mode != "mixed":
-        return
-    changed = [file for file in repo.status(untracked=False).files if file.worktree != "unmodified"]
-    if changed:
-        out.line("Unstaged changes after reset:")
-        out.lines(f"{file.code[1]}\t{printable(shown_path(repo, file.path))}" for file in changed)

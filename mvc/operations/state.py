@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from mvc.checkpoints.state import STATE_FILE, encode_state, find_files, plan_state
+from mvc.chunkstore.parallel import for_each
 from mvc.errors import ConflictError, FormatError, NotFoundError
 from mvc.formats.manifest import encode_manifest
 from mvc.history.refnames import HEADS
@@ -21,14 +22,14 @@ from mvc.operations.annotations import Annotations
 from mvc.operations.commit import CommitResult, new_message, record, summarise
 from mvc.operations.files import PLAIN_FILE_MAX_BYTES, find_manifest, store_chunks, write_content
 from mvc.operations.journal import EntryChange, Transition
-from mvc.operations.tensors import find_tensor_in, read_tensor_into
+from mvc.operations.tensors import StoredTensor, read_tensor_into
 from mvc.operations.transition import plan_head_move, recover, run
 from mvc.operations.worktree import MODE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from mvc.checkpoints.state import StateFile
+    from mvc.checkpoints.state import StateFile, TensorRead
     from mvc.chunkstore.store import ChunkWriter
     from mvc.formats.manifest import Manifest
     from mvc.history.values import Identity, Index
@@ -191,10 +192,49 @@ def load_state(
 
     text = read_small_file(context, entry.blob)
     plan = plan_state(text, _TensorSizes(context, tree), framework=framework, into=into)
-    for read in plan.reads:
-        place = find_tensor_in(context, tree[read.file].blob, read.file, read.tensor)
-        read.fill(partial(read_tensor_into, context, place))
+    _fill(context, plan.reads, _Places(context, tree))
     return plan.build()
+
+
+def _fill(context: Context, reads: Iterable[TensorRead], places: _Places) -> None:
+    """Read all tensors: long ones one after the other, chunks side by side; short ones at once."""
+    short: list[tuple[TensorRead, StoredTensor]] = []
+    for read in reads:
+        place = places.find(read)
+        if len(place.stored.chunks) == 1:
+            short.append((read, place))
+        else:
+            read.fill(partial(read_tensor_into, context, place))
+
+    def fill(job: tuple[TensorRead, StoredTensor], _: None) -> int:
+        read, place = job
+        where = f"tensor {read.tensor!r} of {read.file}"
+        read.fill(partial(context.store.read_into, place.stored.chunks[0], context=where))
+        return read.size_bytes
+
+    for_each(short, lambda: None, fill, threads=context.store.threads)
+
+
+class _Places:
+    """Where the tensors of a tree lie; every file's manifest is read once."""
+
+    def __init__(self, context: Context, tree: Mapping[str, TreeEntry]) -> None:
+        self._context = context
+        self._tree = tree
+        self._tables: dict[str, dict[str, StoredTensor]] = {}
+
+    def find(self, read: TensorRead) -> StoredTensor:
+        table = self._tables.get(read.file)
+        if table is None:
+            table = self._tables[read.file] = self._read_table(read.file)
+        return table[read.tensor]
+
+    def _read_table(self, path: str) -> dict[str, StoredTensor]:
+        manifest = self._context.read_manifest(self._tree[path].blob)
+        return {
+            view.name: StoredTensor(path, view, stored, manifest.chunk_bytes)
+            for view, stored in manifest.tensors()
+        }
 
 
 class _TensorSizes(Mapping[str, Mapping[str, int]]):

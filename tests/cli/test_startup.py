@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from mvc.cli.group import COMMANDS, command_names
+from mvc.cli.commands import COMMANDS, command_names
 from support.models import write_model
 
 _PROBE = """

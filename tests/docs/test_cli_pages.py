@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mvc.cli import errors
-from mvc.cli.group import command_names
+from mvc.cli.commands import command_names
 from mvc.errors import MvcError
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -28,6 +28,10 @@ def prepare(root):
     with history.lock():
         history.write_index(Index({"a": entry(history, "a")}))
     git(history.git_dir, "pack-refs", "--all")
+    head = history.resolve("HEAD")  # one ref is in both places
+    history.update_ref(
+        "refs/heads/old/name", head, expected=history.resolve("HEAD~1"), message="m", who=WHO
+    )
 
 
 def entry(history, path):
