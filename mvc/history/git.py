@@ -18,6 +18,7 @@ from mvc.errors import (
     FormatError,
     NotFoundError,
     RepositoryNotFoundError,
+    StorageError,
     UnsupportedError,
     UsageError,
 )
@@ -89,8 +90,11 @@ class History:
         name = branch_ref(branch)
         if fs.find_stat(git_dir / HEAD) is not None:
             return cls.open(git_dir)
-        for folder in _FOLDERS:
-            fs.make_dirs(git_dir / folder)
+        try:
+            for folder in _FOLDERS:
+                fs.make_dirs(git_dir / folder)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise StorageError(f"cannot make {git_dir}: a file is in the way") from error
         fs.write_durable(git_dir / "description", [_DESCRIPTION])
         fs.write_durable(git_dir / "config", [config_format.encode_config(_CONFIG)])
         # Last, because a folder with HEAD is a repository: a crash before leaves none.

@@ -272,9 +272,10 @@ class ObjectStore:
     def _read_file(
         self, object_id: GitId, limit_bytes: int | None, count: int = -1
     ) -> bytes | None:
+        path = self._path_text(object_id)
         with translate_damage(f"object {object_id}"):
             try:
-                with open(self._path_text(object_id), "rb") as file:
+                with open(path, "rb") as file:
                     size_bytes = os.fstat(file.fileno()).st_size
                     if limit_bytes is not None and size_bytes > limit_bytes:
                         raise _damaged(object_id, f"{size_bytes:,} bytes are no Git object")

@@ -2,12 +2,18 @@
 
 mvc itself writes loose objects only. dulwich's object store is imported when the first pack is
 met: it costs as much as everything else that ``mvc log`` imports.
+
+dulwich maps packs into memory. When it fails on a damaged one, the frames of the failed call keep
+views of the map, and half-made objects keep files open; as long as anybody keeps the exception,
+nothing of that can be closed. So the frames of every failure are cleared before it goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import traceback
+import warnings
 import weakref
 from typing import TYPE_CHECKING, cast
 
@@ -16,6 +22,7 @@ from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.ids import GitId
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from dulwich.object_store import DiskObjectStore
@@ -41,8 +48,8 @@ class PackedObjects:
         store = self._find_store()
         if store is None:
             return None
-        with translate_damage(f"object {object_id} in a Git pack"):
-            name = cast("ObjectID", object_id.encode())
+        name = cast("ObjectID", object_id.encode())
+        with _translate_damage(f"object {object_id} in a Git pack"):
             try:
                 number, data = store.get_raw(name)
             except KeyError as error:
@@ -56,7 +63,7 @@ class PackedObjects:
         store = self._find_store()
         if store is None:
             return set()
-        with translate_damage("the index of a Git pack"):
+        with _translate_damage("the index of a Git pack"):
             return {GitId(found.decode()) for found in store.iter_prefix(prefix.encode())}
 
     def names(self) -> list[str]:
@@ -75,21 +82,21 @@ class PackedObjects:
             CorruptionError: the pack or its index is damaged.
         """
         from dulwich.object_format import DEFAULT_OBJECT_FORMAT  # noqa: PLC0415  see the module
-        from dulwich.pack import Pack  # noqa: PLC0415
+        from dulwich.pack import Pack, PackFileDisappeared  # noqa: PLC0415
 
-        path = self._folder / "pack" / name
-        try:
-            with translate_damage(f"Git pack {name}"), contextlib.ExitStack() as stack:
-                pack = Pack(str(path), object_format=DEFAULT_OBJECT_FORMAT)
-                stack.callback(pack.close)
+        path = str(self._folder / "pack" / name)
+        with _translate_damage(f"Git pack {name}"), contextlib.ExitStack() as stack:
+            pack = Pack(path, object_format=DEFAULT_OBJECT_FORMAT)
+            stack.callback(pack.close)
+            try:
                 pack.index.check()
                 pack.data.check()
-                return [GitId(found.decode()) for found in pack]
-        except FileNotFoundError as error:
-            raise CorruptionError(f"Git pack {name} has no index", hint=FSCK_HINT) from error
+            except PackFileDisappeared as error:
+                raise CorruptionError(f"Git pack {name} lacks a file", hint=FSCK_HINT) from error
+            return [GitId(found.decode()) for found in pack]
 
     def close(self) -> None:
-        """Close the pack files."""
+        """Close the pack files; they are opened again when they are needed."""
         if self._store is not None:
             self._store.close()
 
@@ -97,7 +104,7 @@ class PackedObjects:
         if self._store is None and self._exists():
             from dulwich.object_store import DiskObjectStore  # noqa: PLC0415  see the module's text
 
-            with translate_damage("the Git packs", hint=FSCK_HINT):
+            with _translate_damage("the Git packs"):
                 self._store = DiskObjectStore(str(self._folder))
             # dulwich warns about a store that is dropped with open packs: close it in time.
             weakref.finalize(self, self._store.close)
@@ -105,3 +112,22 @@ class PackedObjects:
 
     def _exists(self) -> bool:
         return bool(self.names()) or (self._folder / "info" / "alternates").exists()
+
+
+@contextlib.contextmanager
+def _translate_damage(subject: str) -> Iterator[None]:
+    with translate_damage(subject):
+        try:
+            yield
+        except Exception as fault:
+            _clear_frames(fault)
+            raise
+
+
+def _clear_frames(fault: BaseException | None) -> None:
+    """Let go of everything that the frames of a failure hold (see the module's text)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of dulwich's half-made objects
+        while fault is not None:
+            traceback.clear_frames(fault.__traceback__)
+            fault = fault.__cause__ or fault.__context__

@@ -12,9 +12,9 @@ from mvc.operations.files import find_manifest
 from mvc.operations.journal import JOURNAL_NAME, read_journal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from mvc.chunkstore.store import StoreProblem
+    from mvc.chunkstore.store import ChunkLocation, StoreProblem
     from mvc.formats.manifest import Manifest
     from mvc.ids import ChunkId, GitId
     from mvc.operations.context import Context
@@ -77,6 +77,7 @@ class FsckReport:
 
 _LEFTOVERS = frozenset({"stray-file", "missing-index"})
 _LOST_INDEX = frozenset({"missing-index", "bad-index"})
+_LOST_HINT = "add the same file again, or copy the pack from another clone of the repository"
 
 
 def fsck(
@@ -104,8 +105,9 @@ def fsck(
     ]
     problems.extend(_check_journal(context))
     found = list(context.store.check(data=data, progress=progress))
-    walk = _Reachable(context, {item.chunk for item in found if item.chunk is not None})
+    walk = _Reachable(context, found)
     lost = list(walk.check())
+    found = _without_settled(context, found)
     harmless = [
         item
         for item in found
@@ -116,6 +118,14 @@ def fsck(
     return FsckReport(
         (*problems, *lost), walk.commits, walk.files, len(walk.chunks), data, notices, repaired
     )
+
+
+def _without_settled(context: Context, found: list[StoreProblem]) -> list[StoreProblem]:
+    """Leave out indexes that were only late: another process publishes a pack, then its index."""
+    if not any(item.kind == "missing-index" for item in found):
+        return found
+    again = {item.pack for item in context.store.check(data=False) if item.kind == "missing-index"}
+    return [item for item in found if item.kind != "missing-index" or item.pack in again]
 
 
 def _check_journal(context: Context) -> Iterator[Problem]:
@@ -148,12 +158,14 @@ def _repair_indexes(context: Context) -> tuple[str, ...]:
 class _Reachable:
     """Walks every file version that a ref, a reflog or the index reaches, each blob once."""
 
-    def __init__(self, context: Context, bad_chunks: set[ChunkId]) -> None:
+    def __init__(self, context: Context, found: Sequence[StoreProblem]) -> None:
         self._context = context
-        self._bad_chunks = bad_chunks
+        self._bad_chunks = {item.chunk for item in found if item.chunk is not None}
+        self._bad_packs = {item.pack for item in found if item.kind not in _LOST_INDEX}
         self.commits = 0
         self.files = 0
         self.chunks: set[ChunkId] = set()
+        self._lost: dict[ChunkId, tuple[str, str, ChunkLocation | None]] = {}
         self.packs: set[str] = set()
 
     def check(self) -> Iterator[Problem]:
@@ -187,24 +199,33 @@ class _Reachable:
         if manifest is None:
             return
         for name, chunk, size_bytes in _named_chunks(manifest):
-            if chunk in self._bad_chunks:
-                yield self._lost("damaged-chunk", "is damaged", commit, path, name, chunk)
-                continue
-            if chunk in self.chunks:
-                continue
-            self.chunks.add(chunk)
-            location = self._context.store.find(chunk)
-            if location is None:
-                yield self._lost("missing-chunk", "is missing", commit, path, name, chunk)
-                continue
-            self.packs.add(location.pack)
-            if location.plain_size_bytes != size_bytes:
-                fact = f"has {location.plain_size_bytes} bytes, not {size_bytes}"
-                yield self._lost("wrong-size", fact, commit, path, name, chunk)
+            if chunk not in self.chunks:
+                self.chunks.add(chunk)
+                self._look_at(chunk, size_bytes)
+            if chunk in self._lost:
+                yield self._describe(commit, path, name, chunk)
 
-    def _lost(
-        self, kind: str, fact: str, commit: str | None, path: str, name: str | None, chunk: ChunkId
-    ) -> Problem:
+    def _look_at(self, chunk: ChunkId, size_bytes: int) -> None:
+        """Find out whether a chunk can be had; it is read only where there is reason to doubt."""
+        store = self._context.store
+        location = store.find(chunk)
+        if location is None and store.refresh():  # of a commit younger than the first look
+            location = store.find(chunk)
+        if location is None:
+            self._lost[chunk] = ("missing-chunk", "is missing", None)
+            return
+        self.packs.add(location.pack)
+        if location.plain_size_bytes != size_bytes:
+            fact = f"has {location.plain_size_bytes} bytes, not {size_bytes}"
+            self._lost[chunk] = ("wrong-size", fact, location)
+        elif chunk in self._bad_chunks or location.pack in self._bad_packs:
+            try:  # another pack may hold a sound copy
+                store.read_into(chunk, memoryview(bytearray(size_bytes)))
+            except MvcError as error:
+                self._lost[chunk] = ("damaged-chunk", f"is lost: {error.message}", location)
+
+    def _describe(self, commit: str | None, path: str, name: str | None, chunk: ChunkId) -> Problem:
+        kind, fact, location = self._lost[chunk]
         what = f"tensor {name!r} of {path}" if name else f"{path} (bytes between tensors)"
         return Problem(
             kind,
@@ -212,8 +233,10 @@ class _Reachable:
             commit=commit,
             path=path,
             tensor=name,
+            pack=None if location is None else location.pack,
+            offset=None if location is None else location.offset,
             chunk=chunk.hex(),
-            hint="add the same file again, or copy the pack from another clone of the repository",
+            hint=_LOST_HINT,
         )
 
 

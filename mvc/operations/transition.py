@@ -227,10 +227,6 @@ def _space_bytes(transition: Transition, index: Index) -> int:
 
 def _check_unmoved(context: Context, transition: Transition, planned: Index) -> None:
     current = context.history.read_index()
-    for path in transition.paths():
-        before, after = planned.entries.get(path), current.entries.get(path)
-        if (before and (before.blob, before.mode)) != (after and (after.blob, after.mode)):
-            raise ConflictError(f"{path!r} was staged by another process", hint="try again")
     move, head = transition.head, context.history.head()
     if move is not None and (move.on_branch, move.expected) != (head.branch, head.commit):
         raise ConflictError("HEAD moved while this was prepared", hint="try again")
@@ -240,6 +236,10 @@ def _check_unmoved(context: Context, transition: Transition, planned: Index) -> 
             raise ConflictError(
                 f"branch {move.target!r} moved while this was prepared", hint="try again"
             )
+    for path in transition.paths():
+        before, after = planned.entries.get(path), current.entries.get(path)
+        if (before and (before.blob, before.mode)) != (after and (after.blob, after.mode)):
+            raise ConflictError(f"{path!r} was staged by another process", hint="try again")
     for write in transition.writes:
         _check_still(context, write.path, write.was)
         _check_parents_after(context, write.path, transition.removals)

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.stockgit import git, git_or_none, run_git
 
 from mvc.errors import ConflictError, FormatError, NotFoundError, UnsupportedError, UsageError
 from mvc.history.config import encode_config, parse_config, read_user
 from mvc.history.git import History
+from support.stockgit import git, git_or_none, run_git
 
 VALUES = [
     "plain", "", " leading", "trailing ", "a;b", "a # b", 'quo"te', "back\\slash", "tab\there",

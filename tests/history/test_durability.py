@@ -6,14 +6,14 @@ import os
 import shutil
 
 import pytest
-from support.forgetful import ForgetfulDisk, PowerLoss
-from support.stockgit import START_S, WHO, commit_on_head, git, write_commit
 
 from mvc.errors import StorageError
 from mvc.history import objects as objects_module
 from mvc.history.git import History
 from mvc.history.locks import find_lock_names
 from mvc.history.values import Head, Index, IndexEntry
+from support.forgetful import ForgetfulDisk, PowerLoss
+from support.stockgit import START_S, WHO, commit_on_head, git, write_commit
 
 MAIN = "refs/heads/main"
 

@@ -7,12 +7,12 @@ import sys
 import threading
 
 import pytest
-from support.stockgit import START_S, WHO, commit_on_head, git, write_commit
 
 from mvc.errors import ConflictError
 from mvc.history.git import History
 from mvc.history.locks import LOCK_NAME, find_lock_names
 from mvc.history.values import Index, IndexEntry
+from support.stockgit import START_S, WHO, commit_on_head, git, write_commit
 
 MAIN = "refs/heads/main"
 
@@ -131,24 +131,26 @@ def test_a_lock_of_a_living_git_is_respected(history, name):
     lock = history.git_dir / f"{name}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_bytes(b"by git")
+    changes = {
+        MAIN: lambda: history.update_ref(MAIN, two, expected=one, message="m", who=WHO),
+        "HEAD": lambda: history.detach_head(one, who=WHO),
+        "packed-refs": lambda: history.delete_ref("refs/heads/packed", expected=one, who=WHO),
+        "index": lambda: empty_index(history),
+        "config": lambda: history.set_config("a.b", "c"),
+    }
     with pytest.raises(ConflictError, match="locked") as caught:
-        if name == "refs/heads/main":
-            history.update_ref(MAIN, two, expected=one, message="m", who=WHO)
-        elif name == "HEAD":
-            history.detach_head(one, who=WHO)
-        elif name == "packed-refs":
-            history.delete_ref("refs/heads/packed", expected=one, who=WHO)
-        elif name == "index":
-            with history.lock():
-                history.write_index(Index({}))
-        else:
-            history.set_config("a.b", "c")
+        changes[name]()
     assert str(lock) in caught.value.hint or str(lock) in caught.value.message
     assert lock.read_bytes() == b"by git"
     assert history.find_ref("refs/heads/packed") == one
     assert len(history.read_reflog(MAIN)) == 1
     lock.unlink()
     history.update_ref(MAIN, two, expected=one, message="m", who=WHO)
+
+
+def empty_index(history):
+    with history.lock():
+        history.write_index(Index({}))
 
 
 def test_a_lock_older_than_the_machine_s_boot_is_nobodys(history):
@@ -163,7 +165,8 @@ def test_a_lock_older_than_the_machine_s_boot_is_nobodys(history):
 
 
 @pytest.mark.parametrize(
-    "mark", [b"refs/heads/main", b"refs/heads/../../x\n.\n", b"\xff\n.\n", b"/etc/x\n.\n", b".\n.\n"]
+    "mark",
+    [b"refs/heads/main", b"refs/heads/../../x\n.\n", b"\xff\n.\n", b"/etc/x\n.\n", b".\n.\n"],
 )
 def test_a_torn_or_foreign_mark_removes_lock_files_and_nothing_else(history, mark):
     one, two = prepare(history)

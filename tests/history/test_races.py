@@ -5,9 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from support.stockgit import WHO, git, write_commit
-
 from mvc.history.git import History
+from support.stockgit import WHO, git, write_commit
 
 ADDER = """
 import sys

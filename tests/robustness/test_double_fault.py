@@ -11,11 +11,11 @@ import shutil
 
 import numpy as np
 import pytest
+
+from mvc import ConflictError, Repo
 from support.bounds import bounded
 from support.forgetful import ForgetfulDisk, PowerLoss
 from support.models import digests, write_config, write_model
-
-from mvc import ConflictError, Repo
 
 pytestmark = pytest.mark.crash
 
@@ -87,7 +87,7 @@ CASES = {
     "reset_hard": (reset_hard, _is_reset),
     "move_branch": (move_branch, _has_branch),
 }
-_STRIDE = bounded(5, 1)
+_STRIDE = bounded(3, 1)
 
 
 @pytest.mark.parametrize("name", CASES)

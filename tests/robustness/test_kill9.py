@@ -17,14 +17,14 @@ import time
 
 import numpy as np
 import pytest
+
+from mvc import Repo
 from support import verbs
 from support.bounds import bounded
 from support.models import write_config, write_model
 from support.zygote import Zygote
 
-from mvc import Repo
-
-_KILLS = bounded(25, 500)
+_KILLS = bounded(25, 200)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -91,15 +90,27 @@ def load_state(root, revision):
     return number
 
 
-def read_for_a_while(root, seconds):
-    """Load and check the newest state of main over and over; return how often it was new."""
-    seen = set()
-    until_s = time.perf_counter() + seconds
-    while time.perf_counter() < until_s or not seen:
-        seen.add(load_state(root, "main"))
-        report = Repo.open(root).fsck(data=True)
-        assert report.ok, report.problems
-    return len(seen)
+def commit_states(root, first, count, branch=None):
+    for number in range(first, first + count):
+        commit_state(root, number, branch=branch)
+
+
+def read_for_a_while(root, until):
+    """Load and check the newest state of main over and over until it is that one."""
+    newest = -1
+    while newest != until:
+        number = load_state(root, "main")
+        assert number >= newest, f"{number} after {newest}"
+        newest = number
+
+
+def fsck_until(root, until):
+    """Check the whole repository over and over until main has that state."""
+    repo = Repo.open(root)
+    while load_state(root, "main") != until:
+        for each in (repo, Repo.open(root)):
+            report = each.fsck(data=True)
+            assert report.ok, report.problems
 
 
 def checkout(root, revision):

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+
+from mvc.errors import CorruptionError, MvcError
+from mvc.history.git import History
+from mvc.history.values import Index, IndexEntry
+from support.stockgit import START_S, WHO, build_tangle, commit_on_head, git, write_commit
+
+
+def kinds(history):
+    return sorted((problem.kind, problem.what) for problem in history.check())
+
+
+def remove(history, object_id):
+    (history.git_dir / "objects" / object_id[:2] / object_id[2:]).unlink()
+
+
+def test_a_sound_history_has_no_problem(history):
+    assert kinds(history) == []
+    build_tangle(history, seed=1)
+    assert kinds(history) == []
+
+
+@pytest.mark.parametrize("kind", ["commit", "parent", "tree", "subtree", "blob", "tag"])
+def test_what_is_missing_is_named_with_who_needs_it(history, kind):
+    parent = commit_on_head(history, "one", files={"folder/f": "1"})
+    commit = commit_on_head(history, "two", time_s=START_S + 1, files={"folder/f": "2"})
+    tag = history.create_tag("v1", commit, message="m", who=WHO)
+    tree = history.read_commit(commit).tree
+    ((_, _, subtree),) = history._objects.read_tree_items(tree)
+    blob = history.read_tree(commit)["folder/f"].blob
+    lost = {"commit": commit, "parent": parent, "tree": tree, "subtree": subtree, "blob": blob,
+            "tag": tag}[kind]  # fmt: skip
+    remove(history, lost)
+    (problem,) = history.check()
+    assert (problem.kind, problem.what) == ("object-missing", lost)
+    source = {"commit": "HEAD", "parent": commit, "tree": commit, "subtree": tree, "blob": "'f'",
+              "tag": "refs/tags/v1"}[kind]  # fmt: skip
+    assert source in problem.detail
+
+
+def test_a_damaged_object_is_reported_once(history):
+    commit = commit_on_head(history, "one")
+    path = history.git_dir / "objects" / commit[:2] / commit[2:]
+    path.chmod(0o644)
+    path.write_bytes(b"junk")
+    assert kinds(history) == [("object-damaged", commit)]
+
+
+def test_damage_that_nothing_reaches_is_reported_too(history):
+    blob = history.write_blob(b"alone")
+    path = history.git_dir / "objects" / blob[:2] / blob[2:]
+    path.chmod(0o644)
+    path.write_bytes(b"junk")
+    assert kinds(history) == [("object-damaged", blob)]
+
+
+def test_objects_of_the_wrong_kind_and_hostile_trees_are_reported(history):
+    blob = history.write_blob(b"x")
+    raw = bytes.fromhex(blob)
+    wrong = history._objects.write("tree", b"40000 folder\0" + raw)
+    evil = history._objects.write("tree", b"100644 ..\0" + raw)
+    for tree, text in ((wrong, "takes object"), (evil, "which has an empty")):
+        commit = history.write_commit(
+            tree=tree, parents=[], message="m", author=WHO, committer=WHO, time_s=1, timezone_s=0
+        )
+        history.update_ref("refs/heads/x", commit, expected=None, message="m", who=WHO)
+        (problem,) = history.check()
+        assert problem.kind == "object-damaged"
+        assert text in problem.detail
+        history.delete_ref("refs/heads/x", expected=commit, who=WHO)
+
+
+def test_a_branch_on_something_else_than_a_commit_is_reported(history):
+    blob = history.write_blob(b"x")
+    (history.git_dir / "refs/heads/bad").write_text(blob + "\n")
+    assert [problem.what for problem in history.check()] == [blob]
+
+
+def test_what_only_the_index_or_a_log_knows_is_checked(history):
+    one = commit_on_head(history, "one")
+    two = write_commit(history, [], "two", time_s=2)
+    history.update_head(two, expected=one, message="away", who=WHO)
+    staged = history.write_blob(b"staged")
+    with history.lock():
+        history.write_index(Index({"s": IndexEntry("s", staged, 0o100644)}))
+    remove(history, one)
+    remove(history, staged)
+    details = {problem.what: problem.detail for problem in history.check()}
+    assert set(details) == {one, staged}
+    assert "the log of" in details[one]
+    assert "the index at 's'" in details[staged]
+
+
+def test_every_blob_is_listed_once_with_a_path_that_has_it(history):
+    build_tangle(history, seed=4)
+    found = list(history.reachable_blobs())
+    assert len({blob for _, _, blob in found}) == len(found)
+    shown = git(history.git_dir, "rev-list", "--objects", "--all", "--reflog").split("\n")
+    types = git(
+        history.git_dir,
+        "cat-file",
+        "--batch-check=%(objectname) %(objecttype)",
+        data="".join(line[:40] + "\n" for line in shown).encode(),
+    ).split("\n")
+    wanted = {line[:40] for line in types if line.endswith(" blob")}
+    assert {blob for _, _, blob in found} == wanted
+    for commit, path, blob in found:
+        assert history.read_tree(commit)[path].blob == blob
+
+
+def test_blobs_below_given_starts_only(history):
+    one = commit_on_head(history, "one", files={"a": "1", "d/b": "2"})
+    two = write_commit(history, [], "two", time_s=1, files={"a": "1", "c": "3"})
+    tag = history.create_tag("v", two, message="m", who=WHO)
+    assert {path for _, path, _ in history.reachable_blobs([one])} == {"a", "d/b"}
+    assert [path for _, path, _ in history.reachable_blobs([one, tag])][-1] == "c"
+    assert len(list(history.reachable_blobs([one, tag]))) == 3
+    remove(history, history.read_commit(one).tree)
+    with pytest.raises(CorruptionError):
+        list(history.reachable_blobs())
+
+
+def read_all(history):
+    """Read whatever there is through every door; return what came out."""
+    head = history.head()
+    starts = [head.commit, *history.list_refs().values()]
+    commits = list(history.walk([start for start in starts if start is not None]))
+    files = {one.id: history.read_tree(one.id) for one in commits}
+    blobs = {e.blob: history.read_blob(e.blob) for tree in files.values() for e in tree.values()}
+    return head, history.list_refs(), commits, files, blobs, history.read_index().entries
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_whatever_is_damaged_nothing_wrong_is_read_and_only_our_errors_come_out(tmp_path, packed):
+    start = tmp_path / "start"
+    history = History.init(start / ".mvc")
+    for number in range(3):
+        files = {"a": str(number), "d/b": "same" * 40}
+        commit_on_head(history, f"c{number}", time_s=START_S + number, files=files)
+    with history.lock():
+        entry = IndexEntry("a", history.write_blob(b"2"), 0o100644)
+        history.write_index(Index({"a": entry}))
+    if packed:
+        git(history.git_dir, "gc", "-q", "--prune=now")
+    with History.open(start / ".mvc") as opened:
+        expected = read_all(opened)
+    chooser = random.Random(1)
+    names = [path.relative_to(start) for path in sorted(start.rglob("*")) if path.is_file()]
+    for name in names:
+        for damage in chooser.sample(["flip", "cut", "empty", "grow", "gone"], 2):
+            work = tmp_path / "work"
+            shutil.copytree(start, work)
+            target = work / name
+            target.chmod(0o644)
+            data = bytearray(target.read_bytes())
+            if damage == "flip" and data:
+                data[chooser.randrange(len(data))] ^= 1 << chooser.randrange(8)
+            elif damage in ("cut", "empty"):
+                del data[len(data) // 2 if damage == "cut" else 0 :]
+            elif damage == "grow":
+                data += b"\nmore"
+            target.write_bytes(data)
+            if damage == "gone":
+                target.unlink()
+            try:
+                with History.open(work / ".mvc") as opened:
+                    problems = list(opened.check())
+                    found = read_all(opened)
+            except MvcError:
+                pass
+            else:
+                # Refs and config hold no checksum of their own: a flipped digit names another,
+                # missing commit, and a flipped branch name is another name.
+                sums = name.parts[1] in ("objects", "index") and not problems
+                assert not sums or found == expected or damage == "gone", (name, damage)
+            shutil.rmtree(work)

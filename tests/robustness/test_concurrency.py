@@ -1,0 +1,323 @@
+"""Several processes in one repository: one winner, clear conflicts, nothing lost, nobody waits.
+
+Where the moment matters, the second writer acts in the middle of the first one, from its progress
+callback, so the race always happens. Where it does not, processes are let loose at once and only
+what must hold in every order is asserted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mvc import ConflictError, Repo
+from support import verbs
+from support.bounds import bounded
+from support.models import digests, write_config, write_model
+from support.zygote import Zygote
+
+_ROUNDS = bounded(4, 60)
+_PROCESSES = 4
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    with Zygote() as running:
+        yield running
+
+
+@pytest.fixture
+def root(quick_path):
+    repo = Repo.init(quick_path)
+    repo.identity = verbs.WHO
+    write_config(quick_path / "config.json", epoch=0)
+    repo.add(".")
+    repo.commit("base")
+    return quick_path
+
+
+def _check_sound(root):
+    report = Repo.open(root).fsck(data=True)
+    assert report.ok, report.problems
+
+
+def _once(action):
+    """Return a progress callback that acts when it is called first."""
+    calls = []
+
+    def progress(size_bytes):
+        if not calls:
+            calls.append(action())
+
+    return progress
+
+
+# One branch, the second writer in the middle of the first.
+
+
+def test_commit_state_in_the_middle_of_another(root):
+    first, second = Repo.open(root), Repo.open(root)
+    base = first.head.commit
+
+    def interfere():
+        second.commit_state(verbs.make_state(2), message="second", step=2)
+
+    with pytest.raises(ConflictError, match="HEAD moved") as caught:
+        first.commit_state(verbs.make_state(1), message="first", step=1, progress=_once(interfere))
+    assert "try again" in caught.value.hint
+    assert verbs.load_state(root, "main") == 2
+    assert Repo.open(root).status().files == ()
+    first.commit_state(verbs.make_state(1), message="first", step=1)
+    assert [entry.annotations.step for entry in first.log()] == [1, 2, None]
+    assert first.resolve("HEAD~2") == base
+    assert verbs.load_state(root, "main@2") == 2
+    _check_sound(root)
+
+
+def test_commit_in_the_middle_of_another(root):
+    first, second = Repo.open(root), Repo.open(root)
+    (root / "a.bin").write_bytes(bytes(3000))
+    (root / "b.bin").write_bytes(bytes(4000))
+
+    def interfere():
+        second.commit("second", paths=["b.bin"])
+
+    with pytest.raises(ConflictError, match="HEAD moved") as caught:
+        first.commit("first", paths=["a.bin"], progress=_once(interfere))
+    assert caught.value.hint is not None
+    assert Repo.open(root).show().info.subject == "second"
+    assert {file.path for file in first.ls()} == {"b.bin", "config.json"}
+    first.commit("first")  # what was staged before the conflict is still staged
+    assert {file.path for file in first.ls()} == {"a.bin", "b.bin", "config.json"}
+    _check_sound(root)
+
+
+def test_branch_switched_under_a_commit(root):
+    """The commit must not land on another branch that stands at the same commit."""
+    first, second = Repo.open(root), Repo.open(root)
+    (root / "a.bin").write_bytes(bytes(3000))
+    with pytest.raises(ConflictError, match="HEAD moved"):
+        first.commit(
+            "first", paths=["a.bin"], progress=_once(lambda: second.switch("side", create=True))
+        )
+    assert first.resolve("main") == first.resolve("side")
+    with pytest.raises(ConflictError):
+        first.commit_state(
+            verbs.make_state(1), message="first", progress=_once(lambda: second.switch("main"))
+        )
+    assert first.resolve("main") == first.resolve("side")
+
+
+def test_state_of_another_branch_that_becomes_the_current_one(root):
+    first, second = Repo.open(root), Repo.open(root)
+    first.create_branch("side")
+    with pytest.raises(ConflictError):
+        first.commit_state(
+            verbs.make_state(1),
+            message="first",
+            branch="side",
+            progress=_once(lambda: second.switch("side")),
+        )
+    assert Repo.open(root).status().files == ()
+    assert first.resolve("main") == first.resolve("side")
+
+
+def test_staging_in_the_middle_of_a_checkout(root):
+    """Whoever stages a path while a checkout prepares it wins; the checkout changes nothing."""
+    repo, other = Repo.open(root), Repo.open(root)
+    repo.switch("new", create=True)
+    write_model(root / "model.safetensors", seed=1)
+    repo.commit("new", paths=["model.safetensors"])
+    repo.switch("main")
+    head, before = repo.head, digests(root)
+
+    def interfere():
+        (root / "model.safetensors").write_bytes(b"mine")
+        other.add("model.safetensors")
+
+    with pytest.raises(ConflictError, match=r"model\.safetensors"):
+        repo.switch("new", progress=_once(interfere))
+    assert repo.head == head
+    assert digests(root) == {**before, "model.safetensors": digests(root)["model.safetensors"]}
+    assert (root / "model.safetensors").read_bytes() == b"mine"
+    assert [file.code for file in Repo.open(root).status().files] == ["A "]
+
+
+def test_edit_in_the_middle_of_a_checkout(root):
+    """A file that is edited after it was found clean is not overwritten."""
+    repo = Repo.open(root)
+    repo.switch("new", create=True)
+    write_model(root / "model.safetensors", seed=1)
+    write_config(root / "config.json", epoch=1)
+    repo.commit("new", paths=["."])
+    repo.switch("main")
+    head = repo.head
+
+    def edit():
+        (root / "config.json").write_text("precious")
+
+    with pytest.raises(ConflictError, match=r"config\.json"):
+        repo.switch("new", progress=_once(edit))
+    assert (root / "config.json").read_text() == "precious"
+    assert repo.head == head
+    assert not (root / "model.safetensors").exists()
+
+
+# Processes let loose at once.
+
+
+def test_states_on_one_branch(root, zygote):
+    landed = set()
+    for number in range(_ROUNDS):
+        numbers = [10 * number + one for one in range(1, _PROCESSES + 1)]
+        outcomes = zygote.run_all([("commit_state", root, {"number": one}) for one in numbers])
+        assert {outcome.kind for outcome in outcomes} <= {None, "ConflictError"}, outcomes
+        won = {one for one, outcome in zip(numbers, outcomes, strict=True) if not outcome.error}
+        assert won, outcomes
+        landed |= won
+    steps = [entry.annotations.step for entry in Repo.open(root).log()]
+    assert sorted(step for step in steps if step) == sorted(landed)
+    assert verbs.load_state(root, "main") == steps[0]
+    assert Repo.open(root).status().files == ()
+    _check_sound(root)
+
+
+def test_losers_that_try_again_all_land(root, zygote):
+    numbers = list(range(1, 3 * _PROCESSES + 1))
+    outcomes = zygote.run_all(
+        [("commit_state", root, {"number": number, "attempts": 200}) for number in numbers]
+    )
+    assert [outcome.error for outcome in outcomes] == [None] * len(numbers)
+    repo = Repo.open(root)
+    steps = [entry.annotations.step for entry in repo.log(first_parent=True)]
+    assert sorted(steps[:-1]) == numbers
+    for number in numbers:
+        assert verbs.load_state(root, f"main@{number}") == number
+    _check_sound(root)
+
+
+def test_two_branches_never_disturb_each_other(root, zygote):
+    for branch in ("a", "b"):
+        Repo.open(root).create_branch(branch)
+    for number in range(1, _ROUNDS + 1):
+        outcomes = zygote.run_all(
+            [
+                ("commit_state", root, {"number": number, "branch": "a"}),
+                ("commit_state", root, {"number": 200 + number, "branch": "b"}),
+                ("commit_state", root, {"number": 100 + number}),
+            ]
+        )
+        assert [outcome.error for outcome in outcomes] == [None] * 3
+    repo = Repo.open(root)
+    assert verbs.load_state(root, "a") == _ROUNDS
+    assert verbs.load_state(root, "b") == 200 + _ROUNDS
+    assert verbs.load_state(root, "main") == 100 + _ROUNDS
+    assert {len(list(repo.log(branch))) for branch in ("a", "b", "main")} == {_ROUNDS + 1}
+    assert repo.status().files == ()
+    _check_sound(root)
+
+
+def test_files_committed_at_once(root, zygote):
+    """The index is shared, as in Git: a commit may take along what others have staged."""
+    for number in range(_ROUNDS):
+        commands = [
+            ("write_and_commit", root, {"path": f"{one}.txt", "text": f"{number}", "attempts": 200})
+            for one in range(_PROCESSES)
+        ]
+        outcomes = zygote.run_all(commands)
+        assert [outcome.error for outcome in outcomes] == [None] * _PROCESSES
+        repo = Repo.open(root)
+        assert repo.status().files == ()
+        for one in range(_PROCESSES):
+            assert repo.read_file("HEAD", f"{one}.txt") == f"{number}".encode()
+    _check_sound(root)
+
+
+def test_adds_at_once_keep_all_entries(root, zygote):
+    names = [f"{number}.bin" for number in range(2 * _PROCESSES)]
+    for number, name in enumerate(names):
+        (root / name).write_bytes(bytes([number]) * 5000)
+    outcomes = zygote.run_all([("add", root, {"path": name}) for name in names])
+    assert [outcome.error for outcome in outcomes] == [None] * len(names)
+    status = Repo.open(root).status()
+    assert {file.path: file.code for file in status.files} == dict.fromkeys(names, "A ")
+
+
+def test_reader_during_commits(root, zygote):
+    verbs.commit_state(root, 0)
+    rounds = 2 * _ROUNDS
+    commands = [
+        ("commit_states", root, {"first": 1, "count": rounds}),
+        ("commit_states", root, {"first": 1001, "count": rounds, "branch": "side"}),
+        ("read_for_a_while", root, {"until": rounds}),
+        ("fsck_until", root, {"until": rounds}),
+    ]
+    Repo.open(root).create_branch("side")
+    outcomes = zygote.run_all(commands)
+    assert [outcome.error for outcome in outcomes] == [None] * len(commands)
+    _check_sound(root)
+
+
+def test_checkouts_during_commits_elsewhere(root, zygote):
+    repo = Repo.open(root)
+    repo.create_branch("side")
+    write_model(root / "model.safetensors", seed=1)
+    repo.commit("with a model", paths=["."])
+    outcomes = zygote.run_all(
+        [
+            ("commit_states", root, {"first": 1, "count": _ROUNDS, "branch": "side"}),
+            ("checkout_often", root, {"revisions": ["HEAD~1", "main"], "times": 2 * _ROUNDS}),
+        ]
+    )
+    assert [outcome.error for outcome in outcomes] == [None, None]
+    assert Repo.open(root).status().files == ()
+    assert verbs.load_state(root, "side") == _ROUNDS
+    _check_sound(root)
+
+
+@pytest.mark.parametrize("other", ["switch", "add_and_commit"])
+def test_checkouts_at_once(other, root, zygote):
+    """Whatever wins, what is there in the end is one state and no file is a mixture."""
+    repo = Repo.open(root)
+    wholes = {}
+    for seed, branch in enumerate(("one", "two", "three")):
+        repo.switch(branch, create=True, start="main")
+        write_model(root / "model.safetensors", seed=seed)
+        write_config(root / "config.json", branch=branch)
+        repo.commit(branch, paths=["."])
+        wholes[branch] = digests(root)
+    for number in range(_ROUNDS):
+        commands = [("switch", root, {"branch": branch}) for branch in ("one", "two")]
+        if other == "switch":
+            commands.append(("switch", root, {"branch": "three"}))
+        else:
+            (root / "extra.txt").write_text(f"{number}")
+            commands.append(("write_and_commit", root, {"path": "extra.txt", "text": f"{number}"}))
+        outcomes = zygote.run_all(commands)
+        assert {outcome.kind for outcome in outcomes} <= {None, "ConflictError"}, outcomes
+        _check_sound(root)
+        status = Repo.open(root).status()
+        assert {file.path for file in status.files} <= {"extra.txt"}, status.files
+        found = digests(root)
+        found.pop("extra.txt", None)
+        if status.branch in wholes:
+            assert found == wholes[status.branch]
+        (root / "extra.txt").unlink(missing_ok=True)
+        repo = Repo.open(root)
+        repo.reset(mode="hard")
+        if "extra.txt" in {file.path for file in repo.ls()}:
+            repo.remove("extra.txt", force=True)
+            repo.commit("without")
+
+
+def test_tensor_and_export_of_an_old_commit_while_packs_appear(root):
+    """An open reader finds what others published after it looked, and keeps what it knew."""
+    write_model(root / "model.safetensors", seed=1)
+    reader, writer = Repo.open(root), Repo.open(root)
+    first = writer.commit("one", paths=["."]).commit
+    before = reader.tensor(first, "model.safetensors", "embed")
+    write_model(root / "model.safetensors", seed=2)
+    second = writer.commit("two", paths=["."]).commit
+    after = reader.tensor(second, "model.safetensors", "embed")
+    assert not np.array_equal(before, after)
+    assert np.array_equal(reader.tensor(first, "model.safetensors", "embed"), before)
