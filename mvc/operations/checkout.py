@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError
 from mvc.history.refnames import HEADS
+from mvc.history.values import Head
 from mvc.operations.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_checkout
-from mvc.operations.recorded import head_tree
+from mvc.operations.recorded import tree_of
 from mvc.operations.transition import plan_head_move, recover
 
 if TYPE_CHECKING:
@@ -40,20 +41,20 @@ def checkout_revision(
     """
     recover(context)
     history = context.history
-    branch = _find_branch(context, revision)
+    head = history.head()  # before the index, so that whoever moves both meanwhile is noticed
+    branch = _find_branch(context, head, revision)
     tip = None if branch is None else history.find_ref(HEADS + branch)
     if branch is not None and tip is None and not detach:
         return CheckoutResult(None, branch)  # where HEAD is, before its first commit
     commit = tip or context.resolve_commit(revision)
-    index, base = history.read_index(), head_tree(context)
+    index, base = history.read_index(), tree_of(context, head.commit)
     plan = plan_checkout(context, index, base, history.read_tree(commit), force=force)
-    move = _head_move(context, None if detach else branch, commit, revision, who)
+    move = _head_move(context, head, None if detach else branch, commit, revision, who)
     return execute(context, plan, index, move, progress)
 
 
-def _find_branch(context: Context, revision: str) -> str | None:
+def _find_branch(context: Context, head: Head, revision: str) -> str | None:
     """Return the branch that a revision names, or None where it names something else."""
-    head = context.history.head()
     if revision in ("HEAD", "@"):
         return head.branch
     is_known = context.history.find_ref(HEADS + revision) is not None
@@ -61,13 +62,16 @@ def _find_branch(context: Context, revision: str) -> str | None:
 
 
 def _head_move(
-    context: Context, branch: str | None, commit: GitId, revision: str, who: Identity | None
-) -> HeadMove | None:
-    head = context.history.head()
-    if branch is not None and branch == head.branch:
-        return None
-    if branch is None and head.branch is None and head.commit == commit:
-        return None
+    context: Context,
+    head: Head,
+    branch: str | None,
+    commit: GitId,
+    revision: str,
+    who: Identity | None,
+) -> HeadMove:
+    is_there = branch == head.branch if branch is not None else head == Head(None, commit)
+    if is_there:
+        return plan_head_move("stay", commit, head, "", context.who(who))
     source = head.branch or head.commit or "nothing"
     target = branch if branch is not None else revision
     message = f"checkout: moving from {source} to {target}"
@@ -112,10 +116,11 @@ def create_and_switch(
     plan = CheckoutPlan()
     if start is not None and commit != head.commit:
         target = history.read_tree(commit)
-        plan = plan_checkout(context, index, head_tree(context), target, force=force)
+        base = tree_of(context, head.commit)
+        plan = plan_checkout(context, index, base, target, force=force)
     plan.check()
     history.update_ref(
         ref, commit, expected=None, message=f"branch: Created from {start or 'HEAD'}", who=identity
     )
-    move = _head_move(context, branch, commit, branch, who)
+    move = _head_move(context, head, branch, commit, branch, who)
     return execute(context, plan, index, move, progress)

@@ -320,7 +320,8 @@ def execute(
         entries=plan.entries,
         head=head,
     )
-    if transition.writes or transition.removals or transition.entries or head is not None:
+    moves_head = head is not None and head.kind != "stay"
+    if transition.paths() or moves_head:
         if progress is not None:
             announce(progress, sum(stored_size(context, entry.blob) for _, entry in plan.write))
         run(context, transition, index, progress)

@@ -77,11 +77,12 @@ class EntryChange(msgspec.Struct, frozen=True):
 class HeadMove(msgspec.Struct, frozen=True):
     """Where HEAD goes: onto a branch, detached onto a commit, or its branch moves to a commit.
 
+    ``stay`` moves nothing, but like the others it demands that HEAD still is where it was.
     ``on_branch`` and ``expected`` are where it is before: branch (None: detached) and commit.
     ``branch_at`` is the commit that the branch to go onto is on.
     """
 
-    kind: str  # "branch", "detach" or "move"
+    kind: str  # "branch", "detach", "move" or "stay"
     target: str
     on_branch: str | None
     expected: str | None
@@ -192,7 +193,7 @@ def _may_be_staged(write: FileWrite) -> bool:
 def _check_head(move: HeadMove) -> None:
     commit = move.branch_at if move.kind == "branch" else move.target
     ids = [move.expected, commit]
-    if move.kind not in ("branch", "detach", "move") or not all(
+    if move.kind not in ("branch", "detach", "move", "stay") or not all(
         one is None or is_hex_id(one, _GIT_ID_DIGITS) for one in ids
     ):
         raise FormatError(f"HEAD cannot go to {move.kind[:20]!r} {move.target[:80]!r}")

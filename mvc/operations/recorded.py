@@ -24,7 +24,11 @@ Tree = "dict[str, TreeEntry]"
 
 def head_tree(context: Context) -> dict[str, TreeEntry]:
     """Return path → entry of HEAD's commit; empty before the first commit."""
-    commit = context.history.head().commit
+    return tree_of(context, context.history.head().commit)
+
+
+def tree_of(context: Context, commit: GitId | None) -> dict[str, TreeEntry]:
+    """Return path → entry of a commit; empty where there is none."""
     return {} if commit is None else context.history.read_tree(commit)
 
 

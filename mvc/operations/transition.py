@@ -381,6 +381,8 @@ def _apply_head(context: Context, move: HeadMove) -> None:
     head = history.head()
     if (head.branch, head.commit) != (move.on_branch, move.expected):
         return  # moved before the crash, or by somebody else since
+    if move.kind == "stay":
+        return
     if move.kind == "branch":
         if history.find_ref(HEADS + target) is not None:
             history.set_head_branch(target, message=move.message, who=who)
