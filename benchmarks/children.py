@@ -53,7 +53,11 @@ class Runner:
         self.log = folder / "commands.log"
         self.home.mkdir(parents=True, exist_ok=True)
         (self.home / ".gitconfig").write_text(_GITCONFIG)
-        kept = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
+        kept = {
+            name: os.environ[name]
+            for name in ("PATH", "TMPDIR", "PYTHONPATH")
+            if name in os.environ
+        }
         self.environment = kept | _ENVIRONMENT | {"HOME": str(self.home)}
 
     def measure(self, folder: Path, *commands: list[str | Path]) -> Cost:

@@ -99,6 +99,59 @@ def digest(folder: Path) -> str:
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
+def commit_base(folder: Path, model: CharModel, steps: int) -> str:
+    """Train from scratch and commit; return the digest of the model file."""
+    say("train a small transformer on the source text of the standard library")
+    loss = train(model, read_text("*.py"), steps, 1e-3)
+    save(model, folder)
+    print(f"loss after {steps} steps: {loss:.3f}")
+    say("version it")
+    run(folder, "mvc", "init")
+    run(folder, "mvc", "add", "model.safetensors", "config.json")
+    facts = ["--step", str(steps), "--meta", f"loss={loss:.4f}"]
+    run(folder, "mvc", "commit", "-m", "base model", *facts)
+    run(folder, "sha256sum", "model.safetensors")
+    return digest(folder)
+
+
+def commit_fine_tuned(folder: Path, model: CharModel, steps: int) -> str:
+    """Train half of the model on other text, look at the difference and commit it."""
+    say("fine-tune it on other text: only the second block learns")
+    for parameter in [*model.embed.parameters(), *model.blocks.layers[0].parameters()]:
+        parameter.requires_grad_(requires_grad=False)
+    loss = train(model, read_text("email/*.py"), steps // 3, 3e-4)
+    save(model, folder)
+    run(folder, "mvc", "status")
+    run(folder, "mvc", "diff")
+    facts = ["--step", str(steps + steps // 3), "--meta", f"loss={loss:.4f}"]
+    run(folder, "mvc", "commit", "-am", "fine-tuned on email", *facts)
+    return digest(folder)
+
+
+def commit_wild(folder: Path, model: CharModel, steps: int) -> None:
+    """Spoil the model on a branch of its own."""
+    say("try something wild on a branch")
+    run(folder, "mvc", "switch", "-c", "wild")
+    loss = train(model, read_text("json/*.py"), steps // 10 + 1, 3e-2)
+    save(model, folder)
+    run(folder, "mvc", "commit", "-am", "a learning rate too high", "--meta", f"loss={loss:.4f}")
+    run(folder, "mvc", "log", "--oneline", "--graph", "--all")
+
+
+def go_back(folder: Path, steps: int, base: str, tuned: str) -> None:
+    """Bring both good models back and compare their bytes."""
+    say("go back: to the branch, then to the first commit by its training step")
+    run(folder, "mvc", "switch", "main")
+    run(folder, "sha256sum", "model.safetensors")
+    assert digest(folder) == tuned, "the fine-tuned model came back with other bytes"
+    run(folder, "mvc", "checkout", f"main@{steps}")
+    run(folder, "sha256sum", "model.safetensors")
+    assert digest(folder) == base, "the base model came back with other bytes"
+    load_file(folder / "model.safetensors")
+    say("and every byte of the store is what its name says")
+    run(folder, "mvc", "fsck", "--data")
+
+
 def main() -> None:
     """Run the whole story in one folder."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -110,49 +163,11 @@ def main() -> None:
     folder.mkdir(parents=True)
     torch.manual_seed(0)
 
-    say("train a small transformer on the source text of the standard library")
     model = CharModel()
-    loss = train(model, read_text("*.py"), options.steps, 1e-3)
-    save(model, folder)
-    print(f"loss after {options.steps} steps: {loss:.3f}")
-
-    say("version it")
-    run(folder, "mvc", "init")
-    run(folder, "mvc", "add", "model.safetensors", "config.json")
-    facts = ["--step", str(options.steps), "--meta", f"loss={loss:.4f}"]
-    run(folder, "mvc", "commit", "-m", "base model", *facts)
-    base = digest(folder)
-    run(folder, "sha256sum", "model.safetensors")
-
-    say("fine-tune it on other text: only the second block learns")
-    for parameter in [*model.embed.parameters(), *model.blocks.layers[0].parameters()]:
-        parameter.requires_grad_(False)  # noqa: FBT003  torch's own spelling
-    loss = train(model, read_text("email/*.py"), options.steps // 3, 3e-4)
-    save(model, folder)
-    run(folder, "mvc", "status")
-    run(folder, "mvc", "diff")
-    facts = ["--step", str(options.steps + options.steps // 3), "--meta", f"loss={loss:.4f}"]
-    run(folder, "mvc", "commit", "-am", "fine-tuned on email", *facts)
-    tuned = digest(folder)
-
-    say("try something wild on a branch")
-    run(folder, "mvc", "switch", "-c", "wild")
-    loss = train(model, read_text("json/*.py"), options.steps // 10 + 1, 3e-2)
-    save(model, folder)
-    run(folder, "mvc", "commit", "-am", "a learning rate too high", "--meta", f"loss={loss:.4f}")
-    run(folder, "mvc", "log", "--oneline", "--graph", "--all")
-
-    say("go back: to the branch, then to the first commit by its training step")
-    run(folder, "mvc", "switch", "main")
-    run(folder, "sha256sum", "model.safetensors")
-    assert digest(folder) == tuned, "the fine-tuned model came back with other bytes"
-    run(folder, "mvc", "checkout", f"main@{options.steps}")
-    run(folder, "sha256sum", "model.safetensors")
-    assert digest(folder) == base, "the base model came back with other bytes"
-    load_file(folder / "model.safetensors")
-
-    say("and every byte of the store is what its name says")
-    run(folder, "mvc", "fsck", "--data")
+    base = commit_base(folder, model, options.steps)
+    tuned = commit_fine_tuned(folder, model, options.steps)
+    commit_wild(folder, model, options.steps)
+    go_back(folder, options.steps, base, tuned)
     print(f"\nbit-exact: {base}", flush=True)
 
 

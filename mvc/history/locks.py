@@ -62,12 +62,13 @@ class RepositoryLock:
         self._git_dir = git_dir
         self._thread_lock = threading.RLock()
         self._depth = 0
+        self._owner = -1
         self._descriptor = -1
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody in this process holds it."""
-        return self._depth > 0
+        """Whether this thread holds it."""
+        return self._owner == threading.get_ident()
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -78,13 +79,14 @@ class RepositoryLock:
                 self._descriptor = stack.enter_context(fs.exclusive_lock(path))
                 self._recover()
             self._depth += 1
+            self._owner = threading.get_ident()
             stack.callback(self._leave)
             yield
 
     def _leave(self) -> None:
         self._depth -= 1
         if self._depth == 0:
-            self._descriptor = -1
+            self._owner = self._descriptor = -1
 
     @contextlib.contextmanager
     def writing(

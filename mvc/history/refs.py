@@ -174,7 +174,8 @@ class RefStore:
         """
         name, _ = self._follow(check_ref_name(name))
         with self.lock.hold():
-            self._clear_way(name)
+            if self.find(name) is None:
+                self._clear_way(name)
             logs = [name] if self.logs.wants(name) else []
             if self._head_target() == name:
                 logs.append(HEAD)

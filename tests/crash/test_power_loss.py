@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.forgetful import ForgetfulDisk, PowerLoss
-from support.models import digests, write_config, write_model
 
 from mvc import Repo
+from support.forgetful import ForgetfulDisk, PowerLoss
+from support.models import digests, write_config, write_model
 
 pytestmark = pytest.mark.crash
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import threading
 from dataclasses import replace
 
 import pytest
@@ -258,6 +259,19 @@ def test_times_that_32_bits_cannot_hold_match_nothing(history):
 def test_the_index_is_written_under_the_lock_only(history):
     with pytest.raises(UsageError, match="lock"):
         history.write_index(Index({}))
+    errors = []
+
+    def other_thread():
+        try:
+            history.write_index(Index({}))
+        except UsageError as error:
+            errors.append(error)
+
+    with history.lock():
+        thread = threading.Thread(target=other_thread)
+        thread.start()
+        thread.join()
+    assert len(errors) == 1
 
 
 def test_an_index_that_git_has_locked_is_left_alone(history):

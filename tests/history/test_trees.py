@@ -149,14 +149,14 @@ def test_a_tree_that_unfolds_without_end_is_refused(history, monkeypatch):
 
 def test_a_very_deep_tree_ends_in_an_error_not_in_a_crash(history):
     tree = tree_of(history, (FILE, b"f", history.write_blob(b"")))
-    for _ in range(2500):
+    for _ in range(2100):
         tree = tree_of(history, (0o40000, b"d", tree))
     with pytest.raises(FormatError, match="longer"):
         history.read_tree(tree)
 
 
 def test_a_deep_path_can_be_written_and_read(history):
-    path = "/".join(["d"] * 2000) + "/f"
+    path = "/".join(["d"] * 1100) + "/f"
     entries = {path: TreeEntry(FILE, history.write_blob(b"deep"))}
     assert history.read_tree(history.write_tree(entries)) == entries
 

@@ -1,0 +1,290 @@
+"""Moving refs: objects durable first, then the ref by compare-and-swap, with a log entry.
+
+``RefMoves`` is the part of ``History`` that changes where branches, tags and HEAD stand. ``refs``
+below it does one move at a time; here is what must hold before one: the object is there and of the
+right kind, and everything that was written so far is on the disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, NotFoundError
+from mvc.history.commits import encode_tag
+from mvc.history.commitstore import CommitStore
+from mvc.history.reflogs import Note
+from mvc.history.refnames import HEADS, branch_ref, check_ref_name, tag_ref
+from mvc.history.refs import HEAD, RefStore
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from mvc.history.values import Head, Identity, ReflogEntry
+    from mvc.ids import GitId
+
+
+class RefMoves:
+    """HEAD, branches and tags of a repository."""
+
+    def __init__(self, git_dir: Path) -> None:
+        """Take a folder that is known to be a repository."""
+        self.git_dir = git_dir
+        self._objects = CommitStore(git_dir / "objects")
+        self._refs = RefStore(git_dir)
+        self._lock = self._refs.lock
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Hold the repository's lock: other mvc processes wait; this thread may take it again."""
+        return self._lock.hold()
+
+    def head(self) -> Head:
+        """Return where HEAD stands.
+
+        Raises:
+            CorruptionError: HEAD is damaged.
+        """
+        return self._refs.head()
+
+    def find_ref(self, name: str) -> GitId | None:
+        """Return the id that a full ref name such as ``refs/heads/main`` holds, or None."""
+        return self._refs.find(name)
+
+    def list_refs(self, prefix: str = "refs/") -> dict[str, GitId]:
+        """Return full name → id of all refs below a prefix, sorted by name."""
+        return self._refs.values(prefix)
+
+    def update_ref(
+        self,
+        name: str,
+        new: GitId,
+        *,
+        expected: GitId | None,
+        message: str,
+        who: Identity,
+        time_s: int | None = None,
+        timezone_s: int | None = None,
+    ) -> None:
+        """Move a ref by compare-and-swap, durably, with a reflog entry.
+
+        Args:
+            name: full name, such as ``refs/heads/main``.
+            new: the id it shall hold.
+            expected: the id it must hold now; None where it must not exist.
+            message: why, for the reflog.
+            who: who, for the reflog.
+            time_s: when, for the reflog; now where None.
+            timezone_s: offset from UTC in seconds; this machine's where None.
+
+        Raises:
+            ConflictError: the ref holds something else, or a stock Git holds its lock.
+            NotFoundError: there is no object ``new``, or a branch would get another kind.
+            UsageError: no valid name.
+        """
+        check_ref_name(name)
+        self._prepare_move(name, new)
+        self._refs.set(name, new, expected, Note(message, who, time_s, timezone_s))
+
+    def update_head(
+        self,
+        new: GitId,
+        *,
+        expected: GitId | None,
+        message: str,
+        who: Identity,
+        time_s: int | None = None,
+        timezone_s: int | None = None,
+    ) -> None:
+        """Move the current branch (or a detached HEAD) by compare-and-swap.
+
+        Raises:
+            ConflictError: HEAD stands on another commit than ``expected``.
+            NotFoundError: there is no commit ``new``.
+        """
+        note = Note(message, who, time_s, timezone_s)
+        with self.lock():
+            branch = self.head().branch
+            name = HEAD if branch is None else HEADS + branch
+            self._prepare_move(name, new)
+            if branch is None:
+                self._refs.set_detached(new, expected, note)
+            else:
+                self._refs.set(name, new, expected, note)
+
+    def set_head_branch(
+        self,
+        branch: str,
+        *,
+        who: Identity,
+        message: str | None = None,
+        time_s: int | None = None,
+        timezone_s: int | None = None,
+    ) -> None:
+        """Put HEAD onto a branch; one that does not exist yet begins with the next commit.
+
+        Args:
+            branch: short name.
+            who: who, for the reflog.
+            message: why; ``checkout: moving from A to B`` where None.
+            time_s: when; now where None.
+            timezone_s: offset from UTC in seconds; this machine's where None.
+
+        Raises:
+            UsageError: no valid name for a branch.
+        """
+        with self.lock():
+            note = Note(message or self._switch_text(branch), who, time_s, timezone_s)
+            self._refs.set_symbolic(branch, note)
+
+    def detach_head(
+        self,
+        commit: GitId,
+        *,
+        who: Identity,
+        message: str | None = None,
+        time_s: int | None = None,
+        timezone_s: int | None = None,
+    ) -> None:
+        """Put HEAD onto a commit itself, off any branch.
+
+        Raises:
+            NotFoundError: there is no such commit.
+        """
+        with self.lock():
+            self._prepare_move(HEAD, commit)
+            note = Note(message or self._switch_text(commit), who, time_s, timezone_s)
+            self._refs.set_detached(commit, self.head().commit, note)
+
+    def _switch_text(self, target: str) -> str:
+        head = self.head()
+        return f"checkout: moving from {head.branch or head.commit} to {target}"
+
+    def delete_ref(
+        self,
+        name: str,
+        *,
+        expected: GitId,
+        who: Identity,
+        message: str = "",
+        time_s: int | None = None,
+        timezone_s: int | None = None,
+    ) -> None:
+        """Remove a ref and its log by compare-and-swap.
+
+        Raises:
+            ConflictError: it does not hold ``expected``.
+        """
+        self._refs.delete(name, expected, Note(message, who, time_s, timezone_s))
+
+    def rename_branch(
+        self,
+        old: str,
+        new: str,
+        *,
+        who: Identity,
+        time_s: int | None = None,
+        timezone_s: int | None = None,
+    ) -> None:
+        """Give a branch another name; its log goes with it, and HEAD where it is on it.
+
+        Raises:
+            NotFoundError: there is no branch ``old``.
+            ConflictError: there is a branch ``new``, or one that clashes with it.
+            UsageError: no valid name for a branch.
+        """
+        source, target = HEADS + old, branch_ref(new)
+        with self.lock():
+            head = self.head()
+            if head.branch == old and head.commit is None:
+                self.set_head_branch(new, who=who)
+                return
+            if self.find_ref(source) is None:
+                raise NotFoundError(f"branch {old!r} does not exist")
+            if self.find_ref(target) is not None:
+                raise ConflictError(f"branch {new!r} already exists", hint="choose another name")
+            message = f"Branch: renamed {source} to {target}"
+            self._refs.rename(source, target, Note(message, who, time_s, timezone_s))
+
+    def create_tag(
+        self,
+        name: str,
+        target: GitId,
+        *,
+        message: str | None,
+        who: Identity,
+        time_s: int | None = None,
+        timezone_s: int | None = None,
+        expected: GitId | None = None,
+    ) -> GitId:
+        """Make a tag and return the id it holds: an annotated one where there is a message.
+
+        Args:
+            name: short name.
+            target: the commit to tag.
+            message: text of an annotated tag, or None.
+            who: who tags.
+            time_s: when; now where None.
+            timezone_s: offset from UTC in seconds; this machine's where None.
+            expected: the id a tag of that name must hold now, to replace it.
+
+        Raises:
+            ConflictError: the tag exists (or holds something else than ``expected``).
+            NotFoundError: there is no such commit.
+            UsageError: no valid name for a tag.
+        """
+        ref = tag_ref(name)
+        self._require(target, "commit")
+        note = Note("", who, time_s, timezone_s)
+        if message is not None:
+            time_s, timezone_s = note.when()
+            data = encode_tag(
+                name=name,
+                commit=target,
+                message=message,
+                tagger=who,
+                time_s=time_s,
+                timezone_s=timezone_s,
+            )
+            target = self._objects.write("tag", data)
+        if expected is None and self.find_ref(ref) is not None:
+            raise ConflictError(f"tag {name!r} already exists", hint="choose another name")
+        self._objects.sync()
+        self._refs.set(ref, target, expected, note)
+        return target
+
+    def read_reflog(self, ref: str) -> list[ReflogEntry]:
+        """Return the moves of HEAD or of a full ref name, newest first.
+
+        A line torn by a crash is left out, and so are damaged ones, which ``check`` reports.
+        """
+        return self._refs.logs.read_sound(ref)
+
+    def check_branch_name(self, branch: str) -> str:
+        """Return the full ref name of a branch.
+
+        Raises:
+            UsageError: no branch may have that name.
+        """
+        return branch_ref(branch)
+
+    def check_tag_name(self, tag: str) -> str:
+        """Return the full ref name of a tag.
+
+        Raises:
+            UsageError: no tag may have that name.
+        """
+        return tag_ref(tag)
+
+    def _prepare_move(self, name: str, new: GitId) -> None:
+        if name == HEAD or name.startswith(HEADS):
+            self._require(new, "commit")
+        elif not self._objects.has(new):
+            raise NotFoundError(f"object {new} does not exist")
+        self._objects.sync()
+
+    def _require(self, object_id: GitId, kind: str) -> None:
+        header = self._objects.find_header(object_id)
+        if header is None:
+            raise NotFoundError(f"{kind} {object_id} does not exist")
+        if header[0] != kind:
+            raise NotFoundError(f"object {object_id} is a {header[0]}, not a {kind}")

@@ -1,0 +1,1 @@
+"""A repository written by an enemy: nothing outside the worktree is touched, nothing grows."""

@@ -1,0 +1,1 @@
+"""What goes in comes back: add, commit, remove and check out any file. (Taken; being written.)"""
