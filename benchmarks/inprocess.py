@@ -27,6 +27,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 
 import mvc
+from benchmarks.sweep import fresh_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,8 +86,7 @@ def measure(model: Path, folder: Path, rounds: int) -> dict[str, list[float]]:
     for number in range(rounds + 1):
         order = list(WAYS) if number % 2 else list(reversed(WAYS))
         for name in order:
-            place = folder / "inprocess"
-            place.mkdir(parents=True)
+            place = fresh_folder(folder / "inprocess")
             if WAYS[name] is commit_file:
                 shutil.copyfile(model, place / MODEL)
             if name.startswith("mvc"):

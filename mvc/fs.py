@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -81,11 +80,18 @@ def _from_os(result: os.stat_result) -> FileStat:
 
 
 def find_stat(path: Path | str) -> FileStat | None:
-    """Return the stat of a path itself (links are not followed), or None where nothing is."""
+    """Return the stat of a path itself (links are not followed), or None where nothing is.
+
+    Raises:
+        StorageError: it may not be looked at, or its name is too long to exist.
+    """
     try:
         return _from_os(os.lstat(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError:
+        with translate_os_errors(f"look at {path}"):
+            raise
 
 
 def stat_descriptor(descriptor: int) -> FileStat:
@@ -110,7 +116,8 @@ def reserve_space(path: Path, size_bytes: int) -> None:
         StorageError: there is less; the file is gone again.
     """
     with translate_os_errors(f"reserve {size_bytes:,} bytes in {path.parent}"):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
         try:
             write_at(descriptor, memoryview(bytes(size_bytes)), 0)
         except BaseException:
@@ -195,7 +202,7 @@ class DurableFile:
             FileExistsError: something has that ``name`` already.
         """
         self.folder = folder
-        self.path = folder / (name or f"{secrets.token_hex(8)}{TEMP_SUFFIX}")
+        self.path = folder / (name or f"{os.urandom(8).hex()}{TEMP_SUFFIX}")
         self.size_bytes = 0
         self._failed = False
         self._published = False
@@ -331,7 +338,7 @@ def write_durable(target: Path, buffers: Sequence[Buffer], *, mode: int = 0o644)
 
 def write_symlink(target: Path, text: bytes) -> FileStat:
     """Make ``target`` a symbolic link with that text, replacing what is there, durably."""
-    temporary = target.parent / f"{secrets.token_hex(8)}{TEMP_SUFFIX}"
+    temporary = target.parent / f"{os.urandom(8).hex()}{TEMP_SUFFIX}"
     with translate_os_errors(f"create link {target}"):
         os.symlink(text, os.fsencode(temporary))
         try:
@@ -386,7 +393,8 @@ def append_line(path: Path, line: bytes) -> int:
     """
     make_dirs(path.parent)
     with translate_os_errors(f"append to {path}"):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o644)
         try:
             end = _end_of_last_line(descriptor)
             os.ftruncate(descriptor, end)
@@ -416,8 +424,8 @@ def truncate_file(path: Path, size_bytes: int) -> None:
     """Cut a file to a length durably; a shorter one, or none at all, is not an error."""
     with translate_os_errors(f"truncate {path}"):
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return
         try:
             if os.fstat(descriptor).st_size > size_bytes:
@@ -437,8 +445,12 @@ def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[int]:
     Raises:
         ConflictError: ``wait`` is false and another process holds it.
     """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with translate_os_errors(f"lock {path}"):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            descriptor = os.open(path, flags, 0o644)
+        except IsADirectoryError as error:
+            raise StorageError(f"cannot lock {path}: it is a folder", hint="remove it") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -211,14 +211,16 @@ def salvage_index(storage: Storage, pack: PackId, size_bytes: int) -> PackIndex 
     return index_records(pack, size_bytes, records.values()) if records else None
 
 
-def scan_stored_pack(storage: Storage, pack: PackId, size_bytes: int) -> Iterator[PackRecord]:
+def scan_stored_pack(
+    storage: Storage, pack: PackId, size_bytes: int, *, key: str | None = None
+) -> Iterator[PackRecord]:
     """Yield the records of a stored pack from their headers alone.
 
     Raises:
         FileNotFoundError: the pack is gone.
         FormatError: from the first record on that is damaged.
     """
-    key = pack_key(pack)
+    key = key or pack_key(pack)
     window = memoryview(b"")
     start = 0
 

@@ -15,6 +15,7 @@ from mvc.chunkstore.check import check_store
 from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.read_plan import plan_reads
 from mvc.chunkstore.reader import ChunkReader, ReadSlot
+from mvc.chunkstore.salvage import Salvage, salvage_pack
 from mvc.chunkstore.values import (
     ByteSource,
     ChunkLocation,
@@ -43,6 +44,7 @@ __all__ = [
     "ChunkStore",
     "ChunkWriter",
     "ReadRequest",
+    "Salvage",
     "StoreProblem",
     "WriteCounts",
 ]
@@ -197,6 +199,17 @@ class ChunkStore:
             file.write([encode_pack_index(index)])
             file.publish(index_key(pack))
         self._catalog.add(index)
+
+    def salvage(self, pack: PackId) -> Salvage:
+        """Move the sound chunks of a damaged pack into a new one and set the old one aside.
+
+        Raises:
+            UnsupportedError: a chunk in an encoding of a newer mvc, which cannot be judged here.
+            StorageError: the machine failed; nothing is lost.
+        """
+        done = salvage_pack(self._storage, pack)
+        self.refresh()
+        return done
 
 
 def _count_cores() -> int:

@@ -105,7 +105,11 @@ def fsck(
         bool, typer.Option("--data", help="Also read, decode and hash every stored byte.")
     ] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="First write lost pack indexes anew from the packs.")
+        bool,
+        typer.Option(
+            "--repair",
+            help="First write lost pack indexes anew and save what is sound of damaged packs.",
+        ),
     ] = False,
     quiet: Quiet = False,
     progress: ShowProgress = True,

@@ -298,6 +298,8 @@ def _storage_segment(line: _Line, views: Sequence[_Line]) -> Segment:
         raise FormatError("manifest line is neither a tensor nor a storage")
     if line.dtype is not None or line.shape is not None or line.view is not None:
         raise FormatError("storage line has a field too many")
+    if not views:
+        raise FormatError(f"storage at {line.at} carries no tensor")
     tensors = tuple(_view(view) for view in views)
     return Segment(line.at, line.size, line.storage, tensors)
 

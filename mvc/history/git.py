@@ -109,7 +109,7 @@ class History(RefMoves):
             )
         history = cls(git_dir)
         history._check_format()
-        history.head()
+        history._refs.read_head()  # not its branch: with a damaged one, fsck must still run
         return history
 
     def _check_format(self) -> None:

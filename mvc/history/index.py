@@ -58,8 +58,10 @@ def read_index_file(path: Path) -> Index:
     with translate_damage("the index", hint=_HINT):
         try:
             with path.open("rb") as file:
-                timestamp_ns = os.fstat(file.fileno()).st_mtime_ns
-                data = file.read(MAX_INDEX_BYTES + 1)
+                found = os.fstat(file.fileno())
+                timestamp_ns = found.st_mtime_ns
+                # A limit alone as the length would be allocated whole.
+                data = file.read(min(MAX_INDEX_BYTES, found.st_size) + 1)
         except FileNotFoundError:
             return Index()
     return Index(parse_index(data, timestamp_ns), timestamp_ns)

@@ -6,6 +6,7 @@ A crash can tear the last line. It is passed over when reading and cut off befor
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -159,7 +160,8 @@ class Reflogs:
         with translate_damage(f"reflog of {name}"):
             try:
                 with path.open("rb") as file:
-                    data = file.read(_MAX_LOG_BYTES + 1)
+                    size_bytes = os.fstat(file.fileno()).st_size
+                    data = file.read(min(_MAX_LOG_BYTES, size_bytes) + 1)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return []
         if len(data) > _MAX_LOG_BYTES:

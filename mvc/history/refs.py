@@ -61,15 +61,24 @@ class RefStore:
         Raises:
             CorruptionError: HEAD is missing or damaged.
         """
+        value = self.read_head()
+        if value.startswith("ref: "):
+            name = value.removeprefix("ref: ")
+            return Head(name.removeprefix(HEADS), self.find(name))
+        return Head(None, GitId(value))
+
+    def read_head(self) -> str:
+        """Return what HEAD itself says: ``ref: `` and a branch, or a commit id.
+
+        Raises:
+            CorruptionError: HEAD is missing or damaged; what its branch holds is not looked at.
+        """
         value = self._read_loose(HEAD)
         if value is None:
             raise _broken(HEAD, "is missing")
-        if value.startswith("ref: "):
-            name = value.removeprefix("ref: ")
-            if not name.startswith(HEADS):
-                raise _broken(HEAD, f"points to {name}, which is no branch")
-            return Head(name.removeprefix(HEADS), self.find(name))
-        return Head(None, GitId(value))
+        if value.startswith("ref: ") and not value.startswith(f"ref: {HEADS}"):
+            raise _broken(HEAD, f"points to {value[5:]}, which is no branch")
+        return value
 
     def find(self, name: str) -> GitId | None:
         """Return the id a full ref name holds (symbolic refs followed), or None.

@@ -214,6 +214,16 @@ def run_add(
     context: Context, plan: AddPlan, progress: Callable[[int], None] | None = None
 ) -> AddResult:
     """Carry out a plan of ``plan_add``."""
+    result = store_planned(context, plan, progress)
+    if result.added or result.removed:
+        update_index(context, entries_of(result), result.removed)
+    return result
+
+
+def store_planned(
+    context: Context, plan: AddPlan, progress: Callable[[int], None] | None = None
+) -> AddResult:
+    """Store what a plan reads; nothing is staged yet."""
     counts = WriteCounts(0, 0, 0, 0, 0)
     stored: list[StoredFile] = []
     if plan.read:
@@ -221,10 +231,14 @@ def run_add(
         with context.store.writer() as writer:
             stored = [store_file(context, writer, path, progress) for path in plan.read]
         counts = writer.counts
-    entries = {file.path: make_entry(file.path, file.mode, file.blob, file.stat) for file in stored}
-    if entries or plan.drop:
-        update_index(context, entries, plan.drop)
     return AddResult(tuple(stored), plan.drop, plan.unchanged, counts)
+
+
+def entries_of(result: AddResult) -> dict[str, IndexEntry]:
+    """Return the index entries of what was stored."""
+    return {
+        file.path: make_entry(file.path, file.mode, file.blob, file.stat) for file in result.added
+    }
 
 
 def update_index(
@@ -233,9 +247,17 @@ def update_index(
     """Put entries into the index as it stands now, under the repository's lock."""
     context.history.sync_objects()
     with context.history.lock():
-        current = dict(context.history.read_index().entries)
-        for path in drop:
-            current.pop(path, None)
-        current.update(entries)
-        drop_clashing(current, entries)
-        context.history.write_index(Index(current))
+        current = context.history.read_index()
+        context.history.write_index(Index(merge_entries(current, entries, drop)))
+
+
+def merge_entries(
+    index: Index, entries: Mapping[str, IndexEntry], drop: Iterable[str] = ()
+) -> dict[str, IndexEntry]:
+    """Return the entries of an index with others put in and some dropped."""
+    merged = dict(index.entries)
+    for path in drop:
+        merged.pop(path, None)
+    merged.update(entries)
+    drop_clashing(merged, entries)
+    return merged

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, UsageError
 from mvc.history.messages import format_message, parse_trailers
 from mvc.history.values import TreeEntry
-from mvc.operations.add import plan_add, run_add
+from mvc.operations.add import (
+    entries_of,
+    merge_entries,
+    plan_add,
+    store_planned,
+    update_index,
+)
 from mvc.operations.annotations import FACT_TRAILERS, STEP_TRAILER, Annotations
 from mvc.operations.context import now
 from mvc.operations.diff import tensor_ids
@@ -19,8 +25,9 @@ from mvc.operations.transition import recover
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mvc.history.values import CommitInfo, Identity
+    from mvc.history.values import CommitInfo, Identity, IndexEntry
     from mvc.ids import ChunkId, GitId
+    from mvc.operations.add import AddResult
     from mvc.operations.context import Context
 
 
@@ -99,18 +106,19 @@ def commit(
     facts = annotations or Annotations()
     last = _last_commit(context, head.commit) if amend else None
     text = new_message(message, facts) if last is None else _amended_message(last, message, facts)
-    warnings: tuple[tuple[str, str], ...] = ()
+    added: AddResult | None = None
     if paths or everything:
         plan = plan_add(context, paths or [""], tracked_only=everything and not paths)
-        warnings = run_add(context, plan, progress).warnings
+        added = store_planned(context, plan, progress)
     tree_entries = {
-        path: TreeEntry(entry.mode, entry.blob)
-        for path, entry in history.read_index().entries.items()
+        path: TreeEntry(entry.mode, entry.blob) for path, entry in _staged(context, added).items()
     }
     parents = last.parents if last is not None else () if head.commit is None else (head.commit,)
     base = history.read_tree(parents[0]) if parents else {}
     if tree_entries == base and not allow_empty:
         _check_may_be_empty(context, last, base)
+    if added is not None and (added.added or added.removed):
+        update_index(context, entries_of(added), added.removed)  # a refused commit stages nothing
     new = record(
         context, tree_entries, parents, text, who=who, author=author, time_s=time_s, last=last
     )
@@ -120,7 +128,16 @@ def commit(
         if history.head() != head:
             raise ConflictError("HEAD moved while the commit was made", hint="commit again")
         history.update_head(new, expected=head.commit, message=f"{verb}: {subject}", who=who)
+    warnings = added.warnings if added is not None else ()
     return summarise(context, new, base, tree_entries, started_s, warnings, branch=head.branch)
+
+
+def _staged(context: Context, added: AddResult | None) -> dict[str, IndexEntry]:
+    """Return what the index holds once ``added`` is put into it."""
+    index = context.history.read_index()
+    if added is None:
+        return index.entries
+    return merge_entries(index, entries_of(added), added.removed)
 
 
 def record(

@@ -6,6 +6,7 @@ never pay for it.
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -161,7 +162,7 @@ def discover(start: Path) -> Context:
     """
     start = start.resolve()
     for folder in (start, *start.parents):
-        if (folder / GIT_DIR_NAME).is_dir():
+        if os.path.isdir(folder / GIT_DIR_NAME):
             return open_at(folder)
     raise RepositoryNotFoundError(
         f"not a mvc repository (or any folder above): {start}", hint='run "mvc init" to make one'

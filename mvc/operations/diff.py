@@ -178,7 +178,7 @@ def diff_worktree(
         if not _wanted(paths, path):
             continue
         entry, stat = index.entries[path], find_file_stat(context.worktree, path)
-        if stat is None or stat.is_directory:
+        if stat is None or not (stat.is_regular or stat.is_symlink):
             if entry.skip_worktree:
                 after[path] = side
         elif is_clean(context, index, entry, stat):

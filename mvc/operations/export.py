@@ -28,6 +28,7 @@ _SAFETENSORS_DTYPES = frozenset(
         *("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"),
     }
 )
+_METADATA = "__metadata__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,13 @@ def export(
     Raises:
         NotFoundError: nothing fits.
         ConflictError: the output exists; two files hold a tensor of the same name.
-        UnsupportedError: a dtype that safetensors cannot hold.
+        UnsupportedError: a dtype or name that safetensors cannot hold.
+        UsageError: the output is a folder, or in none.
     """
-    if find_stat(output) is not None and not force:
+    existing = find_stat(output)
+    if existing is not None and existing.is_directory:
+        raise UsageError(f"{output} is a folder", hint="name a file in it")
+    if existing is not None and not force:
         raise ConflictError(f"{output} already exists", hint='"-f" replaces it')
     if not output.parent.is_dir():
         raise UsageError(f"folder {output.parent} does not exist")
@@ -114,6 +119,11 @@ def _choose(chosen: dict[str, StoredTensor], tensor: StoredTensor) -> None:
             f"tensor {name!r} of {tensor.path} is {dtype}, which safetensors cannot hold",
             hint='leave it out with "--tensors"',
         )
+    if name == _METADATA:
+        raise UnsupportedError(
+            f"tensor {name!r} of {tensor.path} has the one name that safetensors keeps for itself",
+            hint='leave it out with "--tensors"',
+        )
     if name in chosen:
         raise ConflictError(
             f"{chosen[name].path} and {tensor.path} both hold a tensor {name!r}",
@@ -128,7 +138,7 @@ def _encode_header(tensors: Sequence[StoredTensor]) -> bytes:
     The safetensors library writes a file from tensors that are all in memory; streaming needs
     the header alone.
     """
-    table: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    table: dict[str, object] = {_METADATA: {"format": "pt"}}
     position = 0
     for tensor in tensors:
         end = position + tensor.size_bytes

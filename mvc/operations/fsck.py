@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.errors import MvcError
+from mvc.errors import MvcError, UnsupportedError
 from mvc.formats.manifest import cut_sizes
 from mvc.ids import PackId
 from mvc.operations.files import find_manifest
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from mvc.formats.manifest import Manifest
     from mvc.ids import ChunkId, GitId
     from mvc.operations.context import Context
+
+    _Loss = tuple[str, str, ChunkLocation | None]
+    """(kind, the fact, where the chunk lies)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,12 @@ class FsckReport:
 
 _LEFTOVERS = frozenset({"stray-file", "missing-index"})
 _LOST_INDEX = frozenset({"missing-index", "bad-index"})
-_LOST_HINT = "add the same file again, or copy the pack from another clone of the repository"
+_MISSING_HINT = "add the same file again, or copy the pack from another copy of the repository"
+_DAMAGED_HINT = (
+    'run "mvc fsck --data --repair", then add the same file again; '
+    "or copy the pack from another copy of the repository"
+)
+_DAMAGED_PACK = frozenset({"bad-pack", "bad-chunk", "bad-pack-hash", "missing-pack"})
 
 
 def fsck(
@@ -95,10 +104,11 @@ def fsck(
     Args:
         context: the repository.
         data: also read, decode and hash every byte of the chunk store.
-        repair: write missing or damaged pack indexes anew from their packs first.
+        repair: first write missing or damaged pack indexes anew from their packs, and move what
+            is sound of damaged packs into new ones; with ``data`` every damage is found.
         progress: called with bytes read.
     """
-    repaired = _repair_indexes(context) if repair else ()
+    repaired, salvaged = _repair(context, data=data) if repair else ((), ())
     problems = [
         Problem(problem.kind, f"{problem.what}: {problem.detail}")
         for problem in context.history.check()
@@ -114,7 +124,7 @@ def fsck(
         if item.kind in _LEFTOVERS and (item.kind == "stray-file" or item.pack not in walk.packs)
     ]
     problems.extend(_store_problem(item) for item in found if item not in harmless)
-    notices = tuple(f"{item.pack}: {item.detail}" for item in harmless)
+    notices = (*salvaged, *(f"{item.pack}: {item.detail}" for item in harmless))
     return FsckReport(
         (*problems, *lost), walk.commits, walk.files, len(walk.chunks), data, notices, repaired
     )
@@ -145,14 +155,25 @@ def _store_problem(found: StoreProblem) -> Problem:
     )
 
 
-def _repair_indexes(context: Context) -> tuple[str, ...]:
-    repaired: list[str] = []
-    for found in context.store.check(data=False):
-        if found.kind in _LOST_INDEX:
-            context.store.rebuild_index(PackId(found.pack))
-            repaired.append(found.pack)
+def _repair(context: Context, *, data: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the packs whose index was written anew, and a line on every pack set aside."""
+    found = list(context.store.check(data=data))
+    damaged = dict.fromkeys(item.pack for item in found if item.kind in _DAMAGED_PACK)
+    salvaged: list[str] = []
+    for pack in damaged:
+        with contextlib.suppress(UnsupportedError):  # a newer mvc can tell what is in it
+            done = context.store.salvage(PackId(pack))
+            salvaged.append(
+                f"{pack}: damaged, now in chunks/damaged; of its chunks {done.kept:,} were saved "
+                f"and {done.lost:,} are lost"
+            )
+    repaired = dict.fromkeys(
+        item.pack for item in found if item.kind in _LOST_INDEX and item.pack not in damaged
+    )
+    for pack in repaired:
+        context.store.rebuild_index(PackId(pack))
     context.store.refresh()
-    return tuple(repaired)
+    return tuple(repaired), tuple(salvaged)
 
 
 class _Reachable:
@@ -164,24 +185,26 @@ class _Reachable:
         self._bad_packs = {item.pack for item in found if item.kind not in _LOST_INDEX}
         self.commits = 0
         self.files = 0
-        self.chunks: set[ChunkId] = set()
-        self._lost: dict[ChunkId, tuple[str, str, ChunkLocation | None]] = {}
+        self.chunks: dict[ChunkId, int] = {}  # chunk → its plain bytes; 0 where it is missing
+        self._lost: dict[ChunkId, _Loss] = {}
         self.packs: set[str] = set()
 
     def check(self) -> Iterator[Problem]:
         """Yield what reachable files need and the store cannot give."""
         seen_commits: set[str] = set()
+        seen_blobs: set[str] = set()
         try:
             for commit, path, blob in self._context.history.reachable_blobs():
                 seen_commits.add(commit)
+                seen_blobs.add(blob)
                 self.files += 1
                 yield from self._check_file(commit, path, blob)
         except MvcError as error:
             yield Problem("unreadable-history", str(error), hint=error.hint)
         self.commits = len(seen_commits)
-        index_blobs = self._index_blobs()
-        for path, blob in index_blobs:
-            yield from self._check_file(None, path, blob)
+        for path, blob in self._index_blobs():
+            if blob not in seen_blobs:
+                yield from self._check_file(None, path, blob)
 
     def _index_blobs(self) -> list[tuple[str, GitId]]:
         try:
@@ -200,12 +223,12 @@ class _Reachable:
             return
         for name, chunk, size_bytes in _named_chunks(manifest):
             if chunk not in self.chunks:
-                self.chunks.add(chunk)
-                self._look_at(chunk, size_bytes)
-            if chunk in self._lost:
-                yield self._describe(commit, path, name, chunk)
+                self.chunks[chunk] = self._look_at(chunk)
+            loss = self._lost.get(chunk) or self._find_misfit(chunk, size_bytes)
+            if loss is not None:
+                yield _describe(commit, path, name, chunk, loss)
 
-    def _look_at(self, chunk: ChunkId, size_bytes: int) -> None:
+    def _look_at(self, chunk: ChunkId) -> int:
         """Find out whether a chunk can be had; it is read only where there is reason to doubt."""
         store = self._context.store
         location = store.find(chunk)
@@ -213,31 +236,40 @@ class _Reachable:
             location = store.find(chunk)
         if location is None:
             self._lost[chunk] = ("missing-chunk", "is missing", None)
-            return
+            return 0
         self.packs.add(location.pack)
-        if location.plain_size_bytes != size_bytes:
-            fact = f"has {location.plain_size_bytes} bytes, not {size_bytes}"
-            self._lost[chunk] = ("wrong-size", fact, location)
-        elif chunk in self._bad_chunks or location.pack in self._bad_packs:
+        if chunk in self._bad_chunks or location.pack in self._bad_packs:
             try:  # another pack may hold a sound copy
-                store.read_into(chunk, memoryview(bytearray(size_bytes)))
+                store.read_into(chunk, memoryview(bytearray(location.plain_size_bytes)))
             except MvcError as error:
                 self._lost[chunk] = ("damaged-chunk", f"is lost: {error.message}", location)
+        return location.plain_size_bytes
 
-    def _describe(self, commit: str | None, path: str, name: str | None, chunk: ChunkId) -> Problem:
-        kind, fact, location = self._lost[chunk]
-        what = f"tensor {name!r} of {path}" if name else f"{path} (bytes between tensors)"
-        return Problem(
-            kind,
-            f"chunk {chunk.hex()[:12]} of {what} {fact}",
-            commit=commit,
-            path=path,
-            tensor=name,
-            pack=None if location is None else location.pack,
-            offset=None if location is None else location.offset,
-            chunk=chunk.hex(),
-            hint=_LOST_HINT,
-        )
+    def _find_misfit(self, chunk: ChunkId, size_bytes: int) -> _Loss | None:
+        """Return what is wrong where a manifest takes a chunk for one of another length."""
+        found = self.chunks[chunk]
+        if found == size_bytes:
+            return None
+        fact = f"has {found:,} bytes, not {size_bytes:,}"
+        return ("wrong-size", fact, self._context.store.find(chunk))
+
+
+def _describe(
+    commit: str | None, path: str, name: str | None, chunk: ChunkId, loss: _Loss
+) -> Problem:
+    kind, fact, location = loss
+    what = f"tensor {name!r} of {path}" if name else f"{path} (bytes between tensors)"
+    return Problem(
+        kind,
+        f"chunk {chunk.hex()[:12]} of {what} {fact}",
+        commit=commit,
+        path=path,
+        tensor=name,
+        pack=None if location is None else location.pack,
+        offset=None if location is None else location.offset,
+        chunk=chunk.hex(),
+        hint=_DAMAGED_HINT if kind == "damaged-chunk" else _MISSING_HINT,
+    )
 
 
 def _named_chunks(manifest: Manifest) -> Iterator[tuple[str | None, ChunkId, int]]:

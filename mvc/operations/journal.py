@@ -8,6 +8,7 @@ Pure but for ``read_journal``; ``transition`` carries out what stands here.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -210,7 +211,8 @@ def read_journal(path: Path) -> Transition | None:
     hint = f'remove {path}; "mvc status" then shows what was done of that checkout'
     try:
         with translate_os_errors(f"read {path}"), path.open("rb") as file:
-            data = file.read(MAX_JOURNAL_BYTES)
+            size_bytes = os.fstat(file.fileno()).st_size
+            data = file.read(min(MAX_JOURNAL_BYTES, size_bytes))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except IsADirectoryError as error:

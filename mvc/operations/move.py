@@ -77,24 +77,58 @@ def _plan_rename(
         raise NotFoundError(f"path {source!r} is not tracked", hint='"mvc add" it first')
     if place == source or place.startswith(below):
         raise UsageError(f"cannot move {source!r} into itself")
+    is_folder = source not in index.entries
     on_disk = find_file_stat(context.worktree, source) is not None
-    if not on_disk and not all(index.entries[path].skip_worktree for path in tracked):
-        raise NotFoundError(
-            f"path {source!r} does not exist", hint='"mvc add" takes note of what was moved by hand'
-        )
+    is_folder = source not in index.entries
+    on_disk = _is_on_disk(context, index, source, tracked)
     paths = tuple((path, place + path.removeprefix(source)) for path in tracked)
+    _check_place(context, index, place, force=force, is_folder=is_folder and on_disk)
     for _, new in paths:
         fault = find_path_fault(new)
         if fault is not None:
             raise UsageError(f"path {new[:200]!r} {fault}")
+    return _Rename(source, place, paths, on_disk)
+
+
+def _check_place(
+    context: Context, index: Index, place: str, *, force: bool, is_folder: bool
+) -> None:
+    """Check that a file (or folder) may take a name."""
     check_parents(context.worktree, place)
     stat = find_file_stat(context.worktree, place)
     if stat is not None and (stat.is_directory or not force):
         hint = "move it away" if stat.is_directory else '"-f" replaces it'
         raise ConflictError(f"{place!r} exists already", hint=hint)
+    if stat is not None and is_folder:
+        raise ConflictError(f"{place!r} is a file, and no folder can replace it")
     if place in index.entries and not force:
         raise ConflictError(f"{place!r} is tracked already", hint='"-f" replaces it')
-    return _Rename(source, place, paths, on_disk)
+
+
+def _is_on_disk(context: Context, index: Index, source: str, tracked: Sequence[str]) -> bool:
+    """Tell whether a source was ever made; a file has to be one still, and a folder a folder.
+
+    Raises:
+        NotFoundError: what is tracked there is not there.
+    """
+    for path in tracked:
+        if not index.entries[path].skip_worktree and not _lies(context, path, is_folder=False):
+            raise _gone(path)
+    is_something = find_file_stat(context.worktree, source) is not None
+    if is_something and not _lies(context, source, is_folder=source not in index.entries):
+        raise _gone(source)  # what lies there is something else, of the same name
+    return is_something
+
+
+def _lies(context: Context, path: str, *, is_folder: bool) -> bool:
+    stat = find_file_stat(context.worktree, path)
+    return stat is not None and stat.is_directory == is_folder
+
+
+def _gone(path: str) -> NotFoundError:
+    return NotFoundError(
+        f"path {path!r} does not exist", hint='"mvc add" takes note of what was moved by hand'
+    )
 
 
 def _check_apart(renames: Sequence[_Rename]) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
+import re
 import shutil
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError, StorageError
+from mvc.errors import ConflictError, CorruptionError, StorageError
 from mvc.fs import exclusive_lock, find_stat, fsync_dir, make_dirs
 from mvc.operations.journal import JOURNAL_NAME
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _FOLDER = "tmp"
 _LOCK = "lock"
+_NAME = re.compile("[0-9a-f]{16}")
 
 
 @contextlib.contextmanager
@@ -32,7 +33,10 @@ def staging_folder(git_dir: Path) -> Iterator[Path]:
 
     It is removed at the end, but for what a journal may need: ``sweep`` removes that.
     """
-    folder = git_dir / _FOLDER / secrets.token_hex(8)
+    root = find_stat(git_dir / _FOLDER)
+    if root is not None and not root.is_directory:
+        raise CorruptionError(f"{git_dir / _FOLDER} is no folder", hint="remove it")
+    folder = git_dir / _FOLDER / os.urandom(8).hex()
     make_dirs(folder)
     try:
         with exclusive_lock(folder / _LOCK):
@@ -45,8 +49,12 @@ def staging_folder(git_dir: Path) -> Iterator[Path]:
 def sweep(git_dir: Path) -> None:
     """Remove the folders of dead processes; only under the lock, and without a journal."""
     root = git_dir / _FOLDER
-    names = os.listdir(root) if root.is_dir() else []
-    for name in names:
+    found = find_stat(root)  # what lies behind a link is not ours to remove
+    entries = list(os.scandir(root)) if found is not None and found.is_directory else []
+    for entry in entries:
+        name = entry.name
+        if not _NAME.fullmatch(name) or not entry.is_dir(follow_symlinks=False):
+            continue
         with (
             contextlib.suppress(ConflictError, StorageError, OSError),
             exclusive_lock(root / name / _LOCK, wait=False),

@@ -100,11 +100,14 @@ def staged_changes(
     """Return path → (status, old path) of what the index has that a tree has not."""
     changes: dict[str, tuple[str, str | None]] = {}
     gone = {path: entry for path, entry in tree.items() if path not in index.entries}
-    by_blob = {(entry.mode, entry.blob): path for path, entry in sorted(gone.items(), reverse=True)}
-    for path, entry in index.entries.items():
+    by_blob: dict[tuple[int, GitId], list[str]] = {}
+    for path in sorted(gone, reverse=True):
+        by_blob.setdefault((gone[path].mode, gone[path].blob), []).append(path)
+    for path, entry in sorted(index.entries.items()):
         known = tree.get(path)
         if known is None:
-            old_path = by_blob.pop((entry.mode, entry.blob), None)
+            namesakes = by_blob.get((entry.mode, entry.blob))
+            old_path = namesakes.pop() if namesakes else None
             changes[path] = ("added", None) if old_path is None else ("renamed", old_path)
         elif (known.mode, known.blob) != (entry.mode, entry.blob):
             changes[path] = ("modified", None)
@@ -123,7 +126,7 @@ def _worktree_changes(
     refreshed: dict[str, IndexEntry] = {}
     for path, entry in index.entries.items():
         stat = find_file_stat(context.worktree, path)
-        if stat is None or stat.is_directory:
+        if stat is None or not (stat.is_regular or stat.is_symlink):
             if not entry.skip_worktree:
                 changed[path] = "removed"
         elif entry.matches(stat) and not index.is_racy(entry):

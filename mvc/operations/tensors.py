@@ -194,11 +194,11 @@ def read_tensor(context: Context, revision: str, path: str, name: str) -> NDArra
     scalar = numpy_dtype(dtype)
     if scalar is None:
         return np.frombuffer(raw, np.uint8)
-    flat = np.frombuffer(raw, scalar)
     if view.strides is None:
-        return flat.reshape(view.shape)
+        return np.frombuffer(raw, scalar).reshape(view.shape)
     strides = tuple(stride * dtype.block_bytes for stride in view.strides)
-    return np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat, view.shape, strides))
+    # Not as_strided, which does not know the types of ml_dtypes.
+    return np.ascontiguousarray(np.ndarray(view.shape, scalar, raw, 0, strides))
 
 
 def read_torch_tensor(context: Context, revision: str, path: str, name: str) -> torch.Tensor:

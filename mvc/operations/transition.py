@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mvc.errors import ConflictError, CorruptionError, NotFoundError, UsageError
+from mvc.errors import ConflictError, CorruptionError, FormatError, NotFoundError, UsageError
 from mvc.fs import (
     FileStat,
     find_stat,
@@ -104,14 +104,24 @@ def run(
         with context.history.lock():
             recover(context)  # of a process that died while files were staged here
             _check_unmoved(context, ready, index)
-            reserve = context.git_dir / _RESERVE_NAME
-            reserve_space(reserve, _space_bytes(ready, index))
-            try:
-                write_durable(_journal(context), [encode_journal(ready)])
-            finally:
-                reserve.unlink()
+            _write_journal(context, ready, _space_bytes(ready, index))
             _apply(context, ready)
             sweep(context.git_dir)
+
+
+def _write_journal(context: Context, transition: Transition, space_bytes: int) -> None:
+    """Write the journal, once there is space for all that follows; or leave none."""
+    journal, reserve = _journal(context), context.git_dir / _RESERVE_NAME
+    reserve_space(reserve, space_bytes)
+    try:
+        write_durable(journal, [encode_journal(transition)])
+    except BaseException:
+        with contextlib.suppress(OSError):  # it may have got its name, but nothing of it is done
+            journal.unlink()
+        raise
+    finally:
+        with contextlib.suppress(OSError):  # the next transition takes it over
+            reserve.unlink()
 
 
 @contextlib.contextmanager
@@ -145,13 +155,14 @@ def recover(context: Context) -> bool:
                 folders.append(stack.enter_context(staging_folder(context.git_dir)))
             return folders[0]
 
-        writes = [_sound_write(context, write, scratch) for write in transition.writes]
         try:
+            writes = [_sound_write(context, write, scratch) for write in transition.writes]
             _apply(context, msgspec.structs.replace(transition, writes=tuple(writes)))
-        except (NotFoundError, UsageError) as error:
+        except (FormatError, NotFoundError, UsageError) as error:
             raise CorruptionError(
-                f"the journal of an interrupted checkout cannot be followed: {error}",
-                hint=f'remove {journal}; "mvc status" then shows what was done of that checkout',
+                f"an interrupted checkout cannot be finished: {error}",
+                hint='"mvc fsck --data" shows what is damaged; to give that checkout up, '
+                f'remove {journal}: "mvc status" then shows what was done of it',
             ) from error
     return True
 

@@ -71,7 +71,7 @@ def scan_files(worktree: Path, ignore: IgnoreRules | None, under: str = "") -> I
         if ignore is not None and ignore.is_ignored(path, is_dir):
             continue
         if is_dir:
-            if not (folder / entry.name / GIT_DIR_NAME).is_dir():
+            if not os.path.isdir(folder / entry.name / GIT_DIR_NAME):
                 yield from scan_files(worktree, ignore, path)
         elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
             yield path
@@ -157,7 +157,7 @@ def find_obstacle(worktree: Path, path: str) -> str | None:
 def find_inner_repository(worktree: Path, path: str) -> str | None:
     """Return the folder of another repository that a path is or lies in, or None."""
     for folder in (*folders_above(path), path):
-        if (worktree / folder / GIT_DIR_NAME).is_dir():
+        if os.path.isdir(worktree / folder / GIT_DIR_NAME):
             return folder
     return None
 

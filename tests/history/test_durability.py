@@ -125,7 +125,7 @@ def test_the_power_goes_at_every_step(tmp_path, verb):
             states = [old, *middle_states(verb, old, new), new]
         else:
             check_whole(after, states, verb)  # what was not synced is gone
-            if not is_done and stop_at % 3 == 0:
+            if not is_done and stop_at % 4 == 0:
                 check_whole(work, states, verb)  # the process died, the machine did not
             stop_at += 1
         shutil.rmtree(work)

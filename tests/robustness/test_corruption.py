@@ -17,23 +17,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.bounds import bounded
-from support.models import digests, write_config, write_model
-from support.states import assert_same
 
 from mvc import Repo
 from mvc.chunkstore.store import ChunkStore
-from mvc.errors import CorruptionError, MvcError, RepositoryNotFoundError
+from mvc.errors import CorruptionError, MvcError, StorageError
 from mvc.formats.pack import RECORD_BYTES
 from mvc.operations import transition
 from mvc.storage.local import LocalStorage
+from support.bounds import bounded
+from support.models import digests, write_config, write_model
+from support.states import assert_same
 
 TENSORS = [
     ("model.safetensors", "norm"),
     ("model.safetensors", "layers.0.q"),
     ("weights.pt", "a"),
 ]
-STATE = {"model": {"w": np.arange(300, dtype=np.float32)}, "step": 7}
+JOURNAL = ".mvc/transition.json"
+_DENSE = 8
+STATE = {"run": {"w": np.arange(300, dtype=np.float32)}, "step": 7}
 
 
 @dataclass
@@ -80,7 +82,7 @@ def _prepare(root):
 def _learn(root):
     known = Known(root)
     repo = _prepare(root)
-    known.subjects = [entry.commit.subject for entry in repo.log()]
+    known.subjects = [entry.info.subject for entry in repo.log()]
     for name, revision in {"main": "main", "side": "side", "v1": "v1^{commit}"}.items():
         known.names[name] = commit = repo.resolve(revision)
         repo.checkout(commit)
@@ -111,9 +113,11 @@ def _damages(data, flips):
         damaged = bytearray(data)
         damaged[place] ^= 1 << (place * 5 + 1) % 8
         yield f"byte {place} flipped", bytes(damaged)
-    for size in sorted({0, 1, len(data) // 2, len(data) - 1} - {len(data), -1}):
+    sizes = {0, len(data) // 2} if flips < _DENSE else {0, 1, len(data) // 2, len(data) - 1}
+    for size in sorted(sizes - {len(data), -1}):
         yield f"cut to {size}", data[:size]
-    yield "longer", data + b"\x00"
+    if flips >= _DENSE:
+        yield "longer", data + b"\x00"
     yield "removed", None
 
 
@@ -141,18 +145,20 @@ class Seen:
     errors: dict = field(default_factory=dict)  # what was read → error
 
 
-def _look(root, known):
+def _look(root, known, names):
     """Read everything; check that nothing wrong comes out; return what failed."""
     seen = Seen()
     repo, error = _attempt(Repo.open, root, threads=1)
     if error is not None:
-        assert isinstance(error, RepositoryNotFoundError), error
+        assert error.hint or isinstance(error, StorageError)
         seen.errors["open"] = error
         return seen
-    seen.report = repo.fsck(data=True)  # what is wrong is in the report, never an error
-    entries, seen.errors["log"] = _attempt(lambda: [entry.commit.subject for entry in repo.log()])
-    is_moved = repo.head.commit != known.state_commit if seen.errors["log"] is None else True
-    assert seen.errors["log"] or is_moved or entries == known.subjects
+    seen.report, error = _attempt(repo.fsck, data=True)
+    # What is wrong is in the report; only a machine that fails is an error.
+    assert error is None or isinstance(error, StorageError), error
+    entries, seen.errors["log"] = _attempt(lambda: [entry.info.subject for entry in repo.log()])
+    head, seen.errors["head"] = _attempt(lambda: repo.head.commit)
+    assert seen.errors["log"] or head != known.state_commit or entries == known.subjects
     _, seen.errors["status"] = _attempt(repo.status)
     for commit, path, tensor in known.tensors:
         values, error = _attempt(repo.tensor, commit, path, tensor)
@@ -162,10 +168,13 @@ def _look(root, known):
     if error is None:
         assert_same(state, STATE)
     seen.errors["state"] = error
-    for revision, commit in {**{c: c for c in known.files}, **known.names}.items():
+    for revision, commit in {**{c: c for c in known.files}, **names}.items():
         before = digests(root)
         _, error = _attempt(Repo.open(root, threads=1).checkout, revision, force=True)
-        assert digests(root) == (known.files[commit] if error is None else before), revision
+        allowed = [known.files[commit]]
+        if error is not None:  # with a journal left behind, all files may be there before HEAD is
+            allowed = [before, *allowed] if (root / JOURNAL).exists() else [before]
+        assert digests(root) in allowed, revision
         seen.errors["checkout", revision] = error
     seen.errors = {what: error for what, error in seen.errors.items() if error is not None}
     return seen
@@ -175,9 +184,7 @@ def _check_report(seen, name, what, known):
     """Check that fsck saw what made something unreadable."""
     if "open" in seen.errors:
         return
-    lost_names = {
-        ("checkout", name) for name in known.names if what == "removed" or name == "HEAD"
-    }
+    lost_names = {("checkout", name) for name in known.names if what == "removed" or name == "HEAD"}
     failed = set(seen.errors) - lost_names
     if failed:
         assert not seen.report.ok, (name, what, seen.errors)
@@ -204,7 +211,9 @@ def _damage_all(known, folder, flips):
             shutil.copytree(known.root, root, symlinks=True)
             _put(root / ".mvc" / name, damaged)
             try:
-                seen = _look(root, known)
+                # What is a name's own business cannot depend on packs and objects.
+                is_content = name.startswith(("chunks/", "objects/"))
+                seen = _look(root, known, {} if is_content else known.names)
                 _check_report(seen, name, what, known)
             except BaseException as error:
                 error.add_note(f"{name}: {what}")
@@ -215,9 +224,178 @@ def _damage_all(known, folder, flips):
 
 
 def test_every_file_damaged(known, quick_path):
-    assert _damage_all(known, quick_path, 4) > 200
+    assert _damage_all(known, quick_path, 3) > 150
 
 
 @pytest.mark.slow
 def test_every_file_damaged_densely(known, quick_path):
-    _damage_all(known, quick_path, bounded(8, 2000))
+    _damage_all(known, quick_path, bounded(_DENSE, 2000))
+
+
+def _chunk_of(root, commit, path, tensor):
+    context = Repo.open(root, threads=1)._context
+    manifest = context.read_manifest(context.history.read_tree(commit)[path].blob)
+    (stored,) = (stored for view, stored in manifest.tensors() if view.name == tensor)
+    return stored.chunks[0]
+
+
+@pytest.mark.parametrize("place", ["body", "header"])
+@pytest.mark.parametrize(("path", "tensor"), TENSORS, ids="/".join)
+def test_a_damaged_chunk_is_named_in_full(known, quick_path, path, tensor, place):
+    root, commit = quick_path / "work", known.names["side"]
+    shutil.copytree(known.root, root, symlinks=True)
+    chunk = _chunk_of(root, commit, path, tensor)
+    where = ChunkStore(LocalStorage(root / ".mvc/chunks")).find(chunk)
+    (pack,) = (root / ".mvc/chunks").rglob(f"{where.pack}.pack")
+    data = bytearray(pack.read_bytes())
+    data[where.offset + (RECORD_BYTES if place == "body" else 9)] ^= 0x10
+    _put(pack, bytes(data))
+    (root / path).unlink()  # a clean file would not be written again
+    repo, before = Repo.open(root, threads=1), digests(root)
+    for read in (
+        lambda: repo.tensor(commit, path, tensor),
+        lambda: repo.checkout(commit, force=True),
+        lambda: repo.export(commit, quick_path / "out", path=path),
+    ):
+        with pytest.raises(CorruptionError) as caught:
+            read()
+        message = caught.value.message
+        assert f"chunk {chunk.hex()[:12]}" in message
+        assert repr(tensor) in message
+        assert path in message
+        assert f"in pack {where.pack[:12]} at offset {where.offset:,}:" in message
+        assert "fsck" in caught.value.hint
+    assert digests(root) == before
+    assert not (quick_path / "out").exists()
+    problems = [found for found in repo.fsck(data=True).problems if found.tensor == tensor]
+    assert problems
+    for found in problems:  # one per version of the file
+        assert (found.path, found.chunk) == (path, chunk.hex())
+        assert (found.pack, found.offset) == (where.pack, where.offset)
+        assert found.commit in known.files
+        assert found.hint
+
+
+def test_a_removed_pack_and_a_removed_index(known, quick_path):
+    root = quick_path / "work"
+    shutil.copytree(known.root, root, symlinks=True)
+    for index in (root / ".mvc/chunks").rglob("*.idx"):
+        index.unlink()
+    assert not Repo.open(root).fsck(data=True).ok
+    assert Repo.open(root).fsck(repair=True).ok
+    assert Repo.open(root).fsck(data=True).ok
+    for pack in (root / ".mvc/chunks").rglob("*.pack"):
+        pack.unlink()
+    repo = Repo.open(root)
+    with pytest.raises(CorruptionError, match="tensor 'norm' of model") as caught:
+        repo.tensor("main", "model.safetensors", "norm")
+    assert caught.value.hint
+    problems = repo.fsck().problems
+    assert {path for path, _ in TENSORS} <= {problem.path for problem in problems}
+
+
+class _Stopped(BaseException):
+    """The process is gone."""
+
+
+def _stop():
+    raise _Stopped
+
+
+@pytest.fixture(scope="module")
+def interrupted(known, tmp_path_factory):
+    """A repository whose checkout of ``side`` stopped behind the point of no return."""
+    root = tmp_path_factory.mktemp("interrupted") / "repository"
+    shutil.copytree(known.root, root, symlinks=True)
+    Repo.open(root).checkout("main", force=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transition, "_apply", lambda *_: _stop())
+        with pytest.raises(_Stopped):
+            Repo.open(root).checkout("side")
+    return root
+
+
+def test_every_damage_of_a_journal_stops_all_and_can_be_got_over(known, interrupted, quick_path):
+    data = (interrupted / JOURNAL).read_bytes()
+    before = digests(interrupted)
+    for what, damaged in _damages(data, bounded(12, 2000)):
+        if damaged is None:
+            continue
+        root = quick_path / "work"
+        shutil.copytree(interrupted, root, symlinks=True)
+        _put(root / JOURNAL, damaged)
+        repo = Repo.open(root, threads=1)
+        for verb in (repo.status, lambda repo=repo: repo.checkout("side", force=True)):
+            with pytest.raises(CorruptionError, match="journal") as caught:
+                verb()
+            assert f"remove {root / JOURNAL}" in caught.value.hint, what
+        assert digests(root) == before, what
+        assert "bad-journal" in {problem.kind for problem in repo.fsck().problems}, what
+        (root / JOURNAL).unlink()
+        assert repo.fsck().ok, what
+        repo.checkout("side", force=True)
+        assert digests(root) == known.files[known.names["side"]], what
+        shutil.rmtree(root)
+
+
+def _staged(root):
+    return sorted(path for path in (root / ".mvc/tmp").rglob("*.mvc-tmp") if path.is_file())
+
+
+def test_damaged_staged_files_are_made_again(known, interrupted, quick_path):
+    wanted = known.files[known.names["side"]]
+    count = len(_staged(interrupted))
+    assert count == 2
+    for number in range(count):
+        size = _staged(interrupted)[number].stat().st_size
+        for place in (0, size // 2, size - 1, None):
+            root = quick_path / "work"
+            shutil.copytree(interrupted, root, symlinks=True)
+            staged = _staged(root)[number]
+            data = bytearray(staged.read_bytes())
+            if place is None:
+                staged.unlink()
+            else:
+                data[place] ^= 1
+                staged.write_bytes(data)
+            assert Repo.open(root, threads=1).status().files == ()
+            assert digests(root) == wanted
+            shutil.rmtree(root)
+
+
+def test_staged_files_and_store_damaged_both(interrupted, quick_path):
+    root = quick_path / "work"
+    shutil.copytree(interrupted, root, symlinks=True)
+    before = digests(root)
+    for staged in _staged(root):
+        staged.write_bytes(b"damaged" * 100)
+    for pack in (root / ".mvc/chunks").rglob("*.pack"):
+        _put(pack, bytes(pack.stat().st_size))
+    for _ in range(2):
+        with pytest.raises(CorruptionError):
+            Repo.open(root).status()
+        assert digests(root) == before
+
+
+def test_other_things_in_place_of_files(known, quick_path):
+    """Folders, links to nowhere and to themselves where files should be."""
+    names = _files_under(known.root / ".mvc")
+    objects = [name for name in names if name.startswith("objects/")]
+    for name in sorted(set(names) - set(objects[2:])):
+        for kind in ("folder", "nowhere", "itself"):
+            root = quick_path / "work"
+            shutil.copytree(known.root, root, symlinks=True)
+            path = root / ".mvc" / name
+            path.unlink()
+            with contextlib.suppress(FileExistsError):
+                if kind == "folder":
+                    path.mkdir()
+                else:
+                    os.symlink(quick_path / "nowhere" if kind == "nowhere" else path.name, path)
+            try:
+                _look(root, known, {} if name.startswith("objects/") else known.names)
+            except BaseException as error:
+                error.add_note(f"{name}: {kind} in its place")
+                raise
+            assert not (quick_path / "nowhere").exists(), name
+            shutil.rmtree(root)

@@ -1,1 +1,513 @@
-"""Disks that are full, forbid or change under our hands; things in the worktree that are no files."""
+"""When the machine says no: full disk, no permission, files that change or go while they are read.
+
+Every refusal is a StorageError or ConflictError that says what and what to do, leaves everything
+as it was, and leaves nothing in the way of the next try.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc import ConflictError, MvcError, NotFoundError, Repo, StorageError
+from mvc.checkpoints.source import FileSource
+from support import verbs
+from support.bounds import bounded
+from support.fulldisk import FullDisk
+from support.models import digests, write_config, write_model
+from support.zygote import Zygote
+
+_NOBODY = 65534
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    with Zygote() as running:
+        yield running
+
+
+def _prepare(root):
+    repo = Repo.init(root)
+    repo.identity = verbs.WHO
+    repo.set_config("mvc.chunkbytes", "4096")
+    write_model(root / "model.safetensors", seed=1)
+    write_config(root / "config.json", epoch=1)
+    repo.commit("one", paths=["."], step=1)
+    repo.switch("two", create=True)
+    write_model(root / "model.safetensors", seed=2)
+    write_config(root / "config.json", epoch=2)
+    (root / "folder").mkdir()
+    (root / "folder" / "notes.txt").write_text("notes" * 500)
+    repo.commit("two", paths=["."], step=2)
+    repo.switch("main")
+    return repo
+
+
+def _state(root):
+    repo = Repo.open(root)
+    refs = {ref.name: ref.commit for ref in [*repo.branches(), *repo.tags()]}
+    return repo.head, refs, repo.status().files, digests(root)
+
+
+def _leftovers(root):
+    """Return temporary files and locks that a verb which ended should not have left."""
+    return [
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*")
+        if path.name.endswith((".mvc-tmp", ".lock")) or path.name.startswith("tmp_obj")
+        if path.name != "mvc.lock"
+    ]
+
+
+# Full.
+
+
+def _add(root):
+    Repo.open(root, identity=verbs.WHO).add(".")
+
+
+def _commit(root):
+    Repo.open(root, identity=verbs.WHO).commit("staged", step=3)
+
+
+def _commit_state(root):
+    verbs.commit_state(root, 7)
+
+
+def _switch(root):
+    verbs.switch(root, "two")
+
+
+def _branch(root):
+    Repo.open(root, identity=verbs.WHO).create_branch("more", "two")
+
+
+def _export(root):
+    Repo.open(root).export("two", root / "exported.safetensors")
+
+
+_VERBS = [_add, _commit, _commit_state, _switch, _branch, _export]
+
+
+def _ready(root, verb):
+    """Make a repository in which the verb has something to do."""
+    _prepare(root)
+    if verb in (_add, _commit):
+        write_model(root / "model.safetensors", seed=3)
+        (root / "extra.txt").write_text("extra" * 300)
+    if verb is _commit:
+        _add(root)
+
+
+@pytest.mark.parametrize("verb", _VERBS, ids=lambda verb: verb.__name__.strip("_"))
+def test_full_at_every_level(verb, quick_path):
+    origin = quick_path / "origin"
+    origin.mkdir()
+    _ready(origin, verb)
+    before = _state(origin)
+    done = quick_path / "done"
+    shutil.copytree(origin, done, symlinks=True)
+    with FullDisk(done, 2**30) as disk:
+        verb(done)
+    needed = disk.used_bytes
+    after = _state(done)[2:]
+    assert needed > 100
+    refused = 0
+    work = quick_path / "work"
+    levels = bounded(25, 400)
+    for free_bytes in [0, 1, *range(10, needed, max(1, needed // levels)), needed - 1]:
+        shutil.copytree(origin, work, symlinks=True)
+        with FullDisk(work, free_bytes):
+            try:
+                verb(work)
+            except StorageError as error:
+                refused += 1
+                assert error.hint is not None, f"{free_bytes} of {needed}: {error}"
+                assert "space" in error.hint
+            else:
+                assert free_bytes > needed // 2, f"{free_bytes} of {needed} were enough"
+        where = f"{free_bytes} of {needed} bytes free"
+        assert _leftovers(work) == [], where
+        is_done = _state(work)[2:] == after and _state(work) != before
+        assert is_done or _state(work) == before, where
+        if not is_done:
+            verb(work)
+        assert _state(work)[2:] == after, where
+        assert Repo.open(work).fsck(data=True).ok, where
+        shutil.rmtree(work)
+    assert refused > 10
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    """A real file system of 1.5 MiB."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1536k,mode=0777", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a tmpfs: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("verb", _VERBS, ids=lambda verb: verb.__name__.strip("_"))
+def test_full_file_system(verb, tiny_disk):
+    root = tiny_disk / "work"
+    root.mkdir()
+    _ready(root, verb)
+    before = _state(root)
+    filler = tiny_disk / "filler"
+    refused = 0
+    for spare_blocks in range(0, bounded(30, 120), bounded(2, 1)):
+        space = os.statvfs(tiny_disk)
+        filler.write_bytes(bytes(max(0, space.f_bavail - spare_blocks) * space.f_frsize))
+        try:
+            verb(root)
+        except StorageError as error:
+            refused += 1
+            assert "space" in error.hint, error
+        else:
+            filler.unlink()
+            break
+        filler.unlink()
+        assert _leftovers(root) == [], spare_blocks
+        assert _state(root) == before, spare_blocks
+        assert Repo.open(root).fsck(data=True).ok, spare_blocks
+    assert refused or verb is _branch
+    if _state(root) == before:
+        verb(root)
+    assert Repo.open(root).fsck(data=True).ok
+
+
+def test_reading_commands_work_on_a_full_disk(tiny_disk):
+    root = tiny_disk / "work"
+    root.mkdir()
+    _ready(root, _add)
+    space = os.statvfs(tiny_disk)
+    (tiny_disk / "filler").write_bytes(bytes(space.f_bavail * space.f_frsize))
+    repo = Repo.open(root)
+    assert {file.path for file in repo.status().files} == {"model.safetensors", "extra.txt"}
+    assert len(list(repo.log())) == 1
+    assert repo.diff()[0].path == "model.safetensors"
+    assert repo.tensor("two", "model.safetensors", "norm").shape == (32,)
+    assert repo.fsck(data=True).ok
+
+
+def test_file_size_limit(quick_path, zygote):
+    """A quota on single files is a refusal like any other."""
+    repo = Repo.init(quick_path)
+    (quick_path / "small.txt").write_text("small")
+    repo.commit("one", paths=["."])
+    (quick_path / "big.bin").write_bytes(np.random.default_rng(0).bytes(3_000_000))
+    before = _state(quick_path)
+    outcome = zygote.run("add_with_limit", quick_path, path="big.bin", limit_bytes=1_000_000)
+    assert outcome.kind == "StorageError", outcome
+    assert "file too large" in outcome.error
+    assert _leftovers(quick_path) == []
+    assert _state(quick_path) == before
+    repo.commit("two", paths=["."])
+    assert repo.fsck(data=True).ok
+
+
+# Not permitted.
+
+
+@pytest.fixture
+def nobody(quick_path):
+    """A folder whose owner is not root, who may do anything; and the id to become."""
+    if os.geteuid():
+        return None
+    os.chown(quick_path, _NOBODY, _NOBODY)
+    return _NOBODY
+
+
+def _give(root, uid):
+    if uid is not None:
+        for path in [root, *root.rglob("*")]:
+            os.chown(path, uid, uid, follow_symlinks=False)
+
+
+def test_read_only_repository(quick_path, nobody, zygote):
+    """Everything that only reads works; what writes says why not."""
+    _prepare(quick_path)
+    (quick_path / "untracked.txt").write_text("new")
+    (quick_path / "same").touch()
+    Repo.open(quick_path).add("same")
+    os.utime(quick_path / "same", ns=(time.time_ns(),) * 2)  # status would like to note the time
+    _give(quick_path, nobody)
+    folders = [path for path in quick_path.rglob("*") if path.is_dir()]
+    for path in [quick_path, *folders]:
+        path.chmod(0o555)
+    for path in quick_path.joinpath(".mvc").rglob("*"):
+        if path.is_file():
+            path.chmod(0o444)
+    try:
+        outcome = zygote.run("look_at_everything", quick_path, uid=nobody)
+        assert outcome.error is None, outcome.error
+        for verb, arguments in [
+            ("add_and_commit", {"message": "x"}),
+            ("commit_state", {"number": 1}),
+            ("switch", {"branch": "two"}),
+            ("move_names", {"revision": "two"}),
+        ]:
+            outcome = zygote.run(verb, quick_path, uid=nobody, **arguments)
+            assert outcome.kind == "StorageError", (verb, outcome)
+            assert "permission denied" in outcome.error, (verb, outcome)
+            assert outcome.hint is not None, (verb, outcome)
+    finally:
+        for path in [quick_path, *folders]:
+            path.chmod(0o755)
+
+
+def test_unreadable_file_and_folder(quick_path, nobody, zygote):
+    repo = Repo.init(quick_path)
+    for name in ("secret.bin", "tracked.bin"):
+        (quick_path / name).write_bytes(bytes(5000))
+    repo.commit("tracked", paths=["tracked.bin"])
+    (quick_path / "tracked.bin").write_bytes(b"\1" * 5000)
+    (quick_path / "locked").mkdir()
+    (quick_path / "locked" / "inner.txt").write_text("inner")
+    _give(quick_path, nobody)
+    for name in ("secret.bin", "tracked.bin", "locked"):
+        (quick_path / name).chmod(0)
+    try:
+        for path in ("secret.bin", "tracked.bin", "."):
+            outcome = zygote.run("add", quick_path, uid=nobody, path=path)
+            assert outcome.kind == "StorageError", outcome
+            assert "permission denied" in outcome.error, outcome
+            assert any(name in outcome.error for name in ("secret", "tracked", "locked")), outcome
+            assert "permissions" in outcome.hint
+        outcome = zygote.run("status_codes", quick_path, uid=nobody, untracked=False)
+        assert outcome.result == {"tracked.bin": " M"}, outcome
+        outcome = zygote.run("switch", quick_path, uid=nobody, branch="main")
+        assert outcome.error is None, outcome
+        # What cannot be read may hold anything: it is not overwritten.
+        outcome = zygote.run("checkout_empty", quick_path, uid=nobody)
+        assert outcome.kind == "ConflictError", outcome
+    finally:
+        (quick_path / "locked").chmod(0o755)
+
+
+def test_checkout_into_a_folder_that_may_not_be_written(quick_path, nobody, zygote):
+    repo = _prepare(quick_path)
+    repo.switch("two")
+    before = _state(quick_path)
+    _give(quick_path, nobody)
+    (quick_path / "folder").chmod(0o555)
+    try:
+        outcome = zygote.run("switch", quick_path, uid=nobody, branch="main")
+        assert outcome.kind == "StorageError", outcome
+        assert "folder" in outcome.error
+    finally:
+        (quick_path / "folder").chmod(0o755)
+    # The machine failed half-way; now that it does not, the checkout is finished or taken back.
+    outcome = zygote.run("status_codes", quick_path, uid=nobody)
+    assert outcome.result == {}, outcome
+    _give(quick_path, os.geteuid())
+    state = _state(quick_path)
+    assert state == before or (state[0].branch == "main" and state[2] == ())
+    assert Repo.open(quick_path).fsck(data=True).ok
+
+
+# Files that do not keep still.
+
+
+def _while_reading(monkeypatch, path, action):
+    """Act once, after the first bytes of the file were read."""
+    original = FileSource.read_into
+    done = []
+
+    def read_into(self, offset, buffer):
+        original(self, offset, buffer)
+        if Path(self.path) == path and not done:
+            done.append(True)
+            action()
+
+    monkeypatch.setattr(FileSource, "read_into", read_into)
+
+
+def _grow(path):
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+def _edit_in_place(path):
+    with path.open("r+b") as file:
+        file.seek(-3, os.SEEK_END)
+        file.write(b"new")
+
+
+def _edit_and_hide(path):
+    """Change bytes and put the time of change back, as some copying tools do."""
+    found = path.stat()
+    _edit_in_place(path)
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _truncate(path):
+    os.truncate(path, 5)
+
+
+def _empty(path):
+    os.truncate(path, 0)
+
+
+def _remove(path):
+    path.unlink()
+
+
+def _replace(path):
+    other = path.with_name("other.tmp")
+    shutil.copy2(path, other)
+    other.replace(path)
+
+
+def _replace_by_link(path):
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+
+
+def _replace_by_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def _replace_parent_by_link(path):
+    aside = path.parent.parent.with_name(path.parent.parent.name + "-aside")
+    shutil.move(path.parent, aside)
+    path.parent.symlink_to(aside)
+
+
+_CHANGES = [
+    _grow,
+    _edit_in_place,
+    _edit_and_hide,
+    _truncate,
+    _empty,
+    _remove,
+    _replace,
+    _replace_by_link,
+    _replace_by_folder,
+    _replace_parent_by_link,
+]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "notes.txt", "big.bin"])
+@pytest.mark.parametrize("change", _CHANGES, ids=lambda change: change.__name__.strip("_"))
+def test_file_that_changes_while_it_is_added(change, name, quick_path, monkeypatch):
+    root = quick_path / "work"
+    repo = Repo.init(root)
+    repo.set_config("mvc.chunkbytes", "4096")
+    folder = root / "folder"
+    folder.mkdir()
+    path = folder / name
+    if name == "model.safetensors":
+        write_model(path, seed=1)
+    else:
+        path.write_bytes(b"text\n" * (300_000 if name == "big.bin" else 300))
+    (root / "first.txt").write_text("first")
+    before = _state(root)[:3]
+    _while_reading(monkeypatch, path, lambda: change(path))
+    with pytest.raises(ConflictError, match=name) as caught:
+        repo.add(["first.txt", f"folder/{name}"])
+    assert "while it was read" in str(caught.value)
+    monkeypatch.undo()
+    assert _state(root)[0] == before[0]
+    assert Repo.open(root)._context.history.read_index().entries == {}
+    assert repo.fsck(data=True).ok
+    repo.add(".")
+    repo.commit("as it is now")
+    assert Repo.open(root).status().files == ()
+    assert repo.fsck(data=True).ok
+
+
+def test_same_size_edits_within_a_tick(quick_path, monkeypatch):
+    """However fast a file is written again after it was read, status sees it."""
+    repo = Repo.init(quick_path)
+    path = quick_path / "value.txt"
+    for number in range(bounded(15, 300)):
+        path.write_text(f"{number:08}")
+        _while_reading(monkeypatch, path, lambda: None)
+        repo.add("value.txt")
+        path.write_text(f"{number:07}x")
+        assert [file.worktree for file in repo.status().files] == ["modified"], number
+        repo.add("value.txt")
+        assert [file.worktree for file in repo.status().files] == ["unmodified"], number
+        monkeypatch.undo()
+
+
+def test_edit_between_read_and_index(quick_path, monkeypatch):
+    """An edit right after the reading, in the same tick if the clock is slow, is not lost sight of."""
+    repo = Repo.init(quick_path)
+    path = quick_path / "value.txt"
+    original = Repo.open(quick_path)._context.history.__class__.write_index
+
+    def edit_first(self, index):
+        path.write_text("22222222")
+        original(self, index)
+
+    path.write_text("11111111")
+    monkeypatch.setattr("mvc.history.git.History.write_index", edit_first)
+    repo.add("value.txt")
+    monkeypatch.undo()
+    assert [file.worktree for file in repo.status().files] == ["modified"]
+    assert repo.commit("ones").files_total == 1
+    assert repo.read_file("HEAD", "value.txt") == b"11111111"
+
+
+def test_things_that_are_no_files(quick_path):
+    """Pipes, sockets and devices are passed over by a folder and refused by name; nothing waits."""
+    repo = Repo.init(quick_path)
+    (quick_path / "file.txt").write_text("file")
+    os.mkfifo(quick_path / "pipe")
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(quick_path / "socket"))
+    names = ["pipe", "socket"]
+    try:
+        os.mknod(quick_path / "device", 0o600 | 0o020000, os.makedev(1, 5))
+        names.append("device")
+    except PermissionError:
+        pass
+    try:
+        repo.add(".")
+        assert [file.code for file in repo.status().files] == ["A "]
+        for name in names:
+            with pytest.raises(MvcError, match=name):
+                repo.add(name)
+        repo.commit("file")
+        (quick_path / "file.txt").unlink()
+        os.mkfifo(quick_path / "file.txt")
+        assert [file.worktree for file in repo.status().files] == ["removed"]
+        assert [file.status for file in repo.diff()] == ["removed"]
+    finally:
+        server.close()
+
+
+def test_tracked_file_that_became_a_pipe_is_not_overwritten(quick_path):
+    repo = _prepare(quick_path)
+    (quick_path / "config.json").unlink()
+    os.mkfifo(quick_path / "config.json")
+    with pytest.raises(ConflictError, match=r"config\.json"):
+        repo.switch("two")
+    repo.switch("two", force=True)
+    assert (quick_path / "config.json").is_file()
+    assert repo.status().files == ()
+
+
+def test_a_path_that_never_was(quick_path):
+    repo = _prepare(quick_path)
+    with pytest.raises(NotFoundError, match="nowhere"):
+        repo.add("nowhere.bin")
+    with pytest.raises(NotFoundError, match="nowhere"):
+        repo.add(["config.json", "nowhere/at-all.bin"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import tempfile
 from pathlib import Path
@@ -143,3 +144,45 @@ def move_names(root, revision):
 def fsck(root):
     report = Repo.open(root).fsck(data=True)
     return [problem.detail for problem in report.problems]
+
+
+def add_with_limit(root, path, limit_bytes):
+    """Add a file in a process that may not write longer files than that."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+    add(root, path)
+
+
+def status_codes(root, untracked=True):
+    return {file.path: file.code for file in Repo.open(root).status(untracked=untracked).files}
+
+
+def checkout_empty(root):
+    """Go to a commit that has no file at all."""
+    repo = Repo.open(root, identity=WHO)
+    history = repo._context.history
+    empty = history.write_commit(
+        tree=history.write_tree({}),
+        parents=[],
+        message="empty",
+        author=WHO,
+        committer=WHO,
+        time_s=1_700_000_000,
+        timezone_s=0,
+    )
+    repo.checkout(empty)
+
+
+def look_at_everything(root):
+    """Run every command that only reads."""
+    repo = Repo.open(root)
+    assert repo.status().files
+    assert list(repo.log(everything=True))
+    assert repo.ls("two")
+    assert repo.diff("main", "two")
+    assert repo.diff() is not None
+    assert repo.tensor("two", "model.safetensors", "norm").shape == (32,)
+    assert repo.read_file("two", "folder/notes.txt")
+    assert repo.branches()
+    assert repo.reflog()
+    report = repo.fsck(data=True)
+    assert report.ok, report.problems

@@ -27,8 +27,9 @@ class Outcome:
 
     killed: bool
     seconds: float
-    error: str | None
-    kind: str | None
+    error: str | None = None
+    kind: str | None = None
+    hint: str | None = None
     result: object = None
 
 
@@ -51,14 +52,17 @@ class Zygote:
         self._process.wait()
         self._process.stdout.close()
 
-    def run(self, verb, root, *, kill_after_s=None, **arguments):
+    def run(self, verb, root, *, kill_after_s=None, uid=None, **arguments):
         """Run a verb in a child; wait until it has ended, by itself or by the kill."""
-        return self.run_all([(verb, root, arguments)], kill_after_s=kill_after_s)[0]
+        return self.run_all([(verb, root, arguments)], kill_after_s=kill_after_s, uid=uid)[0]
 
-    def run_all(self, commands, *, kill_after_s=None):
-        """Run several verbs at once, each in a child of its own; return their outcomes."""
+    def run_all(self, commands, *, kill_after_s=None, uid=None):
+        """Run several verbs at once, each in a child of its own; return their outcomes.
+
+        With ``uid`` the children become that user first: root may read and write everything.
+        """
         lines = [(verb, str(root), arguments) for verb, root, arguments in commands]
-        self._process.stdin.write(json.dumps([lines, kill_after_s]) + "\n")
+        self._process.stdin.write(json.dumps([lines, kill_after_s, uid]) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, "the zygote died"
@@ -70,13 +74,15 @@ def _serve():
 
     verbs.warm_up()
     for line in sys.stdin:
-        commands, kill_after_s = json.loads(line)
-        print(json.dumps(_run_children(verbs, commands, kill_after_s)), flush=True)
+        commands, kill_after_s, uid = json.loads(line)
+        outcomes = _run_children(verbs, commands, kill_after_s, uid)
+        sys.stdout.write(json.dumps(outcomes) + "\n")
+        sys.stdout.flush()
 
 
-def _run_children(verbs, commands, kill_after_s):
+def _run_children(verbs, commands, kill_after_s, uid):
     gate_read, gate_write = os.pipe()
-    children = [_fork(verbs, command, gate_read, gate_write) for command in commands]
+    children = [_fork(verbs, command, (gate_read, gate_write), uid) for command in commands]
     os.close(gate_read)
     started_s = time.perf_counter()
     os.close(gate_write)  # all begin now
@@ -87,19 +93,25 @@ def _run_children(verbs, commands, kill_after_s):
     return [_collect(process, pipe, started_s) for process, pipe in children]
 
 
-def _fork(verbs, command, gate_read, gate_write):
+def _fork(verbs, command, gate, uid):
     verb, root, arguments = command
     answer_read, answer_write = os.pipe()
     process = os.fork()
     if process == 0:
-        os.close(gate_write)
-        os.read(gate_read, 1)
-        error = kind = result = None
+        os.close(gate[1])
+        os.read(gate[0], 1)
+        if uid is not None:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+        answer = {}
         try:
-            result = getattr(verbs, verb)(Path(root), **arguments)
-        except Exception as caught:  # the test judges it
-            error, kind = f"{type(caught).__name__}: {caught}", type(caught).__name__
-        os.write(answer_write, json.dumps([error, kind, result]).encode())
+            answer["result"] = getattr(verbs, verb)(Path(root), **arguments)
+        except Exception as error:
+            answer["kind"] = type(error).__name__
+            answer["error"] = f"{answer['kind']}: {error}"
+            answer["hint"] = getattr(error, "hint", None)
+        os.write(answer_write, json.dumps(answer).encode())
         os._exit(0)
     os.close(answer_write)
     return process, answer_read
@@ -111,10 +123,8 @@ def _collect(process, pipe, started_s):
     _, status = os.waitpid(process, 0)
     seconds = time.perf_counter() - started_s
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    if killed or not text:
-        return {"killed": killed, "seconds": seconds, "error": None, "kind": None}
-    error, kind, result = json.loads(text)
-    return {"killed": False, "seconds": seconds, "error": error, "kind": kind, "result": result}
+    told = json.loads(text) if text and not killed else {}
+    return {"killed": killed, "seconds": seconds, **told}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import platform
+
+import pytest
+
+from mvc import Repo
+from mvc.operations import doctor as doctors
+from support.forgetful import ForgetfulDisk, PowerLoss
+
+
+def test_what_it_finds(repo, root, monkeypatch):
+    monkeypatch.setattr(doctors, "_PROBE_BYTES", 2**20)
+    report = repo.doctor()
+    assert report.python == platform.python_version()
+    assert report.versions["numpy"] != "missing"
+    assert set(report.versions) >= {"dulwich", "blake3", "zstandard", "torch", "safetensors"}
+    assert report.cores >= 1
+    assert report.filesystem not in ("", "unknown")
+    assert report.free_bytes > 0
+    assert min(report.write_bytes_per_s, report.sync_s, report.hash_bytes_per_s) > 0
+    assert list((root / ".mvc/tmp").iterdir()) == []  # it cleaned up
+
+
+@pytest.mark.parametrize(
+    ("facts", "word"),
+    [
+        (("nfs4", 1e12, 1e9, 0.001), "network"),
+        (("fuse.sshfs", 1e12, 1e9, 0.001), "network"),
+        (("tmpfs", 1e12, 1e9, 0.001), "reboot"),
+        (("ext4", 1e9, 1e9, 0.001), "1.0 GB are free"),
+        (("ext4", 1e12, 1e7, 0.001), "10 MB/s"),
+        (("ext4", 1e12, 1e9, 0.2), "200 ms"),
+    ],
+)
+def test_advice(facts, word):
+    (advice,) = doctors._advice(*facts)
+    assert word in advice
+
+
+def test_nothing_to_say():
+    assert doctors._advice("ext4", 10**12, 1e9, 0.001) == ()
+
+
+def test_it_does_not_sweep_up_what_a_crash_left(repo, root, monkeypatch):
+    """Files that a journal waits for look like garbage of a dead process: they are not."""
+    monkeypatch.setattr(doctors, "_PROBE_BYTES", 2**20)
+    (root / "a").write_text("one")
+    repo.commit("one", paths=".")
+    (root / "a").write_text("two")
+    repo.commit("two", paths=".")
+    monkeypatch.undo()
+    stop = 0
+    while not (root / ".mvc/transition.json").exists():
+        stop += 1
+        disk = ForgetfulDisk(root, stop_at=stop)
+        with disk:
+            try:
+                Repo.open(root).checkout("HEAD~1")
+            except PowerLoss:
+                pass
+            else:
+                pytest.fail("the checkout never left a journal")
+        disk.close()
+    monkeypatch.setattr(doctors, "_PROBE_BYTES", 2**20)
+    Repo.open(root).doctor()
+    opened = Repo.open(root)
+    assert opened.status().recovered
+    assert (root / "a").read_text() == "one"
+    assert opened.status().is_clean

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from mvc import ConflictError, CorruptionError, NotFoundError, Repo, UnsupportedError, UsageError
+
+
+def values(shape=(16, 256), seed=0, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+@pytest.fixture
+def model(repo, root):
+    repo.set_config("mvc.chunkbytes", "4096")
+    save_file(
+        {"layers.0.w": values(), "layers.1.w": values(seed=1), "norm": values((3,), 2)},
+        root / "m.safetensors",
+        {"made": "by hand"},
+    )
+    (root / "notes").write_text("plain")
+    repo.commit("model", paths=".")
+    return repo
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "out.safetensors"
+
+
+def test_everything(model, output):
+    calls = []
+    result = model.export("HEAD", output, progress=calls.append)
+    assert (result.path, result.tensors) == (output, 3)
+    assert result.size_bytes == output.stat().st_size
+    loaded = load_file(output)
+    assert {name: array.tobytes() for name, array in loaded.items()} == {
+        "layers.0.w": values().tobytes(),
+        "layers.1.w": values(seed=1).tobytes(),
+        "norm": values((3,), 2).tobytes(),
+    }
+    assert sum(calls) == sum(array.nbytes for array in loaded.values())
+
+
+def test_some(model, output):
+    assert model.export("HEAD", output, tensors="layers.*").tensors == 2
+    assert sorted(load_file(output)) == ["layers.0.w", "layers.1.w"]
+
+
+def test_of_one_file_and_an_older_commit(model, root, output):
+    save_file({"norm": values((3,), 9)}, root / "other.safetensors")
+    model.commit("other", paths=".")
+    with pytest.raises(ConflictError, match="both hold a tensor 'norm'"):
+        model.export("HEAD", output)
+    assert not output.exists()
+    assert model.export("HEAD", output, path="other.safetensors").tensors == 1
+    assert model.export("HEAD~1", output, force=True).tensors == 3
+
+
+def test_the_header_is_what_others_write(model, output):
+    model.export("HEAD", output)
+    data = output.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    assert length % 8 == 0
+    assert header.pop("__metadata__") == {"format": "pt"}
+    ends = [entry["data_offsets"] for entry in header.values()]
+    assert [start for start, _ in ends] == [0, *(end for _, end in ends[:-1])]
+    assert ends[-1][1] == len(data) - 8 - length
+
+
+def test_empty_and_scalar_tensors(repo, root, output):
+    given = {"none": np.zeros((0, 4), np.float32), "one": np.full((), 3.0), "w": values()}
+    save_file(given, root / "m.safetensors")
+    repo.commit("m", paths=".")
+    repo.export("HEAD", output)
+    loaded = load_file(output)
+    assert {name: array.shape for name, array in loaded.items()} == {
+        "none": (0, 4), "one": (), "w": (16, 256),
+    }  # fmt: skip
+    assert loaded["one"] == 3
+
+
+def test_views_of_torch_are_made_whole(repo, root, output):
+    torch = pytest.importorskip("torch")
+    base = torch.arange(4096, dtype=torch.float32).reshape(64, 64)
+    torch.save({"w": base, "t": base.t(), "part": base[3:9, 1::7], "again": base}, root / "m.pt")
+    repo.set_config("mvc.chunkbytes", "1024")
+    repo.commit("m", paths=".")
+    assert repo.export("HEAD", output).tensors == 4
+    loaded = load_file(output)
+    for name, given in (("w", base), ("t", base.t()), ("part", base[3:9, 1::7]), ("again", base)):
+        assert np.array_equal(loaded[name], given.numpy()), name
+
+
+def test_names_of_any_text(repo, root, output):
+    names = ["", "ü.ß", "日本", 'quo"te', "new\nline", "a" * 1000, "back\\slash"]
+    save_file({name: values((2,), seed) for seed, name in enumerate(names)}, root / "m.safetensors")
+    repo.commit("m", paths=".")
+    repo.export("HEAD", output)
+    assert sorted(load_file(output)) == sorted(names)
+
+
+def test_a_name_that_safetensors_keeps_for_itself(repo, root, output):
+    with open(root / "m.npz", "wb") as file:
+        np.savez(file, __metadata__=values((2,)), w=values((2,)))
+    repo.commit("m", paths=".")
+    with pytest.raises(UnsupportedError, match="__metadata__"):
+        repo.export("HEAD", output)
+    assert repo.export("HEAD", output, tensors="w").tensors == 1
+
+
+def test_a_dtype_that_safetensors_has_not(repo, root, output):
+    with open(root / "m.npz", "wb") as file:
+        np.savez(file, c=np.ones(3, np.complex128), w=values((2,)))
+    repo.commit("m", paths=".")
+    with pytest.raises(UnsupportedError, match=r"tensor 'c' of m\.npz is C128") as caught:
+        repo.export("HEAD", output)
+    assert "--tensors" in caught.value.hint
+    assert repo.export("HEAD", output, tensors="w").tensors == 1
+
+
+def test_the_output_exists(model, output):
+    output.write_text("precious")
+    with pytest.raises(ConflictError, match="already exists"):
+        model.export("HEAD", output)
+    assert output.read_text() == "precious"
+    model.export("HEAD", output, force=True)
+    assert len(load_file(output)) == 3
+
+
+def test_a_link_as_output(model, output, tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    output.symlink_to("precious")
+    with pytest.raises(ConflictError):
+        model.export("HEAD", output)
+    model.export("HEAD", output, force=True)
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_relative_output_lies_in_the_current_folder(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model.export("HEAD", "here.safetensors")
+    assert (tmp_path / "here.safetensors").exists()
+
+
+def test_nowhere(model, tmp_path):
+    with pytest.raises(UsageError, match="does not exist"):
+        model.export("HEAD", tmp_path / "no/folder/x")
+
+
+def test_a_folder_as_output(model, tmp_path):
+    for force in (False, True):
+        with pytest.raises(UsageError, match="is a folder"):
+            model.export("HEAD", tmp_path, force=force)
+
+
+def test_nothing_fits(model, output):
+    for options in ({"tensors": "nope"}, {"path": "notes"}, {"path": "nope"}):
+        with pytest.raises(NotFoundError):
+            model.export("HEAD", output, **options)
+    with pytest.raises(NotFoundError):
+        model.export("nope", output)
+    assert not output.exists()
+
+
+def test_damage_leaves_no_file(model, root, output, tmp_path):
+    (pack,) = (root / ".mvc/chunks/packs").glob("*.pack")
+    pack.chmod(0o644)
+    data = bytearray(pack.read_bytes())
+    data[len(data) // 2] ^= 1
+    pack.write_bytes(data)
+    with pytest.raises(CorruptionError, match="tensor 'layers"):
+        Repo.open(root).export("HEAD", output)
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_permissions_are_those_of_a_new_file(model, output, mask):
+    before = os.umask(mask)
+    try:
+        model.export("HEAD", output)
+        plain = output.with_name("plain")
+        plain.touch()
+    finally:
+        os.umask(before)
+    assert output.stat().st_mode == plain.stat().st_mode

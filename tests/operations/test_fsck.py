@@ -1,0 +1,152 @@
+"""Kinds, counts, notices and repair; ``tests/robustness`` damages everything else."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from mvc import Repo
+from support.models import write_model
+
+
+@pytest.fixture
+def two(repo, root):
+    """Two commits of one model, each with a pack of its own."""
+    for seed in (1, 2):
+        write_model(root / "m.safetensors", seed=seed)
+        repo.commit(f"seed {seed}", paths=".")
+    return repo
+
+
+def packs(root):
+    return sorted((root / ".mvc/chunks/packs").glob("*.pack"))
+
+
+def index_of(pack):
+    return pack.with_suffix(".idx")
+
+
+def test_a_sound_repository(two):
+    calls = []
+    report = two.fsck(data=True, progress=calls.append)
+    assert report.ok
+    assert (report.problems, report.notices, report.repaired) == ((), (), ())
+    assert (report.commits, report.files, report.data) == (2, 2, True)
+    manifest_chunks = {chunk for chunk in _chunks(two, "HEAD") | _chunks(two, "HEAD~1")}
+    assert report.chunks == len(manifest_chunks)
+    assert sum(calls) == sum(pack.stat().st_size for pack in packs(two.worktree))
+
+
+def _chunks(repo, revision):
+    (info,) = repo.ls(revision)
+    return set(repo._context.read_manifest(info.blob).chunk_ids())
+
+
+def test_an_empty_one(repo):
+    report = repo.fsck(data=True)
+    assert report.ok
+    assert (report.commits, report.files, report.chunks) == (0, 0, 0)
+
+
+def test_what_is_staged_is_looked_at(repo, root):
+    write_model(root / "m.safetensors")
+    repo.add(".")
+    (pack,) = packs(root)
+    pack.unlink()
+    report = Repo.open(root).fsck()
+    assert {problem.path for problem in report.problems if problem.path} == {"m.safetensors"}
+    assert {problem.commit for problem in report.problems} == {None}
+
+
+def test_a_commit_that_only_the_reflog_knows_is_looked_at(two, root):
+    lost = two.head.commit
+    two.reset("HEAD~1", mode="hard")
+    needed = {chunk.hex() for chunk in _chunks(two, "HEAD@{1}") - _chunks(two, "HEAD")}
+    for pack in packs(root):
+        pack.unlink()
+    report = Repo.open(root).fsck()
+    found = {problem.chunk for problem in report.problems if problem.commit == lost}
+    assert needed <= found
+
+
+class TestLostIndex:
+    def test_of_a_pack_that_is_needed(self, two, root):
+        pack = packs(root)[0]
+        index_of(pack).unlink()
+        opened = Repo.open(root)
+        report = opened.fsck()
+        (problem,) = report.problems
+        assert (problem.kind, problem.pack) == ("missing-index", pack.stem)
+        assert "fsck --repair" in problem.hint
+        assert report.notices == ()
+        repaired = opened.fsck(repair=True)
+        assert repaired.ok
+        assert repaired.repaired == (pack.stem,)
+        assert index_of(pack).exists()
+        assert Repo.open(root).fsck(data=True).ok
+
+    def test_of_a_pack_that_nothing_needs(self, two, root):
+        """What a crash leaves between the pack and its index: no problem, only a notice."""
+        before = packs(root)
+        write_model(root / "extra.safetensors", seed=9)
+        two.add("extra.safetensors")
+        two.reset()
+        (pack,) = set(packs(root)) - set(before)
+        index_of(pack).unlink()
+        report = Repo.open(root).fsck()
+        assert report.ok
+        (notice,) = report.notices
+        assert pack.stem in notice
+
+    def test_a_damaged_one(self, two, root):
+        pack = packs(root)[0]
+        index = index_of(pack)
+        before = index.read_bytes()
+        index.chmod(0o644)
+        index.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+        opened = Repo.open(root)
+        kinds = {problem.kind for problem in opened.fsck().problems}
+        assert kinds == {"bad-index"}
+        assert opened.fsck(repair=True).repaired == (pack.stem,)
+        assert index.read_bytes() == before
+
+    def test_repair_of_what_is_sound_does_nothing(self, two, root):
+        before = {path: path.stat().st_mtime_ns for path in (root / ".mvc").rglob("*")}
+        report = two.fsck(repair=True, data=True)
+        assert (report.ok, report.repaired, report.notices) == (True, (), ())
+        after = {path: path.stat().st_mtime_ns for path in (root / ".mvc").rglob("*")}
+        assert after == before
+
+
+def test_a_stray_file_is_a_notice(two, root):
+    (root / ".mvc/chunks/packs/what is this").write_text("x")
+    report = two.fsck()
+    assert report.ok
+    (notice,) = report.notices
+    assert "what is this" in notice
+
+
+def test_a_missing_chunk_says_what_needs_it(two, root):
+    model = two.ls()[0].tensors
+    for pack in packs(root):
+        os.unlink(pack)
+        index_of(pack).unlink()
+    report = Repo.open(root).fsck()
+    assert not report.ok
+    problems = [problem for problem in report.problems if problem.tensor == model[0].name]
+    assert {problem.path for problem in problems} == {"m.safetensors"}
+    assert all(problem.hint and problem.chunk for problem in problems)
+
+
+def test_adding_the_same_file_again_heals(repo, root):
+    repo.commit_state({"model": {"w": np.arange(1000.0)}}, message="state")
+    for pack in packs(root):
+        pack.unlink()
+        index_of(pack).unlink()
+    opened = Repo.open(root)
+    assert not opened.fsck().ok
+    opened.commit_state({"model": {"w": np.arange(1000.0)}}, message="again")
+    assert opened.fsck(data=True).ok
+    assert opened.load_state("HEAD~1", framework="numpy")["model"]["w"][-1] == 999

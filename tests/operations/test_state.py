@@ -1,0 +1,394 @@
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from mvc import (
+    ConflictError,
+    CorruptionError,
+    FormatError,
+    NotFoundError,
+    Repo,
+    UnsupportedError,
+    UsageError,
+)
+from mvc.history.git import History
+from support.states import assert_same
+
+
+def write(root, path, text="x"):
+    target = root / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)
+
+
+def codes(repo):
+    return {file.path: file.code for file in repo.status().files}
+
+
+def array(value, count=300):
+    return np.full(count, value, np.float32)
+
+
+def on_disk(root):
+    return sorted(path.name for path in root.iterdir() if path.name != ".mvc")
+
+
+def paths_of(repo, revision="HEAD"):
+    return [info.path for info in repo.ls(revision)]
+
+
+class TestRoundTrip:
+    def test_nested_numpy(self, repo):
+        state = {
+            "model": OrderedDict({"w": array(1), "deep": {"er": [array(2), (array(3), None)]}}),
+            "optimizer": {"state": {0: {"step": 7, "m": array(4)}}, "groups": [{"lr": 1e-3}]},
+            "rng": (3, tuple(range(10)), None),
+            "scalars": {
+                "nan": float("nan"),
+                "big": 2**100,
+                "text": "ü",
+                "raw": b"\0\xff",
+                "no": None,
+            },
+            "np": {"f16": np.float16(1.5), "u8": np.arange(5, dtype=np.uint8), "zero": array(0, 0)},
+        }
+        result = repo.commit_state(state, message="all of it", step=3, metrics={"loss": 1})
+        assert_same(state, repo.load_state(framework="numpy"))
+        assert (result.branch, result.subject) == ("main", "all of it")
+        assert repo.show().annotations.step == 3
+        assert paths_of(repo) == [
+            "model.safetensors", "np.safetensors", "optimizer.safetensors", "state.json",
+        ]  # fmt: skip
+
+    def test_torch_with_ties(self, repo):
+        torch = pytest.importorskip("torch")
+        tied = torch.nn.Parameter(torch.randn(4, 4))
+        model = OrderedDict({"wte.weight": tied, "bias": torch.ones(4, dtype=torch.bfloat16)})
+        model["lm_head.weight"] = tied
+        moments = {0: {"step": torch.tensor(7.0), "exp_avg": torch.randn(4, 4)}}
+        state = {"model": model, "optimizer": {"state": moments, "param_groups": [{"lr": 0.1}]}}
+        repo.commit_state(state, message="tied")
+        loaded = repo.load_state()
+        assert_same(state, loaded)
+        tied = [loaded["model"][name] for name in ("wte.weight", "lm_head.weight")]
+        assert tied[0].data_ptr() == tied[1].data_ptr()
+
+    def test_a_scalar_state_has_no_tensor_file(self, repo):
+        repo.commit_state({"step": 3}, message="only numbers")
+        assert paths_of(repo) == ["state.json"]
+        assert repo.load_state(framework="numpy") == {"step": 3}
+
+    def test_many_small_tensors_and_long_ones(self, repo):
+        repo.set_config("mvc.chunkbytes", "4096")
+        state = {"m": {f"w{number}": array(number, number * 37 % 4000) for number in range(200)}}
+        repo.commit_state(state, message="many")
+        assert_same(state, repo.load_state(framework="numpy"))
+
+    def test_into_live_arrays(self, repo):
+        repo.commit_state({"model": {"w": array(1), "b": array(2)}, "step": 1}, message="one")
+        live = {"w": array(0), "b": array(0)}
+        loaded = repo.load_state(framework="numpy", into={"model": live})
+        assert loaded["model"]["w"] is live["w"]
+        assert np.array_equal(live["b"], array(2))
+        assert loaded["step"] == 1
+
+    def test_into_what_does_not_fit_changes_nothing(self, repo):
+        repo.commit_state({"model": {"w": array(1)}}, message="one")
+        live = {"w": array(0, 5)}
+        with pytest.raises(ConflictError):
+            repo.load_state(framework="numpy", into={"model": live})
+        assert np.array_equal(live["w"], array(0, 5))
+        with pytest.raises(ConflictError):
+            repo.load_state(framework="numpy", into={"model": {"other": array(0)}})
+
+    def test_checked_out_files_are_ordinary_ones(self, repo, root):
+        repo.commit_state({"model": {"w": array(1)}, "step": 5}, message="one")
+        repo.checkout("main")
+        assert np.array_equal(load_file(root / "model.safetensors")["w"], array(1))
+        assert json.loads((root / "state.json").read_text())["state"]["step"] == 5
+        # And such files, added by hand, are a state again.
+        other = Repo.init(root.parent / "copy")
+        for name in on_disk(root):
+            (other.worktree / name).write_bytes((root / name).read_bytes())
+        other.commit("by hand", paths=".")
+        assert_same({"model": {"w": array(1)}, "step": 5}, other.load_state(framework="numpy"))
+
+    def test_an_older_step(self, repo):
+        for step in (1000, 2000, 3000):
+            repo.commit_state({"model": {"w": array(step)}}, message="s", step=step)
+        for step in (1000, 3000):
+            loaded = repo.load_state(f"main@{step}", framework="numpy")
+            assert loaded["model"]["w"][0] == step
+
+    def test_repeating_a_state_writes_no_chunk(self, repo):
+        state = {"model": {"w": np.random.default_rng(0).standard_normal(5000)}}
+        first = repo.commit_state(state, message="one", step=1)
+        second = repo.commit_state(state, message="two", step=2)
+        assert first.written_bytes > 0
+        assert (second.written_bytes, second.tensors_new, second.files_changed) == (0, 0, 0)
+
+
+class TestRefusals:
+    def test_what_is_no_data_names_its_path(self, repo):
+        for bad in (lambda: None, object(), open, repo):
+            with pytest.raises(UnsupportedError, match=r"model.*hooks.*1"):
+                repo.commit_state({"model": {"hooks": [1, bad]}}, message="x")
+        assert repo.head.commit is None
+        assert repo.fsck().ok
+
+    def test_no_message(self, repo):
+        for text in ("", " \n"):
+            with pytest.raises(UsageError, match="needs a message"):
+                repo.commit_state({"step": 1}, message=text)
+
+    def test_what_is_no_state(self, repo):
+        for bad in ([1], 3, None, "x"):
+            with pytest.raises(UsageError, match="a state is a dict"):
+                repo.commit_state(bad, message="x")
+
+    def test_no_state_there(self, repo, root):
+        with pytest.raises(NotFoundError):
+            repo.load_state()
+        write(root, "a")
+        repo.commit("a", paths="a")
+        with pytest.raises(NotFoundError, match="no training state"):
+            repo.load_state()
+        with pytest.raises(NotFoundError):
+            repo.load_state("nope")
+
+    def test_another_framework(self, repo):
+        repo.commit_state({"step": 1}, message="x")
+        with pytest.raises(UsageError, match="jax"):
+            repo.load_state(framework="jax")
+
+    def test_damage_names_the_tensor(self, repo, root):
+        state = {"model": {"w": np.random.default_rng(0).standard_normal(5000)}}
+        repo.commit_state(state, message="x")
+        (pack,) = (root / ".mvc/chunks/packs").glob("*.pack")
+        pack.chmod(0o644)
+        data = bytearray(pack.read_bytes())
+        data[len(data) // 2] ^= 1
+        pack.write_bytes(data)
+        with pytest.raises(CorruptionError, match=r"tensor 'w' of model\.safetensors"):
+            Repo.open(root).load_state(framework="numpy")
+
+    def test_a_tensor_file_is_missing_from_the_commit(self, repo):
+        repo.commit_state({"model": {"w": array(1)}}, message="x")
+        repo.remove("model.safetensors")
+        repo.commit("without the weights")
+        with pytest.raises(FormatError):
+            repo.load_state(framework="numpy")
+
+
+class TestOtherFiles:
+    def test_the_users_files_go_along(self, repo, root):
+        write(root, "train.py", "one")
+        repo.commit("code", paths=".")
+        repo.commit_state({"model": {"w": array(1)}}, message="state")
+        assert paths_of(repo) == ["model.safetensors", "state.json", "train.py"]
+        write(root, "train.py", "two")
+        repo.commit("better code", everything=True)
+        assert paths_of(repo) == ["model.safetensors", "state.json", "train.py"]
+        assert repo.load_state(framework="numpy")["model"]["w"][0] == 1
+        assert codes(repo) == {}
+        assert on_disk(root) == ["train.py"]
+
+    def test_what_is_staged_is_committed_what_is_edited_is_not(self, repo, root):
+        write(root, "a", "one")
+        write(root, "b", "one")
+        repo.commit("files", paths=".")
+        write(root, "a", "staged")
+        write(root, "b", "edited")
+        repo.add("a")
+        repo.commit_state({"step": 1}, message="state")
+        assert repo.read_file("HEAD", "a") == b"staged"
+        assert codes(repo) == {"b": " M"}
+
+    def test_add_everything_does_not_remove_the_state(self, repo, root):
+        repo.commit_state({"model": {"w": array(1)}}, message="state")
+        write(root, "notes")
+        result = repo.add(".")
+        assert ([file.path for file in result.added], result.removed) == (["notes"], ())
+        repo.commit("notes")
+        assert "model.safetensors" in paths_of(repo)
+
+    def test_files_of_keys_that_vanished_go(self, repo, root):
+        write(root, "ema.txt", "mine")
+        repo.commit("file", paths=".")
+        repo.commit_state({"model": {"w": array(1)}, "ema": {"w": array(2)}}, message="both")
+        repo.commit_state({"model": {"w": array(3)}}, message="one")
+        assert paths_of(repo) == ["ema.txt", "model.safetensors", "state.json"]
+        assert codes(repo) == {}
+        repo.checkout("HEAD~1")
+        assert on_disk(root) == ["ema.safetensors", "ema.txt", "model.safetensors", "state.json"]
+        repo.checkout("main")
+        assert on_disk(root) == ["ema.txt", "model.safetensors", "state.json"]
+
+    def test_a_checkpoint_from_a_file_goes_on_as_a_state(self, repo, root):
+        from support.models import write_model
+
+        write_model(root / "model.safetensors")
+        repo.commit("base", paths=".")
+        repo.commit_state({"model": {"w": array(1)}}, message="fine-tuned")
+        assert codes(repo) == {"model.safetensors": " M"}  # the file is still the base
+        assert [file.path for file in repo.diff("HEAD~1", "HEAD")] == [
+            "model.safetensors", "state.json",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("text", ['{"mine": 1}', "not json", '{"format": "other"}', ""])
+    def test_the_users_own_state_json(self, repo, root, text):
+        write(root, "state.json", text)
+        repo.commit("mine", paths=".")
+        with pytest.raises(FormatError):
+            repo.load_state()
+        repo.commit_state({"step": 1}, message="state")
+        assert repo.read_file("HEAD~1", "state.json") == text.encode()
+        assert repo.load_state(framework="numpy") == {"step": 1}
+        assert (root / "state.json").read_text() == text
+
+    def test_what_is_staged_and_not_committed_is_not_replaced(self, repo, root):
+        write(root, "state.json", "mine")
+        repo.add("state.json")
+        with pytest.raises(ConflictError, match=r"'state\.json' is staged") as caught:
+            repo.commit_state({"step": 1}, message="state")
+        assert "restore --staged" in caught.value.hint
+        assert codes(repo) == {"state.json": "A "}
+        repo.commit("mine")
+        repo.commit_state({"step": 1}, message="state")
+
+    def test_a_staged_file_of_an_old_state(self, repo, root):
+        repo.commit_state({"model": {"w": array(1)}, "ema": {"w": array(1)}}, message="one")
+        write(root, "ema.safetensors", "mine")
+        repo.add("ema.safetensors")
+        with pytest.raises(ConflictError, match=r"'ema\.safetensors' is staged"):
+            repo.commit_state({"model": {"w": array(2)}}, message="two")
+
+    def test_after_a_soft_reset_the_state_is_committed_anew(self, repo):
+        repo.commit_state({"model": {"w": array(1)}}, message="one")
+        repo.commit_state({"model": {"w": array(2)}}, message="two")
+        repo.reset("HEAD~1", mode="soft")
+        repo.commit_state({"model": {"w": array(3)}}, message="three")
+        assert repo.load_state(framework="numpy")["model"]["w"][0] == 3
+        assert codes(repo) == {}
+
+    def test_files_that_were_checked_out_show_as_outdated(self, repo, root):
+        repo.commit_state({"model": {"w": array(1)}}, message="one")
+        repo.checkout("main")
+        assert codes(repo) == {}
+        repo.commit_state({"model": {"w": array(2)}}, message="two")
+        assert codes(repo) == {"model.safetensors": " M"}
+        repo.restore(".")
+        assert codes(repo) == {}
+        assert load_file(root / "model.safetensors")["w"][0] == 2
+
+    def test_a_folder_of_that_name(self, repo, root):
+        write(root, "model.safetensors/x")
+        repo.commit("odd", paths=".")
+        with pytest.raises(UsageError, match=r"model\.safetensors"):
+            repo.commit_state({"model": {"w": array(1)}}, message="state")
+        assert repo.show().info.subject == "odd"
+        assert codes(repo) == {}
+
+
+class TestBranches:
+    def test_another_branch_leaves_index_and_files_alone(self, repo, root):
+        write(root, "a", "one")
+        repo.commit("base", paths=".")
+        repo.create_branch("runs/one")
+        write(root, "a", "staged")
+        repo.add("a")
+        result = repo.commit_state({"step": 1}, message="state", branch="runs/one")
+        assert result.branch == "runs/one"
+        assert result.parents == (repo.resolve("main"),)
+        assert repo.head.branch == "main"
+        assert codes(repo) == {"a": "M "}
+        assert repo.read_file("runs/one", "a") == b"one"
+        assert repo.load_state("runs/one", framework="numpy") == {"step": 1}
+        assert repo.reflog("runs/one")[0].message == "commit: state"
+
+    def test_one_that_does_not_exist_begins(self, repo):
+        repo.commit("base", allow_empty=True)
+        first = repo.commit_state({"step": 1}, message="a", branch="runs/new")
+        second = repo.commit_state({"step": 2}, message="b", branch="runs/new")
+        assert first.parents == ()
+        assert second.parents == (first.commit,)
+        assert [entry.message for entry in repo.reflog("runs/new")] == [
+            "commit: b", "commit (initial): a",
+        ]  # fmt: skip
+
+    def test_the_current_one_by_name(self, repo):
+        repo.commit_state({"step": 1}, message="a", branch="main")
+        assert repo.head.commit is not None
+        assert repo.reflog()[0].message == "commit (initial): a"
+        assert codes(repo) == {}
+
+    def test_detached(self, repo):
+        repo.commit_state({"step": 1}, message="a")
+        repo.checkout("HEAD", detach=True)
+        result = repo.commit_state({"step": 2}, message="b")
+        assert result.branch is None
+        assert repo.head.commit == result.commit
+        assert repo.resolve("main") == result.parents[0]
+
+    @pytest.mark.parametrize("name", ["a b", "HEAD", "-x", ""])
+    def test_no_valid_name(self, repo, root, name):
+        with pytest.raises(UsageError, match="no valid name"):
+            repo.commit_state({"model": {"w": array(1)}}, message="x", branch=name)
+        assert not list((root / ".mvc/chunks").rglob("*.pack"))
+
+    def test_head_moves_while_the_state_is_stored(self, repo, root):
+        repo.commit("base", allow_empty=True)
+        other = Repo.open(root)
+        moved = []
+
+        def meanwhile(_):
+            if not moved:
+                moved.append(other.commit("theirs", allow_empty=True).commit)
+
+        with pytest.raises(ConflictError, match="HEAD moved"):
+            repo.commit_state({"model": {"w": array(1)}}, message="mine", progress=meanwhile)
+        assert repo.head.commit == moved[0]
+        assert codes(repo) == {}
+        assert repo.commit_state({"model": {"w": array(1)}}, message="mine").parents == (moved[0],)
+
+    def test_another_branch_moves_while_the_state_is_stored(self, repo, root):
+        repo.commit("base", allow_empty=True)
+        other = Repo.open(root)
+        moved = []
+
+        def meanwhile(_):
+            if not moved:
+                moved.append(other.commit_state({"step": 9}, message="theirs", branch="run").commit)
+
+        state = {"model": {"w": array(1)}}
+        with pytest.raises(ConflictError):
+            repo.commit_state(state, message="mine", branch="run", progress=meanwhile)
+        assert repo.resolve("run") == moved[0]
+
+
+def test_each_manifest_is_read_once(repo, root, monkeypatch):
+    state = {"model": {f"w{number}": array(number, 10) for number in range(300)}}
+    repo.commit_state(state, message="many")
+    opened = Repo.open(root)
+    reads = []
+    original = History.read_blob
+
+    def watch(self, blob):
+        reads.append(blob)
+        return original(self, blob)
+
+    monkeypatch.setattr(History, "read_blob", watch)
+    opened.load_state(framework="numpy")
+    assert len(reads) == len(set(reads)) == 2
+
+
+def test_progress_is_the_bytes_of_the_tensors(repo):
+    calls = []
+    state = {"a": {"w": array(1, 1000)}, "b": {"w": array(2, 500)}}
+    repo.commit_state(state, message="x", progress=calls.append)
+    assert 6000 <= sum(calls) <= 6000 + 1000  # and the headers of two files

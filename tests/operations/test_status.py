@@ -1,0 +1,181 @@
+"""``test_git_oracle`` compares the codes with Git's; here: what is read, renames, kinds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from mvc import Repo, StorageError
+from mvc.operations import recorded
+from support.models import write_model
+
+
+def write(root, path, text="x"):
+    target = root / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)
+
+
+def codes(repo, **options):
+    return {file.path: file.code for file in repo.status(**options).files}
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Collect the paths whose content is compared."""
+    found = []
+    original = recorded.content_matches
+
+    def watch(context, path, *arguments):
+        found.append(path)
+        return original(context, path, *arguments)
+
+    monkeypatch.setattr(recorded, "content_matches", watch)
+    return found
+
+
+@pytest.fixture
+def committed(repo, root):
+    write_model(root / "m.safetensors")
+    write(root, "a", "one")
+    write(root, "d/b", "one")
+    repo.commit("all", paths=".")
+    return repo
+
+
+def test_clean(committed):
+    status = committed.status()
+    assert status.is_clean
+    assert (status.branch, status.commit, status.files) == ("main", committed.head.commit, ())
+    assert not status.recovered
+
+
+def test_before_the_first_commit(repo, root):
+    write(root, "a")
+    status = repo.status()
+    assert (status.branch, status.commit, status.is_clean) == ("main", None, True)
+    assert codes(repo) == {"a": "??"}
+    repo.add("a")
+    assert codes(repo) == {"a": "A "}
+    assert not repo.status().is_clean
+
+
+def test_detached(committed):
+    committed.checkout("HEAD", detach=True)
+    assert committed.status().branch is None
+
+
+def test_unchanged_files_are_not_read(committed, root, reads):
+    Repo.open(root).status()
+    assert reads == []
+
+
+def test_a_touched_file_is_read_once(committed, root, reads):
+    os.utime(root / "m.safetensors", ns=(10**18, 10**18))
+    assert codes(committed) == {}
+    assert reads == ["m.safetensors"]
+    assert codes(committed) == {}
+    assert reads == ["m.safetensors"]
+
+
+def test_an_entry_as_old_as_the_index_is_compared(committed, root, reads):
+    """Written in the same tick as the index: its stat data prove nothing."""
+    index = root / ".mvc/index"
+    stat = (root / "a").stat()
+    os.utime(index, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
+    with open(root / "a", "r+") as file:
+        file.write("two")
+    os.utime(root / "a", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert codes(committed) == {"a": " M"}
+    assert "a" in reads
+
+
+def test_a_file_of_another_length_is_not_read(committed, root, reads):
+    write(root, "m.safetensors", "short")
+    assert codes(committed) == {"m.safetensors": " M"}
+
+
+def test_a_repository_that_cannot_be_written(committed, root, monkeypatch):
+    os.utime(root / "a", ns=(10**18, 10**18))
+    before = (root / ".mvc/index").read_bytes()
+
+    def refuse(*_):
+        raise StorageError("cannot lock: read-only file system")
+
+    monkeypatch.setattr(committed._context.history, "lock", refuse)
+    assert codes(committed) == {}
+    assert (root / ".mvc/index").read_bytes() == before
+
+
+def test_kinds(committed, root):
+    (root / "a").unlink()
+    (root / "a").mkdir()
+    (root / "m.safetensors").unlink()
+    (root / "m.safetensors").symlink_to("a")
+    assert codes(committed) == {"a": " D", "m.safetensors": " M"}
+    (root / "a").rmdir()
+    os.mkfifo(root / "a")
+    assert codes(committed)["a"] == " D"  # nothing that a commit could hold
+
+
+def test_a_folder_replaced_by_a_link(committed, root, tmp_path):
+    shutil.rmtree(root / "d")
+    write(tmp_path, "elsewhere/b", "one")
+    (root / "d").symlink_to(tmp_path / "elsewhere")
+    assert codes(committed) == {"d/b": " D", "d": "??"}
+
+
+def test_the_executable_bit(committed, root):
+    (root / "a").chmod(0o755)
+    assert codes(committed) == {"a": " M"}
+    (root / "a").chmod(0o600)
+    assert codes(committed) == {}
+
+
+def test_untracked_files(committed, root):
+    write(root, ".mvcignore", "*.tmp\nbuild/\n")
+    for path in ("new", "d/new", "x.tmp", "build/y", ".git/config", "inner/z"):
+        write(root, path)
+    Repo.init(root / "inner")
+    assert codes(committed) == {".mvcignore": "??", "d/new": "??", "new": "??"}
+    assert codes(committed, untracked=False) == {}
+    assert committed.status().is_clean
+
+
+def test_renames(committed, root):
+    committed.move("a", "moved")
+    committed.move("m.safetensors", "d/n.safetensors")
+    found = {file.path: (file.code, file.old_path) for file in committed.status().files}
+    assert found == {"d/n.safetensors": ("R ", "m.safetensors"), "moved": ("R ", "a")}
+    write(root, "moved", "edited")
+    assert codes(committed)["moved"] == "RM"
+    committed.add("moved")
+    assert codes(committed) == {"a": "D ", "d/n.safetensors": "R ", "moved": "A "}
+
+
+def test_a_copy_is_not_a_rename(committed, root):
+    shutil.copy(root / "a", root / "copy")
+    committed.add("copy")
+    assert codes(committed) == {"copy": "A "}
+
+
+def test_staged_and_edited(committed, root):
+    write(root, "a", "two")
+    committed.add("a")
+    write(root, "a", "three")
+    (root / "d/b").unlink()
+    committed.add("d/b")
+    write(root, "d/b", "one")
+    assert codes(committed) == {"a": "MM", "d/b": "D "} | {"d/b": "??"}
+    lines = [(file.path, file.code) for file in committed.status().files]
+    assert lines == [("a", "MM"), ("d/b", "D "), ("d/b", "??")]
+
+
+def test_states_in_memory_are_clean(repo, root):
+    for step in range(3):
+        repo.commit_state({"model": {"w": np.full(3, step)}}, message="s", step=step)
+        assert repo.status().files == ()
+    assert [path.name for path in root.iterdir()] == [".mvc"]

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import os
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from mvc import CorruptionError, NotFoundError, Repo, StorageError, UsageError
+from mvc.dtypes import DTYPES
+from mvc.formats.layout import Segment, TensorView
+from mvc.formats.manifest import Manifest, StoredSegment, encode_manifest
+from mvc.ids import ChunkId
+
+
+def values(shape=(16, 256), seed=0, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+@pytest.fixture
+def chunked(repo):
+    repo.set_config("mvc.chunkbytes", "4096")
+    return repo
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Collect the ids of the chunks that are read."""
+    from mvc.chunkstore.store import ChunkStore
+
+    found = []
+    original = ChunkStore.read_many
+
+    def watch(self, requests, sink, progress=None):
+        found.extend(request.chunk_id for request in requests)
+        return original(self, requests, sink, progress)
+
+    monkeypatch.setattr(ChunkStore, "read_many", watch)
+    return found
+
+
+class TestReading:
+    def test_only_its_own_chunks_are_read(self, chunked, root, reads):
+        save_file({"w": values(), "u": values(seed=1)}, root / "m.safetensors")
+        chunked.commit("m", paths=".")
+        read = chunked.tensor("HEAD", "m.safetensors", "u")
+        assert np.array_equal(read, values(seed=1))
+        assert len(reads) == 4
+        read[0, 0] = 7  # the caller's own
+        assert chunked.tensor("HEAD", "m.safetensors", "u")[0, 0] != 7
+
+    def test_nothing_has_to_be_checked_out(self, chunked, root):
+        save_file({"w": values()}, root / "m.safetensors")
+        chunked.commit("one", paths=".")
+        save_file({"w": values(seed=1)}, root / "m.safetensors")
+        chunked.commit("two", paths=".", step=7)
+        (root / "m.safetensors").unlink()
+        assert np.array_equal(chunked.tensor("HEAD~1", "m.safetensors", "w"), values())
+        assert np.array_equal(chunked.tensor("main@7", "m.safetensors", "w"), values(seed=1))
+
+    @pytest.mark.parametrize("name", sorted(DTYPES))
+    def test_every_dtype(self, chunked, root, name):
+        dtype = DTYPES[name]
+        raw = np.random.default_rng(0).integers(0, 256, 4 * dtype.block_bytes, np.uint8).tobytes()
+        if name == "BOOL":
+            raw = bytes([0, 1, 1, 0])
+        shape = (2, 2 * dtype.block_elements)
+        (root / "raw").write_bytes(raw)
+        with chunked._context.store.writer() as writer:
+            from mvc.checkpoints.source import MemorySource
+            from mvc.chunkstore.store import ChunkSpan
+
+            (chunk,) = writer.add(MemorySource(raw), [ChunkSpan(0, len(raw), dtype)])
+        commit_manifest(chunked, name, shape, len(raw), (chunk,))
+        read = chunked.tensor("HEAD", "m", "w")
+        assert read.tobytes() == raw
+        if dtype.numpy_name:
+            assert read.dtype.name == dtype.numpy_name
+            assert read.shape == shape
+        else:
+            assert (read.dtype, read.shape) == (np.uint8, (len(raw),))
+
+    @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (1, 1, 1)])
+    def test_scalars_and_empty_ones(self, chunked, root, shape):
+        given = np.full(shape, 3, np.float32)
+        save_file({"w": given, "behind": values()}, root / "m.safetensors")
+        chunked.commit("m", paths=".")
+        read = chunked.tensor("HEAD", "m.safetensors", "w")
+        assert (read.shape, read.dtype, read.tobytes()) == (shape, np.float32, given.tobytes())
+
+    def test_bfloat16_comes_as_ml_dtypes(self, chunked, root):
+        given = values(dtype=ml_dtypes.bfloat16)
+        save_file({"w": given}, root / "m.safetensors")
+        chunked.commit("m", paths=".")
+        read = chunked.tensor("HEAD", "m.safetensors", "w")
+        assert read.dtype == ml_dtypes.bfloat16
+        assert read.tobytes() == given.tobytes()
+
+    def test_of_torch(self, chunked, root):
+        torch = pytest.importorskip("torch")
+        base = torch.arange(24, dtype=torch.bfloat16).reshape(4, 6)
+        state = {"w": base, "t": base.t(), "part": base[1:3, ::2], "n": {"x": torch.ones(3)}}
+        torch.save(state, root / "m.pt")
+        chunked.commit("m", paths=".")
+        for name, given in (("w", base), ("t", base.t()), ("part", base[1:3, ::2])):
+            read = chunked.tensor("HEAD", "m.pt", name, framework="torch")
+            assert (read.dtype, read.shape) == (given.dtype, given.shape)
+            assert torch.equal(read, given)
+            array = chunked.tensor("HEAD", "m.pt", name)
+            assert array.flags.c_contiguous
+            assert np.array_equal(array.astype(np.float32), given.float().numpy())
+        names = [tensor.name for tensor in chunked.ls()[0].tensors]
+        assert len(names) == 4
+
+    @pytest.mark.parametrize("name", ["m.npz", "m.npy"])
+    def test_of_numpy(self, chunked, root, name):
+        with open(root / name, "wb") as file:
+            if name == "m.npz":
+                np.savez(file, a=values(), b=np.arange(5))
+            else:
+                np.save(file, values())
+        chunked.commit("m", paths=".")
+        (info,) = chunked.ls()
+        read = chunked.tensor("HEAD", name, info.tensors[0].name)
+        assert np.array_equal(read, values())
+
+    def test_damage_names_the_tensor(self, chunked, root):
+        save_file({"w": values(), "u": values(seed=1)}, root / "m.safetensors")
+        chunked.commit("m", paths=".")
+        (pack,) = (root / ".mvc/chunks/packs").glob("*.pack")
+        pack.chmod(0o644)
+        data = bytearray(pack.read_bytes())
+        data[len(data) // 4] ^= 1
+        pack.write_bytes(data)
+        opened = Repo.open(root)
+        with pytest.raises(CorruptionError, match=r"tensor '[uw]' of m\.safetensors"):
+            for name in ("w", "u"):
+                opened.tensor("HEAD", "m.safetensors", name)
+
+
+def commit_manifest(repo, dtype, shape, size_bytes, chunks, view=None):
+    """Commit a file that only its manifest describes."""
+    from mvc.history.values import TreeEntry
+    from mvc.operations.commit import record
+
+    view = view or TensorView("w", dtype, shape)
+    segment = Segment(0, size_bytes, dtype, (view,))
+    manifest = Manifest("opaque", size_bytes, 4096, (), (StoredSegment(segment, chunks),))
+    history = repo._context.history
+    tree = {"m": TreeEntry(0o100644, history.write_blob(encode_manifest(manifest)))}
+    commit = record(repo._context, tree, [], "made", who=repo.identity)
+    history.update_head(commit, expected=repo.head.commit, message="x", who=repo.identity)
+
+
+class TestRefusals:
+    @pytest.fixture
+    def model(self, chunked, root):
+        save_file({"w": values()}, root / "m.safetensors")
+        (root / "notes").write_text("plain")
+        chunked.commit("m", paths=".")
+        return chunked
+
+    def test_nothing_of_that_name(self, model):
+        for arguments in (
+            ("nope", "m.safetensors", "w"),
+            ("HEAD", "nope", "w"),
+            ("HEAD", "m.safetensors", "nope"),
+            ("HEAD", "notes", "w"),
+            ("HEAD", ".", "w"),
+        ):
+            with pytest.raises(NotFoundError):
+                model.tensor(*arguments)
+
+    def test_another_framework(self, model):
+        with pytest.raises(UsageError, match="jax"):
+            model.tensor("HEAD", "m.safetensors", "w", framework="jax")
+
+    def test_a_tensor_larger_than_the_memory(self, chunked):
+        """One chunk, repeated by a stride of 0 into more elements than any machine holds."""
+        view = TensorView("w", "U8", (2**30, 2**30), 0, (0, 0))
+        commit_manifest(chunked, "U8", (), 16, (ChunkId(bytes(32)),), view)
+        with pytest.raises(StorageError, match="more than the memory"):
+            chunked.tensor("HEAD", "m", "w")
+
+
+class TestListing:
+    def test_files_and_tensors(self, chunked, root):
+        save_file({"w": values(), "u": values((3,), 1)}, root / "m.safetensors")
+        (root / "notes").write_text("plain")
+        (root / "link").symlink_to("notes")
+        (root / "blob").write_bytes(bytes(2**20 + 1))
+        chunked.commit("m", paths=".")
+        by_path = {info.path: info for info in chunked.ls()}
+        assert {path: info.format for path, info in by_path.items()} == {
+            "blob": "opaque", "link": None, "m.safetensors": "safetensors", "notes": None,
+        }  # fmt: skip
+        for path, info in by_path.items():
+            if path != "link":
+                assert info.size_bytes == (root / path).stat().st_size
+        assert (by_path["link"].mode, by_path["link"].size_bytes) == (0o120000, 5)
+        assert {
+            tensor.name: (tensor.dtype, tensor.shape, tensor.size_bytes, tensor.chunks)
+            for tensor in by_path["m.safetensors"].tensors
+        } == {"u": ("F32", (3,), 12, 1), "w": ("F32", (16, 256), 16384, 4)}
+        assert by_path["notes"].tensors == ()
+
+    def test_equal_tensors_have_equal_ids(self, chunked, root):
+        save_file({"w": values()}, root / "a.safetensors")
+        np.savez(root / "b.npz", other=values())
+        chunked.commit("m", paths=".")
+        assert len({info.tensors[0].id for info in chunked.ls()}) == 1
+
+    def test_choices(self, chunked, root):
+        (root / "d").mkdir()
+        save_file({"w": values(), "u.x": values()}, root / "d/m.safetensors")
+        (root / "notes").write_text("plain")
+        chunked.commit("m", paths=".")
+        assert [info.path for info in chunked.ls(paths="d")] == ["d/m.safetensors"]
+        (info,) = chunked.ls(tensors="u.*")
+        assert [tensor.name for tensor in info.tensors] == ["u.x"]
+        with pytest.raises(NotFoundError):
+            chunked.ls(paths="nope")
+        with pytest.raises(NotFoundError):
+            chunked.ls("nope")
+
+    def test_no_chunk_is_read(self, chunked, root, reads):
+        save_file({"w": values()}, root / "m.safetensors")
+        chunked.commit("m", paths=".")
+        Repo.open(root).ls()
+        assert reads == []
+
+
+def test_read_file(repo, root):
+    (root / "notes").write_text("plain")
+    (root / "link").symlink_to("notes")
+    save_file({"w": values()}, root / "m.safetensors")
+    with open(os.fsencode(root) + b"/caf\xe9", "wb") as file:
+        file.write(b"bytes")
+    repo.commit("all", paths=".")
+    assert repo.read_file("HEAD", "notes") == b"plain"
+    assert repo.read_file("HEAD", "link") == b"notes"
+    assert repo.read_file("HEAD", "caf\udce9") == b"bytes"
+    assert repo.read_file("HEAD", "m.safetensors") is None
+    with pytest.raises(NotFoundError, match="has no file 'nope'"):
+        repo.read_file("HEAD", "nope")

@@ -1,0 +1,214 @@
+"""Stock Git on ``.mvc`` after every kind of operation, and mvc after stock Git.
+
+One story is told; after each of its steps Git must find the repository sound and see the same
+commits, names, index and logs as mvc does.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from mvc import ConflictError, Repo
+from support import verbs
+from support.models import digests, write_config, write_model
+from support.stockgit import git, run_git
+
+
+@pytest.fixture
+def repo(quick_path):
+    repo = Repo.init(quick_path)
+    repo.identity = verbs.WHO
+    repo.set_config("mvc.chunkbytes", "1024")
+    write_model(quick_path / "model.safetensors", seed=1)
+    write_config(quick_path / "config.json", epoch=1)
+    (quick_path / "run.sh").write_text("#!/bin/sh\n")
+    (quick_path / "run.sh").chmod(0o755)
+    (quick_path / "link").symlink_to("config.json")
+    (quick_path / "größe.txt").write_text("größe")
+    repo.commit("base", paths=["."], step=1)
+    return repo
+
+
+def _check_as_git_sees_it(repo):
+    at = repo.git_dir
+    told = run_git(at, "fsck", "--strict", "--full", "--no-dangling")
+    assert told.stdout + told.stderr == b"", told
+    head = repo.head
+    assert git(at, "rev-parse", "HEAD") == head.commit
+    if head.branch is not None:
+        assert git(at, "symbolic-ref", "HEAD") == f"refs/heads/{head.branch}"
+    ours = {f"refs/heads/{ref.name}": ref.commit for ref in repo.branches()}
+    ours |= {f"refs/tags/{ref.name}": ref.commit for ref in repo.tags()}
+    lines = git(at, "for-each-ref", "--format=%(refname) %(objectname) %(*objectname)").split("\n")
+    theirs = {line.split()[0]: line.split()[-1] for line in lines}
+    assert ours == theirs
+    log = git(at, "log", "--all", "--date-order", "--format=%H %P%n%s").split("\n")
+    told = [(e.info.id, e.info.parents, e.info.subject) for e in repo.log(everything=True)]
+    assert sorted(told) == sorted(
+        (ids.split()[0], tuple(ids.split()[1:]), subject)
+        for ids, subject in zip(log[::2], log[1::2], strict=True)
+    )
+    _check_index(repo)
+    for file in repo.ls():
+        shown = run_git(at, "cat-file", "blob", f"HEAD:{file.path}").stdout
+        if file.format is None:
+            assert shown == repo.read_file("HEAD", file.path)
+        else:
+            assert shown.startswith(b'{"mvc-manifest":1,')
+            assert shown.count(b"\n") >= 1 + len(file.tensors)
+    moves = git(at, "reflog", "show", "--format=%H %gs", "HEAD").split("\n")
+    assert moves == [f"{entry.new} {entry.message}" for entry in repo.reflog()]
+
+
+def _check_index(repo):
+    staged = run_git(repo.git_dir, "ls-files", "--stage", "-z").stdout.decode().split("\0")[:-1]
+    index = repo._context.history.read_index()
+    assert staged == [
+        f"{entry.mode:o} {entry.blob} 0\t{path}"
+        for path, entry in sorted(index.entries.items(), key=lambda pair: pair[0].encode())
+    ]
+    flags = run_git(repo.git_dir, "ls-files", "-t", "-z").stdout.decode().split("\0")[:-1]
+    assert flags == [
+        f"{'S' if index.entries[path].skip_worktree else 'H'} {path}"
+        for path in sorted(index.entries, key=str.encode)
+    ]
+
+
+def test_after_every_operation(repo):
+    root = repo.worktree
+    _check_as_git_sees_it(repo)
+    write_model(root / "model.safetensors", seed=1, norm=np.zeros(32, np.float32))
+    repo.add("model.safetensors")
+    _check_as_git_sees_it(repo)
+    repo.commit("tuned", step=2, metrics={"loss": 0.5}, meta={"host": "here"})
+    _check_as_git_sees_it(repo)
+    assert git(repo.git_dir, "log", "-1", "--format=%(trailers:key=Step,valueonly)").strip() == "2"
+    repo.commit("tuned, again", amend=True)
+    _check_as_git_sees_it(repo)
+    repo.switch("side", create=True, start="HEAD~1")
+    _check_as_git_sees_it(repo)
+    repo.move("config.json", "settings.json")
+    repo.remove("run.sh")
+    repo.commit("moved and removed")
+    _check_as_git_sees_it(repo)
+    repo.commit_state(verbs.make_state(3), message="state", step=3)
+    _check_as_git_sees_it(repo)
+    repo.commit_state(verbs.make_state(4), message="state elsewhere", step=4, branch="main")
+    _check_as_git_sees_it(repo)
+    repo.checkout("HEAD~1")
+    _check_as_git_sees_it(repo)
+    repo.switch("main")
+    repo.reset("HEAD~1", mode="soft")
+    _check_as_git_sees_it(repo)
+    repo.reset("HEAD", mode="hard")
+    _check_as_git_sees_it(repo)
+    repo.restore("config.json", source="HEAD~1", staged=True)
+    _check_as_git_sees_it(repo)
+    repo.create_tag("light")
+    repo.create_tag("heavy", "side", message="with a message")
+    repo.create_branch("old/name", "side")
+    repo.rename_branch("old/name", "new/name")
+    repo.delete_branch("new/name", force=True)
+    repo.delete_tag("light")
+    _check_as_git_sees_it(repo)
+    assert repo.fsck(data=True).ok
+
+
+def test_diff_shows_one_line_per_tensor(repo):
+    write_model(repo.worktree / "model.safetensors", seed=1, norm=np.zeros(32, np.float32))
+    repo.commit("norm", paths=["."])
+    changed = git(repo.git_dir, "diff", "--unified=0", "HEAD~1", "HEAD", "--", "model.safetensors")
+    removed = [line for line in changed.split("\n") if line.startswith('-{"tensor"')]
+    added = [line for line in changed.split("\n") if line.startswith('+{"tensor"')]
+    assert [len(removed), len(added)] == [1, 1]
+    assert '"tensor":"norm"' in removed[0]
+    assert '"tensor":"norm"' in added[0]
+    assert git(repo.git_dir, "diff", "--name-only", "HEAD~1", "HEAD") == "model.safetensors"
+    assert "norm" in git(repo.git_dir, "show", "HEAD")
+
+
+def test_git_packs_what_mvc_wrote(repo):
+    """gc and pack-refs of stock Git change where objects and refs lie, not what they are."""
+    root = repo.worktree
+    for number in range(3):
+        write_config(root / "config.json", epoch=number)
+        repo.commit(f"epoch {number}", paths=["."], step=10 + number)
+    before = digests(root)
+    for command in (["pack-refs", "--all"], ["gc", "--quiet", "--prune=now"], ["repack", "-adf"]):
+        git(repo.git_dir, *command)
+        for each in (repo, Repo.open(root)):
+            assert each.fsck(data=True).ok
+            _check_as_git_sees_it(each)
+            each.checkout("main@10")
+            each.switch("main")
+            assert digests(root) == before
+    write_config(root / "config.json", epoch=9)
+    repo.commit("after", paths=["."])
+    repo.create_branch("more")
+    repo.delete_branch("more")
+    _check_as_git_sees_it(repo)
+    assert repo.fsck(data=True).ok
+
+
+def test_git_writes_and_mvc_reads(repo):
+    at, root = repo.git_dir, repo.worktree
+    head = repo.head.commit
+    tree = git(at, "rev-parse", "HEAD^{tree}")
+    made = git(at, "commit-tree", tree, "-p", head, "-m", "by git\n\nStep: 77")
+    git(at, "branch", "by-git", made)
+    git(at, "tag", "-a", "-m", "by git", "tag-by-git", made)
+    git(at, "config", "user.name", "Gitta")
+    assert repo.resolve("by-git") == repo.resolve("tag-by-git") == made
+    assert repo.show("by-git").annotations.step == 77
+    assert repo.config()["user.name"] == "Gitta"
+    repo.switch("by-git")
+    assert repo.status().files == ()
+    git(
+        at,
+        "update-index",
+        "--add",
+        "--cacheinfo",
+        f"100644,{git(at, 'rev-parse', 'HEAD:link')},new.txt",
+    )
+    codes = {file.path: file.code for file in Repo.open(root).status().files}
+    assert codes == {"new.txt": "AD"}
+    git(at, "update-index", "--force-remove", "new.txt")
+    assert Repo.open(root).status().files == ()
+    assert repo.fsck(data=True).ok
+
+
+def test_git_holds_a_lock(repo):
+    """A Git at work is not disturbed, and said to be there."""
+    (repo.worktree / "new.txt").write_text("new")
+    for name, action in [
+        ("index", lambda: repo.add("new.txt")),
+        ("refs/heads/main", lambda: repo.commit("x", allow_empty=True)),
+        ("HEAD", lambda: repo.checkout("HEAD", detach=True)),
+    ]:
+        lock = repo.git_dir / f"{name}.lock"
+        lock.touch()
+        before = repo.head
+        with pytest.raises(ConflictError) as caught:
+            action()
+        assert str(lock) in caught.value.message
+        assert "git" in caught.value.hint
+        assert lock.exists()
+        lock.unlink()
+        assert repo.head == before
+        Repo.open(repo.worktree).status()
+        action()
+    _check_as_git_sees_it(repo)
+
+
+def test_a_clone_of_the_folder(repo, quick_path):
+    """The folder is all there is: a copy anywhere is the same repository."""
+    copy = quick_path / "copy"
+    shutil.copytree(repo.git_dir, copy / ".mvc")
+    other = Repo.open(copy)
+    assert {file.code for file in other.status().files} == {" D"}
+    other.reset(mode="hard")
+    assert digests(copy) == {k: v for k, v in digests(quick_path).items() if "copy" not in k}
+    _check_as_git_sees_it(other)
