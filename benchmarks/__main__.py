@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import donor, lookups, memory, report, workload
-from benchmarks.children import Runner
+from benchmarks.children import QUIET_SHARE, Runner
 from benchmarks.machine import describe_commit, describe_machine, describe_packages
 from benchmarks.peers import MODEL, Mvc, Tools, find_peers
 from benchmarks.sweep import folder_bytes, fresh_folder, measure_sweep
@@ -35,7 +35,7 @@ class Bench:
         self.options = options
         self.folder: Path = options.dir.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.runner = Runner(self.folder)
+        self.runner = Runner(self.folder, patience_s=options.patience)
         self.rounds: int = options.rounds or (1 if options.quick else 3)
         self.results: dict[str, Any] = {}
         tools = Tools(self.runner, options.peers_venv or self.folder / "venv")
@@ -87,17 +87,23 @@ class Bench:
         chosen = workload.VERSIONS[:2] if self.options.quick else workload.VERSIONS
         versions = {one.name: self.model(one.name) for one in chosen}
         self.results["sweep"] = measure_sweep(
-            self.runner, self.folder, self.peers, versions, rounds=self.rounds, say=self.say
+            self.runner,
+            self.folder,
+            self.peers,
+            versions,
+            rounds=self.rounds,
+            extra_rounds=self.options.extra_rounds,
+            say=self.say,
         )
 
     def inprocess(self) -> None:
         """Saving from a running process."""
         command = [sys.executable, "-m", "benchmarks.inprocess", self.model(), self.folder]
         root = Path(__file__).parent.parent
-        rounds = json.loads(self.runner.output(root, [*command, str(self.rounds)]))
+        words = [*command, str(self.rounds), str(self.options.patience)]
         self.results["inprocess"] = {
-            name: {"seconds": median(seconds), "rounds": seconds}
-            for name, seconds in rounds.items()
+            name: _summary(rounds)
+            for name, rounds in json.loads(self.runner.output(root, words)).items()
         }
 
     def ratio(self) -> None:
@@ -169,6 +175,12 @@ class Bench:
                 fresh_folder(self.folder / name).rmdir()
 
 
+def _summary(rounds: list[tuple[float, float]]) -> dict[str, Any]:
+    """Return the median of the undisturbed rounds, or of all where every one was disturbed."""
+    quiet = [seconds for seconds, others in rounds if others < QUIET_SHARE]
+    return {"seconds": median(quiet or [seconds for seconds, _ in rounds]), "rounds": rounds}
+
+
 def warm(path: Path) -> None:
     """Bring a file into the page cache."""
     with path.open("rb") as file:
@@ -182,6 +194,19 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a tiny model, one round")
     parser.add_argument("--only", action="append", choices=SECTIONS, help="may be repeated")
     parser.add_argument("--rounds", type=int, help="repetitions of what is timed (default 3)")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=0,
+        metavar="SECONDS",
+        help="on a shared machine: wait so long for an idle second before each measurement",
+    )
+    parser.add_argument(
+        "--extra-rounds",
+        type=int,
+        default=0,
+        help="on a shared machine: repeat disturbed measurements so many times more",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the models for the next run")
     default = Path(tempfile.gettempdir()) / "mvc-bench"
     parser.add_argument(

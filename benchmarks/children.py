@@ -22,6 +22,9 @@ _ENVIRONMENT = {
 _GITCONFIG = "[user]\n\tname = Bench\n\temail = bench@localhost\n[init]\n\tdefaultBranch = main\n"
 
 
+QUIET_SHARE = 0.2
+
+
 class CommandError(Exception):
     """A measured command ended with a failure; the message is the end of its output."""
 
@@ -36,6 +39,8 @@ class Cost:
         cpu_seconds: user and system time together.
         peak_bytes: resident memory of the largest process.
         read_bytes: bytes that went through read calls; 0 where the kernel does not tell.
+        others_share: share of all cores that went elsewhere meanwhile: to other processes, and
+            to the kernel's own threads, which write dirty pages.
     """
 
     seconds: float
@@ -43,12 +48,24 @@ class Cost:
     cpu_seconds: float
     peak_bytes: int
     read_bytes: int
+    others_share: float
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the machine had nothing else to do."""
+        return self.others_share < QUIET_SHARE
 
 
 class Runner:
-    """Runs commands in a clean environment, with a home folder of their own."""
+    """Runs commands in a clean environment, with a home folder of their own.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: where the home folder and the log of the last command lie.
+        patience_s: how long to wait before each measurement for the machine to be idle.
+    """
+
+    def __init__(self, folder: Path, *, patience_s: float = 0) -> None:
+        self.patience_s = patience_s
         self.home = folder / "home"
         self.log = folder / "commands.log"
         self.home.mkdir(parents=True, exist_ok=True)
@@ -71,6 +88,7 @@ class Runner:
             "folder": str(folder),
             "log": str(self.log),
             "env": self.environment,
+            "patience_s": self.patience_s,
             "commands": [[str(word) for word in command] for command in commands],
         }
         done = subprocess.run(
@@ -90,6 +108,7 @@ class Runner:
             sum(step["cpu_seconds"] for step in steps),
             max(step["peak_bytes"] for step in steps),
             sum(step["read_bytes"] or 0 for step in steps),
+            answer["others_share"],
         )
 
     def run(self, folder: Path, *commands: list[str | Path]) -> None:
@@ -113,11 +132,16 @@ class Runner:
 
 
 def middle(costs: list[Cost]) -> Cost:
-    """Return the median of each figure; of memory the largest, since that is what must fit."""
+    """Return the median of each figure; of memory the largest, since that is what must fit.
+
+    Where some measurements had the machine for themselves, only those count.
+    """
+    chosen = [cost for cost in costs if cost.is_quiet] or costs
     return Cost(
-        median(cost.seconds for cost in costs),
-        median(cost.durable_seconds for cost in costs),
-        median(cost.cpu_seconds for cost in costs),
-        max(cost.peak_bytes for cost in costs),
-        int(median(cost.read_bytes for cost in costs)),
+        median(cost.seconds for cost in chosen),
+        median(cost.durable_seconds for cost in chosen),
+        median(cost.cpu_seconds for cost in chosen),
+        max(cost.peak_bytes for cost in chosen),
+        int(median(cost.read_bytes for cost in chosen)),
+        max(cost.others_share for cost in chosen),
     )

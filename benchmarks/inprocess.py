@@ -1,4 +1,4 @@
-"""Saving a model from a running process: ``python -m benchmarks.inprocess FILE FOLDER ROUNDS``.
+"""Saving a model from a running process: ``python -m benchmarks.inprocess FILE FOLDER ROUNDS PATIENCE``.
 
 A process of its own, so that torch's memory and threads burden nobody else. The state dict lies
 in memory; every way of saving starts from it and ends with the bytes on the disk, except
@@ -7,7 +7,7 @@ cache). Ways are interleaved, the order turns around every round, and each save 
 folder: writing over an old file would measure the truncation. One round more than asked for is
 run first and thrown away: it pays for imports and first allocations.
 
-Prints one JSON object: way → seconds of every round.
+Prints one JSON object: way → [seconds, share of the cores that went elsewhere] of every round.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 
 import mvc
+from benchmarks import launch
 from benchmarks.sweep import fresh_folder
 
 if TYPE_CHECKING:
@@ -79,10 +80,12 @@ def _sync(path: Path) -> None:
     os.close(descriptor)
 
 
-def measure(model: Path, folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of every way and round."""
+def measure(
+    model: Path, folder: Path, rounds: int, patience_s: float
+) -> dict[str, list[tuple[float, float]]]:
+    """Return, of every way and round, the seconds and the share of the cores that went elsewhere."""
     state = {name: tensor.clone() for name, tensor in load_file(model).items()}
-    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
     for number in range(rounds + 1):
         order = list(WAYS) if number % 2 else list(reversed(WAYS))
         for name in order:
@@ -92,19 +95,24 @@ def measure(model: Path, folder: Path, rounds: int) -> dict[str, list[float]]:
             if name.startswith("mvc"):
                 mvc.Repo.init(place)
             os.sync()
-            began = time.perf_counter()
+            launch.wait_until_quiet(patience_s)
+            busy, total = launch.read_processor()
+            own, began = launch.own_seconds(), time.perf_counter()
             WAYS[name](state, place, model)
+            seconds, own = time.perf_counter() - began, launch.own_seconds() - own
+            busy_after, total_after = launch.read_processor()
+            others = (busy_after - busy - own) / max(total_after - total, 0.01)
             if number:
-                seconds[name].append(time.perf_counter() - began)
+                taken[name].append((seconds, others))
             shutil.rmtree(place)
-    return seconds
+    return taken
 
 
 def main() -> None:
     warnings.simplefilter("ignore")  # DCP announces that it is not distributed, which is meant
     logging.disable(logging.WARNING)
     model, folder, rounds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    json.dump(measure(model, folder, rounds), sys.stdout)
+    json.dump(measure(model, folder, rounds, float(sys.argv[4])), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,31 @@ def sync_file_system(folder):
     os.close(descriptor)
 
 
+def read_processor():
+    """Return (busy, all) seconds of all cores since the machine started."""
+    with open("/proc/stat", encoding="ascii") as file:
+        ticks = [int(word) for word in file.readline().split()[1:9]]
+    unit = os.sysconf("SC_CLK_TCK")
+    idle = ticks[3] + ticks[4]  # waiting for the disk is idle, too
+    return (sum(ticks) - idle) / unit, sum(ticks) / unit
+
+
+def wait_until_quiet(patience_s):
+    """Return once the machine was idle for a second, or once patience is at its end."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        busy, total = read_processor()
+        time.sleep(1)
+        busy_after, total_after = read_processor()
+        if busy_after - busy < 0.1 * (total_after - total):
+            return
+
+
+def own_seconds():
+    """Return the processor time of this process and of all that it ran."""
+    return sum(os.times()[:4])
+
+
 def run(command, request, log):
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -57,7 +82,10 @@ def main():
     os.chdir(request["folder"])
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sync_file_system(request["folder"])
+    wait_until_quiet(request["patience_s"])
     steps = []
+    busy, total = read_processor()
+    own = own_seconds()
     began = time.perf_counter()
     for command in request["commands"]:
         steps.append(run(command, request, log))
@@ -66,7 +94,17 @@ def main():
     seconds = time.perf_counter() - began
     sync_file_system(request["folder"])
     durable_seconds = time.perf_counter() - began
-    json.dump({"seconds": seconds, "durable_seconds": durable_seconds, "steps": steps}, sys.stdout)
+    own = own_seconds() - own
+    busy_after, total_after = read_processor()
+    others = (busy_after - busy - own) / max(total_after - total, 0.01)
+    answer = {
+        "seconds": seconds,
+        "durable_seconds": durable_seconds,
+        "others_share": min(max(others, 0.0), 1.0),
+        "steps": steps,
+    }
+    json.dump(answer, sys.stdout)
 
 
-main()
+if __name__ == "__main__":
+    main()

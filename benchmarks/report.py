@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.children import QUIET_SHARE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -128,7 +130,7 @@ def _sweep_tables(results: Results) -> Iterator[Table]:
     for title, key in titles:
         rows = [["tool", "process s", "on disk s", "cpu s", "peak MiB", "rounds s"]]
         for name, cost in sorted(sweep[key].items(), key=lambda item: item[1]["durable_seconds"]):
-            rounds = " ".join(f"{one['durable_seconds']:.2f}" for one in cost["rounds"])
+            rounds = " ".join(map(_round_cell, cost["rounds"]))
             rows.append([name, *_cost_cells(cost), rounds])
         missing = [name for name, version in results["versions"].items() if version == ABSENT]
         rows += [[name, ABSENT, "", "", "", ""] for name in missing]
@@ -139,6 +141,12 @@ def _sweep_tables(results: Results) -> Iterator[Table]:
         if name in sweep["stored_bytes"]:
             rows.append([name, *(f"{cost['durable_seconds']:.2f}" for cost in costs.values())])
     yield Table("record a later version, s on disk (once)", rows)
+
+
+def _round_cell(cost: dict[str, float]) -> str:
+    """Return one round's time; brackets where the machine was busy with something else."""
+    text = f"{cost['durable_seconds']:.2f}"
+    return text if cost["others_share"] < QUIET_SHARE else f"({text})"
 
 
 def _cost_cells(cost: dict[str, float]) -> list[str]:
@@ -164,7 +172,10 @@ def _inprocess_table(results: Results) -> Iterator[Table]:
     rows = [["way", "s", f"of {_SAVE}", "rounds s"]]
     medians = results["inprocess"]
     for name, entry in sorted(medians.items(), key=lambda item: item[1]["seconds"]):
-        rounds = " ".join(f"{second:.2f}" for second in entry["rounds"])
+        rounds = " ".join(
+            f"{seconds:.2f}" if others < QUIET_SHARE else f"({seconds:.2f})"
+            for seconds, others in entry["rounds"]
+        )
         share = entry["seconds"] / medians[_SAVE]["seconds"]
         rows.append([name, f"{entry['seconds']:.2f}", f"{share:.2f}", rounds])
     yield Table("save from a running process", rows)

@@ -53,7 +53,7 @@ def draw(name: str, words: list[str], output: str) -> None:
     """Write one picture."""
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=COLUMNS, file=nowhere, force_terminal=True)
-        console.print(Text.from_ansi(f"$ mvc {' '.join(words)}\n{output.rstrip()}"))
+        console.print(Text.from_ansi(f"$ mvc {' '.join(words)}\n{output.rstrip()}\n"))
         console.save_svg(str(IMAGES / f"{name}.svg"), title=f"mvc {words[0]}")
 
 

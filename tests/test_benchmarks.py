@@ -83,8 +83,13 @@ def test_launcher_measures_and_reports_failures(tmp_path):
 
 
 def test_median_of_costs_keeps_the_largest_memory():
-    costs = [Cost(float(n), n + 1.0, 1.0, peak, 5) for n, peak in ((1, 7), (9, 3), (2, 5))]
-    assert middle(costs) == Cost(2.0, 3.0, 1.0, 7, 5)
+    costs = [Cost(float(n), n + 1.0, 1.0, peak, 5, 0.5) for n, peak in ((1, 7), (9, 3), (2, 5))]
+    assert middle(costs) == Cost(2.0, 3.0, 1.0, 7, 5, 0.5)
+
+
+def test_median_of_costs_leaves_disturbed_rounds_out():
+    costs = [Cost(float(n), float(n), 1.0, 1, 1, others) for n, others in ((1, 0.1), (9, 0.9))]
+    assert middle(costs).seconds == 1.0
 
 
 def test_quick_run_fills_every_section(tmp_path, capsys):

@@ -70,6 +70,8 @@ def _check_refs(refs: RefStore, roots: list[Root]) -> Iterator[HistoryProblem]:
         head = refs.head()
         if head.commit is not None:
             roots.append((HEAD, head.commit, "commit"))
+        elif head.branch is not None:
+            yield from _check_lost_branch(refs, HEADS + head.branch)
     except MvcError as error:
         yield HistoryProblem("head-broken", HEAD, error.message)
     try:
@@ -85,6 +87,17 @@ def _check_refs(refs: RefStore, roots: list[Root]) -> Iterator[HistoryProblem]:
             continue
         if value is not None:
             roots.append((name, value, "commit" if name.startswith(HEADS) else ""))
+
+
+def _check_lost_branch(refs: RefStore, name: str) -> Iterator[HistoryProblem]:
+    """Yield a problem where HEAD's branch is gone: nobody can delete it while HEAD is there.
+
+    A log of one line proves nothing: a crash in the first commit leaves it without the ref.
+    """
+    entries = refs.logs.read(name)
+    if len(entries) > 1 and entries[0].new is not None:
+        detail = f"HEAD is on it and its log ends at commit {entries[0].new}, but it is not there"
+        yield HistoryProblem("ref-missing", name, detail)
 
 
 def _check_logs(refs: RefStore, roots: list[Root]) -> Iterator[HistoryProblem]:

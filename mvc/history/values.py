@@ -132,7 +132,7 @@ class HistoryProblem:
 
     Attributes:
         kind: ``object-damaged``, ``object-missing``, ``ref-broken``, ``head-broken``,
-            ``reflog-broken``, ``index-broken`` or ``config-broken``.
+            ``ref-missing``, ``reflog-broken`` or ``index-broken``.
         what: the object id, ref or file it is about.
         detail: what is wrong with it.
     """

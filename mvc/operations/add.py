@@ -63,7 +63,14 @@ class AddResult:
 
 @dataclass(frozen=True, slots=True)
 class AddPlan:
-    """Which paths an ``add`` reads, drops and passes over; ``size_bytes`` is what it will read."""
+    """What an ``add`` would do.
+
+    Attributes:
+        read: paths it reads, stores and stages.
+        drop: tracked paths that no longer exist and go out of the index.
+        unchanged: paths whose stat data prove them unchanged.
+        size_bytes: how much it reads.
+    """
 
     read: tuple[str, ...]
     drop: tuple[str, ...]

@@ -65,7 +65,7 @@ class TestRelativePath:
 
     @pytest.mark.parametrize("name", [".mvc", ".mvc/x", ".MVC", "./.Mvc/x", "a/../.mvc"])
     def test_in_the_repository_itself(self, tree, name):
-        with pytest.raises(UsageError, match="inside .mvc"):
+        with pytest.raises(UsageError, match=r"inside \.mvc"):
             relative_path(tree, tree, name)
 
     def test_absolute(self, tree):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +20,14 @@ import torch
 
 from mvc import Repo
 from mvc.chunkstore.store import ChunkStore
-from mvc.errors import CorruptionError, MvcError, StorageError
+from mvc.errors import CorruptionError, MvcError, NotFoundError, StorageError
 from mvc.formats.pack import RECORD_BYTES
 from mvc.operations import transition
 from mvc.storage.local import LocalStorage
 from support.bounds import bounded
 from support.models import digests, write_config, write_model
 from support.states import assert_same
+from support.stockgit import run_git
 
 TENSORS = [
     ("model.safetensors", "norm"),
@@ -184,8 +185,14 @@ def _check_report(seen, name, what, known):
     """Check that fsck saw what made something unreadable."""
     if "open" in seen.errors:
         return
-    lost_names = {("checkout", name) for name in known.names if what == "removed" or name == "HEAD"}
-    failed = set(seen.errors) - lost_names
+    # A ref that has gone, or whose name in packed-refs is another now, is no damage to be seen.
+    lost = {
+        ("checkout", ref)
+        for ref in known.names
+        if isinstance(seen.errors.get(("checkout", ref)), NotFoundError)
+        if what == "removed" or name == "packed-refs"
+    }
+    failed = set(seen.errors) - lost
     if failed:
         assert not seen.report.ok, (name, what, seen.errors)
     files = {key[2] for key in failed if key[0] == "tensor"}
@@ -202,9 +209,9 @@ def _files_under(git_dir):
     )
 
 
-def _damage_all(known, folder, flips):
+def _damage_all(known, folder, flips, names=None):
     cases = 0
-    for name in _files_under(known.root / ".mvc"):
+    for name in names or _files_under(known.root / ".mvc"):
         data = (known.root / ".mvc" / name).read_bytes()
         for what, damaged in _damages(data, flips):
             root = folder / "work"
@@ -221,6 +228,17 @@ def _damage_all(known, folder, flips):
             shutil.rmtree(root)
             cases += 1
     return cases
+
+
+def test_packed_objects_and_refs_damaged(known, quick_path):
+    packed = quick_path / "packed"
+    shutil.copytree(known.root, packed, symlinks=True)
+    for command in (["gc", "-q"], ["pack-refs", "--all"]):
+        run_git(packed / ".mvc", *command)
+    again = replace(known, root=packed)
+    names = [n for n in _files_under(packed / ".mvc") if n.startswith(("objects", "packed"))]
+    assert len(names) >= 3
+    assert _damage_all(again, quick_path, bounded(6, 2000), names) > 20
 
 
 def test_every_file_damaged(known, quick_path):
@@ -240,7 +258,7 @@ def _chunk_of(root, commit, path, tensor):
 
 
 @pytest.mark.parametrize("place", ["body", "header"])
-@pytest.mark.parametrize(("path", "tensor"), TENSORS, ids="/".join)
+@pytest.mark.parametrize(("path", "tensor"), TENSORS, ids=["one", "two", "pt"])
 def test_a_damaged_chunk_is_named_in_full(known, quick_path, path, tensor, place):
     root, commit = quick_path / "work", known.names["side"]
     shutil.copytree(known.root, root, symlinks=True)
@@ -292,6 +310,20 @@ def test_a_removed_pack_and_a_removed_index(known, quick_path):
     assert caught.value.hint
     problems = repo.fsck().problems
     assert {path for path, _ in TENSORS} <= {problem.path for problem in problems}
+
+
+def test_a_lost_branch_is_noticed_and_can_be_brought_back(known, quick_path):
+    root, commit = quick_path / "work", known.names["main"]
+    shutil.copytree(known.root, root, symlinks=True)
+    (root / ".mvc/refs/heads/main").unlink()
+    repo = Repo.open(root)
+    (problem,) = repo.fsck().problems
+    assert "refs/heads/main" in problem.detail
+    assert commit in problem.detail
+    repo.reset(commit, mode="soft")
+    assert repo.fsck().ok
+    assert [entry.info.subject for entry in repo.log()] == known.subjects
+    assert repo.status().files == ()
 
 
 class _Stopped(BaseException):
@@ -372,16 +404,20 @@ def test_staged_files_and_store_damaged_both(interrupted, quick_path):
     for pack in (root / ".mvc/chunks").rglob("*.pack"):
         _put(pack, bytes(pack.stat().st_size))
     for _ in range(2):
-        with pytest.raises(CorruptionError):
+        with pytest.raises(CorruptionError, match="interrupted checkout") as caught:
             Repo.open(root).status()
+        assert f"remove {root / JOURNAL}" in caught.value.hint
         assert digests(root) == before
+    (root / JOURNAL).unlink()
+    assert Repo.open(root).status().files == ()
 
 
 def test_other_things_in_place_of_files(known, quick_path):
     """Folders, links to nowhere and to themselves where files should be."""
     names = _files_under(known.root / ".mvc")
     objects = [name for name in names if name.startswith("objects/")]
-    for name in sorted(set(names) - set(objects[2:])):
+    packs = [name for name in names if name.startswith("chunks/")]
+    for name in sorted(set(names) - set(objects[2:]) - set(packs[2:])):
         for kind in ("folder", "nowhere", "itself"):
             root = quick_path / "work"
             shutil.copytree(known.root, root, symlinks=True)

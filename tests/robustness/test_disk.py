@@ -11,12 +11,13 @@ import shutil
 import socket
 import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mvc import ConflictError, MvcError, NotFoundError, Repo, StorageError
+from mvc import ConflictError, CorruptionError, MvcError, NotFoundError, Repo, StorageError
 from mvc.checkpoints.source import FileSource
 from support import verbs
 from support.bounds import bounded
@@ -145,20 +146,24 @@ def test_full_at_every_level(verb, quick_path):
     assert refused > 10
 
 
-@pytest.fixture
-def tiny_disk(tmp_path):
-    """A real file system of 1.5 MiB."""
-    folder = tmp_path / "tiny"
+@contextmanager
+def _mount(folder):
+    """Mount a real file system of 1.5 MiB."""
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1536k,mode=0777", "tmpfs", str(folder)],
-        capture_output=True,
-        check=False,
-    )
+    command = ["mount", "-t", "tmpfs", "-o", "size=1536k,mode=0777", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, check=False)
     if mounted.returncode:
         pytest.skip(f"cannot mount a tmpfs: {mounted.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    with _mount(tmp_path / "tiny") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("verb", _VERBS, ids=lambda verb: verb.__name__.strip("_"))
@@ -202,6 +207,42 @@ def test_reading_commands_work_on_a_full_disk(tiny_disk):
     assert repo.diff()[0].path == "model.safetensors"
     assert repo.tensor("two", "model.safetensors", "norm").shape == (32,)
     assert repo.fsck(data=True).ok
+
+
+def test_worktree_over_two_file_systems(quick_path):
+    """A file is staged on the file system where it will lie, and never left there."""
+    root = quick_path / "work"
+    repo = Repo.init(root)
+    with _mount(root / "other") as other:
+        for number in (1, 2):
+            write_model(other / "model.safetensors", seed=number)
+            write_model(root / "model.safetensors", seed=10 + number)
+            (other / f"only-{number}.txt").write_text("text")
+            repo.commit(f"number {number}", paths=["."], step=number)
+            (other / f"only-{number}.txt").unlink()
+        repo.restore(".")
+        second = digests(root)
+        repo.checkout("main@1")
+        assert repo.status().files == ()
+        assert sorted(path.name for path in other.iterdir()) == ["model.safetensors", "only-1.txt"]
+        repo.switch("main")
+        assert digests(root) == second
+        filler = other / "filler"
+        filler.write_bytes(bytes(os.statvfs(other).f_bavail * os.statvfs(other).f_frsize))
+        with pytest.raises(StorageError) as caught:
+            repo.checkout("main@1")
+        assert "space" in caught.value.hint
+        filler.unlink()
+        assert _leftovers(root) == []
+        assert digests(root) == second
+        assert repo.status().files == ()
+        for pack in (repo.git_dir / "chunks").rglob("*.pack"):
+            pack.chmod(0o644)
+            pack.write_bytes(bytes(pack.stat().st_size))
+        with pytest.raises(CorruptionError):
+            Repo.open(root).checkout("main@1")
+        assert _leftovers(root) == []
+        assert digests(root) == second
 
 
 def test_file_size_limit(quick_path, zygote):

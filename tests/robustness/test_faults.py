@@ -17,7 +17,7 @@ from support.bounds import bounded
 from support.faults import OneFault
 from support.models import digests, write_config, write_model
 
-_STRIDE = bounded(3, 1)
+_STRIDE = bounded(5, 1)
 
 
 def _prepare(root):
@@ -69,7 +69,8 @@ def restore(root):
 def move(root):
     repo = _open(root)
     if (root / "renamed.txt").exists():
-        repo.add(["folder/notes.txt", "renamed.txt"])  # as for what was moved by hand
+        if repo.status().files[0].staged != "renamed":
+            repo.add(["folder/notes.txt", "renamed.txt"])  # as for what was moved by hand
     else:
         repo.move("folder/notes.txt", "renamed.txt")
 

@@ -240,6 +240,41 @@ def test_names(quick_path, zygote):
         _check_swept(root)
 
 
+def test_the_others_go_on(quick_path, zygote):
+    """One of several that work at once is killed: the others do not wait for it, nor lose a thing."""
+    root = quick_path / "work"
+    _build(root)
+    Repo.open(root).create_branch("side")
+    chooser = random.Random(14)
+    landed = {}
+    for number in range(1, bounded(12, 150) + 1):
+        first = 1000 * number
+        numbers = {"main": range(first + 100, first + 103), "side": range(first + 200, first + 203)}
+        commands = [("commit_states", root, {"first": first, "count": 100, "attempts": 1000})]
+        commands += [
+            (
+                "commit_states",
+                root,
+                {"first": steps[0], "count": len(steps), "branch": branch, "attempts": 1000},
+            )
+            for branch, steps in numbers.items()
+        ]
+        delay_s = chooser.uniform(0.001, 0.08)
+        outcomes = zygote.run_all(commands, kill_after_s=delay_s, victims=1)
+        where = f"kill {number} after {delay_s * 1e3:.2f} ms"
+        assert outcomes[0].killed, where
+        assert [outcome.error for outcome in outcomes[1:]] == [None, None], where
+        _check_sound(root, where)
+        repo = Repo.open(root)
+        assert repo.status().files == (), where
+        for branch, steps in numbers.items():
+            landed.setdefault(branch, []).extend(steps)
+            found = [entry.annotations.step for entry in repo.log(branch, first_parent=True)]
+            wanted = [*reversed(landed[branch])]
+            assert [step for step in found if step in set(wanted)] == wanted, where
+        _check_swept(root)
+
+
 def test_the_command_itself(tmp_path):
     """The real command, killed a few times on a real disk."""
     root = tmp_path / "work"

@@ -91,9 +91,9 @@ def load_state(root, revision):
     return number
 
 
-def commit_states(root, first, count, branch=None):
+def commit_states(root, first, count, branch=None, attempts=1):
     for number in range(first, first + count):
-        commit_state(root, number, branch=branch)
+        commit_state(root, number, branch=branch, attempts=attempts)
 
 
 def read_for_a_while(root, until):

@@ -56,13 +56,14 @@ class Zygote:
         """Run a verb in a child; wait until it has ended, by itself or by the kill."""
         return self.run_all([(verb, root, arguments)], kill_after_s=kill_after_s, uid=uid)[0]
 
-    def run_all(self, commands, *, kill_after_s=None, uid=None):
+    def run_all(self, commands, *, kill_after_s=None, victims=None, uid=None):
         """Run several verbs at once, each in a child of its own; return their outcomes.
 
-        With ``uid`` the children become that user first: root may read and write everything.
+        Of those that are killed there are as many as ``victims``, the first ones, or all. With
+        ``uid`` the children become that user first: root may read and write everything.
         """
         lines = [(verb, str(root), arguments) for verb, root, arguments in commands]
-        self._process.stdin.write(json.dumps([lines, kill_after_s, uid]) + "\n")
+        self._process.stdin.write(json.dumps([lines, kill_after_s, victims, uid]) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         assert answer, "the zygote died"
@@ -74,13 +75,12 @@ def _serve():
 
     verbs.warm_up()
     for line in sys.stdin:
-        commands, kill_after_s, uid = json.loads(line)
-        outcomes = _run_children(verbs, commands, kill_after_s, uid)
+        outcomes = _run_children(verbs, *json.loads(line))
         sys.stdout.write(json.dumps(outcomes) + "\n")
         sys.stdout.flush()
 
 
-def _run_children(verbs, commands, kill_after_s, uid):
+def _run_children(verbs, commands, kill_after_s, victims, uid):
     gate_read, gate_write = os.pipe()
     children = [_fork(verbs, command, (gate_read, gate_write), uid) for command in commands]
     os.close(gate_read)
@@ -88,7 +88,7 @@ def _run_children(verbs, commands, kill_after_s, uid):
     os.close(gate_write)  # all begin now
     if kill_after_s is not None:
         time.sleep(kill_after_s)
-        for process, _ in children:
+        for process, _ in children[:victims]:
             os.kill(process, signal.SIGKILL)
     return [_collect(process, pipe, started_s) for process, pipe in children]
 

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+
+import pytest
+
+import mvc
+from mvc import errors
+from mvc.errors import MvcError, StorageError, translate_os_errors
+
+KINDS = {
+    "MvcError": ("error", 8, Exception),
+    "UsageError": ("usage", 2, MvcError),
+    "NotFoundError": ("not-found", 3, MvcError),
+    "RepositoryNotFoundError": ("no-repository", 10, errors.NotFoundError),
+    "ConflictError": ("conflict", 4, MvcError),
+    "FormatError": ("format", 5, MvcError),
+    "CorruptionError": ("corruption", 5, errors.FormatError),
+    "StorageError": ("storage", 6, MvcError),
+    "UnsupportedError": ("unsupported", 7, MvcError),
+}
+CLASSES = sorted(
+    (value for value in vars(errors).values() if isinstance(value, type)),
+    key=lambda kind: kind.__name__,
+)
+
+
+def test_the_tree_is_the_one_that_programs_rely_on():
+    """Kinds and exit codes are a promise: new ones may come, none may change or go."""
+    assert {kind.__name__: (kind.kind, kind.exit_code, kind.__base__) for kind in CLASSES} == KINDS
+    assert all(getattr(mvc, name) is getattr(errors, name) for name in KINDS)
+
+
+def test_exit_codes_say_which():
+    codes = [kind.exit_code for kind in CLASSES if kind is not errors.CorruptionError]
+    assert len(set(codes)) == len(codes)
+    assert not {0, 1} & set(codes)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_message_and_hint(kind):
+    error = kind("pack 3f9c is short", hint='run "mvc fsck"')
+    assert (str(error), error.message, error.hint) == (
+        "pack 3f9c is short", "pack 3f9c is short", 'run "mvc fsck"',
+    )  # fmt: skip
+    assert kind("x").hint is None
+    assert kind.__doc__
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_they_travel_between_processes(kind):
+    error = pickle.loads(pickle.dumps(kind("what happened", hint="what to do")))
+    assert type(error) is kind
+    assert (error.message, error.hint) == ("what happened", "what to do")
+
+
+class TestTranslation:
+    @pytest.mark.parametrize(
+        ("code", "hint"),
+        [
+            (errno.ENOSPC, "space"),
+            (errno.EDQUOT, "quota"),
+            (errno.EACCES, "permissions"),
+            (errno.EPERM, "permissions"),
+            (errno.EROFS, "read-only"),
+            (errno.EIO, None),
+        ],
+    )
+    def test_what_the_machine_said(self, code, hint):
+        with pytest.raises(StorageError) as caught, translate_os_errors("write pack 3f9c"):
+            raise OSError(code, os.strerror(code))
+        assert str(caught.value) == f"cannot write pack 3f9c: {os.strerror(code).lower()}"
+        assert hint is None if caught.value.hint is None else hint in caught.value.hint
+        assert isinstance(caught.value.__cause__, OSError)
+
+    @pytest.mark.parametrize(
+        "kind", [FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError]
+    )
+    def test_answers_pass_through(self, kind):
+        with pytest.raises(kind), translate_os_errors("look"):
+            raise kind
+
+    def test_an_error_of_ours_passes_through(self):
+        with pytest.raises(errors.ConflictError), translate_os_errors("look"):
+            raise errors.ConflictError("x")
+
+    def test_without_a_number(self):
+        with pytest.raises(StorageError, match=r"^cannot look: odd$"), translate_os_errors("look"):
+            raise OSError("Odd")

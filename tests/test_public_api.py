@@ -1,0 +1,187 @@
+"""The public names are a promise. A change here is a change for everybody who uses mvc."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+
+import pytest
+
+import mvc
+import mvc_hooks
+from mvc import Repo
+
+METHODS = """
+add(self, paths, *, force=False, progress=None)
+branches(self)
+changes(self, revision='HEAD', *, paths=(), tensors=None, with_tensors=True)
+checkout(self, revision, *, paths=(), force=False, detach=False, progress=None)
+commit(self, message=None, *, paths=(), everything=False, amend=False, allow_empty=False, \
+step=None, metrics=None, meta=None, author=None, time_s=None, progress=None)
+commit_state(self, state, *, message, step=None, metrics=None, meta=None, branch=None, \
+author=None, time_s=None, progress=None)
+config(self)
+create_branch(self, name, start='HEAD', *, force=False)
+create_tag(self, name, revision='HEAD', *, message=None, force=False)
+delete_branch(self, name, *, force=False)
+delete_tag(self, name)
+diff(self, old=None, new=None, *, staged=False, paths=(), tensors=None, with_tensors=True, \
+progress=None)
+doctor(self)
+export(self, revision, output, *, path=None, tensors=None, force=False, progress=None)
+fsck(self, *, data=False, repair=False, progress=None)
+init(cls, path='.', *, branch='main')
+load_state(self, revision='HEAD', *, framework='torch', into=None)
+log(self, *revisions, everything=False, limit=None, first_parent=False)
+ls(self, revision='HEAD', *, paths=(), tensors=None)
+merge_base(self, left, right)
+move(self, sources, target, *, force=False)
+open(cls, path='.', *, identity=None, threads=None)
+plan_add(self, paths, *, force=False)
+read_file(self, revision, path)
+reflog(self, ref='HEAD')
+remove(self, paths, *, cached=False, force=False, recursive=False)
+rename_branch(self, old, new, *, force=False)
+reset(self, revision='HEAD', *, mode='mixed', paths=(), progress=None)
+resolve(self, revision)
+restore(self, paths, *, source=None, staged=False, worktree=True, progress=None)
+set_config(self, key, value)
+show(self, revision='HEAD')
+status(self, *, untracked=True)
+switch(self, branch, *, create=False, start=None, force=False, progress=None)
+tags(self)
+tensor(self, revision, path, name, *, framework='numpy')
+"""
+PROPERTIES = {"worktree", "git_dir", "head", "identity"}
+
+RESULTS = {
+    "add.AddResult": "added removed unchanged counts",
+    "add.AddPlan": "read drop unchanged size_bytes",
+    "annotations.Annotations": "step metrics meta",
+    "branches.RefInfo": "name commit is_current subject",
+    "checkout_plan.CheckoutResult": "commit branch written removed",
+    "commit.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "
+    "written_bytes reused_bytes seconds warnings files_total files_changed",
+    "diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
+    "mode_changed size_bytes",
+    "diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
+    "chunks_total size_bytes",
+    "doctor.DoctorReport": "versions python system cores filesystem free_bytes write_bytes_per_s "
+    "sync_s hash_bytes_per_s advice",
+    "export.ExportResult": "path tensors size_bytes",
+    "files.StoredFile": "path mode blob stat size_bytes manifest warning",
+    "fsck.FsckReport": "problems commits files chunks data notices repaired",
+    "fsck.Problem": "kind detail commit path tensor pack offset chunk hint",
+    "log.LogEntry": "info annotations refs",
+    "status.FileStatus": "path staged worktree old_path",
+    "status.Status": "branch commit files recovered",
+    "tensors.FileInfo": "path mode blob format size_bytes tensors",
+    "tensors.TensorInfo": "name dtype shape size_bytes chunks id",
+}
+
+
+def _methods():
+    found = {}
+    for name, member in vars(Repo).items():
+        if name.startswith("_") or isinstance(member, property):
+            continue
+        found[name] = member.__func__ if isinstance(member, classmethod) else member
+    return found
+
+
+def _spelling(function):
+    """Return a signature without its annotations."""
+    signature = inspect.signature(function)
+    plain = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+    ]
+    bare = signature.replace(parameters=plain, return_annotation=inspect.Signature.empty)
+    return f"{function.__name__}{bare}"
+
+
+def test_names_of_mvc():
+    assert set(mvc.__all__) == {
+        "ConflictError", "CorruptionError", "FormatError", "Identity", "MvcError",
+        "NotFoundError", "Repo", "RepositoryNotFoundError", "StorageError", "UnsupportedError",
+        "UsageError", "__version__",
+    }  # fmt: skip
+    assert mvc.__all__ == sorted(mvc.__all__)
+    for name in mvc.__all__:
+        assert getattr(mvc, name)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", mvc.__version__)
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        mvc.nope  # noqa: B018  the access is the test
+    with pytest.raises(ImportError):
+        from mvc import nope  # noqa: F401
+
+
+def test_every_promised_name_is_seen_by_type_checkers():
+    source = inspect.getsource(mvc)
+    block = source.split("if TYPE_CHECKING:", 1)[1].split("_HOMES", 1)[0]
+    for name in set(mvc.__all__) - {"__version__"}:
+        assert re.search(rf"\b{name}\b", block), name
+
+
+def test_names_of_mvc_hooks():
+    assert set(mvc_hooks.__all__) == {"capture", "restore"}
+    for name in mvc_hooks.__all__:
+        assert getattr(mvc_hooks, name).__doc__
+
+
+def test_methods_and_their_signatures():
+    found = sorted(_spelling(function) for function in _methods().values())
+    assert found == sorted(METHODS.strip().splitlines())
+    properties = {name for name, member in vars(Repo).items() if isinstance(member, property)}
+    assert properties == PROPERTIES
+
+
+@pytest.mark.parametrize("name", sorted(_methods()))
+def test_a_method_says_what_it_does_and_how_it_fails(name):
+    function = _methods()[name]
+    text = inspect.getdoc(function)
+    assert text
+    first = text.splitlines()[0]
+    assert first[0].isupper()
+    assert first.endswith((".", ";"))
+    if name not in ("branches", "tags"):  # there is nothing that a caller could do wrong
+        assert "Raises:" in text
+    arguments = text.partition("Args:")[2].partition("\n\n")[0]
+    if arguments:
+        for parameter in list(inspect.signature(function).parameters)[1:]:
+            assert re.search(rf"^\s+{parameter}: ", arguments, re.MULTILINE), parameter
+
+
+def test_errors_that_docstrings_name_exist():
+    for name, function in _methods().items():
+        raises = (inspect.getdoc(function) or "").partition("Raises:")[2].partition("\n\n")[0]
+        for kind in re.findall(r"^\s*(\w+): ", raises, re.MULTILINE):
+            assert issubclass(getattr(mvc, kind), mvc.MvcError), f"{name}: {kind}"
+
+
+@pytest.mark.parametrize("place", sorted(RESULTS))
+def test_what_comes_back(place):
+    module, _, name = place.partition(".")
+    kind = getattr(importlib.import_module(f"mvc.operations.{module}"), name)
+    assert [field.name for field in dataclasses.fields(kind)] == RESULTS[place].split()
+    assert kind.__dataclass_params__.frozen
+    assert hasattr(kind, "__slots__")
+    text = inspect.getdoc(kind)
+    for field in dataclasses.fields(kind):
+        assert re.search(rf"`?\b{field.name}\b`?", text), f"{place} does not explain {field.name}"
+
+
+def test_everything_below_is_documented():
+    """Of each operation the module, and every public name in it."""
+    import pkgutil
+
+    import mvc.operations as package
+
+    for found in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"mvc.operations.{found.name}")
+        assert module.__doc__, found.name
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", None) == module.__name__ and not name.startswith("_"):
+                assert inspect.getdoc(value), f"{found.name}.{name}"
