@@ -47,7 +47,8 @@ def checkout_revision(
     if branch is not None and tip is None and not detach:
         return CheckoutResult(None, branch)  # where HEAD is, before its first commit
     commit = tip or context.resolve_commit(revision)
-    index, base = history.read_index(), tree_of(context, head.commit)
+    # By force one can leave a commit that is damaged: its tree is not looked at then.
+    index, base = history.read_index(), {} if force else tree_of(context, head.commit)
     plan = plan_checkout(context, index, base, history.read_tree(commit), force=force)
     move = _head_move(context, head, None if detach else branch, commit, revision, who)
     return execute(context, plan, index, move, progress)
@@ -116,7 +117,7 @@ def create_and_switch(
     plan = CheckoutPlan()
     if start is not None and commit != head.commit:
         target = history.read_tree(commit)
-        base = tree_of(context, head.commit)
+        base = {} if force else tree_of(context, head.commit)
         plan = plan_checkout(context, index, base, target, force=force)
     plan.check()
     history.update_ref(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError, UsageError
+from mvc.errors import ConflictError, FormatError, UsageError
 from mvc.history.messages import format_message, parse_trailers
 from mvc.history.values import TreeEntry
 from mvc.operations.add import (
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mvc.history.values import CommitInfo, Identity, IndexEntry
-    from mvc.ids import ChunkId, GitId
+    from mvc.ids import ChunkId, GitId, TensorId
     from mvc.operations.add import AddResult
     from mvc.operations.context import Context
 
@@ -256,11 +257,15 @@ def summarise(
     *,
     branch: str | None,
 ) -> CommitResult:
-    """Count what a commit has and what its parent lacks, from manifests alone."""
+    """Count what a commit has and what its parent lacks, from manifests alone.
+
+    The commit is made by now: what is damaged is not counted, and fsck's to report.
+    """
     info = context.history.read_commit(commit_id)
     tally = _Tally(context, base)
     for path, entry in tree.items():
-        tally.take(path, entry)
+        with contextlib.suppress(FormatError):
+            tally.take(path, entry)
     return CommitResult(
         commit=commit_id,
         branch=branch,
@@ -305,8 +310,10 @@ class _Tally:
         if same:
             self.reused_bytes += manifest.size_bytes
             return
-        old_manifest = find_manifest(self._context, old.blob) if old is not None else None
-        known = tensor_ids(old_manifest) if old_manifest is not None else {}
+        known: dict[str, TensorId] = {}
+        with contextlib.suppress(FormatError):
+            old_manifest = find_manifest(self._context, old.blob) if old is not None else None
+            known = tensor_ids(old_manifest) if old_manifest is not None else {}
         ids = tensor_ids(manifest)
         self.tensors_new += sum(1 for name, identity in ids.items() if known.get(name) != identity)
         self._take_chunks(list(manifest.sized_chunks()))
@@ -325,7 +332,7 @@ class _Tally:
         if self._old_chunks is None:
             self._old_chunks = set()
             for entry in self._base.values():
-                manifest = find_manifest(self._context, entry.blob)
-                if manifest is not None:
-                    self._old_chunks.update(manifest.chunk_ids())
+                with contextlib.suppress(FormatError):
+                    manifest = find_manifest(self._context, entry.blob)
+                    self._old_chunks.update(() if manifest is None else manifest.chunk_ids())
         return self._old_chunks

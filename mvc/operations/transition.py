@@ -51,10 +51,15 @@ from mvc.operations.journal import (
 )
 from mvc.operations.recorded import drop_clashing
 from mvc.operations.staging import staging_folder, sweep, sync_staged
-from mvc.operations.worktree import check_parents, find_file_stat, find_obstacle
+from mvc.operations.worktree import (
+    check_parents,
+    find_file_stat,
+    find_obstacle,
+    folders_above,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from mvc.history.values import Head
@@ -251,9 +256,11 @@ def _check_unmoved(context: Context, transition: Transition, planned: Index) -> 
         before, after = planned.entries.get(path), current.entries.get(path)
         if (before and (before.blob, before.mode)) != (after and (after.blob, after.mode)):
             raise ConflictError(f"{path!r} was staged by another process", hint="try again")
+    removed = {removal.path for removal in transition.removals}
     for write in transition.writes:
         _check_still(context, write.path, write.was)
-        _check_parents_after(context, write.path, transition.removals)
+        if removed.isdisjoint(folders_above(write.path)):
+            check_parents(context.worktree, write.path)
     for removal in transition.removals:
         _check_still(context, removal.path, removal.was)
 
@@ -266,15 +273,6 @@ def _check_still(context: Context, path: str, was: Was | None) -> None:
         raise ConflictError(
             f"{path!r} changed while files were prepared", hint="try again, or commit it first"
         )
-
-
-def _check_parents_after(context: Context, path: str, removals: Sequence[FileRemoval]) -> None:
-    """Check that the folders above a path are real ones, once the removals are done."""
-    removed = {removal.path for removal in removals}
-    parents = path.split("/")[:-1]
-    if any("/".join(parents[: depth + 1]) in removed for depth in range(len(parents))):
-        return
-    check_parents(context.worktree, path)
 
 
 def _apply(context: Context, transition: Transition) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from mvc import ConflictError, NotFoundError, Repo, UsageError
+from mvc import ConflictError, CorruptionError, NotFoundError, Repo, UsageError
 from support.models import digests, write_model
 
 
@@ -526,6 +526,20 @@ class TestStates:
         run.checkout("main")
         assert load_file(root / "model.safetensors")["w"][0] == 2
         assert codes(run) == {"model.safetensors": "M ", "state.json": "M "}
+
+
+def test_force_leads_away_from_a_damaged_commit(two, root):
+    tree = two.show().info.tree
+    path = root / ".mvc/objects" / tree[:2] / tree[2:]
+    path.chmod(0o644)
+    path.write_bytes(b"damaged")
+    opened = Repo.open(root)
+    with pytest.raises(CorruptionError):
+        opened.checkout("old")
+    opened.checkout("old", force=True)
+    assert codes(opened) == {}
+    opened.switch("saved", create=True, start="v1", force=True)
+    assert opened.head.branch == "saved"
 
 
 def test_without_an_index_everything_comes_back(two, root):

@@ -384,6 +384,18 @@ class TestResult:
         result = repo.commit("renamed", paths=".")
         assert (result.tensors_total, result.tensors_new) == (3, 1)
 
+    def test_a_damaged_parent_is_not_counted_but_followed(self, repo, root):
+        write_model(root / "m.safetensors", seed=1)
+        blob = repo.commit("base", paths=".") and repo.ls()[0].blob
+        path = root / ".mvc/objects" / blob[:2] / blob[2:]
+        path.chmod(0o644)
+        path.write_bytes(b"damaged")
+        write_model(root / "m.safetensors", seed=2)
+        opened = Repo.open(root)
+        result = opened.commit("healed", paths=".")
+        assert opened.head.commit == result.commit
+        assert result.tensors_new == result.tensors_total > 0
+
     def test_amending_counts_against_the_parent(self, repo, root):
         write(root, "a", "a")
         repo.commit("root", paths=".")

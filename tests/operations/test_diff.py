@@ -318,6 +318,13 @@ class TestSides:
         assert [(file.path, file.status) for file in repo.diff()] == [("a", "removed")]
         assert [file.status for file in repo.diff("HEAD")] == ["removed"]
 
+    def test_a_pipe_in_place_of_a_file(self, repo, root):
+        write(root, "a", "x")
+        repo.commit("a", paths="a")
+        (root / "a").unlink()
+        os.mkfifo(root / "a")
+        assert [(file.path, file.status) for file in repo.diff()] == [("a", "removed")]
+
     def test_states_that_were_never_made_do_not_differ(self, repo):
         repo.commit_state({"model": {"w": rows(2)}}, message="one")
         repo.commit_state({"model": {"w": rows(2, seed=1)}}, message="two")
