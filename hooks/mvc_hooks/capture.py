@@ -132,4 +132,3 @@ def restore_rng(state: object) -> None:
     torch.set_rng_state(state["torch"])
     if devices:
         torch.cuda.set_rng_state_all(devices)
-
