@@ -236,7 +236,7 @@ class RefStore:
     def rename(self, old: str, new: str, note: Note) -> None:
         """Give a branch another name; its log goes with it, and HEAD where it is on it.
 
-        A crash in between leaves both names, never none.
+        A crash in between leaves both names, never none, and neither without its log.
 
         Raises:
             ConflictError: there is no branch of the old name, or one of the new.
@@ -247,8 +247,8 @@ class RefStore:
                 raise ConflictError(f"{old} does not exist")
             is_current = self._head_target() == old
             self._clear_way(new)
-            self._replace(new, f"{value}\n", logs=[], expected=None, new=value, note=note)
             self.logs.copy(old, new)
+            self._replace(new, f"{value}\n", logs=[], expected=None, new=value, note=note)
             self.logs.append(new, value, value, note)
             if is_current:
                 self._replace(
