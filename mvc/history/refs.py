@@ -247,9 +247,15 @@ class RefStore:
                 raise ConflictError(f"{old} does not exist")
             is_current = self._head_target() == old
             self._clear_way(new)
-            self.logs.copy(old, new)
-            self._replace(new, f"{value}\n", logs=[], expected=None, new=value, note=note)
-            self.logs.append(new, value, value, note)
+            self._replace(
+                new,
+                f"{value}\n",
+                logs=[new],
+                expected=None,
+                new=value,
+                note=note,
+                log_from=old,
+            )
             if is_current:
                 self._replace(
                     HEAD, f"ref: {new}\n", logs=[HEAD], expected=value, new=value, note=note
@@ -265,7 +271,9 @@ class RefStore:
         expected: GitId | None,
         new: GitId | None,
         note: Note,
+        log_from: str | None = None,
     ) -> None:
+        """Put a ref in place with its log lines; ``log_from`` is the ref it was renamed from."""
         path = self._git_dir / name
         # Folders first: making one syncs its parent, which must not make a lock file durable.
         for folder in (path.parent, *(self.logs.path(log).parent for log in logs)):
@@ -276,7 +284,9 @@ class RefStore:
             file.write([content.encode()])
             try:
                 for log in logs:
-                    self.logs.append(log, expected, new, note)
+                    if log_from is not None:
+                        self.logs.copy(log_from, log)
+                    self.logs.append(log, expected if log_from is None else new, new, note)
                 file.publish(path)
             except BaseException:
                 for log, size_bytes in sizes.items():
