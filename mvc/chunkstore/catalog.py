@@ -6,6 +6,9 @@ to say it. A pack that is not as long as its index says, or is gone, is *damaged
 not count as present, so that the next add stores them again, but a read still finds where they
 were and either succeeds or says exactly what is wrong.
 
+A chunk whose body needs another chunk that no sound pack holds is *broken*: it does not count as
+present either, so that it can be stored anew, and is whole again once its base is.
+
 Lookups take no lock: they see one tuple of immutable tables, which is replaced as a whole. New
 packs go into a small second table until it is worth merging, so that a long session that
 publishes pack after pack does not sort all ids each time.
@@ -27,7 +30,7 @@ from mvc.formats.pack_index import MAX_INDEX_BYTES, index_records, parse_pack_in
 from mvc.ids import ID_BYTES, PackId, is_hex_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -60,6 +63,7 @@ class PackListing:
     def __init__(self, storage: Storage) -> None:
         self.packs: dict[PackId, int] = {}
         self.indexes: dict[PackId, int] = {}
+        self.made_s: dict[PackId, float] = {}
         self.strays: list[str] = []
         for info in storage.list(PACKS):
             stem, dot, suffix = info.key.removeprefix(PACKS).partition(".")
@@ -70,6 +74,7 @@ class PackListing:
                 self.strays.append(info.key)
             elif dot + suffix == _PACK_SUFFIX:
                 self.packs[PackId(stem)] = info.size_bytes
+                self.made_s[PackId(stem)] = info.made_s
             else:
                 self.indexes[PackId(stem)] = info.size_bytes
 
@@ -89,11 +94,21 @@ class PackCatalog:
         self._sizes: dict[PackId, int] = {}
         self._tables: tuple[ChunkTable, ...] | None = None
         self._damaged = ChunkTable(())
+        self._broken: frozenset[ChunkId] | None = None
         self.repairs: dict[PackId, StoreProblem] = {}
 
     def find(self, chunk_id: ChunkId) -> ChunkLocation | None:
-        """Return a place of the chunk, or None."""
-        return next(self.find_all(chunk_id), None)
+        """Return a place of the chunk, one that needs nothing else if there is, or None."""
+        first: ChunkLocation | None = None
+        for location in self.find_all(chunk_id):
+            if not location.bases:
+                return location
+            first = first or location
+        return first
+
+    def sound_indexes(self) -> list[PackIndex]:
+        """Return the indexes of all sound packs."""
+        return [index for table in self._sound_tables() for index in table.packs]
 
     def find_all(self, chunk_id: ChunkId) -> Iterator[ChunkLocation]:
         """Yield every place of the chunk, those in damaged packs last."""
@@ -101,13 +116,21 @@ class PackCatalog:
             yield from table.find_all(chunk_id)
         yield from self._damaged.find_all(chunk_id)
 
+    def pack_size(self, pack: PackId) -> int:
+        """Return the length of a pack in bytes, 0 where it is gone."""
+        return self._sizes.get(pack, 0)
+
     def contains_each(self, ids: Iterable[ChunkId]) -> NDArray[np.bool_]:
-        """Tell for each id whether a sound pack holds it."""
+        """Tell for each id whether sound packs hold it and all that it is based on."""
         joined = b"".join(ids)
         wanted = np.frombuffer(joined, "S32") if joined else np.empty(0, "S32")
-        found = np.zeros(len(wanted), dtype=np.bool_)
-        for table in self._sound_tables():
-            found |= table.contains_each(wanted)
+        tables = self._sound_tables()
+        found = _contained(tables, wanted)
+        broken = self._broken
+        if broken is None:
+            broken = self._broken = find_broken(tables)
+        if broken:
+            found &= ~np.isin(wanted, np.frombuffer(b"".join(broken), "S32"))
         return found
 
     def refresh(self) -> bool:
@@ -160,6 +183,9 @@ class PackCatalog:
     def _arrange(self, fresh: list[PackIndex], *, from_scratch: bool) -> None:
         """Put fresh indexes into the second table, or all into one when that has grown."""
         known = list(self._indexes.values())
+        # A pack that comes later breaks nothing: whoever wrote it had its bases.
+        if from_scratch or self._broken:
+            self._broken = None
         self._damaged = ChunkTable([index for index in known if not self._is_sound(index)])
         first, *rest = (not from_scratch and self._tables) or (ChunkTable(()),)
         late = [index for table in rest for index in table.packs]
@@ -180,6 +206,46 @@ class PackCatalog:
             return index
         self.repairs[pack] = problem
         return salvage_index(self._storage, pack, listing.packs.get(pack, 0))
+
+
+def _contained(tables: Iterable[ChunkTable], wanted: NDArray[np.bytes_]) -> NDArray[np.bool_]:
+    found = np.zeros(len(wanted), dtype=np.bool_)
+    for table in tables:
+        found |= table.contains_each(wanted)
+    return found
+
+
+def find_broken(tables: Sequence[ChunkTable]) -> frozenset[ChunkId]:
+    """Return the chunks of which no copy can be decoded, since bases are missing."""
+    referring = [
+        index for table in tables for index in table.packs if index.base_starts is not None
+    ]
+    if all(_contained(tables, index.base_ids).all() for index in referring):
+        return frozenset()
+    broken: set[ChunkId] = set()
+    while True:
+        lost = broken | {
+            index.chunk_id(row)
+            for index in referring
+            for row in range(len(index))
+            for base in index.bases(row)
+            if base in broken or not any(table.holds(base) for table in tables)
+        }
+        lost = {chunk_id for chunk_id in lost if not _has_other_copy(tables, chunk_id, lost)}
+        if lost == broken:
+            return frozenset(broken)
+        broken = lost
+
+
+def _has_other_copy(
+    tables: Sequence[ChunkTable], chunk_id: ChunkId, lost: Collection[ChunkId]
+) -> bool:
+    """Tell whether a copy of a chunk is there that needs nothing lost."""
+    return any(
+        all(base not in lost and any(table.holds(base) for table in tables) for base in copy.bases)
+        for table in tables
+        for copy in table.find_all(chunk_id)
+    )
 
 
 def read_index(storage: Storage, pack: PackId, size_bytes: int) -> PackIndex:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from mvc.chunkstore.catalog import PackListing, pack_key, read_index, scan_stored_pack
-from mvc.chunkstore.reader import ReadSlot, decode_record
+from mvc.chunkstore.chains import LostBaseError, ReadSlot
 from mvc.chunkstore.values import StoreProblem
 from mvc.errors import FormatError, StorageError, UnsupportedError
 from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
@@ -24,6 +24,7 @@ from mvc.progress import announce
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
+    from mvc.chunkstore.reader import ChunkReader
     from mvc.formats.pack import PackRecord
     from mvc.formats.pack_index import PackIndex
     from mvc.ids import PackId
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 def check_store(
     storage: Storage,
+    reader: ChunkReader,
     *,
     data: bool,
     threads: int,
@@ -41,6 +43,7 @@ def check_store(
 
     Args:
         storage: where they lie.
+        reader: decodes bodies.
         data: also read, hash and decode every body.
         threads: packs checked at once.
         progress: called in this thread with the length of every pack that is done.
@@ -55,7 +58,7 @@ def check_store(
 
     def check(pack: PackId) -> list[StoreProblem]:
         slot = slots.pop() if slots else ReadSlot()
-        problems = list(_PackCheck(storage, pack, listing).run(slot if data else None))
+        problems = list(_PackCheck(storage, reader, pack, listing).run(slot if data else None))
         slots.append(slot)
         return problems
 
@@ -74,8 +77,11 @@ def check_store(
 class _PackCheck:
     """The check of one pack."""
 
-    def __init__(self, storage: Storage, pack: PackId, listing: PackListing) -> None:
+    def __init__(
+        self, storage: Storage, reader: ChunkReader, pack: PackId, listing: PackListing
+    ) -> None:
         self.storage = storage
+        self.reader = reader
         self.pack = pack
         self.size_bytes = listing.packs[pack]
         self.index_bytes = listing.indexes.get(pack, 0)
@@ -136,7 +142,9 @@ class _PackCheck:
                 data = self._read(record.offset, record.end - record.offset, slot)
                 if complete:
                     hasher.update(data)
-                decode_record(data, record, slot)
+                self.reader.decode_record(data, record, slot)
+            except LostBaseError as error:
+                yield self._problem("lost-base", error.message, record)
             except FormatError as error:
                 yield self._problem("bad-chunk", error.message, record)
             except UnsupportedError as error:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from mvc.chunkstore.catalog import PackCatalog
+    from mvc.formats.encodings import EncodedChunk
     from mvc.formats.pack_index import PackIndex
     from mvc.ids import ChunkId
     from mvc.storage.protocol import Buffer, PendingObject, Storage
@@ -50,6 +51,7 @@ class EncodedRecord:
         plain_size_bytes: length of the plain bytes.
         stored_size_bytes: length of the body.
         buffers: record header and body, in order.
+        bases: the chunks that the body refers to.
     """
 
     chunk_id: ChunkId
@@ -57,19 +59,20 @@ class EncodedRecord:
     plain_size_bytes: int
     stored_size_bytes: int
     buffers: tuple[Buffer, ...]
+    bases: tuple[ChunkId, ...] = ()
 
 
-def encode_record(
-    chunk_id: ChunkId,
-    encoding: int,
-    plain_size_bytes: int,
-    stored_size_bytes: int,
-    parts: Sequence[Buffer],
-) -> EncodedRecord:
-    """Return a record whose body are ``parts``, which are not copied."""
-    header = encode_record_header(chunk_id, encoding, plain_size_bytes, stored_size_bytes)
+def encode_record(chunk_id: ChunkId, plain_size_bytes: int, encoded: EncodedChunk) -> EncodedRecord:
+    """Return the record of an encoded chunk, whose parts are not copied."""
+    size_bytes = encoded.size_bytes
+    header = encode_record_header(chunk_id, encoded.encoding, plain_size_bytes, size_bytes)
     return EncodedRecord(
-        chunk_id, int(encoding), plain_size_bytes, stored_size_bytes, (header, *parts)
+        chunk_id,
+        encoded.encoding,
+        plain_size_bytes,
+        size_bytes,
+        (header, *encoded.parts),
+        encoded.bases,
     )
 
 
@@ -108,6 +111,7 @@ class OpenPack:
                     record.plain_size_bytes,
                     record.stored_size_bytes,
                     offset,
+                    record.bases,
                 )
             )
             offset += RECORD_BYTES + record.stored_size_bytes

@@ -4,6 +4,10 @@ Every byte that leaves has been hashed against its id. Where a copy of a chunk c
 others are tried, and then the storage is looked at once more: another process may have moved the
 chunk to another pack since. Only when all that fails does an error say where the damage is.
 
+A chunk that is stored as a difference to another, or as its rounding, is decoded with all it needs
+(``chains``) and hashed once, at the end. Where that fails, its bases are read again, each with its
+own hash: the error then names the one that is damaged, and another copy of that one will do.
+
 Many chunks are read group by group (``read_plan``). One worker takes a group from the storage to
 the sink, so the memory in use is one group and one plain chunk per worker.
 """
@@ -13,10 +17,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.catalog import pack_key
+from mvc.chunkstore.chains import ChainReader, LostBaseError, ReadSlot, check_header, expect
 from mvc.chunkstore.values import corruption
-from mvc.errors import FormatError, StorageError
-from mvc.formats.encodings import DecodeScratch, Encoding, decode_chunk
-from mvc.formats.pack import RECORD_BYTES, PackRecord, parse_record_header
+from mvc.errors import CorruptionError, FormatError, StorageError
+from mvc.formats.encodings import Encoding
+from mvc.formats.pack import RECORD_BYTES
+from mvc.formats.references import MAX_DEPTH
 from mvc.ids import hash_chunk
 
 if TYPE_CHECKING:
@@ -26,31 +32,14 @@ if TYPE_CHECKING:
     from mvc.chunkstore.read_plan import PlannedChunk, ReadGroup
     from mvc.chunkstore.values import ChunkLocation, ReadRequest
     from mvc.errors import MvcError
+    from mvc.formats.pack import PackRecord
     from mvc.ids import ChunkId
     from mvc.storage.protocol import Storage
 
     Sink = Callable[[ReadRequest, memoryview], None]
 
-
-class ReadSlot:
-    """The memory of one reading thread."""
-
-    def __init__(self) -> None:
-        self._stored = bytearray()
-        self._plain = bytearray()
-        self.scratch = DecodeScratch()
-
-    def stored(self, size_bytes: int) -> memoryview:
-        """Return a buffer for stored bytes; what was there before is gone."""
-        if len(self._stored) < size_bytes:
-            self._stored = bytearray(size_bytes)
-        return memoryview(self._stored)[:size_bytes]
-
-    def plain(self, size_bytes: int) -> memoryview:
-        """Return a buffer for plain bytes; what was there before is gone."""
-        if len(self._plain) < size_bytes:
-            self._plain = bytearray(size_bytes)
-        return memoryview(self._plain)[:size_bytes]
+_MAX_LOOKS = 16
+"""How often the storage is looked at again, as long as packs keep moving."""
 
 
 class ChunkReader:
@@ -59,9 +48,10 @@ class ChunkReader:
     def __init__(self, storage: Storage, catalog: PackCatalog) -> None:
         self._storage = storage
         self._catalog = catalog
+        self.chains = ChainReader(storage, catalog)
 
     def read_chunk(
-        self, chunk_id: ChunkId, plain: memoryview, slot: ReadSlot, context: str
+        self, chunk_id: ChunkId, plain: memoryview, slot: ReadSlot, context: str, depth: int = 0
     ) -> None:
         """Fill ``plain`` with a chunk, from whatever copy of it is sound.
 
@@ -71,9 +61,9 @@ class ChunkReader:
         """
         failure: MvcError | None = None
         error: MvcError | None = None
-        for _ in range(2):
+        for _ in range(_MAX_LOOKS):
             for location in self._catalog.find_all(chunk_id):
-                error = self._try_copy(chunk_id, location, plain, slot, context)
+                error = self._try_copy(chunk_id, location, plain, slot, context, depth)
                 if error is None:
                     return
                 failure = failure or error
@@ -91,10 +81,11 @@ class ChunkReader:
         plain: memoryview,
         slot: ReadSlot,
         context: str,
+        depth: int,
     ) -> MvcError | None:
         """Read one copy; return what went wrong, if anything."""
         try:
-            self._read_copy(chunk_id, location, plain, slot)
+            self._read_copy(chunk_id, location, plain, slot, depth)
         except FileNotFoundError:
             return corruption(chunk_id, location, context, "the pack is missing")
         except FormatError as error:
@@ -108,7 +99,7 @@ class ChunkReader:
         data = self._fetch(group, slot)
         done = 0
         for chunk in group.chunks:
-            plain = None if data is None else _try_decode(group, chunk, data, slot)
+            plain = None if data is None else self._try_decode(group, chunk, data, slot)
             if plain is None:
                 plain = self._rescue(chunk)
             for request in chunk.requests:
@@ -136,13 +127,30 @@ class ChunkReader:
         self.read_chunk(request.chunk_id, plain, ReadSlot(), request.context)
         return plain
 
+    def _try_decode(
+        self, group: ReadGroup, chunk: PlannedChunk, data: memoryview, slot: ReadSlot
+    ) -> memoryview | None:
+        """Return the plain bytes of one record of a group, or None where it cannot be had."""
+        assert chunk.location is not None
+        expected = expect(chunk.requests[0].chunk_id, chunk.location)
+        record = data[expected.offset - group.offset : expected.end - group.offset]
+        try:
+            return self.decode_record(record, expected, slot)
+        except (FormatError, FileNotFoundError, StorageError):
+            return None
+
     def _read_copy(
-        self, chunk_id: ChunkId, location: ChunkLocation, plain: memoryview, slot: ReadSlot
+        self,
+        chunk_id: ChunkId,
+        location: ChunkLocation,
+        plain: memoryview,
+        slot: ReadSlot,
+        depth: int,
     ) -> None:
         if len(plain) != location.plain_size_bytes:
             raise FormatError(f"it has {location.plain_size_bytes:,} bytes, not {len(plain):,}")
         key = pack_key(location.pack)
-        expected = _expect(chunk_id, location)
+        expected = expect(chunk_id, location)
         if location.encoding == Encoding.RAW and location.stored_size_bytes == len(plain):
             header = slot.stored(RECORD_BYTES)
             self._storage.read_into(key, location.offset, header)
@@ -152,40 +160,58 @@ class ChunkReader:
             record = slot.stored(expected.end - expected.offset)
             self._storage.read_into(key, location.offset, record)
             check_header(record, expected)
-            decode_chunk(location.encoding, record[RECORD_BYTES:], plain, slot.scratch)
+            self._decode(expected, record[RECORD_BYTES:], plain, slot, depth)
+            return
         check_hash(plain, chunk_id)
 
+    def decode_record(self, data: memoryview, expected: PackRecord, slot: ReadSlot) -> memoryview:
+        """Return the verified plain bytes of a record.
 
-def decode_record(data: memoryview, expected: PackRecord, slot: ReadSlot) -> memoryview:
-    """Return the verified plain bytes of a record.
+        Args:
+            data: record header and body.
+            expected: what the pack index says of it.
+            slot: memory the result may lie in; it may also be a part of ``data``.
 
-    Args:
-        data: record header and body.
-        expected: what the pack index says of it.
-        slot: memory the result may lie in; it may also be a part of ``data``.
-
-    Raises:
-        FormatError: another record, or not the chunk it says it is.
-    """
-    check_header(data, expected)
-    body = data[RECORD_BYTES:]
-    if expected.encoding == Encoding.RAW and len(body) == expected.plain_size_bytes:
-        plain = body
-    else:
+        Raises:
+            FormatError: another record, or not the chunk it says it is.
+            LostBaseError: it cannot be told, because a chunk that it is based on is lost.
+            FileNotFoundError: the pack of such a chunk has just gone.
+            StorageError: the machine failed.
+        """
+        check_header(data, expected)
+        body = data[RECORD_BYTES:]
+        if expected.encoding == Encoding.RAW and len(body) == expected.plain_size_bytes:
+            check_hash(body, expected.chunk_id)
+            return body.toreadonly()
         plain = slot.plain(expected.plain_size_bytes)
-        decode_chunk(expected.encoding, body, plain, slot.scratch)
-    check_hash(plain, expected.chunk_id)
-    return plain.toreadonly()
+        self._decode(expected, body, plain, slot, 0)
+        return plain.toreadonly()
 
+    def _decode(
+        self,
+        record: PackRecord,
+        body: memoryview,
+        plain: memoryview,
+        slot: ReadSlot,
+        depth: int,
+    ) -> None:
+        try:
+            self.chains.decode(record, body, plain, slot)
+            check_hash(plain, record.chunk_id)
+        except FormatError:
+            if not record.bases or depth >= MAX_DEPTH:
+                raise
+        else:
+            return
 
-def check_header(data: memoryview, expected: PackRecord) -> None:
-    """Check the record header at the start of ``data``.
+        def fill(base: ChunkId, target: memoryview) -> None:
+            try:
+                self.read_chunk(base, target, ReadSlot(), "", depth + 1)
+            except CorruptionError as error:
+                raise LostBaseError(f"it is based on another: {error.message}") from error
 
-    Raises:
-        FormatError: it is damaged, or not the expected one.
-    """
-    if parse_record_header(data[:RECORD_BYTES], expected.offset) != expected:
-        raise FormatError("the record there is another one than the pack index says")
+        self.chains.decode(record, body, plain, slot, fill)
+        check_hash(plain, record.chunk_id)
 
 
 def check_hash(plain: memoryview, chunk_id: ChunkId) -> None:
@@ -196,26 +222,3 @@ def check_hash(plain: memoryview, chunk_id: ChunkId) -> None:
     """
     if hash_chunk(plain) != chunk_id:
         raise FormatError("the bytes there do not match the chunk's id")
-
-
-def _expect(chunk_id: ChunkId, location: ChunkLocation) -> PackRecord:
-    return PackRecord(
-        chunk_id,
-        location.encoding,
-        location.plain_size_bytes,
-        location.stored_size_bytes,
-        location.offset,
-    )
-
-
-def _try_decode(
-    group: ReadGroup, chunk: PlannedChunk, data: memoryview, slot: ReadSlot
-) -> memoryview | None:
-    """Return the plain bytes of one record of a group, or None where it is damaged."""
-    assert chunk.location is not None
-    expected = _expect(chunk.requests[0].chunk_id, chunk.location)
-    record = data[expected.offset - group.offset : expected.end - group.offset]
-    try:
-        return decode_record(record, expected, slot)
-    except FormatError:
-        return None

@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.catalog import PACKS, index_key, pack_key, read_index, scan_stored_pack
+from mvc.chunkstore.chains import LostBaseError, ReadSlot
 from mvc.chunkstore.pack_writer import EncodedRecord, OpenPack
-from mvc.chunkstore.reader import ReadSlot, decode_record
 from mvc.errors import FormatError
 from mvc.formats.pack_index import encode_pack_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mvc.chunkstore.reader import ChunkReader
     from mvc.formats.pack import PackRecord
     from mvc.ids import PackId
     from mvc.storage.protocol import Storage
@@ -53,7 +54,7 @@ def aside_key(pack: PackId) -> str:
     return f"{ASIDE}{pack}.pack"
 
 
-def salvage_pack(storage: Storage, pack: PackId) -> Salvage:
+def salvage_pack(storage: Storage, reader: ChunkReader, pack: PackId) -> Salvage:
     """Move the sound chunks of a damaged pack into a new one and set the old one aside.
 
     Raises:
@@ -66,7 +67,7 @@ def salvage_pack(storage: Storage, pack: PackId) -> Salvage:
     kept = 0
     with contextlib.ExitStack() as stack:
         fresh: OpenPack | None = None
-        for record, data in _read_sound(storage, source, records):
+        for record, data in _read_sound(storage, reader, source, records):
             if fresh is None:
                 fresh = OpenPack(storage)
                 stack.callback(fresh.pending.abort)
@@ -110,14 +111,16 @@ def _find_records(storage: Storage, pack: PackId, source: str) -> list[PackRecor
 
 
 def _read_sound(
-    storage: Storage, source: str, records: list[PackRecord]
+    storage: Storage, reader: ChunkReader, source: str, records: list[PackRecord]
 ) -> Iterator[tuple[PackRecord, memoryview]]:
     slot = ReadSlot()
     for record in records:
         data = slot.stored(record.end - record.offset)
         try:
             storage.read_into(source, record.offset, data)
-            decode_record(data, record, slot)
+            reader.decode_record(data, record, slot)
+        except LostBaseError:
+            pass  # whether it is sound shows when its base is stored again
         except FormatError:
             continue
         yield record, data
@@ -130,6 +133,7 @@ def _as_it_is(record: PackRecord, data: memoryview) -> EncodedRecord:
         record.plain_size_bytes,
         record.stored_size_bytes,
         (data,),
+        record.bases,
     )
 
 

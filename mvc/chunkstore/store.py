@@ -10,11 +10,22 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from mvc.chunkstore.catalog import PACKS, PackCatalog, index_key, pack_key, scan_stored_pack
+from mvc.chunkstore.catalog import (
+    PACKS,
+    PackCatalog,
+    PackListing,
+    index_key,
+    pack_key,
+    scan_stored_pack,
+)
+from mvc.chunkstore.chains import ReadSlot
 from mvc.chunkstore.check import check_store
+from mvc.chunkstore.copies import StoredCopies
 from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.read_plan import plan_reads
-from mvc.chunkstore.reader import ChunkReader, ReadSlot
+from mvc.chunkstore.reader import ChunkReader
+from mvc.chunkstore.relatives import DeltaMode
+from mvc.chunkstore.rewriter import RewriteSource, find_unsafe, remove_packs, write_batch
 from mvc.chunkstore.salvage import Salvage, salvage_pack
 from mvc.chunkstore.values import (
     ByteSource,
@@ -26,14 +37,18 @@ from mvc.chunkstore.values import (
 )
 from mvc.chunkstore.writer import ChunkWriter
 from mvc.errors import CorruptionError, MvcError
+from mvc.formats.encodings import EncodeScratch, estimate_delta
 from mvc.formats.pack import TARGET_PACK_BYTES
 from mvc.formats.pack_index import encode_pack_index, index_records
 from mvc.ids import PackId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from mvc.chunkstore.copies import Ids
     from mvc.chunkstore.reader import Sink
+    from mvc.chunkstore.sweep_plan import SweepBatch
+    from mvc.dtypes import DType
     from mvc.ids import ChunkId
     from mvc.storage.protocol import Storage
 
@@ -43,6 +58,7 @@ __all__ = [
     "ChunkSpan",
     "ChunkStore",
     "ChunkWriter",
+    "DeltaMode",
     "ReadRequest",
     "Salvage",
     "StoreProblem",
@@ -108,10 +124,13 @@ class ChunkStore:
         """See what other processes published or removed; return whether anything changed."""
         return self._catalog.refresh()
 
-    def writer(self) -> ChunkWriter:
+    def writer(self, deltas: DeltaMode = DeltaMode.NEVER) -> ChunkWriter:
         """Begin a write session; use it as a context manager.
 
         Indexes that got lost are written anew first: the session may build upon their packs.
+
+        Args:
+            deltas: when chunks are stored as differences to the bases that their spans name.
         """
         self.refresh()
         for problem in self.repairs:
@@ -121,8 +140,10 @@ class ChunkStore:
         return ChunkWriter(
             self._storage,
             self._catalog,
+            self._reader,
             threads=self._threads,
             target_pack_bytes=self._target_pack_bytes,
+            deltas=deltas,
         )
 
     def read_into(self, chunk_id: ChunkId, plain: memoryview, *, context: str = "") -> None:
@@ -180,7 +201,9 @@ class ChunkStore:
             data: also hash every pack against its name and every chunk against its id.
             progress: called in this thread with the length of every pack that is done.
         """
-        return check_store(self._storage, data=data, threads=self._threads, progress=progress)
+        return check_store(
+            self._storage, self._reader, data=data, threads=self._threads, progress=progress
+        )
 
     def rebuild_index(self, pack: PackId) -> None:
         """Write the index of a pack anew from the pack alone.
@@ -207,9 +230,92 @@ class ChunkStore:
             UnsupportedError: a chunk in an encoding of a newer mvc, which cannot be judged here.
             StorageError: the machine failed; nothing is lost.
         """
-        done = salvage_pack(self._storage, pack)
+        done = salvage_pack(self._storage, self._reader, pack)
         self.refresh()
         return done
+
+    def copies(self) -> StoredCopies:
+        """Return all chunks of sound packs and what they need, as they lie there now."""
+        self.refresh()
+        return StoredCopies(self._catalog.sound_indexes())
+
+    def pack_sizes(self) -> list[int]:
+        """Return the length of every pack in bytes, whatever is in it; no index is read."""
+        return list(PackListing(self._storage).packs.values())
+
+    def packs(self) -> set[PackId]:
+        """Return the names of all packs, whatever is in them; no index is read."""
+        return set(PackListing(self._storage).packs)
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the length of all packs and of all pack indexes, in bytes."""
+        listing = PackListing(self._storage)
+        return sum(listing.packs.values()), sum(listing.indexes.values())
+
+    def find_young_packs(self, after_s: float) -> set[PackId]:
+        """Return the packs that were made after a time, in seconds since 1970."""
+        made_s = PackListing(self._storage).made_s
+        return {pack for pack, time_s in made_s.items() if time_s > after_s}
+
+    def estimate_delta(self, chunk_id: ChunkId, base: ChunkId, dtype: DType) -> tuple[int, int]:
+        """Return about what a chunk takes as a difference to another and without, by sample.
+
+        Raises:
+            CorruptionError: one of them is missing or damaged.
+            StorageError: the machine failed.
+        """
+        location = self.find(chunk_id)
+        size_bytes = 0 if location is None else location.plain_size_bytes
+        plain, data = (memoryview(bytearray(size_bytes)) for _ in range(2))
+        self.read_into(chunk_id, plain)
+        self.read_into(base, data)
+        return estimate_delta(plain, data, dtype, EncodeScratch())
+
+    def write_batch(
+        self,
+        batch: SweepBatch,
+        dtypes: Mapping[ChunkId, DType | None],
+        progress: Callable[[int], None] | None = None,
+    ) -> WriteCounts:
+        """Write what a batch of a sweep plan keeps into new packs, durably; removes nothing.
+
+        Args:
+            batch: what to encode and to carry.
+            dtypes: what the words of chunks are that are encoded again, as far as known; a delta
+                or a cast tells it itself.
+            progress: called with bytes of old packs.
+
+        Raises:
+            CorruptionError: an old pack or chunk is damaged; nothing is published for it.
+            StorageError: the machine failed.
+        """
+        with ChunkWriter(
+            self._storage,
+            self._catalog,
+            self._reader,
+            threads=self._threads,
+            target_pack_bytes=self._target_pack_bytes,
+            deltas=DeltaMode.ALWAYS,
+            anew=True,
+        ) as writer:
+            source = RewriteSource(self._storage, self._catalog, self._reader, dtypes)
+            write_batch(writer, source, batch, progress)
+        return writer.counts
+
+    def find_unsafe(self, leaving: Collection[PackId], needed: Ids) -> list[ChunkId]:
+        """Return needed chunks that can be decoded now and could not be without some packs."""
+        self.refresh()
+        return find_unsafe(self._catalog.sound_indexes(), leaving, needed)
+
+    def remove_packs(self, packs: Collection[PackId]) -> int:
+        """Remove packs and return their bytes; the caller is alone and knows that they may go."""
+        freed_bytes = remove_packs(self._storage, packs)
+        self.refresh()
+        return freed_bytes
+
+    def sweep_temporaries(self) -> int:
+        """Remove what dead writers left unpublished; the caller is alone. Returns the bytes."""
+        return self._storage.sweep(PACKS)
 
 
 def _count_cores() -> int:

@@ -36,11 +36,19 @@ class ChunkSpan:
         offset: first byte in the source.
         size_bytes: its length, at most ``formats.pack.MAX_PLAIN_BYTES``.
         dtype: what its words are (guides the encoding), or None for opaque bytes.
+        base: a stored chunk that this one may be stored as a difference to.
+        masters: (id, length) of the chunks of which this one may be the rounding, in order.
+        cast: kind of the rounding, or None.
+        group: spans of one group change alike, so a look at a few tells of all.
     """
 
     offset: int
     size_bytes: int
     dtype: DType | None
+    base: ChunkId | None = None
+    masters: tuple[tuple[ChunkId, int], ...] = ()
+    cast: int | None = None
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,7 @@ class ChunkLocation:
         stored_size_bytes: length of its body.
         plain_size_bytes: length of its plain bytes.
         encoding: tag of the body.
+        bases: the chunks that the body refers to.
     """
 
     pack: PackId
@@ -60,6 +69,7 @@ class ChunkLocation:
     stored_size_bytes: int
     plain_size_bytes: int
     encoding: int
+    bases: tuple[ChunkId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,7 @@ class WriteCounts:
         plain_bytes: length of all chunks handed in.
         new_plain_bytes: length of the new ones.
         stored_bytes: bytes of the packs and pack indexes written for them.
+        packs: packs written for them.
     """
 
     chunks: int = 0
@@ -79,6 +90,7 @@ class WriteCounts:
     plain_bytes: int = 0
     new_plain_bytes: int = 0
     stored_bytes: int = 0
+    packs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +116,8 @@ class StoreProblem:
 
     Attributes:
         kind: ``bad-pack`` (header, footer, length or a record header), ``bad-chunk`` (a body
-            that cannot be decoded or is another chunk), ``bad-pack-hash`` (the file is not what
+            that cannot be decoded or is another chunk), ``lost-base`` (a body that needs a chunk
+            which is damaged or missing), ``bad-pack-hash`` (the file is not what
             its name says), ``bad-index``, ``missing-index``, ``missing-pack`` (an index without
             its pack), ``unsupported`` (needs a newer mvc), ``unreadable`` (the machine failed),
             ``stray-file``.

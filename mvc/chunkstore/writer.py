@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING
 
 from mvc.chunkstore.catalog import PACKS
 from mvc.chunkstore.pack_writer import EncodedRecord, OpenPack, PackPublisher, encode_record
+from mvc.chunkstore.relatives import DeltaMode, EncodeSlot, RelativeEncoder
 from mvc.chunkstore.span_batch import plan_batches, read_batch
 from mvc.chunkstore.values import WriteCounts
 from mvc.errors import StorageError
-from mvc.formats.encodings import EncodeScratch, encode_chunk
 from mvc.ids import hash_chunk
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from mvc.chunkstore.catalog import PackCatalog
+    from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.span_batch import SpanBatch
     from mvc.chunkstore.values import ByteSource, ChunkSpan
     from mvc.ids import ChunkId
@@ -49,26 +50,12 @@ if TYPE_CHECKING:
 _SPARE_SLOTS = 2
 
 
-class _Slot:
-    """The memory of one batch on its way."""
-
-    def __init__(self) -> None:
-        self._plain = bytearray()
-        self.scratch = EncodeScratch()
-
-    def buffer(self, size_bytes: int) -> memoryview:
-        """Return at least that many bytes; what was there before is gone."""
-        if len(self._plain) < size_bytes:
-            self._plain = bytearray(size_bytes)
-        return memoryview(self._plain)
-
-
 class _Encoded:
     """A batch after a worker: all ids, and records of those chunks that seemed new."""
 
     __slots__ = ("batch", "ids", "records", "slot")
 
-    def __init__(self, batch: SpanBatch, slot: _Slot, ids: list[ChunkId]) -> None:
+    def __init__(self, batch: SpanBatch, slot: EncodeSlot, ids: list[ChunkId]) -> None:
         self.batch = batch
         self.slot = slot
         self.ids = ids
@@ -78,29 +65,46 @@ class _Encoded:
 class ChunkWriter:
     """One write session; use it as a context manager.
 
+    A session that writes *anew* stores also what the store has: gc and repack move chunks so.
+
     When the block ends normally, everything added is durable and visible. When it ends with an
     exception, what is not yet published is forgotten; packs that were full earlier stay, as
     garbage that gc removes. Not for use from several threads.
 
     Attributes:
+        at_hand: chunks that spans may be based on and whose plain bytes can be read from a
+            source as well, with their offset there; to be filled before ``add``.
         counts: what was written so far; complete after ``close``.
     """
 
     def __init__(
-        self, storage: Storage, catalog: PackCatalog, *, threads: int, target_pack_bytes: int
+        self,
+        storage: Storage,
+        catalog: PackCatalog,
+        reader: ChunkReader,
+        *,
+        threads: int,
+        target_pack_bytes: int,
+        deltas: DeltaMode = DeltaMode.NEVER,
+        anew: bool = False,
     ) -> None:
+        self.at_hand: dict[ChunkId, tuple[ByteSource, int]] = {}
+        self._relatives = RelativeEncoder(
+            reader, catalog, deltas, self.at_hand, self._is_stored, exact=anew
+        )
         self.counts = WriteCounts()
         self._storage = storage
         self._catalog = catalog
         self._target_pack_bytes = target_pack_bytes
         self._threads = threads
+        self._anew = anew
         self._executor: ThreadPoolExecutor | None = None
         self._publisher = PackPublisher(storage, catalog)
         self._pack: OpenPack | None = None
         self._claims: dict[ChunkId, int] = {}
         self._claims_lock = threading.Lock()
-        self._slots: list[_Slot] = []
-        self._next = 0
+        self._slots: list[EncodeSlot] = []
+        self._first = self._next = 0
         self._failed = False
         self._closed = False
 
@@ -127,9 +131,11 @@ class ChunkWriter:
         """
         self._check_usable()
         batches = list(plan_batches(spans, self._next))
+        self._first = self._next
         self._next += len(spans)
         ids: list[ChunkId] = []
         try:
+            self._relatives.look(source, spans)
             with closing(self._encode_all(source, batches)) as results:
                 for encoded in results:
                     self._write(encoded)
@@ -208,27 +214,33 @@ class ChunkWriter:
                 future.cancel()
             wait(in_flight)
 
-    def _take_slot(self) -> _Slot:
-        return self._slots.pop() if self._slots else _Slot()
+    def _take_slot(self) -> EncodeSlot:
+        return self._slots.pop() if self._slots else EncodeSlot()
 
-    def _encode(self, source: ByteSource, batch: SpanBatch, slot: _Slot) -> _Encoded:
+    def _encode(self, source: ByteSource, batch: SpanBatch, slot: EncodeSlot) -> _Encoded:
         """Read, hash and encode one batch; runs in a worker."""
         plains = read_batch(source, batch, slot.buffer)
         encoded = _Encoded(batch, slot, [hash_chunk(plain) for plain in plains])
         for i in self._claim_new(batch.first, encoded.ids):
             if self._failed:
                 break
-            body = encode_chunk(plains[i], batch.spans[i].dtype, slot.scratch)
-            record = encode_record(
-                encoded.ids[i], body.encoding, len(plains[i]), body.size_bytes, body.parts
-            )
+            body = self._relatives.encode(batch.spans[i], plains[i], slot)
+            record = encode_record(encoded.ids[i], len(plains[i]), body)
             if len(plains) > 1:  # the next chunk of the batch overwrites the scratch memory
                 record = replace(record, buffers=(b"".join(record.buffers),))
             encoded.records.append((batch.first + i, record))
         return encoded
 
+    def _is_stored(self, chunk_id: ChunkId) -> bool:
+        """Tell whether a chunk is stored, or written before anything that is encoded now."""
+        with self._claims_lock:
+            number = self._claims.get(chunk_id, self._next)
+        return number < self._first or bool(self._catalog.contains_each([chunk_id])[0])
+
     def _claim_new(self, first: int, ids: Sequence[ChunkId]) -> list[int]:
         """Return which of the ids this batch has to encode: not stored, not claimed before it."""
+        if self._anew:
+            return self._drop_claimed(first, ids, range(len(ids)), claim=True)
         candidates = self._drop_claimed(first, ids, range(len(ids)))
         stored = self._catalog.contains_each(ids[i] for i in candidates)
         unknown = [i for i, known in zip(candidates, stored.tolist(), strict=True) if not known]
@@ -248,12 +260,7 @@ class ChunkWriter:
 
     def _write(self, encoded: _Encoded) -> None:
         fresh = [r for number, r in encoded.records if self._claims[r.chunk_id] == number]
-        if fresh:
-            if self._pack is None:
-                self._pack = OpenPack(self._storage)
-            self._pack.append(fresh)
-            if self._pack.is_full(self._target_pack_bytes):
-                self._submit_pack()
+        self._append(fresh)
         self._slots.append(encoded.slot)
         self.counts = replace(
             self.counts,
@@ -263,8 +270,34 @@ class ChunkWriter:
             new_plain_bytes=self.counts.new_plain_bytes + sum(r.plain_size_bytes for r in fresh),
         )
 
+    def carry(self, records: Sequence[EncodedRecord]) -> None:
+        """Take over records as they are, whatever the store has.
+
+        Raises:
+            StorageError: the machine failed, or this session failed before.
+        """
+        self._check_usable()
+        try:
+            self._append(records)
+        except BaseException:
+            self._failed = True
+            raise
+
+    def _append(self, records: Sequence[EncodedRecord]) -> None:
+        if not records:
+            return
+        if self._pack is None:
+            self._pack = OpenPack(self._storage)
+        self._pack.append(records)
+        if self._pack.is_full(self._target_pack_bytes):
+            self._submit_pack()
+
     def _submit_pack(self) -> None:
         assert self._pack is not None
         written = self._publisher.submit(self._pack)
         self._pack = None
-        self.counts = replace(self.counts, stored_bytes=self.counts.stored_bytes + written)
+        self.counts = replace(
+            self.counts,
+            stored_bytes=self.counts.stored_bytes + written,
+            packs=self.counts.packs + 1,
+        )

@@ -8,9 +8,13 @@ A body is one of
   words is raw (w bytes), constant (1 byte), one zstd frame of w bytes as above, or packed as
   ``mvc.formats.nibbles`` says.
 
-The tag is stored beside the body; 4 and 5 are promised to encodings that refer to another chunk.
-Bodies are hostile: every size is checked against the plain size, which the caller knows, before
-memory is taken for it.
+* delta: a reference block (``mvc.formats.references``), then the difference to the one base, cut as
+  ``mvc.formats.differences`` says: words of one byte are one zstd frame, others a header and planes
+  as above, not rotated;
+* cast: a reference block and nothing else; ``mvc.formats.casts`` makes the chunk from its bases.
+
+The tag is stored beside the body. Bodies are hostile: every size is checked against the plain size,
+which the caller knows, before memory is taken for it.
 """
 
 from __future__ import annotations
@@ -20,19 +24,31 @@ import enum
 import numpy as np
 import zstandard
 
-from mvc.errors import FormatError, UnsupportedError
-from mvc.formats.nibbles import parse_packed, unpack_nibbles
+from mvc.errors import FormatError
+from mvc.formats.casts import round_words
+from mvc.formats.differences import add_difference
+from mvc.formats.nibbles import Positions, parse_packed, unpack_nibbles
 from mvc.formats.planes import (
     ARENA_BYTES,
     PLANE_CONSTANT,
     PLANE_NIBBLES,
+    PLANE_SCATTERED,
+    PLANE_TAILS,
     PLANE_ZSTD,
     Bytes,
+    StoredPlane,
     merge_planes,
     parse_header,
 )
+from mvc.formats.references import parse_references
+from mvc.formats.scattered import find_places, join_tails, parse_list, parse_tails
 
 Buffer = bytes | bytearray | memoryview
+
+CODING_ZSTD, CODING_PLANES = 1, 2
+"""The ``coding`` byte of a delta's reference block: what follows it."""
+DELTA_FLOATS = 0x10
+"""Added to the width in the ``words`` byte of a delta whose words are floats."""
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -48,9 +64,10 @@ class Encoding(enum.IntEnum):
 
 
 class DecodeScratch:
-    """Memory and the decompressor for ``decode_chunk``; one per worker, not thread-safe.
+    """Memory and the decompressor for decoding; one per worker, not thread-safe.
 
-    With the planes that are being merged it stays below the chunk's size and 8 MiB.
+    With the planes that are being merged it stays below the chunk's size and 8 MiB; with those of
+    a difference, below twice the chunk's size and 8 MiB.
     """
 
     __slots__ = ("arena", "decompressor")
@@ -72,9 +89,8 @@ def decode_chunk(
         scratch: reused memory.
 
     Raises:
-        FormatError: the body is not one of exactly ``len(plain)`` bytes; ``plain`` is then
-            undefined.
-        UnsupportedError: an encoding that only a newer mvc reads.
+        FormatError: the body is not one of exactly ``len(plain)`` bytes, or needs other chunks;
+            ``plain`` is then undefined.
     """
     if encoding == Encoding.RAW:
         if body.nbytes != plain.nbytes:
@@ -83,12 +99,81 @@ def decode_chunk(
     elif encoding == Encoding.ZSTD:
         _fill(plain, _decompress(body, plain.nbytes, scratch))
     elif encoding == Encoding.PLANES:
-        _decode_planes(body, plain, scratch)
+        layout, entries, start = parse_header(body, plain.nbytes)
+        planes = _decode_planes(body[start:], entries, plain.nbytes // layout.word_bytes, scratch)
+        merge_planes(planes, layout, np.frombuffer(plain, np.uint8), scratch.arena)
     elif encoding in (Encoding.DELTA, Encoding.CAST):
         name = Encoding(encoding).name.lower()
-        raise UnsupportedError(f"encoding {name} needs a newer mvc", hint="update mvc")
+        raise FormatError(f"a {name} body needs its bases")
     else:
         raise FormatError(f"unknown encoding {encoding}")
+
+
+def apply_delta(body: memoryview, plain: memoryview, scratch: DecodeScratch) -> None:
+    """Turn a base into the chunk that a delta body makes of it. The caller hashes the last one.
+
+    Args:
+        body: the stored bytes, reference block included, trusted in nothing.
+        plain: the plain bytes of the base; those of the chunk afterwards.
+        scratch: reused memory.
+
+    Raises:
+        FormatError: the body is not a difference of ``len(plain)`` bytes; ``plain`` is unchanged.
+    """
+    references = parse_references(body)
+    if len(references.bases) != 1 or not plain.nbytes:
+        raise FormatError(f"delta of {plain.nbytes} bytes has {len(references.bases)} bases")
+    width = references.words & ~DELTA_FLOATS
+    payload, target = body[references.size_bytes :], np.frombuffer(plain, np.uint8)
+    if references.coding == CODING_ZSTD and width == 1:
+        difference = np.frombuffer(_decompress(payload, target.size, scratch), np.uint8)
+        add_difference([difference], target, scratch.arena)
+    elif references.coding == CODING_PLANES:
+        _apply_planes(payload, width, target, scratch)
+    else:
+        raise FormatError(f"delta of {width}-byte words has unknown coding {references.coding}")
+
+
+def _apply_planes(payload: memoryview, width: int, target: Bytes, scratch: DecodeScratch) -> None:
+    layout, entries, start = parse_header(payload, target.size, last_kind=PLANE_TAILS)
+    if layout.word_bytes != width or layout.rotated:
+        raise FormatError("planes of a delta are not those of its words")
+    words, stored = target.size // width, payload[start:]
+    top = None
+    if entries[0].kind == PLANE_SCATTERED:
+        # What the top plane adds depends on no other, so it needs no pass over all words.
+        top = _decode_list(stored[: entries[0].size_bytes], words, scratch)
+        stored, entries = stored[entries[0].size_bytes :], entries[1:]
+    planes = _decode_planes(stored, entries, words, scratch)
+    nonzero = [None if _is_zero(plane) else plane for plane in planes]
+    add_difference(nonzero if top is None else [None, *nonzero], target, scratch.arena)
+    if top is not None:
+        positions, values = top
+        highest = target[width - 1 :: width]
+        highest[positions] += values
+
+
+def apply_cast(
+    body: memoryview, master: memoryview, plain: memoryview, scratch: DecodeScratch
+) -> None:
+    """Fill ``plain`` by rounding the chunks that a cast body names. The caller hashes it.
+
+    Args:
+        body: the stored bytes, trusted in nothing.
+        master: the plain bytes of the bases behind one another.
+        plain: where the chunk goes, half as long.
+        scratch: reused memory.
+
+    Raises:
+        FormatError: the body is not a cast, or the sizes do not fit.
+    """
+    references = parse_references(body)
+    if references.coding or len(body) != references.size_bytes:
+        raise FormatError("cast has more than its references")
+    if not master.nbytes or not plain.nbytes:
+        raise FormatError("cast of nothing")
+    source, target = np.frombuffer(master, np.uint8), np.frombuffer(plain, np.uint8)
+    round_words(references.words, source, target, scratch.arena)
 
 
 def _fill(plain: memoryview, source: Buffer) -> None:
@@ -97,15 +182,19 @@ def _fill(plain: memoryview, source: Buffer) -> None:
         np.copyto(np.frombuffer(plain, np.uint8), np.frombuffer(source, np.uint8))
 
 
-def _decode_planes(body: memoryview, plain: memoryview, scratch: DecodeScratch) -> None:
-    layout, entries, start = parse_header(body, plain.nbytes)
-    words = plain.nbytes // layout.word_bytes
+def _decode_planes(
+    stored: memoryview, entries: tuple[StoredPlane, ...], words: int, scratch: DecodeScratch
+) -> list[Bytes]:
     planes = []
     for entry in entries:
-        stored = body[start : start + entry.size_bytes]
-        planes.append(_decode_plane(entry.kind, stored, words, scratch))
-        start += entry.size_bytes
-    merge_planes(planes, layout, np.frombuffer(plain, np.uint8), scratch.arena)
+        planes.append(_decode_plane(entry.kind, stored[: entry.size_bytes], words, scratch))
+        stored = stored[entry.size_bytes :]
+    return planes
+
+
+def _is_zero(plane: Bytes) -> bool:
+    """Tell whether a plane is constant and zero; looks at one byte."""
+    return plane.strides == (0,) and not plane[0]
 
 
 def _decode_plane(kind: int, stored: memoryview, words: int, scratch: DecodeScratch) -> Bytes:
@@ -117,8 +206,31 @@ def _decode_plane(kind: int, stored: memoryview, words: int, scratch: DecodeScra
         plane = np.empty(words, np.uint8)
         unpack_nibbles(packed, base, positions, values, plane)
         return plane
+    if kind == PLANE_TAILS:
+        return _decode_tails(stored, words, scratch)
+    if kind == PLANE_SCATTERED:
+        plane = np.zeros(words, np.uint8)
+        positions, values = _decode_list(stored, words, scratch)
+        plane[positions] = values
+        return plane
     plane = np.frombuffer(stored, np.uint8)
     return np.broadcast_to(plane, words) if kind == PLANE_CONSTANT else plane
+
+
+def _decode_tails(stored: memoryview, words: int, scratch: DecodeScratch) -> Bytes:
+    frame, stored = parse_tails(stored)
+    packed = np.frombuffer(_decompress(frame, -(-words // 2), scratch), np.uint8)
+    positions, values = _decode_list(stored, words, scratch)
+    plane = np.empty(words, np.uint8)
+    join_tails(packed, plane)
+    plane[positions] += values
+    return plane
+
+
+def _decode_list(stored: memoryview, words: int, scratch: DecodeScratch) -> tuple[Positions, Bytes]:
+    count, *frames = parse_list(stored, words)
+    gaps, values = (np.frombuffer(_decompress(f, count, scratch), np.uint8) for f in frames)
+    return find_places(gaps, words), values
 
 
 def _decompress(frame: memoryview, size_bytes: int, scratch: DecodeScratch) -> bytes:

@@ -1,254 +1,51 @@
-"""Encodings: how a chunk's plain bytes become a stored body, and (re-exported) come back.
+"""Encodings: how a chunk's plain bytes become a stored body, and come back.
 
 An encoding is never part of a chunk's identity: any body that decodes to the right bytes is right.
-``mvc.formats.decoding`` is the format and is fixed for ever; what is here is a policy, and a later
-mvc may choose otherwise. It has three rules:
+``mvc.formats.decoding`` is the format and is fixed for ever; how bodies are made is a policy, and a
+later mvc may choose otherwise. This module is the front of both; behind it stand
 
-* a chunk that repeats one word (zeros, ones, fresh optimizer state) is stored as that word;
-* the bytes of floats are cut into rotated planes (``mvc.formats.planes``). The exponent plane
-  comes near its order-0 entropy, which is all there is to gain on weights; the others are noise
-  and stay raw. A sample of each plane tells which it is;
-* for everything else each candidate encodes a sample spread over the chunk, and the best one
-  encodes the chunk. What saves less than 4 % is stored raw: a raw chunk costs nothing to read.
-
-Two zstd settings are used. The *entropy* setting finds next to no matches and goes straight to
-Huffman coding: on planes and quantised weights it is several times faster than the lowest stock
-level, and smaller. Its target_length must stay 0; any other value silently turns Huffman coding
-off. The *text* setting is a stock level, for headers, pickles and files mvc does not understand.
-
-The scratch objects hold everything that can be reused, since touching fresh memory costs more than
-hashing it. They are for one thread at a time; all heavy steps release the GIL.
+* ``mvc.formats.ordinary``: chunks by themselves;
+* ``mvc.formats.deltas``: chunks as differences to others;
+* ``mvc.formats.casts``: chunks that are the rounding of others.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-import zstandard
-
-from mvc.formats.decoding import Buffer, DecodeScratch, Encoding, decode_chunk
-from mvc.formats.nibbles import find_base, pack_nibbles
-from mvc.formats.planes import (
-    ARENA_BYTES,
-    PLANE_CONSTANT,
-    PLANE_NIBBLES,
-    PLANE_RAW,
-    PLANE_ZSTD,
-    WORD_SIZES,
-    Bytes,
-    PlaneLayout,
-    StoredPlane,
-    encode_header,
-    split_planes,
-)
+from mvc.formats.casts import find_cast, round_words
+from mvc.formats.compressing import EncodedChunk, EncodeScratch
+from mvc.formats.decoding import DecodeScratch, Encoding, apply_cast, apply_delta, decode_chunk
+from mvc.formats.deltas import MIN_DELTA_BYTES, encode_delta, estimate_delta
+from mvc.formats.ordinary import encode_chunk
+from mvc.formats.references import References, encode_references
 
 if TYPE_CHECKING:
-    from mvc.dtypes import DType
+    from mvc.ids import ChunkId
 
 __all__ = [
+    "MIN_DELTA_BYTES",
     "DecodeScratch",
     "EncodeScratch",
     "EncodedChunk",
     "Encoding",
+    "apply_cast",
+    "apply_delta",
     "decode_chunk",
+    "encode_cast",
     "encode_chunk",
+    "encode_delta",
+    "estimate_delta",
+    "find_cast",
+    "round_words",
 ]
 
-MIN_ENCODE_BYTES = 64
-"""Shorter chunks stay raw: no header would pay."""
-WORTHWHILE = 0.96
-"""A frame larger than this share of its plain bytes is not stored."""
 
-_SAMPLE_PIECES = 8
-_PLANE_SAMPLE_BYTES = 16 << 10
-_CHUNK_SAMPLE_BYTES = 2 * _PLANE_SAMPLE_BYTES  # so that its own planes are never sampled again
-_TEXT_HANDICAP = 1.03  # it is several times slower both ways
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedChunk:
-    """A chunk as it is stored.
-
-    Attributes:
-        encoding: the tag of the body.
-        parts: the body in pieces, to be written one behind the other. They may be views into the
-            scratch or into the plain bytes, valid until the scratch is used again.
-    """
-
-    encoding: Encoding
-    parts: tuple[Buffer, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of the body."""
-        return sum(len(part) for part in self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """One way to encode: as planes where ``layout`` is set, else as one zstd frame."""
-
-    layout: PlaneLayout | None = None
-    text: bool = False
-
-
-_TEXT, _ENTROPY = _Plan(text=True), _Plan()
-_PLANES = {width: _Plan(PlaneLayout(width, rotated=False)) for width in WORD_SIZES}
-_ROTATED = {width: _Plan(PlaneLayout(width, rotated=True)) for width in WORD_SIZES}
-
-
-class EncodeScratch:
-    """Memory and compressors for ``encode_chunk``; one per worker, not thread-safe.
-
-    Grows to the largest chunk seen, and with the frames that a result holds stays below twice that
-    chunk and 16 MiB.
-    """
-
-    __slots__ = ("_planes", "_sample", "_text", "arena", "entropy")
-
-    def __init__(self) -> None:
-        parameters = zstandard.ZstdCompressionParameters(
-            strategy=zstandard.STRATEGY_FAST,
-            min_match=7,
-            hash_log=6,
-            chain_log=6,
-            search_log=1,
-            target_length=0,
-            window_log=17,
-            write_content_size=True,
-        )
-        self.entropy = zstandard.ZstdCompressor(compression_params=parameters)
-        self._text: zstandard.ZstdCompressor | None = None
-        self.arena: Bytes = np.empty(ARENA_BYTES, np.uint8)
-        self._planes: Bytes = np.empty(0, np.uint8)
-        self._sample: Bytes = np.empty(max(_PLANE_SAMPLE_BYTES, _CHUNK_SAMPLE_BYTES), np.uint8)
-
-    @property
-    def text(self) -> zstandard.ZstdCompressor:
-        """The compressor for text and unknown bytes."""
-        if self._text is None:
-            self._text = zstandard.ZstdCompressor(level=3)
-        return self._text
-
-    def split(self, plain: Bytes, layout: PlaneLayout) -> list[Bytes]:
-        """Return the planes of ``plain``, valid until the next call."""
-        if self._planes.size < plain.size:
-            self._planes = np.empty(plain.size, np.uint8)
-        planes = list(self._planes[: plain.size].reshape(layout.word_bytes, -1))
-        split_planes(plain, layout, planes, self.arena)
-        return planes
-
-    def take_sample(self, data: Bytes, size_bytes: int) -> Bytes:
-        """Return ``size_bytes`` taken from all over ``data`` at multiples of the largest word.
-
-        The places follow the golden ratio: even, yet in step with no row length of a tensor.
-        """
-        sample = self._sample[:size_bytes].reshape(_SAMPLE_PIECES, -1)
-        span = data.size - sample.shape[1]
-        for number, piece in enumerate(sample):
-            start = (number * 40503 % 65536 * span >> 16) & ~(max(WORD_SIZES) - 1)
-            piece[:] = data[start : start + piece.size]
-        return sample.reshape(-1)
-
-
-def encode_chunk(plain: memoryview, dtype: DType | None, scratch: EncodeScratch) -> EncodedChunk:
-    """Encode a chunk in the smallest of the ways that suit its type; never longer than raw.
+def encode_cast(kind: int, masters: tuple[ChunkId, ...]) -> EncodedChunk:
+    """Encode a chunk that is the rounding of others; the caller has compared.
 
     Args:
-        plain: the chunk, contiguous.
-        dtype: what its words are, or None for opaque bytes. A guide only: bytes that are not
-            whole words of it are encoded as opaque.
-        scratch: reused memory; the result is valid until its next use.
-
-    Returns:
-        The tag and the body. They depend on the bytes, the dtype and the version of zstd only.
+        kind: what ``find_cast`` returned.
+        masters: the chunks that, one behind the other, are rounded; at most ``MAX_BASES``.
     """
-    raw = EncodedChunk(Encoding.RAW, (plain,) if plain.nbytes else ())
-    if plain.nbytes < MIN_ENCODE_BYTES:
-        return raw
-    data = np.frombuffer(plain, np.uint8)
-    encoded = _encode_repeated(data)
-    if encoded is None:
-        plan = _choose_plan(data, dtype, scratch)
-        if plan is None:
-            return raw
-        encoded = _encode(data, plan, scratch)
-    return encoded if encoded.size_bytes <= WORTHWHILE * data.size else raw
-
-
-def _encode_repeated(data: Bytes) -> EncodedChunk | None:
-    """Encode a chunk that is one word over and over, or return None."""
-    head = data[:8].tobytes()
-    tail = data.size % 8
-    words = data[: data.size - tail].view("<u8")
-    if not words[0] == words[words.size // 2] == words[-1]:
-        return None
-    width = next((n for n in WORD_SIZES if head == head[:n] * (8 // n)), 8)
-    if data.size % width or data[data.size - tail :].tobytes() != head[:tail]:
-        return None
-    if words.min() != words.max():
-        return None
-    entries = [StoredPlane(PLANE_CONSTANT, 1)] * width
-    header = encode_header(PlaneLayout(width, rotated=False), entries)
-    return EncodedChunk(Encoding.PLANES, (header, head[:width][::-1]))
-
-
-def _choose_plan(data: Bytes, dtype: DType | None, scratch: EncodeScratch) -> _Plan | None:
-    """Return the plan that does best on a sample, or None where none is worthwhile."""
-    plans = _list_plans(data.size, dtype)
-    if len(plans) == 1:
-        return plans[0]
-    if data.size > _CHUNK_SAMPLE_BYTES:
-        data = scratch.take_sample(data, _CHUNK_SAMPLE_BYTES)
-    costs = [
-        _encode(data, plan, scratch).size_bytes * (_TEXT_HANDICAP if plan.text else 1)
-        for plan in plans
-    ]
-    best = min(range(len(plans)), key=costs.__getitem__)
-    return plans[best] if costs[best] <= WORTHWHILE * data.size else None
-
-
-def _list_plans(size_bytes: int, dtype: DType | None) -> tuple[_Plan, ...]:
-    if dtype is None or size_bytes % dtype.word_bytes:
-        # Unknown files often hold weights, at whatever alignment: plain planes show it.
-        return (_TEXT, _ENTROPY, *(_PLANES[n] for n in (2, 4) if size_bytes % n == 0))
-    if dtype.word_bytes == 1:
-        return (_TEXT, _ENTROPY)
-    if dtype.is_float:
-        return (_ROTATED[dtype.word_bytes],)
-    return (_TEXT, _ENTROPY, _PLANES[dtype.word_bytes])
-
-
-def _encode(data: Bytes, plan: _Plan, scratch: EncodeScratch) -> EncodedChunk:
-    if plan.layout is None:
-        compressor = scratch.text if plan.text else scratch.entropy
-        return EncodedChunk(Encoding.ZSTD, (compressor.compress(data.data),))
-    planes = scratch.split(data, plan.layout)
-    stored = [
-        _encode_plane(plane, scratch, exponents=plan.layout.rotated and place == 0)
-        for place, plane in enumerate(planes)
-    ]
-    entries = [StoredPlane(kind, sum(map(len, parts))) for kind, parts in stored]
-    header = encode_header(plan.layout, entries)
-    return EncodedChunk(Encoding.PLANES, (header, *(p for _, parts in stored for p in parts)))
-
-
-def _encode_plane(
-    plane: Bytes, scratch: EncodeScratch, *, exponents: bool
-) -> tuple[int, tuple[Buffer, ...]]:
-    if plane[0] == plane[plane.size // 2] == plane[-1] and plane.min() == plane.max():
-        return PLANE_CONSTANT, (plane[:1].tobytes(),)
-    if plane.size > 2 * _PLANE_SAMPLE_BYTES:
-        sample = scratch.take_sample(plane, _PLANE_SAMPLE_BYTES)
-        base = find_base(sample) if exponents else None
-        packed = None if base is None else pack_nibbles(plane, base, scratch.arena)
-        if packed is not None:
-            return PLANE_NIBBLES, (packed[0], scratch.entropy.compress(packed[1].data))
-        if len(scratch.entropy.compress(sample.data)) > WORTHWHILE * sample.size:
-            return PLANE_RAW, (plane.data,)
-    frame = scratch.entropy.compress(plane.data)
-    if len(frame) > WORTHWHILE * plane.size:
-        return PLANE_RAW, (plane.data,)
-    return PLANE_ZSTD, (frame,)
+    return EncodedChunk(Encoding.CAST, (encode_references(References(masters, kind, 0)),), masters)

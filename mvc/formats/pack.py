@@ -12,18 +12,20 @@ its first byte on with no index beside it, and an index can be made from the pac
 guards the walk from header to header; a body is guarded by its chunk id. A pack's id, and the
 stem of its file name, is the BLAKE3-256 of the whole file.
 
-Nothing here knows what an encoding tag means: a reader can list, copy and index packs whose
-encodings it cannot decode.
+Nothing here knows what an encoding tag means, but that from ``FIRST_REFERRING`` on a body begins
+with the ids of the chunks it needs: a reader can list, copy and index packs whose encodings it
+cannot decode.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from mvc.errors import FormatError
+from mvc.formats.references import MAX_BLOCK_BYTES, is_referring, parse_references
 from mvc.ids import ChunkId
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class PackRecord:
         plain_size_bytes: length of the plain bytes.
         stored_size_bytes: length of the body.
         offset: where the record header lies in the pack.
+        bases: the chunks that the body refers to.
     """
 
     chunk_id: ChunkId
@@ -77,6 +80,7 @@ class PackRecord:
     plain_size_bytes: int
     stored_size_bytes: int
     offset: int
+    bases: tuple[ChunkId, ...] = ()
 
     @property
     def end(self) -> int:
@@ -114,7 +118,7 @@ def encode_record_header(
 
 
 def parse_record_header(data: bytes | memoryview, offset: int) -> PackRecord:
-    """Return what the record header at ``offset`` of a pack says.
+    """Return what the record header at ``offset`` of a pack says; bases are not in it.
 
     Args:
         data: its 64 bytes.
@@ -169,7 +173,7 @@ def parse_pack_footer(data: bytes | memoryview, pack_size_bytes: int) -> int:
 
 
 def scan_pack(read_at: ReadAt, pack_size_bytes: int) -> Iterator[PackRecord]:
-    """Yield the records of a pack from its first to its last; bodies are not read.
+    """Yield the records of a pack from its first to its last; of bodies only references are read.
 
     Every record that is yielded lies within the pack. Whoever wants what can still be had of a
     damaged pack keeps the records that came before the error.
@@ -189,6 +193,9 @@ def scan_pack(read_at: ReadAt, pack_size_bytes: int) -> Iterator[PackRecord]:
         record = parse_record_header(read_at(offset, RECORD_BYTES), offset)
         if record.end > end:
             raise FormatError(f"record at offset {offset:,} reaches past the end of the pack")
+        if is_referring(record.encoding):
+            front = read_at(offset + RECORD_BYTES, min(record.stored_size_bytes, MAX_BLOCK_BYTES))
+            record = replace(record, bases=parse_references(front).bases)
         yield record
         offset = record.end
         count += 1

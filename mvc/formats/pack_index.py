@@ -8,9 +8,11 @@ r"""The pack index: which chunks a pack holds and where, read in one go.
     u32 each        stored size of each
     u32 each        plain size of each
     u8 each         encoding tag of each
+    u8 each         number of bases of each                  version 2 only
+    32 bytes each   chunk ids of the bases, row by row       version 2 only
     32 bytes        BLAKE3-256 of everything before
 
-Integers are little-endian. An index holds nothing the pack does not say itself; a lost one is
+Version 2 is written where a record refers to other chunks, version 1 where none does. Integers are little-endian. An index holds nothing the pack does not say itself; a lost one is
 made again from the pack. The records of a pack lie without a hole, so one check on the offsets
 in ascending order covers holes, overlaps and records outside the pack at once.
 """
@@ -18,8 +20,8 @@ in ascending order covers holes, overlaps and records outside the pack at once.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from blake3 import blake3
@@ -35,6 +37,7 @@ from mvc.formats.pack import (
     RECORD_BYTES,
     PackRecord,
 )
+from mvc.formats.references import FIRST_REFERRING, MAX_BASES
 from mvc.ids import ID_BYTES, ChunkId, PackId
 
 if TYPE_CHECKING:
@@ -44,10 +47,10 @@ if TYPE_CHECKING:
 
 _FRONT = struct.Struct("<8sII32sQQ")
 _MAGIC = b"mvcidx\0\0"
-_VERSION = 1
+_PLAIN_VERSION, _REFERRING_VERSION = 1, 2
 _ROW_BYTES = ID_BYTES + 8 + 4 + 4 + 1
 _MIN_BYTES = _FRONT.size + ID_BYTES
-MAX_INDEX_BYTES = _MIN_BYTES + MAX_PACK_RECORDS * _ROW_BYTES
+MAX_INDEX_BYTES = _MIN_BYTES + MAX_PACK_RECORDS * (_ROW_BYTES + 1 + MAX_BASES * ID_BYTES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +66,9 @@ class PackIndex:
         stored_sizes: lengths of the bodies in bytes, u32.
         plain_sizes: lengths of the plain bytes, u32.
         encodings: tags, u8.
+        base_starts: i64 of shape (n + 1,); row i refers to ``base_ids[starts[i]:starts[i + 1]]``.
+            None where no row refers to anything.
+        base_ids: chunk ids of the bases, ``S32``.
     """
 
     pack: PackId
@@ -72,6 +78,8 @@ class PackIndex:
     stored_sizes: NDArray[np.uint32]
     plain_sizes: NDArray[np.uint32]
     encodings: NDArray[np.uint8]
+    base_starts: NDArray[np.int64] | None = None
+    base_ids: NDArray[np.bytes_] = field(default_factory=lambda: np.empty(0, "S32"))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -79,6 +87,13 @@ class PackIndex:
     def chunk_id(self, row: int) -> ChunkId:
         """Return the id of one row."""
         return ChunkId(self.ids[row : row + 1].tobytes())
+
+    def bases(self, row: int) -> tuple[ChunkId, ...]:
+        """Return the chunks that one row refers to."""
+        if self.base_starts is None:
+            return ()
+        places = range(int(self.base_starts[row]), int(self.base_starts[row + 1]))
+        return tuple(ChunkId(self.base_ids[i : i + 1].tobytes()) for i in places)
 
     def record(self, row: int) -> PackRecord:
         """Return one row as the record header in the pack says it."""
@@ -88,6 +103,7 @@ class PackIndex:
             int(self.plain_sizes[row]),
             int(self.stored_sizes[row]),
             int(self.offsets[row]),
+            self.bases(row),
         )
 
     def records(self) -> Iterator[PackRecord]:
@@ -110,17 +126,31 @@ def index_records(pack: PackId, pack_size_bytes: int, records: Iterable[PackReco
         np.array([row.stored_size_bytes for row in rows], dtype="<u4"),
         np.array([row.plain_size_bytes for row in rows], dtype="<u4"),
         np.array([row.encoding for row in rows], dtype="u1"),
+        *_index_bases(np.array([len(row.bases) for row in rows]), [row.bases for row in rows]),
     )
     _check_ids(index)
     return index
 
 
+def _index_bases(
+    counts: NDArray[np.integer[Any]], bases: Iterable[tuple[ChunkId, ...]]
+) -> tuple[NDArray[np.int64] | None, NDArray[np.bytes_]]:
+    if not counts.any():
+        return None, np.empty(0, "S32")
+    joined = b"".join(base for some in bases for base in some)
+    return np.concatenate(([0], counts.cumsum(dtype=np.int64))), np.frombuffer(joined, "S32")
+
+
 def encode_pack_index(index: PackIndex) -> bytes:
     """Return the bytes of an index file."""
+    version = _PLAIN_VERSION if index.base_starts is None else _REFERRING_VERSION
     front = _FRONT.pack(
-        _MAGIC, _VERSION, 0, bytes.fromhex(index.pack), index.pack_size_bytes, len(index)
+        _MAGIC, version, 0, bytes.fromhex(index.pack), index.pack_size_bytes, len(index)
     )
-    arrays = (index.ids, index.offsets, index.stored_sizes, index.plain_sizes, index.encodings)
+    arrays: list[NDArray[Any]] = [index.ids, index.offsets, index.stored_sizes]
+    arrays += [index.plain_sizes, index.encodings]
+    if index.base_starts is not None:
+        arrays += [np.diff(index.base_starts).astype("u1"), index.base_ids]
     data = front + b"".join(array.tobytes() for array in arrays)
     return data + blake3(data).digest()
 
@@ -136,18 +166,41 @@ def parse_pack_index(data: bytes) -> PackIndex:
     if not _MIN_BYTES <= len(data) <= MAX_INDEX_BYTES or data[:8] != _MAGIC:
         raise FormatError("not a pack index")
     _, version, zero, pack, pack_size_bytes, count = _FRONT.unpack_from(data)
-    if version != _VERSION:
+    if version not in (_PLAIN_VERSION, _REFERRING_VERSION):
         raise FormatError(f"pack index has format version {version}", hint="use a newer mvc")
     if zero or not 0 < count <= MAX_PACK_RECORDS or pack_size_bytes > MAX_PACK_BYTES:
         raise FormatError("pack index has a header that cannot be")
-    if len(data) != _MIN_BYTES + count * _ROW_BYTES:
+    base_counts = _parse_base_counts(data, version, count)
+    if len(data) != _bases_at(version, count) + int(base_counts.sum()) * ID_BYTES + ID_BYTES:
         raise FormatError(f"pack index of {count:,} chunks has {len(data):,} bytes")
     if blake3(memoryview(data)[:-ID_BYTES]).digest() != data[-ID_BYTES:]:
         raise FormatError("pack index is damaged: it does not match its own hash")
     index = _parse_arrays(data, PackId(pack.hex()), pack_size_bytes, count)
+    if not np.array_equal(base_counts > 0, index.encodings >= FIRST_REFERRING):
+        raise FormatError("pack index has bases where no record can have any, or lacks some")
+    if version == _REFERRING_VERSION:
+        ids = np.frombuffer(data, "S32", int(base_counts.sum()), _bases_at(version, count))
+        starts = np.concatenate(([0], base_counts.cumsum(dtype=np.int64)))
+        index = replace(index, base_starts=starts, base_ids=ids)
     _check_ids(index)
     _check_places(index)
     return index
+
+
+def _bases_at(version: int, count: int) -> int:
+    return _FRONT.size + count * (_ROW_BYTES + (version == _REFERRING_VERSION))
+
+
+def _parse_base_counts(data: bytes, version: int, count: int) -> NDArray[np.uint8]:
+    if version == _PLAIN_VERSION:
+        return np.zeros(count, "u1")
+    start = _FRONT.size + count * _ROW_BYTES
+    if start + count > len(data):
+        raise FormatError(f"pack index of {count:,} chunks has {len(data):,} bytes")
+    counts = np.frombuffer(data, "u1", count, start)
+    if counts.max() > MAX_BASES:
+        raise FormatError("pack index has a chunk with too many bases")
+    return counts
 
 
 def _parse_arrays(data: bytes, pack: PackId, pack_size_bytes: int, count: int) -> PackIndex:

@@ -39,12 +39,14 @@ ARENA_BYTES = 2 * BLOCK_BYTES
 """Size of the temporary memory that splitting and merging need, whatever the chunk."""
 
 PLANE_RAW, PLANE_CONSTANT, PLANE_ZSTD, PLANE_NIBBLES = 0, 1, 2, 3
+PLANE_SCATTERED, PLANE_TAILS = 4, 5
+"""Kinds of planes that only differences have."""
 WORD_SIZES = (2, 4, 8)
 
 _ROTATED = 0x10
 _HEAD = struct.Struct("<BBH")
 _PLANE = struct.Struct("<BBHI")
-_UINT = {width: np.dtype(f"<u{width}") for width in (1, *WORD_SIZES)}
+UINT = {width: np.dtype(f"<u{width}") for width in (1, *WORD_SIZES)}
 _SIGN_AND_LOW_7 = np.uint16(0x807F)
 
 
@@ -77,9 +79,14 @@ def encode_header(layout: PlaneLayout, planes: Sequence[StoredPlane]) -> bytes:
 
 
 def parse_header(
-    body: memoryview, plain_bytes: int
+    body: memoryview, plain_bytes: int, *, last_kind: int = PLANE_NIBBLES
 ) -> tuple[PlaneLayout, tuple[StoredPlane, ...], int]:
     """Read the header of a planes body and check it against both sizes.
+
+    Args:
+        body: the body.
+        plain_bytes: length of the chunk.
+        last_kind: kinds beyond this one are refused.
 
     Returns:
         The layout, one entry per plane, and where in the body the first plane begins. The planes
@@ -103,15 +110,15 @@ def parse_header(
     # A copy: a struct iterator over a memoryview crashes CPython 3.11's garbage collector where
     # an exception leaves both in a cycle.
     entries = bytes(body[_HEAD.size : start])
-    planes = tuple(_check_plane(entry, words) for entry in _PLANE.iter_unpack(entries))
+    planes = tuple(_check_plane(entry, words, last_kind) for entry in _PLANE.iter_unpack(entries))
     if start + sum(plane.size_bytes for plane in planes) != len(body):
         raise FormatError("planes do not fill their body")
     return layout, planes, start
 
 
-def _check_plane(entry: tuple[int, int, int, int], words: int) -> StoredPlane:
+def _check_plane(entry: tuple[int, int, int, int], words: int, last_kind: int) -> StoredPlane:
     kind, zero, zeros, size_bytes = entry
-    if zero or zeros or kind > PLANE_NIBBLES:
+    if zero or zeros or kind > last_kind:
         raise FormatError(f"plane has an unknown kind {kind}")
     fixed = {PLANE_RAW: words, PLANE_CONSTANT: 1}
     if size_bytes != fixed.get(kind, size_bytes):
@@ -128,7 +135,7 @@ def split_planes(plain: Bytes, layout: PlaneLayout, planes: Sequence[Bytes], are
         planes: where the planes go, one byte per word each.
         arena: ``ARENA_BYTES`` of temporary memory.
     """
-    words = plain.view(_UINT[layout.word_bytes])
+    words = plain.view(UINT[layout.word_bytes])
     step = BLOCK_BYTES // layout.word_bytes
     for start in range(0, words.size, step):
         block = slice(start, start + step)
@@ -144,7 +151,7 @@ def merge_planes(planes: Sequence[Bytes], layout: PlaneLayout, plain: Bytes, are
         plain: where the words go.
         arena: ``ARENA_BYTES`` of temporary memory.
     """
-    words = plain.view(_UINT[layout.word_bytes])
+    words = plain.view(UINT[layout.word_bytes])
     step = BLOCK_BYTES // layout.word_bytes
     for start in range(0, words.size, step):
         block = slice(start, start + step)
@@ -158,7 +165,7 @@ def _split(words: Words, planes: Sequence[Bytes], arena: Bytes, *, rotated: bool
     if width == 2:  # noqa: PLR2004  the bottom of the recursion
         _split_16(words, planes, temporary, arena[size_bytes : 2 * size_bytes], rotated=rotated)
         return
-    half = arena[size_bytes : size_bytes + size_bytes // 2].view(_UINT[width // 2])
+    half = arena[size_bytes : size_bytes + size_bytes // 2].view(UINT[width // 2])
     np.right_shift(words, 4 * width, out=temporary)
     np.copyto(half, temporary, casting="unsafe")
     _split(half, planes[: width // 2], arena[:size_bytes], rotated=rotated)
@@ -192,7 +199,7 @@ def _merge(planes: Sequence[Bytes], words: Words, arena: Bytes, *, rotated: bool
     if width == 2:  # noqa: PLR2004  the bottom of the recursion
         _merge_16(planes, words, temporary, rotated=rotated)
         return
-    half = arena[size_bytes : size_bytes + size_bytes // 2].view(_UINT[width // 2])
+    half = arena[size_bytes : size_bytes + size_bytes // 2].view(UINT[width // 2])
     _merge(planes[: width // 2], half, arena[:size_bytes], rotated=rotated)
     np.copyto(words, half)
     np.left_shift(words, 4 * width, out=words)

@@ -116,6 +116,19 @@ class LocalStorage:
         if self.find_size(key) is not None:
             fs.remove_file(self.root / key)
 
+    def sweep(self, prefix: str) -> int:
+        """Remove temporary files below a folder prefix; only while nobody writes."""
+        check_prefix(prefix)
+        folder = self.root / prefix
+        freed_bytes = 0
+        with translate_os_errors(f"list {folder}"):
+            entries = list(os.scandir(folder)) if folder.is_dir() else []
+        for entry in entries:
+            if entry.name.endswith(fs.TEMP_SUFFIX) and entry.is_file(follow_symlinks=False):
+                freed_bytes += entry.stat(follow_symlinks=False).st_size
+                fs.remove_file(folder / entry.name)
+        return freed_bytes
+
     def _open(self, key: str) -> _Descriptor:
         with self._lock:
             file = self._open_files.get(key)
@@ -196,6 +209,7 @@ def _walk(folder: Path, prefix: str) -> Iterator[ObjectInfo]:
             yield from _walk(folder / entry.name, f"{key}/")
         elif entry.is_file(follow_symlinks=False):
             try:
-                yield ObjectInfo(key, entry.stat(follow_symlinks=False).st_size)
+                stat = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue  # removed between the listing and the look at it
+            yield ObjectInfo(key, stat.st_size, stat.st_mtime)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError, StorageError
@@ -21,6 +22,7 @@ class MemoryStorage:
 
     def __init__(self) -> None:
         self._objects: dict[str, bytes] = {}
+        self._made_s: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def create(self, prefix: str = "") -> MemoryPendingObject:
@@ -57,14 +59,22 @@ class MemoryStorage:
         """Yield the published objects below a folder prefix, sorted by key."""
         check_prefix(prefix)
         with self._lock:
-            found = [(key, len(data)) for key, data in self._objects.items()]
-        for key, size_bytes in sorted(found):
-            if key.startswith(prefix):
-                yield ObjectInfo(key, size_bytes)
+            found = [
+                ObjectInfo(key, len(data), self._made_s.get(key, 0.0))
+                for key, data in self._objects.items()
+            ]
+        for info in sorted(found, key=lambda info: info.key):
+            if info.key.startswith(prefix):
+                yield info
 
     def sync(self, prefix: str) -> None:
         """Do nothing: what is in memory is as durable as it will ever be."""
         check_prefix(prefix)
+
+    def sweep(self, prefix: str) -> int:
+        """Do nothing: what was never published is gone with its writer."""
+        check_prefix(prefix)
+        return 0
 
     def delete(self, key: str) -> None:
         """Remove an object; removing one that is not there is not an error."""
@@ -77,6 +87,7 @@ class MemoryStorage:
             old = self._objects.get(key)
             if old is None or len(old) != len(data):
                 self._objects[key] = data
+                self._made_s[key] = time.time()
 
 
 class MemoryPendingObject:

@@ -7,7 +7,7 @@ Whoever implements this must pass ``tests/support/storage_contract.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -19,10 +19,11 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """A published object: its key and its length in bytes."""
+    """A published object: its key, its length in bytes, when it was made (seconds since 1970)."""
 
     key: str
     size_bytes: int
+    made_s: float = field(default=0.0, compare=False)
 
 
 class PendingObject(Protocol):
@@ -106,4 +107,11 @@ class Storage(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove an object; removing one that is not there is not an error."""
+        ...
+
+    def sweep(self, prefix: str) -> int:
+        """Remove what processes that died left of objects they never published.
+
+        Only while nobody writes. Returns the bytes that are free then.
+        """
         ...

@@ -252,12 +252,12 @@ def test_an_encoding_of_a_newer_mvc_says_so(monkeypatch):
     storage = MemoryStorage()
     chunk = os.urandom(100)
     with monkeypatch.context() as patch:
-        from mvc.chunkstore import writer
-        from mvc.formats.encodings import EncodedChunk, Encoding
+        from mvc.chunkstore import relatives
+        from mvc.formats.encodings import EncodedChunk
+        from mvc.formats.references import References, encode_references
 
-        patch.setattr(
-            writer, "encode_chunk", lambda plain, *_: EncodedChunk(Encoding.DELTA, (plain,))
-        )
+        block = encode_references(References((b"b" * 32,), 0, 0))
+        patch.setattr(relatives, "encode_chunk", lambda *_: EncodedChunk(6, (block,), (b"b" * 32,)))
         add_chunks(ChunkStore(storage), [chunk])
     store = ChunkStore(storage)
     with pytest.raises(UnsupportedError):

@@ -58,6 +58,7 @@ def test_any_chunks_come_back(chunks, dtype, target):
         plain_bytes=sum(map(len, chunks)),
         new_plain_bytes=sum(map(len, unique)),
         stored_bytes=sum(map(len, objects(storage).values())),
+        packs=sum(key.endswith(".pack") for key in objects(storage)),
     )
     for reader in (store, ChunkStore(storage, threads=1)):
         assert read_back(reader, ids, chunks) == chunks

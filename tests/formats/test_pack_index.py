@@ -20,10 +20,10 @@ FRONT = struct.Struct("<8sII32sQQ")
 
 
 def lay_out(chunks):
-    """Place (id, encoding, plain, stored) behind one another; return records and pack size."""
+    """Place (id, encoding, plain, stored, bases...) one by one; return records and pack size."""
     records, offset = [], 16
-    for chunk_id, encoding, plain, stored in chunks:
-        records.append(PackRecord(chunk_id, encoding, plain, stored, offset))
+    for chunk_id, encoding, plain, stored, *bases in chunks:
+        records.append(PackRecord(chunk_id, encoding, plain, stored, offset, tuple(*bases)))
         offset = records[-1].end
     return records, offset + 32
 
@@ -74,13 +74,11 @@ def test_round_trip_keeps_ids_that_end_in_zero_bytes():
     assert index.record(0).chunk_id == bytes(32)
 
 
+ids = st.binary(min_size=32, max_size=32)
+sizes = (st.integers(0, MAX_PLAIN_BYTES), st.integers(0, 1024))
 chunks = st.lists(
-    st.tuples(
-        st.binary(min_size=32, max_size=32),
-        st.integers(0, 255),
-        st.integers(0, MAX_PLAIN_BYTES),
-        st.integers(0, 1024),
-    ),
+    st.tuples(ids, st.integers(0, 3), *sizes)
+    | st.tuples(ids, st.integers(4, 255), *sizes, st.lists(ids, min_size=1, max_size=2)),
     min_size=1,
     max_size=30,
     unique_by=lambda chunk: chunk[0],
@@ -183,3 +181,36 @@ def test_garbage_is_a_format_error(data, how):
         data = body + blake3(body).digest()
     with pytest.raises(FormatError):
         parse_pack_index(data)
+
+
+def referring_index(tag=4, bases=(b"\x07" * 32, b"\x08" * 31 + b"\0")):
+    records, size = lay_out([(b"\x05" * 32, 2, 100, 70), (b"\x06" * 32, tag, 100, 90, bases)])
+    return encode(records, size)
+
+
+def reseal(data):
+    return data[:-32] + blake3(data[:-32]).digest()
+
+
+def test_version_two_adds_the_bases_behind_the_tags():
+    data = referring_index()
+    assert struct.unpack_from("<I", data, 8) == (2,)
+    assert data[-32 - 64 - 2 : -32] == b"\0\2" + b"\x07" * 32 + b"\x08" * 31 + b"\0"
+    index = parse_pack_index(data)
+    assert index.bases(0) == ()
+    assert index.bases(1) == (b"\x07" * 32, b"\x08" * 31 + b"\0")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: -32 - 66] + b"\1\1" + data[-32 - 64 :],  # a base for one that has none
+        lambda data: data[: -32 - 66] + b"\0\3" + data[-32 - 64 :] + bytes(32),  # too many
+        lambda data: data[: -32 - 66] + b"\0\0" + data[-32:],  # none for one that needs one
+        lambda data: data[: -32 - 64] + data[-64:],  # an id too few
+        lambda data: data[:8] + b"\1" + data[9 : -32 - 66] + data[-32:],  # as version 1
+    ],
+)
+def test_bases_that_cannot_be_are_refused(damage):
+    with pytest.raises(FormatError):
+        parse_pack_index(reseal(damage(referring_index())))

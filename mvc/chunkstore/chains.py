@@ -1,0 +1,268 @@
+"""Bodies that need other chunks: from a stored body, whatever its encoding, to plain bytes.
+
+A delta is decoded in place: its base is decoded into the destination, then the difference is added.
+A chain of deltas so takes no memory beyond one stored body, and only the last result is hashed: if
+that is right, every step before it was. Where it is wrong, ``ChunkReader`` reads base after base
+with its own hash, which finds the one that is damaged, or another copy of it.
+
+A base is looked up by its id in the catalog, which knows the bases of every record; so the chain is
+walked down without reading and up again with one read per step. Small records lie side by side in
+the pack of the base as well, and are read through a window.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.chunkstore.catalog import pack_key
+from mvc.dtypes import get_dtype
+from mvc.errors import FormatError, UnsupportedError
+from mvc.formats.casts import round_words
+from mvc.formats.decoding import DELTA_FLOATS
+from mvc.formats.encodings import DecodeScratch, Encoding, apply_delta, decode_chunk
+from mvc.formats.pack import RECORD_BYTES, PackRecord, parse_record_header
+from mvc.formats.references import MAX_DEPTH, is_referring, parse_references
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mvc.chunkstore.catalog import PackCatalog
+    from mvc.chunkstore.values import ChunkLocation
+    from mvc.dtypes import DType
+    from mvc.ids import ChunkId, PackId
+    from mvc.storage.protocol import Storage
+
+    FillBase = Callable[[ChunkId, memoryview], None]
+
+_WINDOW_BYTES = 2**18
+_WINDOW_RECORD_BYTES = 2**16
+_WINDOWS = 8
+_SHORT_HEX = 12
+_OF_NEWER = (6, 7)
+_FLOATS = {2: "BF16", 4: "F32", 8: "F64"}
+_INTEGERS = {1: "U8", 2: "U16", 4: "U32", 8: "U64"}
+
+
+class LostBaseError(FormatError):
+    """A body may be sound, but a chunk that it needs cannot be had."""
+
+
+class ReadSlot:
+    """The memory of one reading thread."""
+
+    def __init__(self) -> None:
+        self._buffers = [bytearray(), bytearray(), bytearray(), bytearray()]
+        self.windows: dict[PackId, tuple[int, memoryview]] = {}
+        self.scratch = DecodeScratch()
+
+    def stored(self, size_bytes: int) -> memoryview:
+        """Return a buffer for stored bytes; what was there before is gone."""
+        return self._buffer(0, size_bytes)
+
+    def plain(self, size_bytes: int) -> memoryview:
+        """Return a buffer for plain bytes; what was there before is gone."""
+        return self._buffer(1, size_bytes)
+
+    def base_stored(self, size_bytes: int) -> memoryview:
+        """Return a buffer for the stored bytes of a base; what was there before is gone."""
+        return self._buffer(2, size_bytes)
+
+    def master(self, size_bytes: int) -> memoryview:
+        """Return a buffer for a chunk that is rounded; what was there before is gone."""
+        return self._buffer(3, size_bytes)
+
+    def _buffer(self, number: int, size_bytes: int) -> memoryview:
+        if len(self._buffers[number]) < size_bytes:
+            self._buffers[number] = bytearray(size_bytes)
+        return memoryview(self._buffers[number])[:size_bytes]
+
+
+class ChainReader:
+    """Decodes bodies of one storage; safe to use from many threads, each with its own slot."""
+
+    def __init__(self, storage: Storage, catalog: PackCatalog) -> None:
+        self._storage = storage
+        self._catalog = catalog
+
+    def decode(
+        self,
+        record: PackRecord,
+        body: memoryview,
+        plain: memoryview,
+        slot: ReadSlot,
+        fill: FillBase | None = None,
+    ) -> None:
+        """Fill ``plain`` from a body. The caller hashes it: nothing here proves it right.
+
+        Args:
+            record: what the pack index says of the body.
+            body: not in the slot's buffer for bases.
+            plain: where the chunk goes; as long as the chunk.
+            slot: reused memory.
+            fill: called with a base and the buffer it is to fill; by default it is decoded
+                without being hashed.
+
+        Raises:
+            FormatError: the body cannot be decoded, or something it needs is not there.
+            FileNotFoundError: the pack of a base is gone.
+            StorageError: the machine failed.
+            UnsupportedError: an encoding of a newer mvc.
+        """
+        if not is_referring(record.encoding):
+            decode_chunk(record.encoding, body, plain, slot.scratch)
+            return
+        if parse_references(body).bases != record.bases:
+            raise FormatError("its bases are others than the pack index says")
+        self._decode(record.encoding, body, plain, slot, fill or self._filler(slot, 1))
+
+    def _decode(
+        self, encoding: int, body: memoryview, plain: memoryview, slot: ReadSlot, fill: FillBase
+    ) -> None:
+        if encoding == Encoding.DELTA:
+            fill(parse_references(body).bases[0], plain)
+            apply_delta(body, plain, slot.scratch)
+        elif encoding == Encoding.CAST:
+            self._round(body, plain, slot, fill)
+        elif encoding in _OF_NEWER:
+            raise UnsupportedError(f"encoding {encoding} needs a newer mvc", hint="update mvc")
+        else:
+            decode_chunk(encoding, body, plain, slot.scratch)
+
+    def _round(self, body: memoryview, plain: memoryview, slot: ReadSlot, fill: FillBase) -> None:
+        """Decode the masters one by one and round each into its part of ``plain``."""
+        references = parse_references(body)
+        if len(body) != references.size_bytes or len(plain) % 2:
+            raise FormatError("a cast body has bytes too many, or no whole words")
+        words = np.frombuffer(plain, np.uint8)
+        rest = 2 * len(plain)
+        for base in references.bases:
+            is_last = base is references.bases[-1]
+            size_bytes = rest if is_last else self._size(base)
+            if not 0 < size_bytes <= rest or size_bytes % 4:
+                raise FormatError("the bases of a cast are not as long as it needs them")
+            master = slot.master(size_bytes)
+            fill(base, master)
+            start = len(plain) - rest // 2
+            part = words[start : start + size_bytes // 2]
+            round_words(references.words, np.frombuffer(master, np.uint8), part, slot.scratch.arena)
+            rest -= size_bytes
+        if rest:
+            raise FormatError("the bases of a cast are not as long as it needs them")
+
+    def find_dtype(self, chunk_id: ChunkId, slot: ReadSlot) -> DType | None:
+        """Return what the words of a chunk are, where its body says it: a delta or a cast does.
+
+        Raises:
+            FormatError: the chunk is missing or its record damaged.
+            FileNotFoundError: its pack is gone.
+            StorageError: the machine failed.
+        """
+        location = self._catalog.find(chunk_id)
+        if location is None or not is_referring(location.encoding):
+            return None
+        references = parse_references(self._read_body(chunk_id, location, slot))
+        return find_word_dtype(location.encoding, references.words)
+
+    def _size(self, chunk_id: ChunkId) -> int:
+        location = self._catalog.find(chunk_id)
+        if location is None:
+            raise _missing(chunk_id)
+        return location.plain_size_bytes
+
+    def _filler(self, slot: ReadSlot, depth: int) -> FillBase:
+        def fill(base: ChunkId, plain: memoryview) -> None:
+            self._fill(base, plain, slot, depth)
+
+        return fill
+
+    def _fill(self, chunk_id: ChunkId, plain: memoryview, slot: ReadSlot, depth: int) -> None:
+        """Fill ``plain`` with a base, from the copy of it that needs least; not hashed."""
+        if depth > MAX_DEPTH:
+            raise LostBaseError(f"it needs a chain of more than {MAX_DEPTH} other chunks")
+        location = self._choose(chunk_id, len(plain))
+        if location.encoding == Encoding.DELTA:
+            self._fill(location.bases[0], plain, slot, depth + 1)
+            apply_delta(self._read_body(chunk_id, location, slot), plain, slot.scratch)
+            return
+        body = self._read_body(chunk_id, location, slot)
+        if is_referring(location.encoding):  # what it needs goes into the same buffers
+            body, slot = memoryview(bytes(body)), ReadSlot()
+        self._decode(location.encoding, body, plain, slot, self._filler(slot, depth + 1))
+
+    def _choose(self, chunk_id: ChunkId, size_bytes: int) -> ChunkLocation:
+        best: ChunkLocation | None = None
+        for location in self._catalog.find_all(chunk_id):
+            if location.plain_size_bytes != size_bytes:
+                continue
+            if not location.bases:
+                return location
+            best = best or location
+        if best is None:
+            raise _missing(chunk_id)
+        return best
+
+    def _read_body(self, chunk_id: ChunkId, location: ChunkLocation, slot: ReadSlot) -> memoryview:
+        size_bytes = RECORD_BYTES + location.stored_size_bytes
+        if size_bytes > _WINDOW_RECORD_BYTES:
+            record = slot.base_stored(size_bytes)
+            self._storage.read_into(pack_key(location.pack), location.offset, record)
+        else:
+            record = self._read_small(location, size_bytes, slot)
+        check_header(record, expect(chunk_id, location))
+        return record[RECORD_BYTES:]
+
+    def _read_small(self, location: ChunkLocation, size_bytes: int, slot: ReadSlot) -> memoryview:
+        start, window = slot.windows.get(location.pack, (0, memoryview(b"")))
+        inside = location.offset - start
+        if not 0 <= inside <= len(window) - size_bytes:
+            ahead = self._catalog.pack_size(location.pack) - location.offset
+            window = memoryview(bytearray(max(size_bytes, min(_WINDOW_BYTES, ahead))))
+            self._storage.read_into(pack_key(location.pack), location.offset, window)
+            while len(slot.windows) >= _WINDOWS:
+                slot.windows.pop(next(iter(slot.windows)))
+            slot.windows[location.pack] = (location.offset, window)
+            inside = 0
+        return window[inside : inside + size_bytes]
+
+
+def check_header(data: memoryview, expected: PackRecord) -> None:
+    """Check the record header at the start of ``data``.
+
+    Raises:
+        FormatError: it is damaged, or not the expected one.
+    """
+    found = parse_record_header(data[:RECORD_BYTES], expected.offset)
+    if (found.chunk_id, found.encoding, found.plain_size_bytes, found.stored_size_bytes) != (
+        expected.chunk_id,
+        expected.encoding,
+        expected.plain_size_bytes,
+        expected.stored_size_bytes,
+    ):
+        raise FormatError("the record there is another one than the pack index says")
+
+
+def expect(chunk_id: ChunkId, location: ChunkLocation) -> PackRecord:
+    """Return what the record at a location must be."""
+    return PackRecord(
+        chunk_id,
+        location.encoding,
+        location.plain_size_bytes,
+        location.stored_size_bytes,
+        location.offset,
+        location.bases,
+    )
+
+
+def _missing(base: ChunkId) -> LostBaseError:
+    return LostBaseError(f"chunk {base.hex()[:_SHORT_HEX]}, which it is based on, is in no pack")
+
+
+def find_word_dtype(encoding: int, words: int) -> DType | None:
+    """Return an element type that is coded as the words of a referring body are."""
+    if encoding == Encoding.CAST:
+        return get_dtype("BF16")
+    names = _FLOATS if words & DELTA_FLOATS else _INTEGERS
+    name = names.get(words & ~DELTA_FLOATS)
+    return None if name is None else get_dtype(name)

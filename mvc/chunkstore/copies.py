@@ -1,0 +1,200 @@
+"""Every copy of every chunk and what it needs: the graph that gc and repack think in.
+
+A chunk may lie in several packs, and a copy may need other chunks. Deleting is safe exactly if
+afterwards every chunk that matters can still be decoded from copies that are left, through chains
+that a reader follows. That is a question about the whole graph: a delta A→B in one pack and B→A in
+another are each harmless beside whole copies, and a loss without. So it is answered here, once, for
+all: *chosen* is one copy per chunk such that following chosen copies always ends at whole bytes.
+
+Small copies are preferred; where that would run in a circle or too deep, the copies that need least
+are taken instead. Everything is arrays: a million chunks take about a second.
+
+Words used below: a *chunk number* is a row of ``ids``; a *copy number* is a row of the packs'
+indexes behind one another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.formats.pack import RECORD_BYTES
+from mvc.formats.references import MAX_BASES, MAX_DEPTH
+from mvc.ids import ChunkId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from mvc.formats.pack_index import PackIndex
+    from mvc.ids import PackId
+
+    Numbers = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+    Ids = NDArray[np.bytes_]
+
+NONE = -1
+_NO_BASE = -2
+_UNREACHABLE = MAX_DEPTH + 1
+
+
+class StoredCopies:
+    """The chunks of some packs.
+
+    Args:
+        indexes: of sound packs.
+
+    Attributes:
+        ids: the chunk ids, ``S32``, ascending, each once.
+        chunks: of every copy, its chunk number.
+        packs: of every copy, the number of its pack in ``indexes``.
+        sizes: of every copy, the bytes that it takes in its pack.
+        bases: of every copy, the numbers of the chunks it needs, shape (copies, 2); below zero
+            where there is none or it is in no pack.
+        chosen: of every chunk, the copy to live on, or ``NONE`` where it cannot be decoded.
+    """
+
+    def __init__(self, indexes: Sequence[PackIndex]) -> None:
+        self.indexes = tuple(indexes)
+        all_ids = np.concatenate([index.ids for index in indexes] or [np.empty(0, "S32")])
+        self.ids, self.chunks = _number(all_ids)
+        counts = [len(index) for index in indexes]
+        self.packs = np.repeat(np.arange(len(counts)), counts)
+        self.starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        stored = [index.stored_sizes.astype(np.int64) for index in indexes]
+        self.sizes = np.concatenate(stored or [np.empty(0, np.int64)]) + RECORD_BYTES
+        self.bases = self._find_bases()
+        self.chosen = self._choose()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def pack_of(self, copy: int) -> PackId:
+        """Return the pack that holds a copy."""
+        number = int(self.packs[copy])
+        return self.indexes[number].pack
+
+    def row_of(self, copy: int) -> int:
+        """Return the row of a copy in its pack's index."""
+        return copy - int(self.starts[self.packs[copy]])
+
+    def chunk_id(self, chunk: int) -> ChunkId:
+        """Return the id of a chunk number."""
+        return ChunkId(self.ids[chunk : chunk + 1].tobytes())
+
+    def plain_size(self, chunk: int) -> int:
+        """Return the length of a chunk's plain bytes."""
+        copy = int(self.chosen[chunk])
+        return int(self.indexes[self.packs[copy]].plain_sizes[self.row_of(copy)])
+
+    def find(self, ids: Ids) -> Numbers:
+        """Return the chunk number of each id, ``NONE`` where no pack has it."""
+        if not len(self):
+            return np.full(len(ids), NONE)
+        places = np.minimum(np.searchsorted(self.ids, ids), len(self) - 1)
+        return np.where(self.ids[places] == ids, places, NONE)
+
+    def mask(self, ids: Ids) -> Mask:
+        """Return which chunks are among some ids; unknown ids are left out."""
+        mask = np.zeros(len(self), np.bool_)
+        numbers = self.find(ids)
+        mask[numbers[numbers != NONE]] = True
+        return mask
+
+    def close(self, chunks: Mask, *, ends: Mask | None = None) -> Mask:
+        """Return the given chunks and all that their chosen copies need.
+
+        Args:
+            chunks: where to begin.
+            ends: chunks whose own bases do not count.
+        """
+        closed: Mask = chunks & (self.chosen != NONE)
+        while True:
+            needed = self.bases[self.chosen[closed if ends is None else closed & ~ends]]
+            grown = closed.copy()
+            grown[needed[needed >= 0]] = True
+            if (grown == closed).all():
+                return closed
+            closed = grown
+
+    def depths(self) -> Numbers:
+        """Return how many other chunks lie between each chunk and whole bytes, by chosen copies."""
+        return self._depths_by(self.chosen)
+
+    def heights(self) -> Numbers:
+        """Return how long the longest chain is that is built upon each chunk."""
+        heights = np.zeros(len(self), np.int64)
+        users = np.flatnonzero(self.chosen != NONE)
+        bases = self.bases[self.chosen[users]]
+        for _ in range(MAX_DEPTH):
+            for place in range(MAX_BASES):
+                used = bases[:, place] >= 0
+                np.maximum.at(heights, bases[used, place], heights[users[used]] + 1)
+        return heights
+
+    def _find_bases(self) -> Numbers:
+        bases = np.full((len(self.chunks), MAX_BASES), _NO_BASE)
+        for index, start in zip(self.indexes, self.starts.tolist(), strict=False):
+            if index.base_starts is None:
+                continue
+            numbers = self.find(index.base_ids)
+            counts = np.diff(index.base_starts)
+            for place in range(MAX_BASES):
+                rows = np.flatnonzero(counts > place)
+                bases[start + rows, place] = numbers[index.base_starts[rows] + place]
+        return bases
+
+    def _choose(self) -> Numbers:
+        """Return one copy per chunk, small where possible (see the module's text)."""
+        if not len(self):
+            return np.empty(0, np.int64)
+        order = np.lexsort((self.sizes, self.chunks))
+        smallest = order[np.searchsorted(self.chunks[order], np.arange(len(self)))]
+        chosen = smallest
+        if (self.bases[chosen] == _NO_BASE).all():
+            return chosen
+        nearest, depths = self._find_nearest()
+        for _ in range(2):
+            deep = self._depths_by(chosen) > MAX_DEPTH
+            if not deep.any():
+                break
+            chosen = np.where(deep, nearest, chosen)
+        else:
+            if (self._depths_by(chosen) > MAX_DEPTH).any():
+                chosen = nearest
+        return np.where(depths > MAX_DEPTH, NONE, chosen)
+
+    def _find_nearest(self) -> tuple[Numbers, Numbers]:
+        """Return the copy of each chunk that needs the shortest chain, and how long that is."""
+        depths = np.full(len(self), _UNREACHABLE)
+        nearest = np.full(len(self), NONE)
+        for depth in range(MAX_DEPTH + 1):
+            reach = self._depths_of(np.arange(len(self.chunks)), depths)
+            fresh = np.flatnonzero((reach == depth) & (depths[self.chunks] == _UNREACHABLE))
+            nearest[self.chunks[fresh][::-1]] = fresh[::-1]
+            depths[self.chunks[fresh]] = depth
+        return nearest, depths
+
+    def _depths_by(self, chosen: Numbers) -> Numbers:
+        """Return how long the chain of each chunk is where every chunk lives on its chosen copy."""
+        depths = np.full(len(self), _UNREACHABLE)
+        for _ in range(MAX_DEPTH + 1):
+            depths = np.where(chosen == NONE, _UNREACHABLE, self._depths_of(chosen, depths))
+        return depths
+
+    def _depths_of(self, copies: Numbers, depths: Numbers) -> Numbers:
+        """Return the chain of each copy, given those of chunks; too long is ``_UNREACHABLE``."""
+        bases = self.bases[copies]
+        known = np.concatenate((depths, [-1, _UNREACHABLE]))  # for _NO_BASE and NONE
+        reach: Numbers = np.minimum(known[bases].max(axis=1, initial=-1) + 1, _UNREACHABLE)
+        return reach
+
+
+def _number(ids: Ids) -> tuple[Ids, Numbers]:
+    """Return the distinct ids, ascending, and for each id its place among them."""
+    if not len(ids):
+        return ids, np.empty(0, np.int64)
+    found, numbers = np.unique(ids, return_inverse=True)
+    return found, numbers.astype(np.int64)

@@ -1,0 +1,261 @@
+"""Chunks that another chunk nearly tells: when to store one as a difference, or as a rounding.
+
+Whoever adds tensors says in the spans which stored chunk each may resemble (the same tensor's in
+the parent commit) and of which chunks it may be the exact rounding (the fp32 master's). Nothing
+here believes it: bases are read and hashed before anything is built on them, a rounding is done
+and compared, and a difference is kept only where it is really smaller.
+
+A base costs time: it has to be read, decoded and hashed. So unless told to insist, a session takes
+a *look* first: of every group of spans a few chunks are compared with their bases by sample, and
+only where that promises a large gain, the group is stored as differences. The looks are few, by the
+number of chunks, so a session that gains nothing loses next to nothing.
+
+Chains are kept short, because each link costs a reader nearly as much as the chunk itself: a
+difference to a chunk whose chain is full goes to the start of that chain instead.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.chunkstore.chains import ReadSlot
+from mvc.errors import MvcError
+from mvc.formats.casts import round_words
+from mvc.formats.encodings import (
+    MIN_DELTA_BYTES,
+    EncodeScratch,
+    encode_cast,
+    encode_chunk,
+    encode_delta,
+    estimate_delta,
+)
+from mvc.ids import hash_chunk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from mvc.chunkstore.catalog import PackCatalog
+    from mvc.chunkstore.reader import ChunkReader
+    from mvc.chunkstore.values import ByteSource, ChunkLocation, ChunkSpan
+    from mvc.formats.encodings import EncodedChunk
+    from mvc.ids import ChunkId
+
+MAX_CHAIN = 2
+"""Differences between a chunk and whole bytes, as writers make them; readers allow more."""
+_PROMISING = 0.7
+"""A group is stored as differences without being told to where they take at most this share."""
+_CHUNKS_PER_LOOK = 12
+_LOOKS_PER_GROUP = 3
+
+
+class DeltaMode(enum.Enum):
+    """When chunks are stored as differences to their bases.
+
+    Attributes:
+        NEVER: not at all.
+        AUTO: where a look at a few promises a large gain.
+        ALWAYS: wherever it is smaller.
+    """
+
+    NEVER = "never"
+    AUTO = "auto"
+    ALWAYS = "always"
+
+
+class EncodeSlot:
+    """The memory that one chunk on its way needs."""
+
+    def __init__(self) -> None:
+        self._plain = bytearray()
+        self._base = bytearray()
+        self._reads: ReadSlot | None = None
+        self.scratch = EncodeScratch()
+
+    def buffer(self, size_bytes: int) -> memoryview:
+        """Return at least that many bytes; what was there before is gone."""
+        if len(self._plain) < size_bytes:
+            self._plain = bytearray(size_bytes)
+        return memoryview(self._plain)
+
+    def base(self, size_bytes: int) -> memoryview:
+        """Return memory for a base; what was there before is gone."""
+        if len(self._base) < size_bytes:
+            self._base = bytearray(size_bytes)
+        return memoryview(self._base)[:size_bytes]
+
+    @property
+    def reads(self) -> ReadSlot:
+        """Memory for reading bases from the store."""
+        if self._reads is None:
+            self._reads = ReadSlot()
+        return self._reads
+
+
+class RelativeEncoder:
+    """Encodes chunks with the help of others; safe to use from many threads.
+
+    Args:
+        reader: reads bases from the store.
+        catalog: knows where they are.
+        mode: when to store differences.
+        at_hand: chunks whose plain bytes lie elsewhere as well, in a source at an offset, where
+            reading them is cheaper. They are hashed like all others.
+        is_stored: tells whether a chunk is in the store or will be before the next one.
+        exact: whether bases are taken as they are named: whoever names them has looked at chains.
+    """
+
+    def __init__(
+        self,
+        reader: ChunkReader,
+        catalog: PackCatalog,
+        mode: DeltaMode,
+        at_hand: Mapping[ChunkId, tuple[ByteSource, int]],
+        is_stored: Callable[[ChunkId], bool],
+        *,
+        exact: bool = False,
+    ) -> None:
+        self._reader = reader
+        self._catalog = catalog
+        self._mode = mode
+        self._at_hand = at_hand
+        self._is_stored = is_stored
+        self._exact = exact
+        self._promising: frozenset[int] = frozenset()
+
+    def encode(self, span: ChunkSpan, plain: memoryview, slot: EncodeSlot) -> EncodedChunk:
+        """Return a chunk as it is stored best.
+
+        Args:
+            span: what is known of it.
+            plain: its bytes.
+            slot: reused memory; the result is valid until its next use.
+        """
+        if span.cast is not None and self._is_rounding(span, plain, slot):
+            return encode_cast(span.cast, tuple(master for master, _ in span.masters))
+        if self._wants_delta(span):
+            base = span.base if self._exact else self.find_base(span.base, span.size_bytes)
+            if base is not None:
+                data = slot.base(span.size_bytes)
+                if self._read(base, data, slot):
+                    return encode_delta(plain, data, base, span.dtype, slot.scratch)
+        return encode_chunk(plain, span.dtype, slot.scratch)
+
+    def _wants_delta(self, span: ChunkSpan) -> bool:
+        if span.base is None or span.size_bytes < MIN_DELTA_BYTES:
+            return False
+        return self._mode is DeltaMode.ALWAYS or span.group in self._promising
+
+    def find_base(self, wanted: ChunkId | None, size_bytes: int) -> ChunkId | None:
+        """Return the chunk to take the difference to: the wanted one or the start of its chain."""
+        chain = self._find_chain(wanted, size_bytes)
+        if chain is None:
+            return None
+        return chain[0] if len(chain) <= MAX_CHAIN else chain[-1]
+
+    def _find_chain(self, wanted: ChunkId | None, size_bytes: int) -> list[ChunkId] | None:
+        """Return a chunk, its base, and so on; None where something is missing or does not fit."""
+        chain: list[ChunkId] = []
+        while wanted is not None and wanted not in chain:
+            copies = [c for c in self._catalog.find_all(wanted) if c.plain_size_bytes == size_bytes]
+            if not copies or not self._catalog.contains_each([wanted])[0]:
+                return None
+            chain.append(wanted)
+            wanted = _next_base(copies)
+        return chain or None
+
+    def _read(self, chunk_id: ChunkId, plain: memoryview, slot: EncodeSlot) -> bool:
+        """Fill ``plain`` with a chunk, hashed; return False where it cannot be had."""
+        place = self._at_hand.get(chunk_id)
+        if place is not None:
+            source, offset = place
+            try:
+                source.read_into(offset, plain)
+            except (MvcError, OSError):
+                pass  # not at hand any more
+            else:
+                if hash_chunk(plain) == chunk_id:
+                    return True
+        try:
+            self._reader.read_chunk(chunk_id, plain, slot.reads, "")
+        except MvcError:
+            return False  # damaged: whoever reads it will say so
+        return True
+
+    def _is_rounding(self, span: ChunkSpan, plain: memoryview, slot: EncodeSlot) -> bool:
+        """Round the masters and compare."""
+        assert span.cast is not None
+        rest = np.frombuffer(plain, np.uint8)
+        for master, size_bytes in span.masters:
+            half = size_bytes // 2
+            memory = slot.base(size_bytes + half)
+            words, rounded = memory[:size_bytes], np.frombuffer(memory[size_bytes:], np.uint8)
+            if half > rest.size or not self._is_stored(master):
+                return False
+            if not self._read(master, words, slot):
+                return False
+            arena = slot.scratch.arena
+            round_words(span.cast, np.frombuffer(words, np.uint8), rounded, arena)
+            if not np.array_equal(rounded, rest[:half]):
+                return False
+            rest = rest[half:]
+        return not rest.size
+
+    def look(self, source: ByteSource, spans: Sequence[ChunkSpan]) -> None:
+        """Find the groups of spans whose differences promise a large gain."""
+        self._promising = frozenset()
+        if self._mode is not DeltaMode.AUTO:
+            return
+        groups: dict[int, list[ChunkSpan]] = {}
+        for span in spans:
+            if span.base is not None and span.size_bytes >= MIN_DELTA_BYTES:
+                groups.setdefault(span.group, []).append(span)
+        looks = max(1, sum(map(len, groups.values())) // _CHUNKS_PER_LOOK)
+        slot = EncodeSlot()
+        promising = []
+        for group, members in sorted(groups.items(), key=lambda item: -_size(item[1])):
+            if looks <= 0:
+                break
+            chosen = _spread(members, min(looks, _LOOKS_PER_GROUP))
+            looks -= len(chosen)
+            if self._is_promising(source, chosen, slot):
+                promising.append(group)
+        self._promising = frozenset(promising)
+
+    def _is_promising(
+        self, source: ByteSource, spans: Iterable[ChunkSpan], slot: EncodeSlot
+    ) -> bool:
+        delta_bytes = ordinary_bytes = 0
+        for span in spans:
+            base = self.find_base(span.base, span.size_bytes)
+            if base is None:
+                continue
+            plain, data = (
+                slot.buffer(span.size_bytes)[: span.size_bytes],
+                slot.base(span.size_bytes),
+            )
+            source.read_into(span.offset, plain)
+            if self._read(base, data, slot) and plain != data:
+                delta, ordinary = estimate_delta(plain, data, span.dtype, slot.scratch)
+                delta_bytes += delta
+                ordinary_bytes += ordinary
+        return ordinary_bytes > 0 and delta_bytes <= _PROMISING * ordinary_bytes
+
+
+def _next_base(copies: Sequence[ChunkLocation]) -> ChunkId | None:
+    """Return what the copy that needs least is based on, or None where one needs nothing."""
+    if any(not copy.bases for copy in copies):
+        return None
+    return copies[0].bases[0]
+
+
+def _size(spans: Iterable[ChunkSpan]) -> int:
+    return sum(span.size_bytes for span in spans)
+
+
+def _spread(spans: Sequence[ChunkSpan], count: int) -> list[ChunkSpan]:
+    """Return some of the spans, spread evenly, none of them at an end if that can be."""
+    count = min(count, len(spans))
+    return [spans[(2 * i + 1) * len(spans) // (2 * count)] for i in range(count)]

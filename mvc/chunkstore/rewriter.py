@@ -1,0 +1,207 @@
+"""Carries out one batch of a sweep plan: new packs first, durable; then, elsewhere, the removal.
+
+Records that keep their encoding are carried over as they are. The whole old pack is read and
+hashed against its name on the way, so that damage is never carried into a pack that looks sound;
+where it does not match, nothing of that batch is published. Chunks that are encoded again are read
+like any others, hashed against their ids.
+
+Removal is a matter of its own (``remove_packs``), because the caller has to be alone for it and to
+look again at what is needed; a kill between the two leaves every chunk twice, never less than once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+from blake3 import blake3
+
+from mvc.chunkstore.catalog import index_key, pack_key
+from mvc.chunkstore.chains import ReadSlot
+from mvc.chunkstore.copies import NONE, StoredCopies
+from mvc.chunkstore.pack_writer import EncodedRecord
+from mvc.chunkstore.values import FSCK_HINT, ChunkSpan
+from mvc.errors import CorruptionError
+from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from mvc.chunkstore.catalog import PackCatalog
+    from mvc.chunkstore.copies import Ids
+    from mvc.chunkstore.reader import ChunkReader
+    from mvc.chunkstore.sweep_plan import Reencode, SweepBatch
+    from mvc.chunkstore.writer import ChunkWriter
+    from mvc.dtypes import DType
+    from mvc.formats.pack import PackRecord
+    from mvc.formats.pack_index import PackIndex
+    from mvc.ids import ChunkId, PackId
+    from mvc.storage.protocol import Storage
+
+_READ_BYTES = 4 * 2**20
+
+
+class StoredChunks:
+    """Chunks of the store behind one another, as a source for a write session."""
+
+    def __init__(self, reader: ChunkReader, ids: Sequence[ChunkId], sizes: Sequence[int]) -> None:
+        self._reader = reader
+        self._ids = ids
+        self.starts = [0, *accumulate(sizes)]
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer with whole chunks from ``offset`` on, each hashed."""
+        number = bisect_right(self.starts, offset) - 1
+        slot = ReadSlot()
+        while len(buffer):
+            size_bytes = self.starts[number + 1] - self.starts[number]
+            self._reader.read_chunk(self._ids[number], buffer[:size_bytes], slot, "")
+            buffer = buffer[size_bytes:]
+            number += 1
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteSource:
+    """Where old packs lie and how to read them.
+
+    Attributes:
+        storage: the packs.
+        catalog: where chunks are.
+        reader: reads them.
+        dtypes: what the words of chunks are, as far as that is known.
+    """
+
+    storage: Storage
+    catalog: PackCatalog
+    reader: ChunkReader
+    dtypes: Mapping[ChunkId, DType | None]
+
+    def find_dtype(self, chunk_id: ChunkId, slot: ReadSlot) -> DType | None:
+        """Return what the words of a chunk are, from the caller or from its own body."""
+        if chunk_id in self.dtypes:
+            return self.dtypes[chunk_id]
+        return self.reader.chains.find_dtype(chunk_id, slot)
+
+
+def write_batch(
+    writer: ChunkWriter,
+    source: RewriteSource,
+    batch: SweepBatch,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Write what a batch keeps into new packs; durable once the session is closed.
+
+    Args:
+        writer: a session that writes anew.
+        source: the old packs.
+        batch: what to do.
+        progress: called with bytes of old packs as they are done.
+
+    Raises:
+        CorruptionError: an old pack is damaged; the session must not be closed.
+        StorageError: the machine failed.
+    """
+    _encode(writer, source, batch.encode)
+    indexes = {index.pack: index for index in source.catalog.sound_indexes()}
+    for pack, rows in batch.carry.items():
+        _carry(writer, source.storage, indexes[pack], rows, progress)
+
+
+def _encode(writer: ChunkWriter, source: RewriteSource, items: Sequence[Reencode]) -> None:
+    places = [source.catalog.find(item.chunk_id) for item in items]
+    sizes = [0 if place is None else place.plain_size_bytes for place in places]
+    chunks = StoredChunks(source.reader, [item.chunk_id for item in items], sizes)
+    slot = ReadSlot()
+    spans = [
+        ChunkSpan(start, size, source.find_dtype(item.chunk_id, slot), base=item.base)
+        for item, start, size in zip(items, chunks.starts, sizes, strict=False)
+    ]
+    writer.add(chunks, spans)
+
+
+def _carry(
+    writer: ChunkWriter,
+    storage: Storage,
+    index: PackIndex,
+    rows: Collection[int],
+    progress: Callable[[int], None] | None,
+) -> None:
+    """Copy some records of a pack and hash all of it."""
+    wanted = set(rows)
+    hasher = blake3()
+    key = pack_key(index.pack)
+    slot = ReadSlot()
+
+    def read(offset: int, size_bytes: int) -> memoryview:
+        data = slot.stored(size_bytes)
+        storage.read_into(key, offset, data)
+        hasher.update(data)
+        if progress is not None:
+            progress(size_bytes)
+        return data
+
+    read(0, HEADER_BYTES)
+    for group in _group(index):
+        start, end = group[0][1].offset, group[-1][1].end
+        data = read(start, end - start)
+        writer.carry(
+            [
+                _as_it_is(record, data[record.offset - start : record.end - start])
+                for row, record in group
+                if row in wanted
+            ]
+        )
+    read(index.pack_size_bytes - FOOTER_BYTES, FOOTER_BYTES)
+    if hasher.hexdigest() != index.pack:
+        raise CorruptionError(
+            f"pack {index.pack} is damaged: it is not what its name says", hint=FSCK_HINT
+        )
+
+
+def _group(index: PackIndex) -> Iterator[list[tuple[int, PackRecord]]]:
+    """Yield (row, record) in the order of the pack, as many as are read together."""
+    group: list[tuple[int, PackRecord]] = []
+    for row in np.argsort(index.offsets).tolist():
+        record = index.record(row)
+        if group and record.end - group[0][1].offset > _READ_BYTES:
+            yield group
+            group = []
+        group.append((row, record))
+    if group:
+        yield group
+
+
+def _as_it_is(record: PackRecord, data: memoryview) -> EncodedRecord:
+    return EncodedRecord(
+        record.chunk_id,
+        record.encoding,
+        record.plain_size_bytes,
+        record.stored_size_bytes,
+        (data,),
+        record.bases,
+    )
+
+
+def find_unsafe(
+    indexes: Sequence[PackIndex], leaving: Collection[PackId], needed: Ids
+) -> list[ChunkId]:
+    """Return needed chunks that can be decoded now and could not be without some packs."""
+    before = StoredCopies(indexes)
+    after = StoredCopies([index for index in indexes if index.pack not in leaving])
+    chunks = np.flatnonzero(before.mask(needed) & (before.chosen != NONE))
+    found = after.find(before.ids[chunks])
+    lost = (found == NONE) | (np.append(after.chosen, NONE)[found] == NONE)
+    return [before.chunk_id(chunk) for chunk in chunks[lost].tolist()]
+
+
+def remove_packs(storage: Storage, packs: Collection[PackId]) -> int:
+    """Remove packs, index first; return their bytes. The caller has made sure that they may go."""
+    freed = 0
+    for pack in sorted(packs):
+        for key in (index_key(pack), pack_key(pack)):
+            freed += storage.find_size(key) or 0
+            storage.delete(key)
+    return freed

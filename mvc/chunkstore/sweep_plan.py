@@ -1,0 +1,312 @@
+"""Which packs go, which are written anew, and what is encoded again: pure, before anything is done.
+
+Nothing is removed from within a pack: a pack of which enough is garbage is *written anew*, its
+needed records carried over as they are. What is needed is what callers say, and whatever that is
+based on: a chunk nobody names any more may be the base of one that is kept. Such a base is held,
+unless it costs more (with all that only it needs) than storing what builds on it without it; then
+that is *encoded again*, against a chunk that is kept, or as whole bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.chunkstore.copies import NONE
+from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from mvc.chunkstore.copies import Mask, Numbers, StoredCopies
+    from mvc.ids import ChunkId, PackId
+
+MIN_WASTE = 0.05
+"""A pack is written anew for its garbage alone where at least this share of it is garbage."""
+SMALL_PACK_BYTES = 16 * 2**20
+"""Packs shorter than this are gathered into larger ones by repack."""
+BATCH_BYTES = 512 * 2**20
+"""Packs written anew before the old ones are removed: so much more room may be taken meanwhile."""
+_FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Reencode:
+    """A chunk to be encoded again.
+
+    Attributes:
+        chunk_id: which.
+        base: a kept chunk to store it as a difference to, if that is smaller; or None.
+    """
+
+    chunk_id: ChunkId
+    base: ChunkId | None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepBatch:
+    """What is written before what is removed.
+
+    Attributes:
+        encode: chunks to be encoded again.
+        carry: pack → rows of its index whose records are carried over as they are, by offset.
+        remove: packs that are removed once all that is durable.
+        size_bytes: length of the packs that are removed.
+    """
+
+    encode: tuple[Reencode, ...]
+    carry: Mapping[PackId, tuple[int, ...]]
+    remove: tuple[PackId, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """What to do with the packs.
+
+    Attributes:
+        batches: to be done in this order.
+        packs: packs there are.
+        pack_bytes: their length.
+        removed_packs: packs that go because nothing in them is needed.
+        rewritten_packs: packs that are written anew.
+        dropped_chunks: chunks that are then in no pack.
+        freed_bytes: by how much the packs get shorter; an estimate where chunks are encoded again.
+        held_chunks: chunks that nobody names and that stay as bases.
+    """
+
+    batches: tuple[SweepBatch, ...]
+    packs: int
+    pack_bytes: int
+    removed_packs: int
+    rewritten_packs: int
+    dropped_chunks: int
+    freed_bytes: int
+    held_chunks: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.batches
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a sweep is to achieve, by chunk number.
+
+    Attributes:
+        needed: chunks that must be there afterwards.
+        base_of: chunk, now whole → the chunk to store it as a difference to; it is encoded again
+            if its pack is written anew, as it is where that makes much of it garbage.
+        gather_small: whether small packs are written together into larger ones.
+        min_waste: share of garbage from which on a pack is written anew.
+    """
+
+    needed: Mask
+    base_of: Mapping[int, int] = field(default_factory=dict)
+    gather_small: bool = False
+    min_waste: float = MIN_WASTE
+
+
+def plan_sweep(copies: StoredCopies, wanted: Wanted) -> SweepPlan:
+    """Return what brings the packs to what is wanted; every needed chunk can be decoded.
+
+    Args:
+        copies: all sound packs.
+        wanted: the goal.
+    """
+    rebased = dict(wanted.base_of)
+    orphans, growth_bytes = _find_orphans(copies, wanted.needed)
+    for chunk, base in orphans.items():
+        rebased.setdefault(chunk, base)
+    encoded = np.zeros(len(copies), np.bool_)
+    encoded[list(rebased)] = True
+    kept = _close_without(copies, wanted.needed, encoded, rebased)
+    live = np.zeros(len(copies.chunks), np.bool_)
+    live[copies.chosen[kept & ~encoded]] = True
+    sizes = np.array([index.pack_size_bytes for index in copies.indexes], np.int64)
+    live_bytes = np.bincount(copies.packs, copies.sizes * live, minlength=len(sizes)).astype(int)
+    dead_bytes = sizes - _FRAME_BYTES - live_bytes
+    has_rebased = np.zeros(len(sizes), np.bool_)
+    has_rebased[copies.packs[copies.chosen[[one for one in rebased if one not in orphans]]]] = True
+    gone = (live_bytes == 0) & ~has_rebased
+    rewritten = ~gone & (dead_bytes > 0) & (dead_bytes >= wanted.min_waste * sizes)
+    rewritten[copies.packs[copies.chosen[list(orphans)]]] = True
+    rewritten &= ~gone
+    rewritten |= _find_small(sizes, gone, rewritten) if wanted.gather_small else False
+    rewritten |= _find_torn(copies, live, encoded, gone, rewritten)
+    # Orphans come first: they are read through bases that later batches remove.
+    first = [SweepBatch(_items(copies, orphans, rebased), {}, (), 0)] if orphans else []
+    rest = {chunk: base for chunk, base in rebased.items() if chunk not in orphans}
+    batches = [*first, *_batches(copies, live, gone, rewritten, rest, rebased)]
+    present = np.zeros(len(copies), np.bool_)
+    present[copies.chunks] = True
+    freed = int(dead_bytes[gone | rewritten].sum() + _FRAME_BYTES * gone.sum())
+    reencoded_bytes = int(copies.sizes[copies.chosen[encoded & kept]].sum())
+    return SweepPlan(
+        batches=tuple(batches),
+        packs=len(sizes),
+        pack_bytes=int(sizes.sum()),
+        removed_packs=int(gone.sum()),
+        rewritten_packs=int(rewritten.sum()),
+        dropped_chunks=_count_dropped(copies, live | encoded[copies.chunks], gone | rewritten),
+        freed_bytes=freed - (reencoded_bytes + growth_bytes),
+        held_chunks=int((kept & ~wanted.needed).sum()),
+    )
+
+
+def _find_orphans(copies: StoredCopies, needed: Mask) -> tuple[dict[int, int], int]:
+    """Return needed chunks that are better stored without their base, and how much they grow.
+
+    The value of a chunk in the result is the kept chunk to take as its base, or ``NONE``.
+    """
+    closed = copies.close(needed)
+    held = closed & ~needed
+    if not held.any():
+        return {}, 0
+    bases = copies.bases[copies.chosen]
+    weights = _weigh(copies, closed, held)
+    orphans: dict[int, int] = {}
+    growth_bytes = 0
+    on_held = np.append(held, False)[np.where(bases >= 0, bases, len(copies))].any(axis=1)
+    for chunk in np.flatnonzero(needed & on_held).tolist():
+        gain = sum(weights[base] for base in bases[chunk].tolist() if base >= 0 and held[base])
+        whole = _find_whole_size(copies, chunk)
+        growth = whole - int(copies.sizes[copies.chosen[chunk]])
+        if growth < gain:
+            orphans[chunk] = _find_kept_base(copies, chunk, needed)
+            growth_bytes += growth
+    return orphans, growth_bytes
+
+
+def _weigh(copies: StoredCopies, closed: Mask, held: Mask) -> NDArray[np.float64]:
+    """Return what each held base costs for each chunk built on it, its own bases included."""
+    bases = copies.bases[copies.chosen]
+    users = np.zeros(len(copies), np.int64)
+    used = bases[closed]
+    np.add.at(users, used[used >= 0], 1)
+    own = np.where(held, copies.sizes[copies.chosen], 0).astype(np.float64)
+    weights = own / np.maximum(users, 1)
+    padded = np.where(bases >= 0, bases, len(copies))
+    for _ in range(8):  # the longest chain: weights flow up one link a round
+        below = np.append(weights, 0.0)[padded].sum(axis=1)
+        weights = np.where(held, (own + below) / np.maximum(users, 1), 0.0)
+    return weights
+
+
+def _find_whole_size(copies: StoredCopies, chunk: int) -> int:
+    """Return about what a chunk takes without a base: what the start of its chain takes."""
+    size_bytes, plain_bytes = 0, copies.plain_size(chunk)
+    for _ in range(8):
+        bases = [int(base) for base in copies.bases[copies.chosen[chunk]] if base >= 0]
+        size_bytes = int(copies.sizes[copies.chosen[chunk]])
+        if not bases:
+            break
+        chunk = bases[0]
+    return min(size_bytes * plain_bytes // max(1, copies.plain_size(chunk)), plain_bytes)
+
+
+def _find_kept_base(copies: StoredCopies, chunk: int, needed: Mask) -> int:
+    """Return the nearest chunk of the same length further down the chain that stays anyway."""
+    plain_bytes = copies.plain_size(chunk)
+    start = chunk
+    for _ in range(8):
+        bases = [int(base) for base in copies.bases[copies.chosen[chunk]] if base >= 0]
+        if not bases:
+            break
+        chunk = bases[0]
+        whole = (copies.bases[copies.chosen[chunk]] < 0).all()
+        if needed[chunk] and whole and chunk != start and copies.plain_size(chunk) == plain_bytes:
+            return chunk
+    return NONE
+
+
+def _close_without(
+    copies: StoredCopies, needed: Mask, encoded: Mask, rebased: Mapping[int, int]
+) -> Mask:
+    """Return all chunks that stay: the needed ones and bases of all that keep their encoding."""
+    wanted = needed & (copies.chosen != NONE)
+    wanted[[base for base in rebased.values() if base != NONE]] = True
+    return copies.close(wanted, ends=encoded)
+
+
+def _find_small(sizes: Numbers, gone: Mask, rewritten: Mask) -> Mask:
+    """Return the small packs, unless there is only one thing to gather."""
+    small = ~gone & (sizes < SMALL_PACK_BYTES)
+    return small if (small | rewritten).sum() > 1 else np.zeros_like(small)
+
+
+def _find_torn(
+    copies: StoredCopies, live: Mask, encoded: Mask, gone: Mask, rewritten: Mask
+) -> Mask:
+    """Return packs that would stay with garbage in them whose bases go: it could not be checked."""
+    torn = np.zeros_like(gone)
+    while True:
+        stays = live | ~(gone | rewritten | torn)[copies.packs]
+        there = encoded.copy()
+        there[copies.chunks[stays]] = True
+        is_lost = np.append(~there, [True, False])  # for NONE, and for no base
+        places = np.where(copies.bases == NONE, len(copies), copies.bases)
+        places = np.where(places < 0, len(copies) + 1, places)
+        fresh = torn.copy()
+        fresh[copies.packs[stays & ~live & is_lost[places].any(axis=1)]] = True
+        if (fresh == torn).all():
+            return torn
+        torn = fresh
+
+
+def _items(
+    copies: StoredCopies, chunks: Mapping[int, int], rebased: Mapping[int, int]
+) -> tuple[Reencode, ...]:
+    """Return the chunks to encode in the order in which they lie in the packs."""
+    ordered = sorted(chunks, key=lambda chunk: int(copies.chosen[chunk]))
+    return tuple(
+        Reencode(
+            copies.chunk_id(chunk),
+            None if rebased[chunk] == NONE else copies.chunk_id(rebased[chunk]),
+        )
+        for chunk in ordered
+    )
+
+
+def _batches(
+    copies: StoredCopies,
+    live: Mask,
+    gone: Mask,
+    rewritten: Mask,
+    rest: Mapping[int, int],
+    rebased: Mapping[int, int],
+) -> Iterator[SweepBatch]:
+    by_pack: dict[int, dict[int, int]] = {}
+    for chunk, base in rest.items():
+        by_pack.setdefault(int(copies.packs[copies.chosen[chunk]]), {})[chunk] = base
+    carry: dict[PackId, tuple[int, ...]] = {}
+    encode: dict[int, int] = {}
+    remove: list[PackId] = [copies.indexes[number].pack for number in np.flatnonzero(gone)]
+    size_bytes = sum(copies.indexes[number].pack_size_bytes for number in np.flatnonzero(gone))
+    taken = 0
+    for number in np.flatnonzero(rewritten).tolist():
+        index = copies.indexes[number]
+        if taken and taken + index.pack_size_bytes > BATCH_BYTES:
+            yield SweepBatch(_items(copies, encode, rebased), carry, tuple(remove), size_bytes)
+            carry, encode, remove, size_bytes, taken = {}, {}, [], 0, 0
+        first = int(copies.starts[number])
+        rows = np.flatnonzero(live[first : int(copies.starts[number + 1])])
+        carry[index.pack] = tuple(rows[np.argsort(index.offsets[rows])].tolist())
+        encode |= by_pack.pop(number, {})
+        remove.append(index.pack)
+        size_bytes += index.pack_size_bytes
+        taken += index.pack_size_bytes
+    if remove or encode:
+        yield SweepBatch(_items(copies, encode, rebased), carry, tuple(remove), size_bytes)
+
+
+def _count_dropped(copies: StoredCopies, stays: Mask, leaving: Mask) -> int:
+    """Return how many chunks are in no pack afterwards."""
+    left = np.zeros(len(copies), np.bool_)
+    left[copies.chunks[stays | ~leaving[copies.packs]]] = True
+    return int((~left).sum())

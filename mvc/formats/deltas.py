@@ -1,0 +1,195 @@
+"""Encoding a chunk as its difference to another one, where that is smaller.
+
+Whether it is, a sample tells: the same places of the chunk and of its base, encoded both ways by
+the compressors that would encode the whole. Where the sample is clear, only the better way is gone;
+where it is not, both, and the smaller result is kept. A difference must win by a margin, because a
+reader pays for it with the base.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.formats.compressing import (
+    EncodedChunk,
+    EncodeScratch,
+    copy_sample,
+    encode_plane,
+    join_planes,
+)
+from mvc.formats.decoding import CODING_PLANES, CODING_ZSTD, DELTA_FLOATS, Encoding
+from mvc.formats.nibbles import WORDS_PER_EXCEPTION, pack_nibbles
+from mvc.formats.ordinary import encode_chunk
+from mvc.formats.planes import PLANE_NIBBLES, PLANE_SCATTERED, PLANE_TAILS, Bytes, PlaneLayout
+from mvc.formats.references import References, encode_references
+from mvc.formats.scattered import (
+    SMALLEST,
+    count_tails,
+    encode_list,
+    encode_tails,
+    list_nonzero,
+    split_tails,
+)
+
+if TYPE_CHECKING:
+    from mvc.dtypes import DType
+    from mvc.formats.decoding import Buffer
+    from mvc.ids import ChunkId
+
+MIN_DELTA_BYTES = 16 << 10
+"""Shorter chunks are never stored as differences: a second read would cost more than they hold."""
+
+_WORTHWHILE = 0.97
+"""A difference is kept where it takes at most this share of the ordinary encoding."""
+_DOUBT = 0.05
+"""A sample that is further from the line than this is believed."""
+_WORTHWHILE_PLANE = 0.9
+"""A plane that would take more stays raw, which costs nothing to undo."""
+_MOST_SCATTERED, _MOST_TAILS = 0.1, 0.06
+"""Up to this share of a plane is listed; beyond it zstd is smaller, or faster to undo."""
+_DIGIT_SAMPLE_BYTES = 16 << 10
+_SAMPLE_BYTES = 64 << 10
+_SAMPLE_PIECES = 16
+
+
+def encode_delta(
+    plain: memoryview,
+    base: memoryview,
+    base_id: ChunkId,
+    dtype: DType | None,
+    scratch: EncodeScratch,
+) -> EncodedChunk:
+    """Encode a chunk as its difference to another one, or by itself where that is no larger.
+
+    Args:
+        plain: the chunk, contiguous.
+        base: the plain bytes of the other one, contiguous.
+        base_id: its id.
+        dtype: what the words of both are, or None for opaque bytes.
+        scratch: reused memory; the result is valid until its next use.
+
+    Returns:
+        A delta that refers to ``base_id``, or what ``encode_chunk`` returns: always for dtypes
+        that pack several elements into a block, opaque bytes, chunks that differ in length and
+        chunks below ``MIN_DELTA_BYTES``.
+    """
+    width = _find_width(plain, base, dtype)
+    if dtype is None or not width:
+        return encode_chunk(plain, dtype, scratch)
+    delta_bytes, ordinary_bytes = estimate_delta(plain, base, dtype, scratch)
+    if delta_bytes > (_WORTHWHILE + _DOUBT) * ordinary_bytes:
+        return encode_chunk(plain, dtype, scratch)
+    is_clear = delta_bytes < (_WORTHWHILE - _DOUBT) * ordinary_bytes
+    expected_bytes = ordinary_bytes * plain.nbytes // min(plain.nbytes, _SAMPLE_BYTES)
+    ordinary = None if is_clear else encode_chunk(plain, dtype, scratch)
+    delta = _encode(plain, base, base_id, dtype, scratch)
+    if ordinary is None and delta.size_bytes > (_WORTHWHILE - _DOUBT) * expected_bytes:
+        ordinary = encode_chunk(plain, dtype, scratch)
+    if ordinary is None or delta.size_bytes <= _WORTHWHILE * ordinary.size_bytes:
+        return delta
+    return ordinary
+
+
+def estimate_delta(
+    plain: memoryview, base: memoryview, dtype: DType | None, scratch: EncodeScratch
+) -> tuple[int, int]:
+    """Encode the same sample of a chunk and its base as a difference and without.
+
+    Returns:
+        The size of the difference (without its reference block) and of the ordinary encoding in
+        bytes; 0 for a difference of nothing. Two equal numbers where no difference can be taken.
+    """
+    width = _find_width(plain, base, dtype)
+    if not width:
+        return plain.nbytes, plain.nbytes
+    minuend = _take_sample(np.frombuffer(plain, np.uint8))
+    subtrahend = _take_sample(np.frombuffer(base, np.uint8))
+    ordinary_bytes = encode_chunk(minuend.data, dtype, scratch).size_bytes
+    if np.array_equal(minuend, subtrahend):
+        return 0, ordinary_bytes
+    _, parts = _encode_difference(minuend, subtrahend, width, scratch)
+    return sum(len(part) for part in parts), ordinary_bytes
+
+
+def _find_width(plain: memoryview, base: memoryview, dtype: DType | None) -> int:
+    """Return the bytes of a word, or 0 where no difference is to be taken."""
+    if dtype is None or dtype.block_elements > 1 or plain.nbytes < MIN_DELTA_BYTES:
+        return 0
+    fits = plain.nbytes == base.nbytes and plain.nbytes % dtype.word_bytes == 0
+    return dtype.word_bytes if fits else 0
+
+
+def _take_sample(data: Bytes) -> Bytes:
+    if data.size <= _SAMPLE_BYTES:
+        return data
+    sample = np.empty(_SAMPLE_BYTES, np.uint8)
+    copy_sample(data, sample, _SAMPLE_PIECES)
+    return sample
+
+
+def _encode(
+    plain: memoryview, base: memoryview, base_id: ChunkId, dtype: DType, scratch: EncodeScratch
+) -> EncodedChunk:
+    minuend, subtrahend = np.frombuffer(plain, np.uint8), np.frombuffer(base, np.uint8)
+    coding, parts = _encode_difference(minuend, subtrahend, dtype.word_bytes, scratch)
+    words = dtype.word_bytes | (DELTA_FLOATS if dtype.is_float else 0)
+    block = encode_references(References((base_id,), words, coding))
+    return EncodedChunk(Encoding.DELTA, (block, *parts), (base_id,))
+
+
+def _encode_difference(
+    plain: Bytes, base: Bytes, width: int, scratch: EncodeScratch
+) -> tuple[int, tuple[Buffer, ...]]:
+    planes = scratch.split_difference(plain, base, width)
+    if width == 1:
+        return CODING_ZSTD, (scratch.entropy.compress(planes[0].data),)
+    stored = [_encode_digits(plane, scratch) for plane in planes]
+    return CODING_PLANES, join_planes(PlaneLayout(width, rotated=False), stored)
+
+
+def _encode_digits(plane: Bytes, scratch: EncodeScratch) -> tuple[int, tuple[Buffer, ...]]:
+    """Encode one plane of a difference; overwrites it."""
+    sample = plane
+    if plane.size > _DIGIT_SAMPLE_BYTES:
+        sample = scratch.take_sample(plane, _DIGIT_SAMPLE_BYTES)
+    tails = count_tails(sample)
+    found = None
+    if np.count_nonzero(sample) <= _MOST_SCATTERED * sample.size:
+        found = _encode_scattered(plane, scratch)
+    elif tails <= sample.size // WORDS_PER_EXCEPTION and sample.min() != sample.max():
+        found = _encode_small(plane, scratch)
+    elif tails <= _MOST_TAILS * sample.size:
+        found = _encode_tails(plane, scratch)
+    return found or encode_plane(plane, scratch, narrow=False, worthwhile=_WORTHWHILE_PLANE)
+
+
+def _encode_scattered(
+    plane: Bytes, scratch: EncodeScratch
+) -> tuple[int, tuple[Buffer, ...]] | None:
+    """Encode a plane of zeros and a list; None where it is all zeros, or the list is too long."""
+    listed = list_nonzero(plane, scratch.arena)
+    return None if listed is None else (PLANE_SCATTERED, _compress_list(listed, scratch))
+
+
+def _encode_small(plane: Bytes, scratch: EncodeScratch) -> tuple[int, tuple[Buffer, ...]] | None:
+    """Encode a plane of small numbers two to a byte; None where too many are not small."""
+    packed = pack_nibbles(plane, SMALLEST, scratch.arena)
+    if packed is None:
+        return None
+    return PLANE_NIBBLES, (packed[0], scratch.entropy.compress(packed[1].data))
+
+
+def _encode_tails(plane: Bytes, scratch: EncodeScratch) -> tuple[int, tuple[Buffer, ...]] | None:
+    """Encode a plane of small numbers and a list; None where the list is empty or too long."""
+    split = split_tails(plane, scratch.arena)
+    if split is None:
+        return None
+    frame = scratch.entropy.compress(split[0].data)
+    return PLANE_TAILS, encode_tails(frame, _compress_list(split[1], scratch))
+
+
+def _compress_list(listed: tuple[Bytes, Bytes], scratch: EncodeScratch) -> tuple[bytes, ...]:
+    gaps, values = (scratch.entropy.compress(data.data) for data in listed)
+    return encode_list(listed[0].size, gaps, values)
