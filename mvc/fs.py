@@ -445,6 +445,19 @@ def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[int]:
     Raises:
         ConflictError: ``wait`` is false and another process holds it.
     """
+    with _locked(path, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)) as descriptor:
+        yield descriptor
+
+
+@contextlib.contextmanager
+def shared_lock(path: Path) -> Iterator[None]:
+    """Hold an advisory lock on a file together with others; waits for an exclusive one to end."""
+    with _locked(path, fcntl.LOCK_SH):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(path: Path, how: int) -> Iterator[int]:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with translate_os_errors(f"lock {path}"):
         try:
@@ -453,7 +466,7 @@ def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[int]:
             raise StorageError(f"cannot lock {path}: it is a folder", hint="remove it") from error
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, how)
         except BlockingIOError:
             raise ConflictError(
                 f"{path} is locked by another mvc process", hint="wait for it to end and try again"

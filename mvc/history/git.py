@@ -32,10 +32,13 @@ from mvc.history.trees import read_tree, write_tree
 from mvc.history.walks import find_merge_bases, is_ancestor, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
+    from mvc.history.notes import NoteFinder
+    from mvc.history.object_sweep import GarbageObject
+    from mvc.history.reflog_expiry import ReflogExpiry
     from mvc.history.values import (
         CommitInfo,
         HistoryProblem,
@@ -330,6 +333,59 @@ class History(RefMoves):
         with self._lock.writing([NAME]):
             write_index_file(self.git_dir / NAME, index)
 
+    # -- notes
+
+    def read_notes(self, ref: str) -> dict[GitId, GitId]:
+        """Return commit → blob of its note; empty where there is no such ref.
+
+        Args:
+            ref: full name, such as ``refs/notes/released``.
+
+        Raises:
+            UsageError: no name for notes.
+            FormatError: the notes are damaged or missing.
+        """
+        from mvc.history.notes import read_notes  # noqa: PLC0415  few commands need it
+
+        return read_notes(self, ref)
+
+    def find_notes(self, ref: str) -> NoteFinder | None:
+        """Return what finds the notes of single commits, or None where there is no such ref.
+
+        Args:
+            ref: full name, such as ``refs/notes/released``.
+
+        Raises:
+            FormatError: the newest commit of the notes is damaged or missing.
+        """
+        from mvc.history.notes import NoteFinder  # noqa: PLC0415  few commands need it
+
+        tip = self.find_ref(ref)
+        if tip is None:
+            return None
+        return NoteFinder(self.read_commit(tip).tree, self._objects.read_tree_items)
+
+    def write_notes(
+        self, ref: str, changes: Mapping[GitId, bytes | None], *, message: str, who: Identity
+    ) -> None:
+        """Replace the notes of some commits durably (None takes one away); others stay.
+
+        Takes ``no_sweep()`` and ``lock()`` itself, so not to be called under ``lock()`` alone.
+
+        Args:
+            ref: full name, such as ``refs/notes/released``.
+            changes: commit → its new note.
+            message: why, for the log of the notes.
+            who: who writes them.
+
+        Raises:
+            UsageError: no name for notes, or no commit id.
+            FormatError: the notes that are there are damaged.
+        """
+        from mvc.history.notes import write_notes  # noqa: PLC0415  few commands need it
+
+        write_notes(self, ref, changes, message=message, who=who)
+
     # -- config
 
     def read_config(self) -> dict[str, str]:
@@ -393,20 +449,105 @@ class History(RefMoves):
         """Yield (commit, path, blob) of every blob that history holds, each blob once.
 
         Args:
-            starts: commits or tags to begin at; None means HEAD, all refs, and everything that
-                the reflogs still know. The index is not part of it.
+            starts: commits or tags to begin at; None means all ``roots()``. The index is not
+                part of it, and notes hold no files.
 
         Raises:
             FormatError: a damaged or missing object.
         """
         from mvc.history.check import reachable_blobs  # noqa: PLC0415  only fsck and gc need it
 
-        return reachable_blobs(self._objects, self._roots() if starts is None else starts)
+        return reachable_blobs(self._objects, self.roots() if starts is None else starts)
 
-    def _roots(self) -> list[GitId]:
-        found = [self.head().commit, *self.list_refs().values()]
-        for name in self._refs.logs.names():
-            for entry in self.read_reflog(name):
-                # A log may know commits that a stock Git has pruned since.
-                found += [one for one in (entry.new, entry.old) if one and self.has_object(one)]
-        return list(dict.fromkeys(one for one in found if one is not None))
+    def roots(self, *, expiry: ReflogExpiry | None = None) -> list[GitId]:
+        """Return what HEAD, all refs but notes, and the reflogs name; not the index.
+
+        Args:
+            expiry: leave out what only entries know that ``expire_reflogs`` would take out.
+
+        Raises:
+            CorruptionError: HEAD or a ref is damaged.
+        """
+        from mvc.history.roots import find_roots  # noqa: PLC0415  only fsck and gc need it
+
+        return find_roots(self._objects, self._refs, expiry=expiry)
+
+    def reachable_objects(self, *, expiry: ReflogExpiry | None = None) -> set[GitId]:
+        """Return all commits, tags, trees and blobs in use: by roots, notes and the index.
+
+        Args:
+            expiry: as in ``roots``.
+
+        Raises:
+            CorruptionError: something is missing or damaged: nothing may be removed then.
+        """
+        from mvc.history.object_sweep import reachable_objects  # noqa: PLC0415  only gc needs it
+        from mvc.history.roots import find_roots  # noqa: PLC0415
+
+        roots = find_roots(self._objects, self._refs, notes=True, expiry=expiry)
+        blobs = [entry.blob for entry in self.read_index().entries.values()]
+        return reachable_objects(self._objects, roots, blobs)
+
+    def find_recent(
+        self, reachable: Collection[GitId], *, older_than_s: float, now_s: float | None = None
+    ) -> set[GitId]:
+        """Return what is in use no more but too young to go, and all that it leads to.
+
+        Args:
+            reachable: what ``reachable_objects`` returned.
+            older_than_s: age in seconds that an object needs to be garbage.
+            now_s: the time that ages are counted to; now where None.
+        """
+        from mvc.history.object_sweep import find_recent  # noqa: PLC0415  only gc needs it
+
+        return find_recent(self._objects, reachable, older_than_s=older_than_s, now_s=now_s)
+
+    def list_garbage(
+        self, reachable: Collection[GitId], *, older_than_s: float, now_s: float | None = None
+    ) -> list[GarbageObject]:
+        """Return loose objects and left temporary files that may go, in the order of removal.
+
+        Args:
+            reachable: what ``reachable_objects`` returned.
+            older_than_s: age in seconds that they need; what younger ones lead to stays as well.
+            now_s: the time that ages are counted to; now where None.
+        """
+        from mvc.history.object_sweep import list_garbage  # noqa: PLC0415  only gc needs it
+
+        return list_garbage(self._objects, reachable, older_than_s=older_than_s, now_s=now_s)
+
+    def remove_objects(self, garbage: Iterable[GarbageObject]) -> int:
+        """Remove what ``list_garbage`` listed, durably; return the bytes that it took.
+
+        Under ``sweep_alone()`` only, and once the roots were looked at under it. What is gone
+        already, or was written again since, is passed over.
+
+        Raises:
+            UsageError: the lock is not held.
+            StorageError: the machine refused.
+        """
+        from mvc.history.object_sweep import remove_objects  # noqa: PLC0415  only gc needs it
+
+        if not self._sweep_lock.is_alone:
+            raise UsageError("objects are removed under the sweep lock only")
+        return remove_objects(self._objects, garbage)
+
+    def expire_reflogs(
+        self, expiry: ReflogExpiry | None = None, *, dry_run: bool = False
+    ) -> dict[str, int]:
+        """Take old entries out of all reflogs durably; the newest one of a log stays.
+
+        Args:
+            expiry: how old; Git's 90 and 30 days where None.
+            dry_run: only count.
+
+        Returns:
+            Ref → how many entries, for each log that has any.
+
+        Raises:
+            CorruptionError: a commit that had to be looked at is damaged or missing.
+        """
+        from mvc.history import reflog_expiry  # noqa: PLC0415  only gc needs it
+
+        expiry = reflog_expiry.ReflogExpiry() if expiry is None else expiry
+        return reflog_expiry.expire_reflogs(self._objects, self._refs, expiry, dry_run=dry_run)

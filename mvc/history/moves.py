@@ -13,8 +13,9 @@ from mvc.errors import ConflictError, NotFoundError
 from mvc.history.commits import encode_tag
 from mvc.history.commitstore import CommitStore
 from mvc.history.reflogs import Note
-from mvc.history.refnames import HEADS, branch_ref, check_ref_name, tag_ref
+from mvc.history.refnames import HEADS, NOTES, branch_ref, check_ref_name, tag_ref
 from mvc.history.refs import HEAD, RefStore
+from mvc.history.sweep_lock import SweepLock
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -33,10 +34,31 @@ class RefMoves:
         self._objects = CommitStore(git_dir / "objects")
         self._refs = RefStore(git_dir)
         self._lock = self._refs.lock
+        self._sweep_lock = SweepLock(git_dir, lambda: self._lock.is_held)
 
     def lock(self) -> AbstractContextManager[None]:
         """Hold the repository's lock: other mvc processes wait; this thread may take it again."""
         return self._lock.hold()
+
+    def no_sweep(self) -> AbstractContextManager[None]:
+        """Hold the sweep lock together with all who write; see ``mvc.history.sweep_lock``.
+
+        From before the first look at what is there until the index or a ref has moved. A thread
+        may take it again, but not while it holds only ``lock()``.
+
+        Raises:
+            UsageError: this thread holds ``lock()`` already.
+        """
+        return self._sweep_lock.shared()
+
+    def sweep_alone(self, *, wait: bool = True) -> AbstractContextManager[None]:
+        """Hold the sweep lock alone: only so may anything be deleted that nothing refers to.
+
+        Raises:
+            UsageError: this thread holds ``no_sweep()`` or ``lock()``.
+            ConflictError: others are writing, and not ``wait``.
+        """
+        return self._sweep_lock.exclusive(wait=wait)
 
     def head(self) -> Head:
         """Return where HEAD stands.
@@ -51,8 +73,14 @@ class RefMoves:
         return self._refs.find(name)
 
     def list_refs(self, prefix: str = "refs/") -> dict[str, GitId]:
-        """Return full name → id of all refs below a prefix, sorted by name."""
-        return self._refs.values(prefix)
+        """Return full name → id of all refs below a prefix, sorted by name.
+
+        Notes are no places to go to: they are only there where the prefix names them.
+        """
+        found = self._refs.values(prefix)
+        if prefix.startswith(NOTES):
+            return found
+        return {name: value for name, value in found.items() if not name.startswith(NOTES)}
 
     def update_ref(
         self,
@@ -82,8 +110,9 @@ class RefMoves:
             UsageError: no valid name.
         """
         check_ref_name(name)
-        self._prepare_move(name, new)
-        self._refs.set(name, new, expected, Note(message, who, time_s, timezone_s))
+        with self.lock():
+            self._prepare_move(name, new)
+            self._refs.set(name, new, expected, Note(message, who, time_s, timezone_s))
 
     def update_head(
         self,
@@ -235,6 +264,7 @@ class RefMoves:
         ref = tag_ref(name)
         self._require(target, "commit")
         note = Note("", who, time_s, timezone_s)
+        held = target
         if message is not None:
             time_s, timezone_s = note.when()
             data = encode_tag(
@@ -245,12 +275,14 @@ class RefMoves:
                 time_s=time_s,
                 timezone_s=timezone_s,
             )
-            target = self._objects.write("tag", data)
-        if expected is None and self.find_ref(ref) is not None:
-            raise ConflictError(f"tag {name!r} already exists", hint="choose another name")
-        self._objects.sync()
-        self._refs.set(ref, target, expected, note)
-        return target
+            held = self._objects.write("tag", data)
+        with self.lock():
+            if expected is None and self.find_ref(ref) is not None:
+                raise ConflictError(f"tag {name!r} already exists", hint="choose another name")
+            self._require(target, "commit")
+            self._prepare_move(ref, held)
+            self._refs.set(ref, held, expected, note)
+        return held
 
     def read_reflog(self, ref: str) -> list[ReflogEntry]:
         """Return the moves of HEAD or of a full ref name, newest first.
@@ -276,6 +308,7 @@ class RefMoves:
         return tag_ref(tag)
 
     def _prepare_move(self, name: str, new: GitId) -> None:
+        """Check what a ref will point to and make it durable; under the lock, as the move is."""
         if name == HEAD or name.startswith(HEADS):
             self._require(new, "commit")
         elif not self._objects.has(new):

@@ -27,7 +27,7 @@ from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.ids import GitId, is_hex_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 MAX_OBJECT_BYTES = 512 * 1024 * 1024
 """Largest object read or written, Git's own bigFileThreshold: a manifest of 8 million chunks."""
@@ -189,6 +189,11 @@ class ObjectStore:
             self._unsynced_files.clear()
             self._unsynced_folders.clear()
             self._failed = False
+
+    def forget(self, object_ids: Iterable[GitId]) -> None:
+        """Take note that these objects are being removed: look at them again before relying on."""
+        with self._mutex:
+            self._sound.difference_update(object_ids)
 
     def check_loose(self, object_id: GitId) -> None:
         """Read and hash one loose object.

@@ -101,17 +101,35 @@ class Reflogs:
         Raises:
             CorruptionError: a line in it, other than a torn last one, is none of Git's.
         """
-        return [parse_line(line, name) for line in reversed(self._read_lines(name))]
+        return [parse_line(line, name) for line in reversed(self.read_lines(name))]
 
     def read_sound(self, name: str) -> list[ReflogEntry]:
         """Return the moves of a ref, newest first, damaged lines left out (as Git does)."""
         found = []
-        for line in reversed(self._read_lines(name)):
+        for line in reversed(self.read_lines(name)):
             try:
                 found.append(parse_line(line, name))
             except FormatError:
                 continue
         return found
+
+    def read_lines(self, name: str) -> list[bytes]:
+        """Return the whole lines of a log as they are stored, oldest first.
+
+        Raises:
+            CorruptionError: it is longer than any log.
+        """
+        path = self.path(name)
+        with translate_damage(f"reflog of {name}"):
+            try:
+                with path.open("rb") as file:
+                    size_bytes = os.fstat(file.fileno()).st_size
+                    data = file.read(min(_MAX_LOG_BYTES, size_bytes) + 1)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return []
+        if len(data) > _MAX_LOG_BYTES:
+            raise CorruptionError(f"reflog of {name} is larger than any log", hint=FSCK_HINT)
+        return data.split(b"\n")[:-1]  # what stands behind the last line feed is a torn line
 
     def size_bytes(self, name: str) -> int:
         """Return the length of a ref's log; 0 where there is none."""
@@ -123,9 +141,14 @@ class Reflogs:
         found = []
         for path in self._folder.rglob("*"):
             stat = fs.find_stat(path)
-            if stat is not None and stat.is_regular:
+            if stat is not None and stat.is_regular and path.suffix != fs.TEMP_SUFFIX:
                 found.append(path.relative_to(self._folder).as_posix())
         return sorted(found)
+
+    def remove_strays(self) -> None:
+        """Remove what a process left that died while it replaced a log; only under the lock."""
+        for path in sorted(self._folder.rglob(f"*{fs.TEMP_SUFFIX}")):
+            fs.remove_file(path)
 
     def remove(self, name: str) -> None:
         """Remove a ref's log and the folders it leaves empty."""
@@ -150,23 +173,12 @@ class Reflogs:
 
     def copy(self, source: str, target: str) -> None:
         """Make the log of one ref the log of another, durably."""
-        lines = self._read_lines(source)
-        path = self.path(target)
-        fs.make_dirs(path.parent)
-        fs.write_durable(path, [line + b"\n" for line in lines])
+        fs.make_dirs(self.path(target).parent)
+        self.write_lines(target, self.read_lines(source))
 
-    def _read_lines(self, name: str) -> list[bytes]:
-        path = self.path(name)
-        with translate_damage(f"reflog of {name}"):
-            try:
-                with path.open("rb") as file:
-                    size_bytes = os.fstat(file.fileno()).st_size
-                    data = file.read(min(_MAX_LOG_BYTES, size_bytes) + 1)
-            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                return []
-        if len(data) > _MAX_LOG_BYTES:
-            raise CorruptionError(f"reflog of {name} is larger than any log", hint=FSCK_HINT)
-        return data.split(b"\n")[:-1]  # what stands behind the last line feed is a torn line
+    def write_lines(self, name: str, lines: Sequence[bytes]) -> None:
+        """Replace a whole log durably."""
+        fs.write_durable(self.path(name), [line + b"\n" for line in lines])
 
 
 def parse_line(line: bytes, name: str) -> ReflogEntry:

@@ -8,6 +8,7 @@ from mvc.errors import UsageError
 
 HEADS = "refs/heads/"
 TAGS = "refs/tags/"
+NOTES = "refs/notes/"
 
 _RULES = (
     "{}",

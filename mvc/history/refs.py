@@ -12,6 +12,7 @@ never happened; the repository's lock takes both back (``locks``). A ref is a fi
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 from typing import TYPE_CHECKING
@@ -261,6 +262,18 @@ class RefStore:
                     HEAD, f"ref: {new}\n", logs=[HEAD], expected=value, new=value, note=note
                 )
             self.delete(old, value, note)
+
+    def rewrite_log(self, name: str, lines: Sequence[bytes]) -> None:
+        """Replace the log of a ref; a stock Git is kept from extending it meanwhile.
+
+        Raises:
+            ConflictError: a stock Git holds the lock of the ref.
+        """
+        path = self._git_dir / name
+        with self.lock.writing([name]), contextlib.ExitStack() as stack:
+            if path.parent.is_dir():  # or else there is no such ref, and nobody extends its log
+                stack.enter_context(git_lock(path))
+            self.logs.write_lines(name, lines)
 
     def _replace(
         self,

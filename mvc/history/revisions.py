@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError, NotFoundError
 from mvc.history.commits import parse_tag
-from mvc.history.refnames import HEADS, expand_name
+from mvc.history.refnames import HEADS, NOTES, expand_name
 from mvc.ids import GitId, is_hex_id
 
 if TYPE_CHECKING:
@@ -251,7 +251,8 @@ class Revisions:
     def _unknown(self, text: str, whole: str) -> NotFoundError:
         import difflib  # noqa: PLC0415  only to help after a mistake
 
-        names = [name.split("/", 2)[2] for name in self._refs.names() if name.count("/") > 1]
+        known = (name for name in self._refs.names() if not name.startswith(NOTES))
+        names = [name.split("/", 2)[2] for name in known if name.count("/") > 1]
         close = difflib.get_close_matches(text, names, n=3)
         hint = None
         if close:

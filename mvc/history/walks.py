@@ -88,7 +88,8 @@ class _Walk:
             commit = self._commits.pop(commit_id)
             for parent in self._parents(commit):
                 self._children[parent] -= 1
-                if not self._children[parent]:
+                # Where clocks are far apart, a parent that is a start too may be out already.
+                if not self._children[parent] and parent in self._commits:
                     self._push_ready(parent)
             return commit
         return None

@@ -1,0 +1,175 @@
+"""Git notes: a text for a commit, kept beside it, without changing its id.
+
+A notes ref is a branch of its own. The tree of its newest commit has one blob per noted commit,
+and the blob's path is that commit's id, cut by slashes after any pairs of its digits so that no
+folder gets long: ``12/34567…`` is the note of ``1234567…``. Stock Git reads and writes the same:
+``git notes --ref=released show COMMIT``.
+"""
+
+from __future__ import annotations
+
+import stat as stat_bits
+from typing import TYPE_CHECKING
+
+from mvc.errors import UsageError
+from mvc.history.reflogs import Note
+from mvc.history.refnames import NOTES, check_ref_name
+from mvc.history.values import MODE_FILE, TreeEntry
+from mvc.ids import GitId, is_hex_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from mvc.history.git import History
+    from mvc.history.values import Identity
+
+_ID_DIGITS = 40
+_PAIR = 2
+_MAX_FLAT = 256
+"""Notes that lie in one folder; more of them go into up to 256, by the first pair of digits."""
+
+
+def read_notes(history: History, ref: str) -> dict[GitId, GitId]:
+    """Return commit → blob of its note; empty where there is no such ref.
+
+    Raises:
+        UsageError: no name for notes.
+        FormatError: the tree of the notes is damaged, missing, or none that mvc reads.
+    """
+    tip = history.find_ref(_check_name(ref))
+    entries = {} if tip is None else history.read_tree(tip)
+    noted = {path: _noted_id(path) for path in entries}
+    return {found: entries[path].blob for path, found in noted.items() if found is not None}
+
+
+class NoteFinder:
+    """Finds the notes of single commits; only the folders on the way to them are read, each once.
+
+    Args:
+        tree: the outermost tree of the notes.
+        read_items: reads one tree as (name, mode, id).
+    """
+
+    def __init__(
+        self, tree: GitId, read_items: Callable[[GitId], Iterable[tuple[bytes, int, GitId]]]
+    ) -> None:
+        self._tree = tree
+        self._read_items = read_items
+        self._folders: dict[GitId, dict[str, tuple[int, GitId]]] = {}
+
+    def find(self, noted: GitId) -> GitId | None:
+        """Return the blob of a commit's note, or None.
+
+        Raises:
+            FormatError: a tree of the notes is damaged or missing.
+        """
+        folder, rest = self._tree, str(noted)
+        while rest:
+            items = self._items(folder)
+            mode, found = items.get(rest, (0, None))
+            if found is not None and not stat_bits.S_ISDIR(mode):
+                return found
+            mode, below = items.get(rest[:_PAIR], (0, None))
+            if below is None or not stat_bits.S_ISDIR(mode):
+                return None
+            folder, rest = below, rest[_PAIR:]
+        return None
+
+    def _items(self, folder: GitId) -> dict[str, tuple[int, GitId]]:
+        if folder not in self._folders:
+            self._folders[folder] = {
+                name.decode("ascii", "replace"): (mode, found)
+                for name, mode, found in self._read_items(folder)
+            }
+        return self._folders[folder]
+
+
+def write_notes(
+    history: History,
+    ref: str,
+    changes: Mapping[GitId, bytes | None],
+    *,
+    message: str,
+    who: Identity,
+) -> None:
+    """Put notes in the place of those that commits have, as one commit on the notes ref.
+
+    Notes of other commits stay, and so does whatever else lies in that tree. Where nothing
+    changes, no commit is made.
+
+    Args:
+        history: the repository.
+        ref: full name below ``refs/notes/``.
+        changes: commit → its new note; None takes the note away.
+        message: of the commit on the notes ref and of its reflog.
+        who: who writes them.
+
+    Raises:
+        UsageError: no name for notes, no commit id, or called under the repository's lock alone.
+        FormatError: the notes that are there are damaged.
+    """
+    _check_name(ref)
+    for noted in changes:
+        if not is_hex_id(noted, _ID_DIGITS):
+            raise UsageError(f"{noted!r} is no commit id")
+    with history.no_sweep(), history.lock():
+        tip = history.find_ref(ref)
+        before = {} if tip is None else history.read_tree(tip)
+        after = _merge(history, before, changes)
+        if after == before:
+            return
+        tree = history.write_tree(after)
+        note = Note(message, who)
+        time_s, timezone_s = note.when()
+        new = history.write_commit(
+            tree=tree,
+            parents=[] if tip is None else [tip],
+            message=message,
+            author=who,
+            committer=who,
+            time_s=time_s,
+            timezone_s=timezone_s,
+        )
+        history.update_ref(
+            ref, new, expected=tip, message=message, who=who, time_s=time_s, timezone_s=timezone_s
+        )
+
+
+def _merge(
+    history: History, before: Mapping[str, TreeEntry], changes: Mapping[GitId, bytes | None]
+) -> dict[str, TreeEntry]:
+    """Return the tree of the notes as it shall be, all of them laid out in the same way."""
+    others: dict[str, TreeEntry] = {}
+    notes: dict[GitId, TreeEntry] = {}
+    for path, entry in before.items():
+        noted = _noted_id(path)
+        if noted is None:
+            others[path] = entry
+        else:
+            notes[noted] = entry
+    for noted, text in changes.items():
+        if text is None:
+            notes.pop(noted, None)
+        else:
+            notes[noted] = TreeEntry(MODE_FILE, history.write_blob(text))
+    is_flat = len(notes) <= _MAX_FLAT
+    placed = {_note_path(noted, is_flat=is_flat): entry for noted, entry in notes.items()}
+    return others | placed
+
+
+def _note_path(noted: GitId, *, is_flat: bool) -> str:
+    return noted if is_flat else f"{noted[:_PAIR]}/{noted[_PAIR:]}"
+
+
+def _noted_id(path: str) -> GitId | None:
+    """Return whose note lies at a path, or None where it is something else."""
+    *folders, name = path.split("/")
+    joined = "".join((*folders, name))
+    is_note = is_hex_id(joined, _ID_DIGITS) and all(len(part) == _PAIR for part in folders)
+    return GitId(joined) if is_note else None
+
+
+def _check_name(ref: str) -> str:
+    if not ref.startswith(NOTES):
+        raise UsageError(f"{ref!r} is no ref for notes", hint=f"they lie below {NOTES}")
+    return check_ref_name(ref)

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mvc.errors import CorruptionError, NotFoundError, UsageError
+from mvc.history.git import History
+from mvc.history.notes import NoteFinder, _note_path, _noted_id
+from mvc.history.values import MODE_FILE, TreeEntry
+from support.stockgit import START_S, WHO, commit_on_head, git, git_or_none, write_commit
+
+REF = "refs/notes/released"
+
+
+def some_ids(count):
+    return [hashlib.sha1(str(number).encode()).hexdigest() for number in range(count)]
+
+
+def texts(history):
+    return {commit: history.read_blob(blob) for commit, blob in history.read_notes(REF).items()}
+
+
+def write(history, changes, message="released 1 version"):
+    history.write_notes(REF, changes, message=message, who=WHO)
+
+
+def test_there_are_none_at_first(history):
+    assert history.read_notes(REF) == {}
+
+
+def test_stock_git_shows_them(history):
+    one, two = commit_on_head(history, "one"), commit_on_head(history, "two", time_s=START_S + 1)
+    write(history, {one: b"Released: now\n", two: b"Released: later\n"})
+    write(history, {two: b"Released: again\n"})
+    assert git(history.git_dir, "notes", "--ref=released", "show", one) == "Released: now"
+    assert git(history.git_dir, "notes", "--ref=released", "show", two) == "Released: again"
+    assert "Released: now" in git(history.git_dir, "log", "--notes=released")
+    assert git(history.git_dir, "log", "--format=%s", REF).split("\n") == ["released 1 version"] * 2
+    assert git_or_none(history.git_dir, "fsck", "--strict") is not None
+    assert [entry.message for entry in history.read_reflog(REF)] == ["released 1 version"] * 2
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_stock_git_reads_any_number_and_reads_what_it_wrote(history, count):
+    ids = some_ids(count)
+    write(history, {one: one.encode() for one in ids})
+    listed = git(history.git_dir, "notes", "--ref=released", "list").split("\n")
+    assert {line.split(" ")[1]: line.split(" ")[0] for line in listed} == history.read_notes(REF)
+    assert texts(history) == {one: one.encode() for one in ids}
+
+
+@pytest.mark.parametrize("count", [5, 300])
+def test_notes_of_stock_git_are_read_and_kept(history, count):
+    head = "committer A <a@b> 1700000000 +0000\ndata 1\nx\n"
+    stream = "blob\nmark :999\ndata 5\ntext\n\n"
+    stream += "".join(f"commit refs/heads/main\nmark :{n + 1}\n{head}" for n in range(count))
+    stream += f"commit {REF}\n{head}" + "".join(f"N :999 :{n + 1}\n" for n in range(count))
+    git(history.git_dir, "fast-import", "--quiet", data=stream.encode())
+    commits = git(history.git_dir, "rev-list", "main").split("\n")
+    assert texts(history) == dict.fromkeys(commits, b"text\n")
+    assert any("/" in path for path in history.read_tree(history.find_ref(REF))) == (count > 100)
+    git(history.git_dir, "notes", "--ref=released", "add", "-f", "-m", "by hand", commits[1])
+    write(history, {commits[0]: b"mine\n"})
+    assert texts(history) == {
+        one: {commits[0]: b"mine\n", commits[1]: b"by hand\n"}.get(one, b"text\n")
+        for one in commits
+    }
+    git(history.git_dir, "notes", "--ref=released", "append", "-m", "more", commits[0])
+    assert texts(history)[commits[0]] == b"mine\n\nmore\n"
+    assert len(texts(history)) == count
+
+
+def test_any_cut_into_pairs_is_read(history):
+    ids = some_ids(3)
+    entry = TreeEntry(0o100644, history.write_blob(b"text"))
+    paths = [ids[0], f"{ids[1][:2]}/{ids[1][2:]}", f"{ids[2][:2]}/{ids[2][2:4]}/{ids[2][4:]}"]
+    others = [f"{ids[0][:3]}/{ids[0][3:]}", "readme", f"{ids[0]}0", ids[0].upper()]
+    files = dict.fromkeys([*paths, *others], entry)
+    new = history.write_commit(
+        tree=history.write_tree(files),
+        parents=[],
+        message="m",
+        author=WHO,
+        committer=WHO,
+        time_s=START_S,
+        timezone_s=0,
+    )
+    history.update_ref(REF, new, expected=None, message="m", who=WHO)
+    assert set(history.read_notes(REF)) == set(ids)
+    write(history, {ids[0]: None})
+    left = history.read_tree(history.find_ref(REF))
+    assert set(left) == {*others, ids[1], ids[2]}
+
+
+def test_taking_a_note_away(history):
+    ids = some_ids(2)
+    write(history, dict.fromkeys(ids, b"text"))
+    write(history, {ids[0]: None})
+    assert set(history.read_notes(REF)) == {ids[1]}
+    write(history, {ids[1]: None})
+    assert history.read_notes(REF) == {}
+
+
+def test_a_change_of_nothing_is_no_commit(history):
+    write(history, {some_ids(1)[0]: None})
+    assert history.find_ref(REF) is None
+    write(history, {some_ids(1)[0]: b"text"})
+    before = history.find_ref(REF)
+    write(history, {some_ids(1)[0]: b"text", some_ids(2)[1]: None})
+    assert history.find_ref(REF) == before
+
+
+@pytest.mark.parametrize("ref", ["refs/heads/main", "released", "refs/notes/", "refs/notes/a b"])
+def test_only_names_of_notes(history, ref):
+    with pytest.raises(UsageError):
+        history.read_notes(ref)
+    with pytest.raises(UsageError):
+        history.write_notes(ref, {}, message="m", who=WHO)
+
+
+def test_only_ids_are_noted(history):
+    with pytest.raises(UsageError, match="'HEAD'"):
+        write(history, {"HEAD": b"x"})
+
+
+def test_damaged_notes_are_not_written_over(history):
+    write(history, {some_ids(1)[0]: b"text"})
+    tip = history.find_ref(REF)
+    tree = history.read_commit(tip).tree
+    (history.git_dir / "objects" / tree[:2] / tree[2:]).unlink()
+    with pytest.raises(CorruptionError, match=tree):
+        write(History.open(history.git_dir), {some_ids(2)[1]: b"text"})
+    assert history.find_ref(REF) == tip
+
+
+def test_they_are_no_refs_of_the_users(history):
+    commit = commit_on_head(history, "one")
+    write(history, {commit: b'{"mvc-manifest":'})
+    assert list(history.list_refs()) == ["refs/heads/main"]
+    assert list(history.list_refs("refs/notes/")) == [REF]
+    assert {path for _, path, _ in history.reachable_blobs()} == {"file.txt"}
+    assert list(history.check()) == []
+    with pytest.raises(NotFoundError) as caught:
+        history.resolve("releasd")
+    assert caught.value.hint is None
+
+
+def test_check_finds_what_is_missing_of_them(history):
+    commit = commit_on_head(history, "one")
+    write(history, {commit: b"text"})
+    blob = history.read_notes(REF)[commit]
+    (history.git_dir / "objects" / blob[:2] / blob[2:]).unlink()
+    assert {problem.what for problem in History.open(history.git_dir).check()} == {blob}
+
+
+def _write_some(git_dir, first):
+    with History.open(git_dir) as history:
+        for one in some_ids(40)[first::2]:
+            write(history, {one: one.encode()})
+
+
+@pytest.mark.parametrize("count", [0, 1, 40, 700])
+def test_single_notes_are_found_without_reading_the_others(history, monkeypatch, count):
+    assert history.find_notes(REF) is None
+    noted = some_ids(count + 5)
+    write(history, {one: one.encode() for one in noted[:count]} or {noted[-1]: b"x"})
+    finder = history.find_notes(REF)
+    everything = history.read_notes(REF)
+    read = []
+    read_kind = history._objects.read_kind
+    monkeypatch.setattr(
+        history._objects, "read_kind", lambda i, kind: read.append(i) or read_kind(i, kind)
+    )
+    for one in noted[:3] + noted[-3:] + noted[:3]:
+        assert finder.find(one) == everything.get(one)
+    assert len(read) <= 7
+
+
+def test_single_notes_in_folders_of_any_depth(history):
+    noted = some_ids(3)
+    blob = history.write_blob(b"text")
+    places = (f"{noted[0][:2]}/{noted[0][2:4]}/{noted[0][4:]}", f"{noted[1][:2]}/{noted[1][2:]}")
+    tree = history.write_tree({place: TreeEntry(MODE_FILE, blob) for place in (*places, "readme")})
+    finder = NoteFinder(tree, history._objects.read_tree_items)
+    assert [finder.find(one) for one in noted] == [blob, blob, None]
+
+
+def test_two_processes_at_once_lose_none(history):
+    spawn = multiprocessing.get_context("spawn")
+    children = [
+        spawn.Process(target=_write_some, args=(history.git_dir, first)) for first in (0, 1)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    assert texts(history) == {one: one.encode() for one in some_ids(40)}
+
+
+@given(st.binary(min_size=20, max_size=20), st.booleans())
+def test_a_path_tells_whose_note_it_is(raw, is_flat):
+    assert _noted_id(_note_path(raw.hex(), is_flat=is_flat)) == raw.hex()
+
+
+def test_a_second_parentless_commit_is_not_needed(history):
+    other = write_commit(history, [], "elsewhere", time_s=START_S)
+    write(history, {other: b"note of what no ref reaches"})
+    assert texts(history) == {other: b"note of what no ref reaches"}

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from mvc.errors import ConflictError, CorruptionError
+from mvc.history.git import History
+from mvc.history.reflog_expiry import DAY_S, ReflogExpiry
+from mvc.history.values import NO_ID
+from support.stockgit import START_S, WHO, build_tangle, commit_on_head, git, write_commit
+
+MAIN = "refs/heads/main"
+
+
+def log_lines(history, name):
+    path = history.git_dir / "logs" / name
+    return path.read_bytes().split(b"\n")[:-1]
+
+
+def all_logs(history):
+    return {name: log_lines(history, name) for name in history._refs.logs.names()}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stock_git_takes_out_the_same(history, seed, tmp_path):
+    build_tangle(history, seed)
+    commit_on_head(history, "last", time_s=START_S + 9000)
+    old, unreachable = START_S + 600, START_S + 1500
+    before = all_logs(history)
+    expiry = ReflogExpiry(10_000 - 600, 10_000 - 1500, now_s=START_S + 10_000)
+    planned = history.expire_reflogs(expiry, dry_run=True)
+    assert all_logs(history) == before
+    # Git keeps no newest entry for its own sake: that is ours, so it is put back before comparing.
+    git(
+        history.git_dir, "reflog", "expire", "--all", f"--expire={old}",
+        f"--expire-unreachable={unreachable}",
+    )  # fmt: skip
+    expected = {
+        name: lines[:-1] + before[name][-1:] if lines[-1:] == before[name][-1:]
+        else lines + before[name][-1:]
+        for name, lines in all_logs(history).items()
+    }  # fmt: skip
+    for name, lines in before.items():
+        (history.git_dir / "logs" / name).write_bytes(b"".join(line + b"\n" for line in lines))
+    assert history.expire_reflogs(expiry) == planned
+    assert all_logs(history) == expected
+    assert planned == {
+        name: len(before[name]) - len(expected[name])
+        for name in before
+        if len(before[name]) > len(expected[name])
+    }
+    assert sum(planned.values()) > 3
+    assert list(history.check()) == []
+
+
+@pytest.fixture
+def amended(history):
+    """main: base, dropped (reset away), kept; a day apart."""
+    base = commit_on_head(history, "base")
+    dropped = commit_on_head(history, "dropped", time_s=START_S + DAY_S)
+    history.update_head(
+        base, expected=dropped, message="reset", who=WHO, time_s=START_S + 2 * DAY_S, timezone_s=0
+    )
+    kept = commit_on_head(history, "kept", time_s=START_S + 3 * DAY_S)
+    return base, dropped, kept
+
+
+def expire_at(history, days, **options):
+    return history.expire_reflogs(ReflogExpiry(now_s=START_S + days * DAY_S), **options)
+
+
+def test_what_was_left_behind_goes_after_a_month_the_rest_after_three(history, amended):
+    base, dropped, kept = amended
+    assert expire_at(history, 30) == {}
+    assert [entry.new for entry in history.read_reflog("HEAD")] == [kept, base, dropped, base]
+    assert expire_at(history, 33) == {"HEAD": 2, MAIN: 2}
+    assert [entry.new for entry in history.read_reflog("HEAD")] == [kept, base]
+    assert history.resolve("HEAD@{1}") == base
+    assert git(history.git_dir, "rev-parse", "HEAD@{1}") == base
+    assert expire_at(history, 91) == {"HEAD": 1, MAIN: 1}
+    assert [entry.new for entry in history.read_reflog(MAIN)] == [kept]
+    assert history.resolve("HEAD@{1}") == base  # the oldest entry knows what was before
+
+
+def test_the_newest_entry_stays_however_old(history, amended):
+    assert expire_at(history, 9999) == {"HEAD": 3, MAIN: 3}
+    assert [entry.new for entry in history.read_reflog(MAIN)] == [amended[-1]]
+    assert expire_at(history, 9999) == {}
+
+
+def test_the_stash_stays(history, amended):
+    history.update_ref("refs/stash", amended[0], expected=None, message="m", who=WHO)
+    path = history.git_dir / "logs/refs/stash"
+    line = f"{NO_ID} {amended[0]} A <a@b> 1 +0000\tstash\n"
+    path.write_text(line * 3)
+    assert "refs/stash" not in expire_at(history, 9999)
+    assert path.read_text() == line * 3
+
+
+def test_a_damaged_line_stays_for_fsck(history, amended):
+    path = history.git_dir / "logs/HEAD"
+    path.write_bytes(b"damage\n" + path.read_bytes() + b"torn")
+    assert expire_at(history, 9999)["HEAD"] == 3
+    assert path.read_bytes().startswith(b"damage\n")
+    assert len(log_lines(history, "HEAD")) == 2
+    assert path.read_bytes().endswith(b"\n")
+
+
+def test_the_log_of_a_ref_that_is_gone(history, amended):
+    path = history.git_dir / "logs/refs/heads/gone/away"
+    path.parent.mkdir(parents=True)
+    path.write_bytes((history.git_dir / "logs/HEAD").read_bytes())
+    assert expire_at(history, 9999)["refs/heads/gone/away"] == 3
+
+
+def test_a_commit_that_is_missing_stops_it(history, amended):
+    base = amended[0]
+    (history.git_dir / "objects" / base[:2] / base[2:]).unlink()
+    before = all_logs(history)
+    with pytest.raises(CorruptionError, match=base):
+        expire_at(History.open(history.git_dir), 33)
+    assert all_logs(history) == before
+
+
+def test_a_stock_git_at_work_is_not_disturbed(history, amended):
+    lock = history.git_dir / "HEAD.lock"
+    lock.touch()
+    with pytest.raises(ConflictError, match="HEAD"):
+        expire_at(history, 33)
+    lock.unlink()
+    assert expire_at(history, 33)["HEAD"] == 2
+
+
+def test_a_tag_object_at_the_tip_leads_to_nothing_else(history, amended):
+    tag = history.create_tag("v1", amended[0], message="m", who=WHO)
+    history.update_ref("refs/remotes/x", tag, expected=None, message="m", who=WHO, time_s=START_S)
+    other = write_commit(history, [], "other", time_s=START_S)
+    history.update_ref("refs/remotes/x", other, expected=tag, message="m", who=WHO, time_s=START_S)
+    assert expire_at(history, 33)["refs/remotes/x"] == 1
+
+
+def test_roots_without_what_expired(history, amended):
+    base, dropped, kept = amended
+    assert set(history.roots()) == {base, dropped, kept}
+    expiry = ReflogExpiry(now_s=START_S + 33 * DAY_S)
+    assert set(history.roots(expiry=expiry)) == {base, kept}
+    assert dropped in history.reachable_objects()
+    assert dropped not in history.reachable_objects(expiry=expiry)
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from mvc.history.git import History
+from mvc.history.reflog_expiry import ReflogExpiry
+
+real = os.replace
+when = sys.argv[2]
+
+def die(source, target):
+    if when == "after":
+        real(source, target)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+os.replace = die
+History.open(Path(sys.argv[1])).expire_reflogs(ReflogExpiry())
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_process_killed_in_between_leaves_whole_logs(history, amended, when):
+    before = history.read_reflog(MAIN), history.read_reflog("HEAD")
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, str(history.git_dir), when], check=False, capture_output=True
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr.decode()
+    left = history.read_reflog(MAIN), history.read_reflog("HEAD")
+    assert left[0] == before[0]
+    assert left[1] == (before[1] if when == "before" else before[1][:1])
+    assert list(history.check()) == []
+    assert history._refs.logs.names() == ["HEAD", MAIN]
+    history.expire_reflogs()
+    assert [len(history.read_reflog(name)) for name in (MAIN, "HEAD")] == [1, 1]
+    assert sorted(path.name for path in (history.git_dir / "logs").rglob("*") if path.is_file()) == [
+        "HEAD", "main",
+    ]  # fmt: skip
+    commit_on_head(history, "next")
