@@ -13,19 +13,32 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import donor, lookups, memory, report, workload
-from benchmarks.children import QUIET_SHARE, Runner
+from benchmarks import donor, lookups, memory, report, training, upkeep, versions, workload
+from benchmarks.abilities import find_abilities
+from benchmarks.children import Runner
 from benchmarks.machine import describe_commit, describe_machine, describe_packages
 from benchmarks.peers import MODEL, Mvc, Tools, find_peers
+from benchmarks.stopwatch import middle_seconds
 from benchmarks.sweep import folder_bytes, fresh_folder, measure_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SECTIONS = ("sweep", "inprocess", "ratio", "memory", "status", "diff", "log", "startup")
+SECTIONS = (
+    "sweep",
+    "inprocess",
+    "ratio",
+    "memory",
+    "status",
+    "diff",
+    "log",
+    "startup",
+    "versions",
+    "training",
+    "upkeep",
+)
 
 
 class Bench:
@@ -39,8 +52,10 @@ class Bench:
         self.rounds: int = options.rounds or (1 if options.quick else 3)
         self.results: dict[str, Any] = {}
         tools = Tools(self.runner, options.peers_venv or self.folder / "venv")
-        self.peers, self.versions = find_peers(tools, options.peers)
+        self.peers, self.peer_versions = find_peers(tools, options.peers)
+        self.tools = tools
         self.mvc = Mvc(tools).program
+        self.abilities = find_abilities(self.runner, self.folder, self.mvc)
         self._bootstrap: workload.Bootstrap | None = None
 
     def run(self) -> dict[str, Any]:
@@ -49,8 +64,9 @@ class Bench:
             "machine": describe_machine(self.folder),
             "packages": describe_packages(),
             "commit": describe_commit(),
-            "versions": self.versions,
+            "peers": self.peer_versions,
             "rounds": self.rounds,
+            "abilities": sorted(self.abilities),
         }
         for name in self.options.only or SECTIONS:
             began = time.perf_counter()
@@ -84,17 +100,19 @@ class Bench:
 
     def sweep(self) -> None:
         """Five versions through every tool."""
-        chosen = workload.VERSIONS[:2] if self.options.quick else workload.VERSIONS
-        versions = {one.name: self.model(one.name) for one in chosen}
         self.results["sweep"] = measure_sweep(
             self.runner,
             self.folder,
             self.peers,
-            versions,
+            self._series(),
             rounds=self.rounds,
             extra_rounds=self.options.extra_rounds,
             say=self.say,
         )
+
+    def _series(self) -> dict[str, Path]:
+        chosen = workload.VERSIONS[:2] if self.options.quick else workload.VERSIONS
+        return {one.name: self.model(one.name) for one in chosen}
 
     def inprocess(self) -> None:
         """Saving from a running process."""
@@ -102,7 +120,7 @@ class Bench:
         root = Path(__file__).parent.parent
         words = [*command, str(self.rounds), str(self.options.patience)]
         self.results["inprocess"] = {
-            name: _summary(rounds)
+            name: {"seconds": middle_seconds(rounds), "rounds": rounds}
             for name, rounds in json.loads(self.runner.output(root, words)).items()
         }
 
@@ -156,8 +174,47 @@ class Bench:
             self.runner, self.folder, self.mvc, rounds
         )
 
+    def versions(self) -> None:
+        """The five versions with and without deltas, and repacked."""
+        self.results["versions"] = versions.measure_versions(
+            self.runner,
+            self.folder,
+            self.mvc,
+            self._series(),
+            self.abilities,
+            rounds=self.rounds,
+            say=self.say,
+        )
+
+    def training(self) -> None:
+        """Histories of real training states."""
+        self.results["training"] = training.measure_training(
+            self.runner,
+            self.folder,
+            self.mvc,
+            self.abilities,
+            size="quick" if self.options.quick else "full",
+            rounds=self.rounds,
+            pythons=[
+                path / "bin" / "python" for path in (self.folder / "zipnn-venv", self.tools.peers)
+            ],
+            say=self.say,
+        )
+
+    def upkeep(self) -> None:
+        """The commands that clean up, on histories of growing length."""
+        self.results["upkeep"] = upkeep.measure_upkeep(
+            self.runner,
+            self.folder,
+            self.mvc,
+            self.abilities,
+            lengths=(5, 10) if self.options.quick else (50, 100, 200),
+            values=20_000 if self.options.quick else 1_000_000,
+            say=self.say,
+        )
+
     def clean(self) -> None:
-        """Remove the models; the donor, which took a minute to train, stays."""
+        """Remove the models; donor and training states, which took minutes to train, stay."""
         for path in self.folder.glob("model-*.safetensors"):
             path.unlink()
         for name in (
@@ -170,15 +227,12 @@ class Bench:
             "wide",
             "long",
             "inprocess",
+            "versions",
+            "training",
+            "upkeep",
         ):
             if (self.folder / name).exists():
                 fresh_folder(self.folder / name).rmdir()
-
-
-def _summary(rounds: list[tuple[float, float]]) -> dict[str, Any]:
-    """Return the median of the undisturbed rounds, or of all where every one was disturbed."""
-    quiet = [seconds for seconds, others in rounds if others < QUIET_SHARE]
-    return {"seconds": median(quiet or [seconds for seconds, _ in rounds]), "rounds": rounds}
 
 
 def warm(path: Path) -> None:

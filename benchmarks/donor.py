@@ -76,15 +76,14 @@ def _train(path: Path, settings: DonorSettings) -> str:
 
     torch.manual_seed(0)
     text = torch.from_numpy(read_text().copy()).long()
-    weights = _initial_weights(settings)
+    weights = initial_weights(settings)
     parameters = list(weights.values())
     optimizer = torch.optim.AdamW(parameters, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=settings.steps)
     began, losses = time.perf_counter(), []
     for _ in range(settings.steps):
-        at = torch.randint(len(text) - _CONTEXT - 1, (settings.batch,))
-        rows = torch.stack([text[start : start + _CONTEXT + 1] for start in at])
-        loss = _loss(weights, settings, rows)
+        rows = draw_rows(text, settings.batch)
+        loss = find_loss(weights, settings, rows)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -101,7 +100,16 @@ def _train(path: Path, settings: DonorSettings) -> str:
     )
 
 
-def _initial_weights(settings: DonorSettings) -> dict[str, torch.Tensor]:
+def draw_rows(text: torch.Tensor, batch: int) -> torch.Tensor:
+    """Return so many pieces of the text, drawn by torch's global generator."""
+    import torch  # noqa: PLC0415
+
+    at = torch.randint(len(text) - _CONTEXT - 1, (batch,))
+    return torch.stack([text[start : start + _CONTEXT + 1] for start in at])
+
+
+def initial_weights(settings: DonorSettings) -> dict[str, torch.Tensor]:
+    """Return role and number → matrix of a network that learned nothing yet."""
     import torch  # noqa: PLC0415
 
     wide, inner = settings.hidden, settings.intermediate
@@ -119,9 +127,10 @@ def _initial_weights(settings: DonorSettings) -> dict[str, torch.Tensor]:
     }
 
 
-def _loss(
+def find_loss(
     weights: dict[str, torch.Tensor], settings: DonorSettings, rows: torch.Tensor
 ) -> torch.Tensor:
+    """Return the mean loss over the rows, in nats per byte."""
     import torch.nn.functional as F  # noqa: N812, PLC0415  torch's own abbreviation
 
     x = F.embedding(rows[:, :-1], weights["embed"])

@@ -17,8 +17,8 @@ import logging
 import os
 import shutil
 import sys
-import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 
 import mvc
-from benchmarks import launch
+from benchmarks.stopwatch import take_time
 from benchmarks.sweep import fresh_folder
 
 if TYPE_CHECKING:
@@ -94,16 +94,9 @@ def measure(
                 shutil.copyfile(model, place / MODEL)
             if name.startswith("mvc"):
                 mvc.Repo.init(place)
-            os.sync()
-            launch.wait_until_quiet(patience_s)
-            busy, total = launch.read_processor()
-            own, began = launch.own_seconds(), time.perf_counter()
-            WAYS[name](state, place, model)
-            seconds, own = time.perf_counter() - began, launch.own_seconds() - own
-            busy_after, total_after = launch.read_processor()
-            others = (busy_after - busy - own) / max(total_after - total, 0.01)
+            figure = take_time(partial(WAYS[name], state, place, model), patience_s=patience_s)
             if number:
-                taken[name].append((seconds, others))
+                taken[name].append(figure)
             shutil.rmtree(place)
     return taken
 

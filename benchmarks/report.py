@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import report_history
 from benchmarks.children import QUIET_SHARE
+from benchmarks.tables import MIB, Table, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -13,35 +14,9 @@ if TYPE_CHECKING:
     Results = dict[str, Any]
     Rows = list[list[str]]
 
-MIB = 2**20
 ABSENT = "not installed"
 _RIVALS = ("dvc", "git-lfs", "oxen")
 _SAVE = "safetensors save_file + fsync"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A titled table; the first row holds the column names."""
-
-    title: str
-    rows: list[list[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One promise about speed or size, and what was measured."""
-
-    name: str
-    limit: float
-    measured: float | None
-    unit: str = ""
-
-    @property
-    def verdict(self) -> str:
-        """Whether it is kept."""
-        if self.measured is None:
-            return "not measured"
-        return "met" if self.measured <= self.limit else "MISSED"
 
 
 def list_targets(results: Results) -> list[Target]:
@@ -102,6 +77,7 @@ def _list_targets(results: Results) -> Iterator[Target]:
     yield Target(
         "mvc --help against import typer", 2.5, results.get("startup", {}).get("ratio"), "times"
     )
+    yield from report_history.list_targets(results)
 
 
 def _ratio(costs: Results, ours: str, theirs: str | None, field: str) -> float | None:
@@ -118,6 +94,9 @@ def list_tables(results: Results) -> list[Table]:
         "ratio": _ratio_table,
         "memory": _memory_table,
         "status": _lookup_table,
+        "versions": report_history.version_tables,
+        "training": report_history.training_tables,
+        "upkeep": report_history.upkeep_tables,
     }
     return [
         table for name, build in builders.items() if name in results for table in build(results)
@@ -132,7 +111,7 @@ def _sweep_tables(results: Results) -> Iterator[Table]:
         for name, cost in sorted(sweep[key].items(), key=lambda item: item[1]["durable_seconds"]):
             rounds = " ".join(map(_round_cell, cost["rounds"]))
             rows.append([name, *_cost_cells(cost), rounds])
-        missing = [name for name, version in results["versions"].items() if version == ABSENT]
+        missing = [name for name, version in results["peers"].items() if version == ABSENT]
         rows += [[name, ABSENT, "", "", "", ""] for name in missing]
         yield Table(title, rows)
     yield Table("bytes stored, MiB", list(_stored_rows(sweep)))
@@ -232,7 +211,7 @@ def _figure(value: float, unit: str) -> str:
 def describe(results: Results) -> list[str]:
     """Return lines on where, with what and on which data."""
     machine, packages = results["machine"], results["packages"]
-    peers = ", ".join(f"{name}: {text}" for name, text in results.get("versions", {}).items())
+    peers = ", ".join(f"{name}: {text}" for name, text in results.get("peers", {}).items())
     used = ", ".join(f"{name} {version}" for name, version in packages.items())
     place = (
         f"{machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']}, {machine['file_system']}"
@@ -242,6 +221,7 @@ def describe(results: Results) -> list[str]:
         f"date {machine['date']}, commit {results['commit']}, Python {machine['python']}, {used}",
         f"peers: {peers or 'none'}",
         f"donor of the weights: {results.get('donor', 'none')}",
+        f"training states: {results.get('training', {}).get('note', 'none')}",
         f"load before and after: {machine['load_before']}, {results.get('load_after')}",
     ]
 
@@ -272,5 +252,7 @@ def as_markdown(results: Results) -> str:
     for table in [target_table(results), *list_tables(results)]:
         head, *body = [f"| {' | '.join(row)} |" for row in table.rows]
         rule = "|" + " --- |" * len(table.rows[0])
-        parts.append("\n".join([f"### {table.title.capitalize()}", "", head, rule, *body]))
+        parts.append(
+            "\n".join([f"### {table.title[:1].upper()}{table.title[1:]}", "", head, rule, *body])
+        )
     return "\n\n".join(parts) + "\n"

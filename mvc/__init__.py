@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         FormatError,
         MvcError,
         NotFoundError,
+        ReleasedError,
         RepositoryNotFoundError,
         StorageError,
         UnsupportedError,
@@ -42,6 +43,7 @@ _HOMES = {
     "CorruptionError": "mvc.errors",
     "StorageError": "mvc.errors",
     "UnsupportedError": "mvc.errors",
+    "ReleasedError": "mvc.errors",
 }
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "Identity",
     "MvcError",
     "NotFoundError",
+    "ReleasedError",
     "Repo",
     "RepositoryNotFoundError",
     "StorageError",

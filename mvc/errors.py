@@ -8,7 +8,8 @@
     ├── FormatError             bytes are not what their format says                   exit 5
     │   └── CorruptionError     bytes of *our* store are damaged: fsck, restore        exit 5
     ├── StorageError            the machine said no: disk full, permission, I/O        exit 6
-    └── UnsupportedError        a value mvc refuses to store or cannot restore         exit 7
+    ├── UnsupportedError        a value mvc refuses to store or cannot restore         exit 7
+    └── ReleasedError           content that a retention policy let go: take another   exit 9
 
 Each class carries a stable ``kind`` (append-only, for ``--json``) and the exit code of the
 command line. Messages are lower case, name the thing and the fact, and end without a period;
@@ -99,6 +100,36 @@ class UnsupportedError(MvcError):
 
     kind = "unsupported"
     exit_code = 7
+
+
+class ReleasedError(MvcError):
+    """Content that was released by a retention policy (``mvc prune``) and is in the store no more.
+
+    Attributes:
+        commit: the commit whose content is gone, or None where none is meant.
+        policy: the policy that released it, as on the command line.
+        time_s: when, in seconds since 1970.
+        nearest: the nearest commit that still has it, or None where none has.
+    """
+
+    kind = "released"
+    exit_code = 9
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        commit: str | None = None,
+        policy: str | None = None,
+        time_s: int | None = None,
+        nearest: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.commit = commit
+        self.policy = policy
+        self.time_s = time_s
+        self.nearest = nearest
 
 
 _OS_HINTS = {

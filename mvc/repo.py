@@ -30,11 +30,16 @@ if TYPE_CHECKING:
     from mvc.operations.context import Context
     from mvc.operations.diff import FileDiff
     from mvc.operations.doctor import DoctorReport
+    from mvc.operations.du import DuReport
     from mvc.operations.export import ExportResult
     from mvc.operations.fsck import FsckReport
+    from mvc.operations.gc import GcPlan, GcResult
     from mvc.operations.log import LogEntry
+    from mvc.operations.prune import PrunePlan, PruneResult
+    from mvc.operations.repack import RepackPlan, RepackResult
     from mvc.operations.status import Status
     from mvc.operations.tensors import FileInfo
+    from mvc.operations.undo import UndoResult
 
     PathLike = str | os.PathLike[str]
     Paths = PathLike | Iterable[PathLike]
@@ -119,12 +124,21 @@ class Repo:
 
     # Files into the index and history.
 
-    def add(self, paths: Paths, *, force: bool = False, progress: Progress = None) -> AddResult:
+    def add(
+        self,
+        paths: Paths,
+        *,
+        force: bool = False,
+        delta: bool | None = None,
+        progress: Progress = None,
+    ) -> AddResult:
         """Store files, folders or wildcards and stage them for the next commit.
 
         Args:
             paths: what to add; ``"."`` is everything.
             force: also what ``.mvcignore`` names.
+            delta: whether tensors are stored as differences to those of the last commit; where
+                None, if that gains much, or as ``mvc.delta`` of the config says.
             progress: called with bytes read since the last call.
 
         Raises:
@@ -134,7 +148,8 @@ class Repo:
         """
         from mvc.operations.add import add  # noqa: PLC0415  pay for what is used
 
-        return add(self._context, self._paths(paths), force=force, progress=progress)
+        chosen = self._paths(paths)
+        return add(self._context, chosen, force=force, delta=delta, progress=progress)
 
     def plan_add(self, paths: Paths, *, force: bool = False) -> AddPlan:
         """Return what ``add`` of these paths would read, drop and pass over.
@@ -188,6 +203,7 @@ class Repo:
         meta: Mapping[str, str] | None = None,
         author: Identity | None = None,
         time_s: int | None = None,
+        delta: bool | None = None,
         progress: Progress = None,
     ) -> CommitResult:
         """Record what is staged as a new commit and move the branch to it.
@@ -204,16 +220,19 @@ class Repo:
             meta: name → text of one line.
             author: who; the repository's identity where None.
             time_s: when, in seconds since 1970; now where None.
+            delta: as for ``add``; what was added before is encoded anew where True.
             progress: called with bytes read since the last call.
 
         Raises:
             UsageError: no message, or a step or metric that is no number.
             ConflictError: nothing to commit, or the branch moved meanwhile.
+            ReleasedError: the index holds released content that is gone, as after a reset.
         """
+        from mvc.operations.aftercare import follow_commit  # noqa: PLC0415
         from mvc.operations.annotations import Annotations  # noqa: PLC0415
         from mvc.operations.commit import commit  # noqa: PLC0415
 
-        return commit(
+        result = commit(
             self._context,
             message,
             annotations=Annotations(step, metrics, meta),
@@ -223,8 +242,10 @@ class Repo:
             allow_empty=allow_empty,
             author=author,
             time_s=time_s,
+            delta=delta,
             progress=progress,
         )
+        return follow_commit(self._context, result, delta=delta)
 
     # Looking.
 
@@ -389,6 +410,7 @@ class Repo:
         Raises:
             NotFoundError: no such revision or path.
             ConflictError: local changes would be lost, and not ``force``.
+            ReleasedError: content of that commit was released; the worktree is unchanged.
             CorruptionError: the store is damaged; the worktree is unchanged.
         """
         from mvc.operations.checkout import checkout_revision  # noqa: PLC0415
@@ -422,6 +444,7 @@ class Repo:
         Raises:
             NotFoundError: no such branch or start.
             ConflictError: the branch to create exists, or local changes would be lost.
+            ReleasedError: content of that commit was released; nothing was changed.
             UsageError: no valid branch name, or ``start`` without ``create``.
         """
         from mvc.operations.checkout import checkout_revision, create_and_switch  # noqa: PLC0415
@@ -461,6 +484,7 @@ class Repo:
         Raises:
             NotFoundError: no such revision or path.
             ConflictError: a file that has to go holds what is stored nowhere.
+            ReleasedError: content to write was released; nothing was changed.
         """
         from mvc.operations.restore import restore_paths  # noqa: PLC0415
 
@@ -487,6 +511,7 @@ class Repo:
 
         Raises:
             NotFoundError: no such revision or path.
+            ReleasedError: content to write was released; nothing was changed.
             UsageError: another mode, or ``paths`` and not ``mixed``.
         """
         from mvc.operations.restore import reset, reset_paths  # noqa: PLC0415
@@ -497,6 +522,33 @@ class Repo:
         if chosen:
             return reset_paths(self._context, chosen, revision)
         return reset(self._context, revision, mode=mode, progress=progress)
+
+    def undo(
+        self,
+        *,
+        redo: bool = False,
+        force: bool = False,
+        dry_run: bool = False,
+        progress: Progress = None,
+    ) -> UndoResult:
+        """Take back the last move of HEAD or its branch; call it again to step further back.
+
+        After a commit, amend or merge the branch moves back and the work is staged again; after a
+        switch HEAD goes back where it was; after a reset the branch, index and files return.
+
+        Args:
+            redo: do again what the last undo took back.
+            force: throw local changes away that are in the way.
+            dry_run: only say what would be done.
+            progress: called with bytes written since the last call.
+
+        Raises:
+            NotFoundError: there is nothing to undo or redo.
+            ConflictError: local changes would be lost, and not ``force``; or HEAD moved otherwise.
+        """
+        from mvc.operations.undo import undo  # noqa: PLC0415
+
+        return undo(self._context, redo=redo, force=force, dry_run=dry_run, progress=progress)
 
     # Names.
 
@@ -620,6 +672,7 @@ class Repo:
 
         Raises:
             NotFoundError: no such revision, checkpoint or tensor.
+            ReleasedError: its content was released.
             UsageError: another framework.
         """
         from mvc.operations import tensors  # noqa: PLC0415
@@ -655,6 +708,7 @@ class Repo:
             NotFoundError: no such revision or path, or no tensor fits.
             ConflictError: the file exists, or two tensors have the same name.
             UnsupportedError: a tensor that safetensors cannot hold.
+            ReleasedError: content of that revision was released.
         """
         from mvc.operations.export import export  # noqa: PLC0415
 
@@ -682,6 +736,8 @@ class Repo:
         branch: str | None = None,
         author: Identity | None = None,
         time_s: int | None = None,
+        delta: bool | None = None,
+        previous: Mapping[str, object] | None = None,
         progress: Progress = None,
     ) -> CommitResult:
         """Commit a nested state (state dicts, scalars, RNG states) without writing a file.
@@ -696,6 +752,10 @@ class Repo:
                 begins with this commit.
             author: who; the repository's identity where None.
             time_s: when, in seconds since 1970; now where None.
+            delta: whether tensors are stored as differences to those of the branch's last commit;
+                where None, if that gains much, or as ``mvc.delta`` of the config says.
+            previous: the state of that commit, unchanged, where it is still in memory: then
+                nothing has to be decoded for the differences.
             progress: called with bytes taken since the last call.
 
         Raises:
@@ -703,10 +763,11 @@ class Repo:
             UnsupportedError: a value that is not data; the message names its path.
             ConflictError: the branch moved meanwhile, or a file of the same name is staged.
         """
+        from mvc.operations.aftercare import start_upkeep  # noqa: PLC0415
         from mvc.operations.annotations import Annotations  # noqa: PLC0415
         from mvc.operations.state import commit_state  # noqa: PLC0415
 
-        return commit_state(
+        result = commit_state(
             self._context,
             state,
             message,
@@ -714,8 +775,12 @@ class Repo:
             branch=branch,
             author=author,
             time_s=time_s,
+            delta=delta,
+            previous=previous,
             progress=progress,
         )
+        start_upkeep(self._context)
+        return result
 
     def load_state(
         self,
@@ -733,12 +798,183 @@ class Repo:
 
         Raises:
             NotFoundError: no such revision, or the commit holds no state.
+            ReleasedError: content of that commit was released; nothing was filled.
             ConflictError: ``into`` holds what the state does not, or in another shape.
             UnsupportedError: torch is not installed.
         """
         from mvc.operations.state import load_state  # noqa: PLC0415
 
         return load_state(self._context, revision, framework=framework, into=into)
+
+    # Storing less.
+
+    def plan_prune(
+        self,
+        *,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        keep_best: int | None = None,
+        metric: str | None = None,
+        maximise: bool = False,
+        keep_tagged: bool = False,
+        keep_branch_tips: bool = False,
+        keep_within_s: int | None = None,
+        weights_only: bool = False,
+        also_diverged: Iterable[str] = (),
+        now_s: int | None = None,
+    ) -> PrunePlan:
+        """Return which commits keep their content and which would release it; nothing is changed.
+
+        A commit that one rule keeps is kept. HEAD, tips of branches, tagged commits and all
+        ``diverged/`` branches that are not named are kept in any case.
+
+        Args:
+            keep_last: so many newest commits of each branch, along first parents.
+            keep_every: commits whose step is a multiple of this.
+            keep_best: so many commits with the best value of ``metric``.
+            metric: name of a metric; the smallest value is the best.
+            maximise: the largest value is the best.
+            keep_tagged: what is kept in any case is enough.
+            keep_branch_tips: also the tips of ``diverged/`` branches that are named.
+            keep_within_s: commits that are not older than so many seconds.
+            weights_only: of the other commits release only what is not the model.
+            also_diverged: names or wildcards of ``diverged/`` branches to release from as well.
+            now_s: the present, in seconds since 1970; the clock's where None.
+
+        Raises:
+            UsageError: no rule, a number below 1, or ``keep_best`` and no ``metric``.
+            NotFoundError: a name that fits no ``diverged/`` branch.
+        """
+        from mvc.operations.prune import plan_prune  # noqa: PLC0415
+        from mvc.operations.retention import RetentionPolicy  # noqa: PLC0415
+
+        policy = RetentionPolicy(
+            keep_last=keep_last,
+            keep_every=keep_every,
+            keep_best=keep_best,
+            metric=metric,
+            maximise=maximise,
+            keep_tagged=keep_tagged,
+            keep_branch_tips=keep_branch_tips,
+            keep_within_s=keep_within_s,
+            weights_only=weights_only,
+            also_diverged=tuple(also_diverged),
+        )
+        return plan_prune(self._context, policy, now_s=now_s)
+
+    def prune(self, plan: PrunePlan) -> PruneResult:
+        """Release what a plan of ``plan_prune`` says and free it; commits and metrics stay.
+
+        Raises:
+            ConflictError: a ref moved meanwhile and protects what would be released.
+            StorageError: the machine failed; the next gc frees what is recorded by then.
+        """
+        from mvc.operations.prune import run_prune  # noqa: PLC0415
+
+        return run_prune(self._context, plan)
+
+    def plan_gc(
+        self, *, grace_s: float | None = None, expire_reflogs_s: float | None = None
+    ) -> GcPlan:
+        """Return what nothing reaches and how many bytes that is; nothing is removed.
+
+        Args:
+            grace_s: garbage younger than this stays; two weeks where None.
+            expire_reflogs_s: entries of reflogs older than this are forgotten; where None, after
+                90 days, and after 30 where their ref has left what they name. 0 forgets what no
+                ref leads to.
+
+        Raises:
+            FormatError: the history is damaged.
+            CorruptionError: something that is needed is not there.
+        """
+        from mvc.operations.gc import plan_gc, reflog_expiry  # noqa: PLC0415
+
+        expiry = reflog_expiry(expire_reflogs_s)
+        if grace_s is None:
+            return plan_gc(self._context, expiry=expiry)
+        return plan_gc(self._context, grace_s=grace_s, expiry=expiry)
+
+    def gc(
+        self, plan: GcPlan | None = None, *, grace_s: float | None = None, progress: Progress = None
+    ) -> GcResult:
+        """Remove what nothing reaches; may run beside commits and readers.
+
+        Args:
+            plan: from ``plan_gc``; made now where None.
+            grace_s: as for ``plan_gc``, where there is no plan.
+            progress: called with bytes of packs that are written anew.
+
+        Raises:
+            ConflictError: another gc, prune or repack is running.
+            CorruptionError: the repository is damaged; nothing more is removed.
+        """
+        from mvc.operations.gc import run_gc  # noqa: PLC0415
+
+        return run_gc(self._context, plan or self.plan_gc(grace_s=grace_s), progress)
+
+    def plan_repack(self, *, everything: bool = False, grace_s: float | None = None) -> RepackPlan:
+        """Return how to store the repository in less; nothing is changed.
+
+        Args:
+            everything: look also at commits that an earlier repack has looked at.
+            grace_s: garbage younger than this stays; two weeks where None.
+
+        Raises:
+            FormatError: the history is damaged.
+            CorruptionError: something that is needed is not there.
+        """
+        from mvc.operations.gc import DEFAULT_GRACE_S  # noqa: PLC0415
+        from mvc.operations.repack import plan_repack  # noqa: PLC0415
+
+        grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
+        return plan_repack(self._context, everything=everything, grace_s=grace_s)
+
+    def repack(self, plan: RepackPlan | None = None, *, progress: Progress = None) -> RepackResult:
+        """Store chunks as differences across history and gather small packs.
+
+        Args:
+            plan: from ``plan_repack``; made now where None.
+            progress: called with bytes of packs that are written anew.
+
+        Raises:
+            ConflictError: another gc, prune or repack is running.
+            CorruptionError: the repository is damaged; nothing more is removed.
+        """
+        from mvc.operations.repack import run_repack  # noqa: PLC0415
+
+        return run_repack(self._context, plan or self.plan_repack(), progress)
+
+    def is_repack_due(self) -> bool:
+        """Tell whether many packs are small, or many commits were never repacked.
+
+        Raises:
+            StorageError: the machine failed.
+        """
+        from mvc.operations.repack import is_due  # noqa: PLC0415
+
+        return is_due(self._context)
+
+    def du(
+        self,
+        *revisions: str,
+        by: Iterable[str] = ("branch", "tag", "commit", "file"),
+    ) -> DuReport:
+        """Return what is stored and for whom: alone, shared, and what it would take as files.
+
+        Args:
+            revisions: look only at these commits: ``A`` is that one, ``A..B`` what B has and A has
+                not; all that branches and tags reach where there is none.
+            by: which lists to make, of ``branch``, ``tag``, ``commit``, ``file``, ``tensor``.
+
+        Raises:
+            NotFoundError: no such revision.
+            UsageError: no such kind of list.
+            FormatError: the history is damaged.
+        """
+        from mvc.operations.du import du  # noqa: PLC0415
+
+        return du(self._context, revisions, by=tuple(by))
 
     # Care.
 

@@ -20,6 +20,7 @@ KINDS = {
     "CorruptionError": ("corruption", 5, errors.FormatError),
     "StorageError": ("storage", 6, MvcError),
     "UnsupportedError": ("unsupported", 7, MvcError),
+    "ReleasedError": ("released", 9, MvcError),
 }
 CLASSES = sorted(
     (value for value in vars(errors).values() if isinstance(value, type)),
@@ -54,6 +55,14 @@ def test_they_travel_between_processes(kind):
     error = pickle.loads(pickle.dumps(kind("what happened", hint="what to do")))
     assert type(error) is kind
     assert (error.message, error.hint) == ("what happened", "what to do")
+
+
+def test_released_says_when_by_what_and_what_is_nearest():
+    facts = {"commit": "a" * 40, "policy": "--keep-last 5", "time_s": 7, "nearest": "b" * 40}
+    error = errors.ReleasedError("content was released", hint="take another", **facts)
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert {name: getattr(one, name) for name in facts} == facts
+        assert (one.message, one.hint) == ("content was released", "take another")
 
 
 class TestTranslation:

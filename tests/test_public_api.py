@@ -14,14 +14,14 @@ import mvc_hooks
 from mvc import Repo
 
 METHODS = """
-add(self, paths, *, force=False, progress=None)
+add(self, paths, *, force=False, delta=None, progress=None)
 branches(self)
 changes(self, revision='HEAD', *, paths=(), tensors=None, with_tensors=True)
 checkout(self, revision, *, paths=(), force=False, detach=False, progress=None)
 commit(self, message=None, *, paths=(), everything=False, amend=False, allow_empty=False, \
-step=None, metrics=None, meta=None, author=None, time_s=None, progress=None)
+step=None, metrics=None, meta=None, author=None, time_s=None, delta=None, progress=None)
 commit_state(self, state, *, message, step=None, metrics=None, meta=None, branch=None, \
-author=None, time_s=None, progress=None)
+author=None, time_s=None, delta=None, previous=None, progress=None)
 config(self)
 create_branch(self, name, start='HEAD', *, force=False)
 create_tag(self, name, revision='HEAD', *, message=None, force=False)
@@ -30,9 +30,12 @@ delete_tag(self, name)
 diff(self, old=None, new=None, *, staged=False, paths=(), tensors=None, with_tensors=True, \
 progress=None)
 doctor(self)
+du(self, *revisions, by=('branch', 'tag', 'commit', 'file'))
 export(self, revision, output, *, path=None, tensors=None, force=False, progress=None)
 fsck(self, *, data=False, repair=False, progress=None)
+gc(self, plan=None, *, grace_s=None, progress=None)
 init(cls, path='.', *, branch='main')
+is_repack_due(self)
 load_state(self, revision='HEAD', *, framework='torch', into=None)
 log(self, *revisions, everything=False, limit=None, first_parent=False)
 ls(self, revision='HEAD', *, paths=(), tensors=None)
@@ -40,10 +43,17 @@ merge_base(self, left, right)
 move(self, sources, target, *, force=False)
 open(cls, path='.', *, identity=None, threads=None)
 plan_add(self, paths, *, force=False)
+plan_gc(self, *, grace_s=None, expire_reflogs_s=None)
+plan_prune(self, *, keep_last=None, keep_every=None, keep_best=None, metric=None, maximise=False, \
+keep_tagged=False, keep_branch_tips=False, keep_within_s=None, weights_only=False, \
+also_diverged=(), now_s=None)
+plan_repack(self, *, everything=False, grace_s=None)
+prune(self, plan)
 read_file(self, revision, path)
 reflog(self, ref='HEAD')
 remove(self, paths, *, cached=False, force=False, recursive=False)
 rename_branch(self, old, new, *, force=False)
+repack(self, plan=None, *, progress=None)
 reset(self, revision='HEAD', *, mode='mixed', paths=(), progress=None)
 resolve(self, revision)
 restore(self, paths, *, source=None, staged=False, worktree=True, progress=None)
@@ -53,6 +63,7 @@ status(self, *, untracked=True)
 switch(self, branch, *, create=False, start=None, force=False, progress=None)
 tags(self)
 tensor(self, revision, path, name, *, framework='numpy')
+undo(self, *, redo=False, force=False, dry_run=False, progress=None)
 """
 PROPERTIES = {"worktree", "git_dir", "head", "identity"}
 
@@ -63,7 +74,7 @@ RESULTS = {
     "branches.RefInfo": "name commit is_current subject",
     "checkout_plan.CheckoutResult": "commit branch written removed",
     "commit.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "
-    "written_bytes reused_bytes seconds warnings files_total files_changed",
+    "written_bytes reused_bytes seconds warnings files_total files_changed identical_to",
     "diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
     "mode_changed size_bytes",
     "diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
@@ -72,13 +83,20 @@ RESULTS = {
     "sync_s hash_bytes_per_s advice",
     "export.ExportResult": "path tensors size_bytes",
     "files.StoredFile": "path mode blob stat size_bytes manifest warning",
-    "fsck.FsckReport": "problems commits files chunks data notices repaired",
+    "fsck.FsckReport": "problems commits files chunks data notices repaired released",
     "fsck.Problem": "kind detail commit path tensor pack offset chunk hint",
-    "log.LogEntry": "info annotations refs",
+    "log.LogEntry": "info annotations refs released",
+    "prune.CommitPlan": "commit subject step time_s reasons paths kept_paths size_bytes "
+    "was_released",
+    "prune.PrunePlan": "policy commits releases freed_bytes landmarks",
+    "prune.PruneResult": "plan freed_bytes",
+    "released.Release": "commit paths policy time_s blobs",
+    "rerun.ReleasedTwin": "commit step subject paths",
     "status.FileStatus": "path staged worktree old_path",
     "status.Status": "branch commit files recovered",
     "tensors.FileInfo": "path mode blob format size_bytes tensors",
     "tensors.TensorInfo": "name dtype shape size_bytes chunks id",
+    "undo.UndoResult": "action kind branch commit left_branch left written removed",
 }
 
 
@@ -105,8 +123,8 @@ def _spelling(function):
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
         "ConflictError", "CorruptionError", "FormatError", "Identity", "MvcError",
-        "NotFoundError", "Repo", "RepositoryNotFoundError", "StorageError", "UnsupportedError",
-        "UsageError", "__version__",
+        "NotFoundError", "ReleasedError", "Repo", "RepositoryNotFoundError", "StorageError",
+        "UnsupportedError", "UsageError", "__version__",
     }  # fmt: skip
     assert mvc.__all__ == sorted(mvc.__all__)
     for name in mvc.__all__:

@@ -65,7 +65,9 @@ def config(
     """Read and change the repository's settings, written as section.key.
 
     user.name and user.email say who commits; where they are not set, the user's Git config does.
-    mvc.chunkbytes is the length of chunks of files that are added from then on.
+    mvc.chunkbytes is the length of chunks of files that are added from then on; mvc.delta says when
+    they are stored as differences: never, auto (where that gains much) or always. mvc.autorepack
+    true lets commits repack in the background.
     """
     if unset is not None and (key is not None or listed):
         raise usage("--unset takes one key and nothing else", context)
@@ -143,6 +145,7 @@ def _fsck_fields(report: FsckReport) -> dict[str, object]:
         "data": report.data,
         "notices": report.notices,
         "repaired": report.repaired,
+        "released": report.released,
     }
 
 
@@ -157,8 +160,9 @@ def _write_fsck(out: Output, report: FsckReport, *, quiet: bool) -> None:
         out.line(f"repaired: the index of pack {printable(pack)} was written anew")
     for notice in report.notices:
         out.line(out.style(f"harmless: {printable(notice)}", "dim"))
+    released = f", {report.released:,} released" if report.released else ""
     checked = (
-        f"{count_text(report.commits, 'commit')}, {count_text(report.files, 'file version')}, "
+        f"{count_text(report.commits, 'commit')}, {count_text(report.files, 'file version')}{released}, "
         f"{count_text(report.chunks, 'chunk')}"
     )
     how = "every byte read and hashed" if report.data else 'data not read; "--data" does'

@@ -40,8 +40,15 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
         Command("switch", "moving", "Go to a branch"),
         Command("restore", "moving", "Bring files back from the index or a revision"),
         Command("reset", "moving", "Move the current branch; unstage files"),
+        Command("undo", "moving", "Take back the last commit, switch or reset"),
         Command("branch", "naming", "List, create, rename or delete branches"),
         Command("tag", "naming", "List, create or delete tags"),
+    ),
+    "store less, keep what matters": (
+        Command("prune", "prune", "Release the content of commits that no rule keeps"),
+        Command("gc", "upkeep", "Remove what nothing reaches"),
+        Command("repack", "upkeep", "Store differences between versions, and few large packs"),
+        Command("du", "du", "Show what branches, commits, files and tensors cost"),
     ),
     "keep it sound": (
         Command("fsck", "care", "Check that the repository is sound"),
@@ -51,7 +58,8 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 differences or problems found, 2 wrong usage, 3 not found, 4 conflict,",
-    "5 damaged data, 6 machine failed, 7 unsupported, 8 internal error, 10 no repository.",
+    "5 damaged data, 6 machine failed, 7 unsupported, 8 internal error, 9 released content,",
+    "10 no repository.",
 )
 
 

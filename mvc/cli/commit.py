@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mvc.cli.group import PlainCommand, new_app, usage
-from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.options import Delta, Json, Quiet, ShowProgress
 from mvc.cli.output import Output, printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render import count_text, seconds_text, short_id, size_text
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.operations.commit import CommitResult
+    from mvc.operations.rerun import ReleasedTwin
     from mvc.repo import Repo
 
 app = new_app()
@@ -62,6 +64,7 @@ def commit(
             "--meta", metavar="NAME=VALUE", help="A fact; a number is a metric, else it is text."
         ),
     ] = None,
+    delta: Delta = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
@@ -90,6 +93,7 @@ def commit(
             step=step,
             metrics=numbers or None,
             meta=texts or None,
+            delta=delta,
             progress=bar,
         )
     warnings = [(path, text) for path, text in result.warnings]
@@ -163,6 +167,7 @@ def commit_fields(result: CommitResult) -> dict[str, object]:
         },
         "seconds": result.seconds,
         "warnings": [{"path": path, "message": text} for path, text in result.warnings],
+        "identical_to": None if result.identical_to is None else asdict(result.identical_to),
     }
 
 
@@ -173,6 +178,17 @@ def _write(out: Output, result: CommitResult) -> None:
     name = out.style(short_id(result.commit), "yellow")
     out.line(f"[{printable(where)} {name}] {printable(result.subject)}")
     out.line(" " + stat_line(result))
+    if result.identical_to is not None:
+        out.line(" " + twin_line(result.identical_to))
+
+
+def twin_line(twin: ReleasedTwin) -> str:
+    """Return what is said where a commit has brought released content back."""
+    place = "" if twin.step is None else f" (step {twin.step:,})"
+    return (
+        f"bit-identical to released commit {short_id(twin.commit)}{place}: "
+        f"{count_text(len(twin.paths), 'file')} of it {'is' if len(twin.paths) == 1 else 'are'} back"
+    )
 
 
 def stat_line(result: CommitResult) -> str:

@@ -9,6 +9,7 @@
 6    the machine said no: disk full, permission denied, read-only
 7    a value or format that mvc cannot hold
 8    an error inside mvc
+9    content that was released by a retention policy
 10   not inside a repository
 130  interrupted by Ctrl-C
 141  the reader of the output went away
@@ -18,12 +19,17 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import typer
 
 from mvc.cli.output import json_text, printable, stderr
-from mvc.errors import MvcError, StorageError, UsageError
+from mvc.cli.render import iso_date
+from mvc.errors import MvcError, ReleasedError, StorageError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DONE = 0
 NEGATIVE = 1
@@ -41,18 +47,20 @@ class ErrorText:
         message: one line that names the thing and the fact.
         hint: what to do next, or None.
         exit_code: of the process.
+        details: further facts for programs.
     """
 
     kind: str
     message: str
     hint: str | None
     exit_code: int
+    details: Mapping[str, object] = field(default_factory=dict)
 
 
 def describe(error: Exception) -> ErrorText:
     """Return what to tell about any exception."""
     if isinstance(error, MvcError):
-        return ErrorText(error.kind, error.message, error.hint, error.exit_code)
+        return ErrorText(error.kind, error.message, error.hint, error.exit_code, _details(error))
     if isinstance(error, typer.TyperException):
         return _describe_usage(error)
     if isinstance(error, OSError):
@@ -64,6 +72,14 @@ def describe(error: Exception) -> ErrorText:
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "this is a fault of mvc; please report it with the output of the command run with "
     return ErrorText("internal", f"internal error: {what}", f"{hint}MVC_DEBUG=1", INTERNAL)
+
+
+def _details(error: MvcError) -> dict[str, object]:
+    if not isinstance(error, ReleasedError):
+        return {}
+    released = None if error.time_s is None else iso_date(error.time_s, 0)
+    facts = {"commit": error.commit, "policy": error.policy, "time": released}
+    return {"released": {**facts, "nearest": error.nearest}}
 
 
 def _describe_usage(error: typer.TyperException) -> ErrorText:
@@ -86,7 +102,7 @@ def report(error: Exception, *, as_json: bool) -> int:
         traceback.print_exception(error, file=sys.stderr)
     if as_json:
         fields = {"kind": told.kind, "message": told.message, "hint": told.hint}
-        sys.stderr.write(json_text({"error": fields}) + "\n")
+        sys.stderr.write(json_text({"error": {**fields, **told.details}}) + "\n")
         return told.exit_code
     err = stderr()
     err.line(f"{err.style('error:', 'red', 'bold')} {printable(told.message)}")

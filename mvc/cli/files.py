@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mvc.cli.group import PlainCommand, new_app, usage
-from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.options import Delta, Json, Quiet, ShowProgress
 from mvc.cli.output import printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render import count_text, seconds_text, size_text
@@ -33,6 +33,7 @@ def add(
     everything: Annotated[
         bool, typer.Option("-A", "--all", help="The whole worktree where no path is given.")
     ] = False,
+    delta: Delta = None,
     dry_run: Annotated[
         bool, typer.Option("-n", "--dry-run", help="Only tell what would be added.")
     ] = False,
@@ -44,7 +45,7 @@ def add(
 
     A folder stands for everything in it, and tracked files that are gone are taken out of the
     index. Unchanged files are not read again. Of a checkpoint only the chunks are stored that the
-    repository does not have yet.
+    repository does not have yet, as differences to those of the last commit where that gains much.
     """
     if not paths and not everything:
         raise usage('nothing specified, nothing added; "mvc add ." adds everything', context)
@@ -55,7 +56,7 @@ def add(
         return
     started_s = time.perf_counter()
     with byte_progress("adding", wanted=progress and not quiet) as bar:
-        result = repo.add(chosen, force=force, progress=bar)
+        result = repo.add(chosen, force=force, delta=delta, progress=bar)
     if as_json:
         write_json(add_fields(result))
         return

@@ -11,6 +11,7 @@ from mvc.cli.output import Output, printable
 from mvc.cli.render import (
     SHORT_ID,
     cell_width,
+    count_text,
     cut_end,
     git_date,
     iso_date,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from mvc.operations.log import LogEntry
+    from mvc.operations.released import Release
 
     Parents = Mapping[str, Sequence[str]] | None
 
@@ -43,7 +45,16 @@ def entry_fields(entry: LogEntry) -> dict[str, object]:
         "metrics": dict(facts.metrics or {}),
         "meta": dict(facts.meta or {}),
         "refs": entry.refs,
+        "released": _released_fields(entry),
     }
+
+
+def _released_fields(entry: LogEntry) -> dict[str, object] | None:
+    release = entry.released
+    if release is None:
+        return None
+    time_text = iso_date(release.time_s, 0)
+    return {"policy": release.policy, "time": time_text, "files": release.paths}
 
 
 def refs_text(out: Output, refs: Sequence[str]) -> str:
@@ -89,6 +100,8 @@ def _full_lines(out: Output, entry: LogEntry) -> Iterator[str]:
         yield "Merge:   " + " ".join(map(short_id, info.parents))
     yield f"Author:  {printable(info.author.name)} <{printable(info.author.email)}>"
     yield f"Date:    {git_date(info.author_time_s, info.author_timezone_s)}"
+    if entry.released is not None:
+        yield f"Content: {out.style(_released_text(entry.released), 'dim')}"
     if facts.step is not None:
         yield f"Step:    {facts.step:,}"
     if facts.metrics:
@@ -101,6 +114,19 @@ def _full_lines(out: Output, entry: LogEntry) -> Iterator[str]:
     others = [f"{key}: {text}" for key, text in info.trailers if key not in _SHOWN_ABOVE]
     for line in [info.subject, *body, *([""] if others else []), *others]:
         yield f"    {printable(line.expandtabs())}".rstrip()
+
+
+def _released_text(release: Release) -> str:
+    files = count_text(len(release.paths), "file")
+    day = iso_date(release.time_s, 0)[: len("2026-11-20")]
+    return f"{files} released on {day} by {printable(release.policy)}"
+
+
+def _mark(entry: LogEntry) -> str:
+    """Return how one line says that content was released, or nothing."""
+    if entry.released is None:
+        return ""
+    return "[model only]" if entry.released.keeps_model else "[released]"
 
 
 def _drawn(rows: Rows, lines: Sequence[str]) -> Iterator[str]:
@@ -128,13 +154,16 @@ def _one_line(out: Output, entry: LogEntry, facts: str, indent: int) -> str:
     """Return a commit's line; on a terminal the end of a long subject is left out."""
     refs = refs_text(out, entry.refs)
     subject = printable(entry.info.subject)
+    mark = f"{_mark(entry)} " if entry.released is not None else ""
     if out.width is not None:
         names = f"({', '.join(map(printable, entry.refs))}) " if refs else ""
         taken = indent + SHORT_ID + (len("    ") + cell_width(facts) if facts else 1)
-        subject = cut_end(subject, max(out.width - taken - cell_width(names), _LEAST_CUT))
+        room = out.width - taken - cell_width(names) - len(mark)
+        subject = cut_end(subject, max(room, _LEAST_CUT))
     middle = f"  {out.style(facts, 'cyan')}  " if facts else " "
     name = out.style(short_id(entry.info.id), "yellow")
-    return f"{name}{middle}{refs}{' ' if refs else ''}{subject}".rstrip()
+    shown = f"{out.style(mark.rstrip(), 'dim')} " if mark else ""
+    return f"{name}{middle}{shown}{refs}{' ' if refs else ''}{subject}".rstrip()
 
 
 def fact_columns(entries: Sequence[LogEntry], width: int | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""checkout, switch, restore, reset: from one version to another."""
+"""checkout, switch, restore, reset, undo: from one version to another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mvc.cli.group import PathsCommand, PlainCommand, check_alone, new_app, paths_behind, usage
-from mvc.cli.moving_text import result_fields, write_move, write_reset, write_restored
+from mvc.cli.moving_text import (
+    result_fields,
+    undo_fields,
+    write_move,
+    write_reset,
+    write_restored,
+    write_undo,
+)
 from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
@@ -172,7 +179,7 @@ def reset(
 
     With PATHs the branch stays, and their index entries become those of REV (HEAD).
 
-    Where the branch was before is kept: "mvc reset --hard HEAD@{1}" takes a reset back.
+    Where the branch was before is kept: "mvc undo" takes a reset back.
     """
     modes = {"soft": soft, "mixed": mixed, "hard": hard}
     check_alone(context, [(f"--{mode}", value) for mode, value in modes.items()])
@@ -203,3 +210,35 @@ def _split_reset(
     if repo.head.commit is None and names[:1] == ["HEAD"]:
         names = names[1:]
     return split_revisions(repo, names, behind)
+
+
+@app.command(cls=PlainCommand)
+def undo(
+    redo: Annotated[
+        bool, typer.Option("--redo", help="Do again what the last undo took back.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("-n", "--dry-run", help="Only say what would be taken back.")
+    ] = False,
+    force: _Force = False,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Take back the last commit, amend, merge, switch or reset.
+
+    After a commit, amend or merge the branch moves back; files and index stay as they are, so the
+    work is staged again. After a switch HEAD goes back to where it was. After a reset the branch,
+    the index and the files return.
+
+    "mvc undo" again steps further back, and "mvc undo --redo" returns. Changed files stop an undo
+    that would overwrite them, unless -f is given. What is staged only, or was never added, is in no
+    history and cannot be brought back.
+    """
+    repo = open_repo(writes=True)
+    with byte_progress("undoing", wanted=progress and not quiet) as bar:
+        result = repo.undo(redo=redo, force=force, dry_run=dry_run, progress=bar)
+    if as_json:
+        write_json({**undo_fields(result), "dry_run": dry_run})
+    elif not quiet:
+        write_undo(repo, stdout(), result, redo=redo, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""What checkout, switch, restore and reset say of what they did."""
+"""What checkout, switch, restore, reset and undo say of what they did."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mvc.cli.session import shown_path
 if TYPE_CHECKING:
     from mvc.history.values import Head
     from mvc.operations.checkout_plan import CheckoutResult
+    from mvc.operations.undo import UndoResult
     from mvc.repo import Repo
 
 
@@ -50,7 +51,7 @@ def _commit_line(repo: Repo, out: Output, commit: str | None) -> str:
     return f"{out.style(short_id(commit), 'yellow')} {printable(subject)}".rstrip()
 
 
-def _counts(result: CheckoutResult) -> str:
+def _counts(result: CheckoutResult | UndoResult) -> str:
     parts = []
     if result.written:
         parts.append(f"{count_text(len(result.written), 'file')} written")
@@ -74,3 +75,41 @@ def write_reset(repo: Repo, out: Output, result: CheckoutResult, *, mode: str) -
     if changed:
         out.line("Unstaged changes after reset:")
         out.lines(f"{file.code[1]}\t{printable(shown_path(repo, file.path))}" for file in changed)
+
+
+def undo_fields(result: UndoResult) -> dict[str, object]:
+    """Return what ``undo --json`` prints."""
+    return {
+        "action": result.action,
+        "kind": result.kind,
+        "branch": result.branch,
+        "commit": result.commit,
+        "left_branch": result.left_branch,
+        "left_commit": result.left,
+        "written": result.written,
+        "removed": result.removed,
+    }
+
+
+def write_undo(repo: Repo, out: Output, result: UndoResult, *, redo: bool, dry_run: bool) -> None:
+    """Write what was taken back (or done again), and where HEAD is now."""
+    verbs = {
+        (False, False): "Took back",
+        (False, True): "Would take back",
+        (True, False): "Did again",
+        (True, True): "Would do again",
+    }
+    out.line(f"{verbs[redo, dry_run]}: {printable(result.action)}")
+    place = "HEAD" if result.branch is None else f"Branch '{printable(result.branch)}'"
+    position = "without a commit"
+    if result.commit is not None:
+        position = f"at {_commit_line(repo, out, result.commit)}"
+    out.line(f"{place} {'would be' if dry_run else 'is now'} {position}")
+    counts = _counts(result)
+    if counts:
+        out.line(counts)
+    if result.kind == "commit" and not redo:
+        out.line(
+            f"Index and files {'would stay' if dry_run else 'are'} as they were; "
+            f"what was committed is {short_id(result.left)}"
+        )

@@ -27,3 +27,11 @@ All = Annotated[
     bool,
     typer.Option("--all", help="Every tensor, also of new and removed files and of long lists."),
 ]
+Delta = Annotated[
+    bool | None,
+    typer.Option(
+        "--delta/--no-delta",
+        show_default=False,
+        help="Store tensors as differences to the last commit's wherever that is smaller, or never.",
+    ),
+]

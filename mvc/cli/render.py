@@ -34,6 +34,13 @@ def count_text(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {word}"
 
 
+def ratio_text(ratio: float) -> str:
+    """Return a part of a whole for people: ``41 %``, ``3.4 %``, ``0.02 %``."""
+    percent = 100 * ratio
+    digits = next(digits for digits, least in ((0, 9.95), (1, 0.995), (2, 0)) if percent >= least)
+    return f"{percent:,.{digits}f} %"
+
+
 def seconds_text(seconds: float) -> str:
     """Return a duration for people: ``0.3 s``, ``2 min 5 s``."""
     if seconds < 60:  # noqa: PLR2004  a minute

@@ -7,16 +7,18 @@ its entries into the index as it stands then, so two adds at once both keep what
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.hub import MAX_INDEX_BYTES, find_shards
 from mvc.checkpoints.source import FileSource, read_bytes
-from mvc.chunkstore.store import WriteCounts
+from mvc.chunkstore.store import DeltaMode, WriteCounts
 from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.history.paths import find_path_fault
 from mvc.history.values import Index, IndexEntry
-from mvc.operations.files import StoredFile, store_file
-from mvc.operations.recorded import drop_clashing
+from mvc.operations.context import unswept
+from mvc.operations.files import StoredFile, find_layout, store_file
+from mvc.operations.recorded import drop_clashing, head_tree
 from mvc.operations.transition import make_entry, recover
 from mvc.operations.worktree import (
     find_file_stat,
@@ -198,15 +200,26 @@ def _shards_of(context: Context, patterns: Sequence[str]) -> list[str]:
     return shards
 
 
+@unswept
 def add(
     context: Context,
     patterns: Sequence[str],
     *,
     tracked_only: bool = False,
     force: bool = False,
+    delta: bool | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> AddResult:
     """Store files and stage them; the index changes only once everything is durable.
+
+    Args:
+        context: the repository.
+        patterns: repository paths, folders, wildcards; ``""`` is the worktree.
+        tracked_only: only files that the index knows (``commit -a``).
+        force: also files that ``.mvcignore`` names.
+        delta: whether chunks are stored as differences to the parent commit's; by default where
+            that gains much, or as ``mvc.delta`` of the config says.
+        progress: called with bytes read.
 
     Raises:
         NotFoundError: a pattern names nothing.
@@ -214,31 +227,63 @@ def add(
     """
     recover(context)
     plan = plan_add(context, patterns, tracked_only=tracked_only, force=force)
-    return run_add(context, plan, progress)
+    return run_add(context, plan, progress, delta=delta)
 
 
+@unswept
 def run_add(
-    context: Context, plan: AddPlan, progress: Callable[[int], None] | None = None
+    context: Context,
+    plan: AddPlan,
+    progress: Callable[[int], None] | None = None,
+    *,
+    delta: bool | None = None,
 ) -> AddResult:
     """Carry out a plan of ``plan_add``."""
-    result = store_planned(context, plan, progress)
+    result = store_planned(context, plan, progress, delta=delta)
     if result.added or result.removed:
         update_index(context, entries_of(result), result.removed)
     return result
 
 
 def store_planned(
-    context: Context, plan: AddPlan, progress: Callable[[int], None] | None = None
+    context: Context,
+    plan: AddPlan,
+    progress: Callable[[int], None] | None = None,
+    *,
+    delta: bool | None = None,
 ) -> AddResult:
     """Store what a plan reads; nothing is staged yet."""
     counts = WriteCounts(0, 0, 0, 0, 0)
     stored: list[StoredFile] = []
     if plan.read:
+        from mvc.operations.bases import Relatives, masters_first  # noqa: PLC0415  brings NumPy
+
         announce(progress, plan.size_bytes)
-        with context.store.writer() as writer:
-            stored = [store_file(context, writer, path, progress) for path in plan.read]
+        with context.store.writer(delta_mode(context, insist=delta)) as writer:
+            relatives = Relatives(context, writer, head_tree(context))
+            for path in masters_first(plan.read, partial(find_layout, context)):
+                stored.append(store_file(context, writer, path, progress, relatives))  # noqa: PERF401  each is durable work
         counts = writer.counts
+    stored.sort(key=lambda file: file.path)
     return AddResult(tuple(stored), plan.drop, plan.unchanged, counts)
+
+
+def delta_mode(context: Context, *, insist: bool | None) -> DeltaMode:
+    """Return when chunks are stored as differences: what the call says, else the config.
+
+    Raises:
+        FormatError: ``mvc.delta`` of the config is none of never, auto, always.
+    """
+    if insist is not None:
+        return DeltaMode.ALWAYS if insist else DeltaMode.NEVER
+    text = context.history.get_config("mvc.delta") or DeltaMode.AUTO.value
+    try:
+        return DeltaMode(text)
+    except ValueError as error:
+        raise FormatError(
+            f"mvc.delta is {text[:80]!r}, none of never, auto, always",
+            hint='set it with "mvc config mvc.delta auto"',
+        ) from error
 
 
 def entries_of(result: AddResult) -> dict[str, IndexEntry]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.fs import find_stat
-from mvc.operations.context import now
+from mvc.operations.context import now, unswept
 from mvc.operations.journal import JOURNAL_NAME
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def list_tags(context: Context) -> list[RefInfo]:
     return _list(context, _TAGS)
 
 
+@unswept
 def create_branch(
     context: Context,
     name: str,
@@ -136,6 +137,7 @@ def delete_branch(
     return commit
 
 
+@unswept
 def rename_branch(
     context: Context, old: str, new: str, *, force: bool = False, who: Identity | None = None
 ) -> None:
@@ -162,6 +164,7 @@ def rename_branch(
     history.rename_branch(old, new, who=context.who(who))
 
 
+@unswept
 def create_tag(
     context: Context,
     name: str,

@@ -8,6 +8,8 @@ from mvc.errors import ConflictError
 from mvc.history.refnames import HEADS
 from mvc.history.values import Head
 from mvc.operations.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_checkout
+from mvc.operations.content import check_content
+from mvc.operations.context import unswept
 from mvc.operations.recorded import tree_of
 from mvc.operations.transition import plan_head_move, recover
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     ByteProgress = Callable[[int], None] | None
 
 
+@unswept
 def checkout_revision(
     context: Context,
     revision: str,
@@ -38,6 +41,7 @@ def checkout_revision(
     Raises:
         NotFoundError: no such revision.
         ConflictError: local changes would be lost.
+        ReleasedError: content of that commit was released.
     """
     recover(context)
     history = context.history
@@ -51,7 +55,7 @@ def checkout_revision(
     index, base = history.read_index(), {} if force else tree_of(context, head.commit)
     plan = plan_checkout(context, index, base, history.read_tree(commit), force=force)
     move = _head_move(context, head, None if detach else branch, commit, revision, who)
-    return execute(context, plan, index, move, progress)
+    return execute(context, plan, index, move, progress, source=commit)
 
 
 def _find_branch(context: Context, head: Head, revision: str) -> str | None:
@@ -82,6 +86,7 @@ def _head_move(
     return plan_head_move("branch", branch, head, message, identity, branch_at=commit)
 
 
+@unswept
 def create_and_switch(
     context: Context,
     branch: str,
@@ -96,6 +101,7 @@ def create_and_switch(
     Raises:
         NotFoundError: no such revision.
         ConflictError: the branch exists, or local changes would be lost.
+        ReleasedError: content of that commit was released.
         UsageError: no valid branch name.
     """
     recover(context)
@@ -120,8 +126,10 @@ def create_and_switch(
         base = {} if force else tree_of(context, head.commit)
         plan = plan_checkout(context, index, base, target, force=force)
     plan.check()
+    versions = [(path, entry.blob) for path, entry in plan.write]
+    check_content(context, versions, commit=commit)  # before there is a branch
     history.update_ref(
         ref, commit, expected=None, message=f"branch: Created from {start or 'HEAD'}", who=identity
     )
     move = _head_move(context, head, branch, commit, branch, who)
-    return execute(context, plan, index, move, progress)
+    return execute(context, plan, index, move, progress, source=commit)

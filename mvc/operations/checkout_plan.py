@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError
 from mvc.history.values import TreeEntry
+from mvc.operations.content import check_content
 from mvc.operations.files import stored_size
 from mvc.operations.journal import EntryChange, FileRemoval, FileWrite, HeadMove, Transition, Was
 from mvc.operations.recorded import holds, is_clean
@@ -295,13 +296,28 @@ def execute(
     index: Index,
     head: HeadMove | None,
     progress: ByteProgress = None,
+    *,
+    source: GitId | None = None,
+    command: str = "mvc checkout {}",
 ) -> CheckoutResult:
     """Carry out a plan.
 
+    Args:
+        context: the repository.
+        plan: what to do.
+        index: the index that it was planned against.
+        head: where HEAD goes.
+        progress: called with bytes written.
+        source: the commit that the files to write are of, where it is one.
+        command: what to do instead where their content was released; ``{}`` is another commit.
+
     Raises:
         ConflictError: the plan has conflicts, or the world moved since it was made.
+        ReleasedError: content to write was released; nothing was changed.
     """
     plan.check()
+    versions = [(path, entry.blob) for path, entry in plan.write]
+    check_content(context, versions, commit=source, command=command)
     transition = Transition(
         writes=tuple(
             FileWrite(

@@ -18,9 +18,10 @@ from mvc.operations.add import (
     update_index,
 )
 from mvc.operations.annotations import FACT_TRAILERS, STEP_TRAILER, Annotations
-from mvc.operations.context import now
+from mvc.operations.context import now, unswept
 from mvc.operations.diff import tensor_ids
 from mvc.operations.files import find_manifest
+from mvc.operations.rerun import ReleasedTwin, check_kept, take_back
 from mvc.operations.transition import recover
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class CommitResult:
         warnings: (path, what is wrong) of checkpoints that were stored as opaque bytes.
         files_total: files in the commit.
         files_changed: paths that its first parent has otherwise or not, or that it lacks.
+        identical_to: the released commit whose content this one has brought back, or None.
     """
 
     commit: GitId
@@ -65,8 +67,10 @@ class CommitResult:
     warnings: tuple[tuple[str, str], ...] = ()
     files_total: int = 0
     files_changed: int = 0
+    identical_to: ReleasedTwin | None = None
 
 
+@unswept
 def commit(
     context: Context,
     message: str | None,
@@ -78,6 +82,7 @@ def commit(
     allow_empty: bool = False,
     author: Identity | None = None,
     time_s: int | None = None,
+    delta: bool | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> CommitResult:
     """Record the index as a new commit and move the branch to it.
@@ -94,11 +99,13 @@ def commit(
         allow_empty: also where nothing changed.
         author: who; the repository's or context's identity where None.
         time_s: when, in seconds since 1970; now where None.
+        delta: as for ``add``, where files are added first.
         progress: called with bytes read.
 
     Raises:
         UsageError: no message, nothing to amend.
         ConflictError: nothing changed, or the branch moved meanwhile.
+        ReleasedError: the index holds released content that is gone, as after a reset.
     """
     started_s = time.perf_counter()
     recover(context)
@@ -110,7 +117,7 @@ def commit(
     added: AddResult | None = None
     if paths or everything:
         plan = plan_add(context, paths or [""], tracked_only=everything and not paths)
-        added = store_planned(context, plan, progress)
+        added = store_planned(context, plan, progress, delta=delta)
     tree_entries = {
         path: TreeEntry(entry.mode, entry.blob) for path, entry in _staged(context, added).items()
     }
@@ -118,6 +125,7 @@ def commit(
     base = history.read_tree(parents[0]) if parents else {}
     if tree_entries == base and not allow_empty:
         _check_may_be_empty(context, last, base)
+    check_kept(context, tree_entries)
     if added is not None and (added.added or added.removed):
         update_index(context, entries_of(added), added.removed)  # a refused commit stages nothing
     new = record(
@@ -130,7 +138,10 @@ def commit(
             raise ConflictError("HEAD moved while the commit was made", hint="commit again")
         history.update_head(new, expected=head.commit, message=f"{verb}: {subject}", who=who)
     warnings = added.warnings if added is not None else ()
-    return summarise(context, new, base, tree_entries, started_s, warnings, branch=head.branch)
+    twin = take_back(context, new, tree_entries)
+    return summarise(
+        context, new, base, tree_entries, started_s, warnings, branch=head.branch, twin=twin
+    )
 
 
 def _staged(context: Context, added: AddResult | None) -> dict[str, IndexEntry]:
@@ -256,6 +267,7 @@ def summarise(
     warnings: tuple[tuple[str, str], ...] = (),
     *,
     branch: str | None,
+    twin: ReleasedTwin | None = None,
 ) -> CommitResult:
     """Count what a commit has and what its parent lacks, from manifests alone.
 
@@ -280,6 +292,7 @@ def summarise(
         warnings=warnings,
         files_total=len(tree),
         files_changed=sum(1 for path in {*base, *tree} if base.get(path) != tree.get(path)),
+        identical_to=twin,
     )
 
 

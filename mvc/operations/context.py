@@ -9,20 +9,23 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from mvc.errors import FormatError, RepositoryNotFoundError
 from mvc.history.git import History
 from mvc.history.values import Identity
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from mvc.chunkstore.store import ChunkStore
     from mvc.formats.layout import TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
+    from mvc.history.notes import NoteFinder
     from mvc.ids import GitId
+    from mvc.operations.released import Release
 
 GIT_DIR_NAME = ".mvc"
 STORE_DIR_NAME = "chunks"
@@ -38,6 +41,8 @@ class Context:
         history: the Git repository in ``.mvc``.
         identity: who commits, where the call names nobody; None means the repository's config.
         threads: workers for hashing and encoding; None means all cores.
+        notes_seen: the tip of the release notes and what finds them, when last looked at.
+        releases_seen: that tip and all release records, when they were read.
     """
 
     worktree: Path
@@ -46,6 +51,10 @@ class Context:
     threads: int | None = None
     _manifests: dict[GitId, Manifest] = field(default_factory=dict, repr=False)
     _table: tuple[GitId, dict[str, tuple[TensorView, StoredSegment]]] | None = field(
+        default=None, repr=False
+    )
+    notes_seen: tuple[GitId, NoteFinder] | None = field(default=None, repr=False)
+    releases_seen: tuple[GitId, dict[GitId, tuple[Release, ...]]] | None = field(
         default=None, repr=False
     )
 
@@ -127,6 +136,24 @@ class Context:
 
 _MANIFESTS_KEPT = 8
 _MAX_DIGITS = 12
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def unswept(
+    operation: Callable[Concatenate[Context, _Parameters], _Result],
+) -> Callable[Concatenate[Context, _Parameters], _Result]:
+    """Run an operation under ``history.no_sweep()``: it makes something reachable.
+
+    For every operation that writes chunks or objects, or moves a ref or index entry onto old ones.
+    """
+
+    @wraps(operation)
+    def run(context: Context, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        with context.history.no_sweep():
+            return operation(context, *args, **kwargs)
+
+    return run
 
 
 def now() -> tuple[int, int]:
@@ -174,4 +201,13 @@ def is_inside(path: Path, folder: Path) -> bool:
     return path == folder or folder in path.parents
 
 
-__all__ = ["GIT_DIR_NAME", "Context", "discover", "init", "is_inside", "now", "open_at"]
+__all__ = [
+    "GIT_DIR_NAME",
+    "Context",
+    "discover",
+    "init",
+    "is_inside",
+    "now",
+    "open_at",
+    "unswept",
+]

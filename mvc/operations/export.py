@@ -5,11 +5,13 @@ from __future__ import annotations
 import fnmatch
 import json
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mvc.dtypes import get_dtype
 from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageError
 from mvc.fs import DurableFile, find_stat
+from mvc.operations.content import check_chunks, command_text
 from mvc.operations.files import find_manifest
 from mvc.operations.tensors import StoredTensor, read_bytes_of, read_parts
 from mvc.operations.worktree import select_paths
@@ -72,6 +74,7 @@ def export(
         ConflictError: the output exists; two files hold a tensor of the same name.
         UnsupportedError: a dtype or name that safetensors cannot hold.
         UsageError: the output is a folder, or in none.
+        ReleasedError: content of the revision was released.
     """
     existing = find_stat(output)
     if existing is not None and existing.is_directory:
@@ -80,7 +83,8 @@ def export(
         raise ConflictError(f"{output} already exists", hint='"-f" replaces it')
     if not output.parent.is_dir():
         raise UsageError(f"folder {output.parent} does not exist")
-    chosen = _choose_tensors(context, revision, path, tensors)
+    command = command_text("mvc export {} -o", [str(output)])
+    chosen = _choose_tensors(context, revision, path, tensors, command)
     header = _encode_header(chosen)
     position = len(header)
     announce(progress, sum(tensor.size_bytes for tensor in chosen))
@@ -96,9 +100,10 @@ def export(
 
 
 def _choose_tensors(
-    context: Context, revision: str, path: str | None, pattern: str | None
+    context: Context, revision: str, path: str | None, pattern: str | None, command: str
 ) -> list[StoredTensor]:
-    tree = context.history.read_tree(context.history.resolve(revision))
+    commit = context.history.resolve(revision)
+    tree = context.history.read_tree(commit)
     chosen: dict[str, StoredTensor] = {}
     for source in select_paths([path] if path else [], list(tree)):
         manifest = find_manifest(context, tree[source].blob)
@@ -109,6 +114,10 @@ def _choose_tensors(
                 _choose(chosen, StoredTensor(source, view, stored, manifest.chunk_bytes))
     if not chosen:
         raise NotFoundError(f"no tensor of {revision} fits", hint='"mvc ls" lists them')
+    for source in dict.fromkeys(tensor.path for tensor in chosen.values()):
+        parts = [tensor.stored.chunks for tensor in chosen.values() if tensor.path == source]
+        version = (source, tree[source].blob)
+        check_chunks(context, version, chain(*parts), commit=commit, command=command)
     return list(chosen.values())
 
 

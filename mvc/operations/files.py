@@ -12,7 +12,7 @@ import time
 from bisect import bisect_right
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.detect import is_checkpoint_name, read_layout
@@ -42,11 +42,13 @@ from mvc.ids import hash_chunk, hash_git_blob
 from mvc.operations.worktree import MODE_EXECUTABLE, MODE_SYMLINK, find_file_stat, git_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mvc.chunkstore.store import ChunkWriter
+    from mvc.formats.layout import Segment
     from mvc.ids import ChunkId, GitId
+    from mvc.operations.bases import Hint, Relatives
     from mvc.operations.context import Context
 
 PLAIN_FILE_MAX_BYTES = 2**20
@@ -109,14 +111,22 @@ def store_file(
     writer: ChunkWriter,
     path: str,
     progress: Callable[[int], None] | None = None,
+    relatives: Relatives | None = None,
 ) -> StoredFile:
     """Store one file of the worktree; the blob is written, nothing refers to it yet.
+
+    Args:
+        context: the repository.
+        writer: the session that stores its chunks.
+        path: which file.
+        progress: called with bytes read.
+        relatives: knows what its tensors may resemble, or None.
 
     Raises:
         NotFoundError: nothing there.
         ConflictError: not a file or link, or it changed while it was read.
     """
-    return _take_file(context, path, writer, context.history.write_blob, progress)
+    return _take_file(context, path, writer, context.history.write_blob, progress, relatives)
 
 
 def hash_file(
@@ -158,6 +168,7 @@ def _take_file(
     writer: ChunkWriter | ChunkHasher,
     put_blob: Callable[[bytes], GitId],
     progress: Callable[[int], None] | None,
+    relatives: Relatives | None = None,
 ) -> StoredFile:
     absolute = context.worktree / path
     stat = find_file_stat(context.worktree, path)
@@ -174,7 +185,9 @@ def _take_file(
     _let_tick_pass(stat)
     with _open_source(absolute, path) as source:
         _check_unchanged(stat, source.stat, path)
-        stored = _take_source(source, path, context.chunk_bytes, writer, put_blob, progress)
+        stored = _take_source(
+            source, path, context.chunk_bytes, writer, put_blob, progress, relatives
+        )
     _check_unchanged(stat, find_file_stat(context.worktree, path), path)
     return stored
 
@@ -216,6 +229,7 @@ def _take_source(
     writer: ChunkWriter | ChunkHasher,
     put_blob: Callable[[bytes], GitId],
     progress: Callable[[int], None] | None,
+    relatives: Relatives | None,
 ) -> StoredFile:
     mode, stat, size_bytes = git_mode(source.stat), source.stat, source.size_bytes
     layout = read_layout(source, path.rpartition("/")[2])
@@ -224,7 +238,9 @@ def _take_source(
         if progress is not None:
             progress(size_bytes)
         return StoredFile(path, mode, put_blob(data), stat, size_bytes, None, layout.warning)
-    manifest = store_chunks(writer, source, layout, chunk_bytes, progress)
+    manifest = store_chunks(
+        writer, source, layout, chunk_bytes, progress, path=path, relatives=relatives
+    )
     try:
         text = encode_manifest(manifest)
     except FormatError as error:
@@ -251,25 +267,74 @@ def store_chunks(
     layout: FileLayout,
     chunk_bytes: int,
     progress: Callable[[int], None] | None = None,
+    *,
+    path: str = "",
+    relatives: Relatives | None = None,
 ) -> Manifest:
-    """Cut a source into chunks, store what is new, and return its manifest."""
-    spans: list[ChunkSpan] = []
-    for segment in layout.segments:
-        dtype = get_dtype(segment.dtype)
-        position = segment.start
-        for size in cut_sizes(segment.size_bytes, chunk_bytes):
-            spans.append(ChunkSpan(position, size, dtype))
-            position += size
+    """Cut a source into chunks, store what is new, and return its manifest.
+
+    Args:
+        writer: stores or only hashes them.
+        source: the bytes.
+        layout: where its tensors lie.
+        chunk_bytes: where they are cut.
+        progress: called with bytes done.
+        path: of the file, for ``relatives``.
+        relatives: knows what its tensors may resemble, or None.
+    """
     gaps = GapStream(source, list(find_gaps(layout.size_bytes, layout.segments)))
     gap_sizes = cut_sizes(gaps.size_bytes, chunk_bytes)
     gap_spans = [ChunkSpan(index * chunk_bytes, size, None) for index, size in enumerate(gap_sizes)]
     gap_ids = tuple(writer.add(gaps, gap_spans, progress))
+    stored: dict[Segment, tuple[ChunkId, ...]] = {}
+    hints = {} if relatives is None else relatives.find_hints(path, layout)
+    late: list[Segment] = []
+    if relatives is not None:
+        from mvc.operations.bases import is_castable  # noqa: PLC0415  brings NumPy
+
+        late = [segment for segment in layout.segments if is_castable(segment)]
+    waiting = set(late)
+    early = [segment for segment in layout.segments if segment not in waiting]
+    stored |= _store_segments(writer, source, early, chunk_bytes, hints, progress)
+    if relatives is not None:
+        relatives.note_masters(path, stored)
+        hints |= {one: relatives.find_master(one, source, hints[one]) for one in late}
+        stored |= _store_segments(writer, source, late, chunk_bytes, hints, progress)
+    segments = tuple(StoredSegment(segment, stored[segment]) for segment in layout.segments)
+    return Manifest(layout.format, layout.size_bytes, chunk_bytes, gap_ids, segments)
+
+
+def _store_segments(
+    writer: ChunkWriter | ChunkHasher,
+    source: Source,
+    segments: Sequence[Segment],
+    chunk_bytes: int,
+    hints: Mapping[Segment, Hint],
+    progress: Callable[[int], None] | None,
+) -> dict[Segment, tuple[ChunkId, ...]]:
+    """Store the chunks of some segments and return their ids."""
+    spans = [
+        span
+        for segment in segments
+        for span in _cut_segment(segment, chunk_bytes, hints.get(segment))
+    ]
     ids = iter(writer.add(source, spans, progress))
-    stored: list[StoredSegment] = []
-    for segment in layout.segments:
-        count = -(-segment.size_bytes // chunk_bytes)
-        stored.append(StoredSegment(segment, tuple(next(ids) for _ in range(count))))
-    return Manifest(layout.format, layout.size_bytes, chunk_bytes, gap_ids, tuple(stored))
+    return {
+        segment: tuple(islice(ids, -(-segment.size_bytes // chunk_bytes))) for segment in segments
+    }
+
+
+def _cut_segment(segment: Segment, chunk_bytes: int, hint: Hint | None) -> Iterator[ChunkSpan]:
+    dtype = get_dtype(segment.dtype)
+    position = segment.start
+    for number, size in enumerate(cut_sizes(segment.size_bytes, chunk_bytes)):
+        if hint is None:
+            yield ChunkSpan(position, size, dtype)
+        else:
+            base = hint.bases[number] if number < len(hint.bases) else None
+            masters = hint.masters_of(number)
+            yield ChunkSpan(position, size, dtype, base, masters, hint.cast, hint.group)
+        position += size
 
 
 def read_requests(manifest: Manifest, path: str) -> Iterator[ReadRequest]:
@@ -421,3 +486,15 @@ def find_manifest(context: Context, blob: GitId) -> Manifest | None:
     if (context.history.find_blob_size(blob) or 0) > MAX_MANIFEST_BYTES:
         raise FormatError(f"manifest {blob} is over the limit")
     return context.read_manifest(blob)
+
+
+def find_layout(context: Context, path: str) -> FileLayout | None:
+    """Return where the tensors of a file of the worktree lie; None where it is no checkpoint."""
+    stat = find_file_stat(context.worktree, path)
+    if stat is None or not stat.is_regular or not is_checkpoint_name(path):
+        return None
+    try:
+        with FileSource.open(context.worktree / path) as source:
+            return read_layout(source, path.rpartition("/")[2])
+    except (StorageError, FileNotFoundError, UnsupportedError):
+        return None  # who stores it will say so

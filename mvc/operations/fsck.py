@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError, UnsupportedError
 from mvc.formats.manifest import cut_sizes
 from mvc.ids import PackId
+from mvc.operations.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, ChunkHealth, Loss
 from mvc.operations.files import find_manifest
 from mvc.operations.journal import JOURNAL_NAME, read_journal
+from mvc.operations.released import check_releases, read_releases
+from mvc.operations.versions import find_live, released_paths, walk_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from mvc.chunkstore.store import ChunkLocation, StoreProblem
+    from mvc.chunkstore.store import StoreProblem
     from mvc.formats.manifest import Manifest
     from mvc.ids import ChunkId, GitId
     from mvc.operations.context import Context
+    from mvc.operations.released import Release
 
-    _Loss = tuple[str, str, ChunkLocation | None]
-    """(kind, the fact, where the chunk lies)"""
+    _Live = Mapping[GitId, tuple[GitId | None, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +35,14 @@ class Problem:
     Attributes:
         kind: short stable name (``missing-chunk``, ``bad-manifest``, ``bad-pack``, ...).
         detail: the fact in one line.
-        commit: a commit that needs what is damaged, or None.
+        commit: the newest commit that needs what is damaged, or None.
         path: its file, or None.
         tensor: its tensor, or None.
         pack: the damaged pack, or None.
         offset: where in the pack, or None.
         chunk: hex id of the damaged chunk, or None.
         hint: what to do, or None.
+        commits: all commits that hold the damaged version of a file, newest first.
     """
 
     kind: str
@@ -49,6 +54,7 @@ class Problem:
     offset: int | None = None
     chunk: str | None = None
     hint: str | None = None
+    commits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,7 @@ class FsckReport:
         data: whether every byte was read and hashed.
         notices: harmless leftovers, as a crash leaves them; gc removes them.
         repaired: packs whose index was written anew.
+        released: file versions whose content was released and is gone, as it should be.
     """
 
     problems: tuple[Problem, ...]
@@ -72,6 +79,7 @@ class FsckReport:
     data: bool
     notices: tuple[str, ...] = ()
     repaired: tuple[str, ...] = ()
+    released: int = 0
 
     @property
     def ok(self) -> bool:
@@ -79,13 +87,17 @@ class FsckReport:
         return not self.problems
 
 
-_LEFTOVERS = frozenset({"stray-file", "missing-index"})
-_LOST_INDEX = frozenset({"missing-index", "bad-index"})
 _MISSING_HINT = "add the same file again, or copy the pack from another copy of the repository"
 _DAMAGED_HINT = (
     'run "mvc fsck --data --repair", then add the same file again; '
     "or copy the pack from another copy of the repository"
 )
+_LOST_BASE_HINT = (
+    "add the version of the file again that the lost chunk is from: that brings back all that is "
+    "based on it; or this version, or copy the pack from another copy of the repository"
+)
+_DAMAGED_BASE_HINT = f'run "mvc fsck --data --repair", then {_LOST_BASE_HINT}'
+_RECORD_HINT = "nothing is released because of it; prune again to record it anew"
 _DAMAGED_PACK = frozenset({"bad-pack", "bad-chunk", "bad-pack-hash", "missing-pack"})
 
 
@@ -114,20 +126,46 @@ def fsck(
         for problem in context.history.check()
     ]
     problems.extend(_check_journal(context))
+    problems.extend(_check_records(context))
     found = list(context.store.check(data=data, progress=progress))
     walk = _Reachable(context, found)
     lost = list(walk.check())
     found = _without_settled(context, found)
-    harmless = [
+    leftovers = _find_leftovers(found, walk)
+    problems.extend(
+        _store_problem(item) for item in found if item not in leftovers and item.kind != LOST_BASE
+    )
+    notices = (*salvaged, *_describe_leftovers(leftovers))
+    return FsckReport(
+        (*problems, *lost),
+        walk.commits,
+        walk.files,
+        len(walk.chunks),
+        data,
+        notices,
+        repaired,
+        walk.released,
+    )
+
+
+def _find_leftovers(found: Sequence[StoreProblem], walk: _Reachable) -> set[StoreProblem]:
+    """Return what is harmless: strays, packs and copies of chunks that no file version needs."""
+    return {
         item
         for item in found
-        if item.kind in _LEFTOVERS and (item.kind == "stray-file" or item.pack not in walk.packs)
-    ]
-    problems.extend(_store_problem(item) for item in found if item not in harmless)
-    notices = (*salvaged, *(f"{item.pack}: {item.detail}" for item in harmless))
-    return FsckReport(
-        (*problems, *lost), walk.commits, walk.files, len(walk.chunks), data, notices, repaired
-    )
+        if item.kind == "stray-file"
+        or (item.kind == "missing-index" and item.pack not in walk.health.packs)
+        or (item.kind == LOST_BASE and item.chunk not in walk.health.lost)
+    }
+
+
+def _describe_leftovers(leftovers: Collection[StoreProblem]) -> Iterator[str]:
+    for item in leftovers:
+        if item.kind != LOST_BASE:
+            yield f"{item.pack}: {item.detail}"
+    lost = Counter(item.pack for item in leftovers if item.kind == LOST_BASE)
+    for pack, count in sorted(lost.items()):
+        yield f"{pack}: holds {count:,} chunks that nothing needs and whose bases are gone"
 
 
 def _without_settled(context: Context, found: list[StoreProblem]) -> list[StoreProblem]:
@@ -145,9 +183,17 @@ def _check_journal(context: Context) -> Iterator[Problem]:
         yield Problem("bad-journal", error.message, hint=error.hint)
 
 
+def _check_records(context: Context) -> Iterator[Problem]:
+    try:
+        for commit, detail in check_releases(context):
+            yield Problem("bad-release-record", detail, commit=commit, hint=_RECORD_HINT)
+    except MvcError as error:
+        yield Problem("bad-release-record", error.message, hint=error.hint)
+
+
 def _store_problem(found: StoreProblem) -> Problem:
     hint = None
-    if found.kind in _LOST_INDEX:
+    if found.kind in LOST_INDEX:
         hint = 'nothing is lost: "mvc fsck --repair" writes the index anew'
     chunk = None if found.chunk is None else found.chunk.hex()
     return Problem(
@@ -168,7 +214,7 @@ def _repair(context: Context, *, data: bool) -> tuple[tuple[str, ...], tuple[str
                 f"and {done.lost:,} are lost"
             )
     repaired = dict.fromkeys(
-        item.pack for item in found if item.kind in _LOST_INDEX and item.pack not in damaged
+        item.pack for item in found if item.kind in LOST_INDEX and item.pack not in damaged
     )
     for pack in repaired:
         context.store.rebuild_index(PackId(pack))
@@ -181,16 +227,45 @@ class _Reachable:
 
     def __init__(self, context: Context, found: Sequence[StoreProblem]) -> None:
         self._context = context
-        self._bad_chunks = {item.chunk for item in found if item.chunk is not None}
-        self._bad_packs = {item.pack for item in found if item.kind not in _LOST_INDEX}
+        self.health = ChunkHealth(context.store, found)
         self.commits = 0
         self.files = 0
         self.chunks: dict[ChunkId, int] = {}  # chunk → its plain bytes; 0 where it is missing
-        self._lost: dict[ChunkId, _Loss] = {}
-        self.packs: set[str] = set()
+        self.released = 0
+        self._releases: Mapping[GitId, Sequence[Release]] | None = None
+        self._live: _Live = {}
 
     def check(self) -> Iterator[Problem]:
         """Yield what reachable files need and the store cannot give."""
+        found = list(self._check_all())
+        holders = self._find_holders({blob for _, blob in found if blob is not None})
+        for problem, blob in found:
+            commits = holders.get(blob, ()) if blob is not None else ()
+            if commits:
+                yield replace(problem, commit=commits[0], commits=commits)
+            else:
+                yield problem
+
+    def _find_holders(self, blobs: Collection[GitId]) -> dict[GitId, tuple[GitId, ...]]:
+        """Return blob → all commits that hold it and did not release it, newest first."""
+        found: dict[GitId, list[GitId]] = {}
+        if not blobs:
+            return {}
+        try:
+            releases = read_releases(self._context)
+            for info in walk_all(self._context):
+                with contextlib.suppress(MvcError):  # a damaged tree was reported
+                    gone = released_paths(releases.get(info.id, ()))
+                    tree = self._context.history.read_tree(info.tree)
+                    held = {entry.blob for path, entry in tree.items() if path not in gone}
+                    for blob in blobs & held:
+                        found.setdefault(blob, []).append(info.id)
+        except MvcError:
+            return {}  # a damaged history was reported; one commit is known of each
+        return {blob: tuple(commits) for blob, commits in found.items()}
+
+    def _check_all(self) -> Iterator[tuple[Problem, GitId | None]]:
+        """Yield each problem with the blob that it is about."""
         seen_commits: set[str] = set()
         seen_blobs: set[str] = set()
         try:
@@ -200,7 +275,7 @@ class _Reachable:
                 self.files += 1
                 yield from self._check_file(commit, path, blob)
         except MvcError as error:
-            yield Problem("unreadable-history", str(error), hint=error.hint)
+            yield Problem("unreadable-history", str(error), hint=error.hint), None
         self.commits = len(seen_commits)
         for path, blob in self._index_blobs():
             if blob not in seen_blobs:
@@ -213,63 +288,80 @@ class _Reachable:
             return []  # the history check has reported it
         return [(path, entry.blob) for path, entry in index.entries.items()]
 
-    def _check_file(self, commit: str | None, path: str, blob: GitId) -> Iterator[Problem]:
+    def _check_file(
+        self, commit: str | None, path: str, blob: GitId
+    ) -> Iterator[tuple[Problem, GitId]]:
         try:
             manifest = find_manifest(self._context, blob)
         except MvcError as error:
-            yield Problem("bad-manifest", f"{path}: {error}", commit=commit, path=path)
+            yield Problem("bad-manifest", f"{path}: {error}", commit=commit, path=path), blob
             return
         if manifest is None:
             return
+        if any(map(self._is_lost, manifest.chunk_ids())):
+            if self._was_released(blob):
+                self.released += 1
+                return
+            commit, path = self._live.get(blob, (commit, path))  # who needs it still
         for name, chunk, size_bytes in _named_chunks(manifest):
-            if chunk not in self.chunks:
-                self.chunks[chunk] = self._look_at(chunk)
-            loss = self._lost.get(chunk) or self._find_misfit(chunk, size_bytes)
+            self.chunks[chunk] = self.health.look_at(chunk)
+            loss = self.health.lost.get(chunk) or self._find_misfit(chunk, size_bytes)
             if loss is not None:
-                yield _describe(commit, path, name, chunk, loss)
+                yield _describe(commit, path, name, chunk, loss), blob
 
-    def _look_at(self, chunk: ChunkId) -> int:
-        """Find out whether a chunk can be had; it is read only where there is reason to doubt."""
-        store = self._context.store
-        location = store.find(chunk)
-        if location is None and store.refresh():  # of a commit younger than the first look
-            location = store.find(chunk)
-        if location is None:
-            self._lost[chunk] = ("missing-chunk", "is missing", None)
-            return 0
-        self.packs.add(location.pack)
-        if chunk in self._bad_chunks or location.pack in self._bad_packs:
-            try:  # another pack may hold a sound copy
-                store.read_into(chunk, memoryview(bytearray(location.plain_size_bytes)))
-            except MvcError as error:
-                self._lost[chunk] = ("damaged-chunk", f"is lost: {error.message}", location)
-        return location.plain_size_bytes
+    def _is_lost(self, chunk: ChunkId) -> bool:
+        """Tell whether a chunk cannot be had, so that it may have been released."""
+        self.health.look_at(chunk)
+        return chunk in self.health.lost
 
-    def _find_misfit(self, chunk: ChunkId, size_bytes: int) -> _Loss | None:
+    def _was_released(self, blob: GitId) -> bool:
+        """Tell whether all versions that have a manifest were released; asked where one is lost."""
+        if self._releases is None:
+            try:
+                releases = read_releases(self._context)
+                self._live = _find_live(self._context, releases) if releases else {}
+                self._releases = releases
+            except MvcError:
+                self._releases = {}  # in doubt everything is needed; the damage itself is reported
+        return bool(self._releases) and blob not in self._live
+
+    def _find_misfit(self, chunk: ChunkId, size_bytes: int) -> Loss | None:
         """Return what is wrong where a manifest takes a chunk for one of another length."""
         found = self.chunks[chunk]
         if found == size_bytes:
             return None
         fact = f"has {found:,} bytes, not {size_bytes:,}"
-        return ("wrong-size", fact, self._context.store.find(chunk))
+        return Loss("wrong-size", fact, self._context.store.find(chunk))
+
+
+def _find_live(
+    context: Context, releases: Mapping[GitId, Sequence[Release]]
+) -> dict[GitId, tuple[GitId | None, str]]:
+    return find_live(context, releases, trust_index=False)  # the history check looks at the index
 
 
 def _describe(
-    commit: str | None, path: str, name: str | None, chunk: ChunkId, loss: _Loss
+    commit: str | None, path: str, name: str | None, chunk: ChunkId, loss: Loss
 ) -> Problem:
-    kind, fact, location = loss
+    location = loss.location
     what = f"tensor {name!r} of {path}" if name else f"{path} (bytes between tensors)"
     return Problem(
-        kind,
-        f"chunk {chunk.hex()[:12]} of {what} {fact}",
+        loss.kind,
+        f"chunk {chunk.hex()[:12]} of {what} {loss.fact}",
         commit=commit,
         path=path,
         tensor=name,
         pack=None if location is None else location.pack,
         offset=None if location is None else location.offset,
         chunk=chunk.hex(),
-        hint=_DAMAGED_HINT if kind == "damaged-chunk" else _MISSING_HINT,
+        hint=_find_hint(loss),
     )
+
+
+def _find_hint(loss: Loss) -> str:
+    if loss.kind == LOST_BASE:
+        return _DAMAGED_BASE_HINT if loss.is_damage else _LOST_BASE_HINT
+    return _DAMAGED_HINT if loss.kind == DAMAGED else _MISSING_HINT
 
 
 def _named_chunks(manifest: Manifest) -> Iterator[tuple[str | None, ChunkId, int]]:

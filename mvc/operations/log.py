@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError
 from mvc.operations.annotations import Annotations, read_annotations
+from mvc.operations.released import Release, find_release
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mvc.history.values import CommitInfo, ReflogEntry
     from mvc.ids import GitId
@@ -25,11 +26,13 @@ class LogEntry:
         info: the commit.
         annotations: step, metrics and other facts.
         refs: short names of the refs that point here, HEAD's branch first.
+        released: which files' content was released, when and by which policy; None where none was.
     """
 
     info: CommitInfo
     annotations: Annotations
     refs: tuple[str, ...] = ()
+    released: Release | None = None
 
 
 def log(
@@ -64,7 +67,7 @@ def log(
         if limit is not None and count >= limit:
             return
         count += 1
-        yield LogEntry(info, read_annotations(info), names.get(info.id, ()))
+        yield _entry(context, info, names)
 
 
 def _starts(
@@ -129,7 +132,12 @@ def show(context: Context, revision: str) -> LogEntry:
         NotFoundError: no such revision.
     """
     info = context.history.read_commit(context.resolve_commit(revision))
-    return LogEntry(info, read_annotations(info), ref_names(context).get(info.id, ()))
+    return _entry(context, info, ref_names(context))
+
+
+def _entry(context: Context, info: CommitInfo, names: Mapping[GitId, tuple[str, ...]]) -> LogEntry:
+    refs = names.get(info.id, ())
+    return LogEntry(info, read_annotations(info), refs, find_release(context, info.id))
 
 
 def reflog(context: Context, ref: str = "HEAD") -> list[ReflogEntry]:

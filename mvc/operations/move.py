@@ -9,6 +9,7 @@ from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.fs import fsync_dir, remove_empty_dirs, replace_staged
 from mvc.history.paths import find_path_fault
 from mvc.operations.add import update_index
+from mvc.operations.context import unswept
 from mvc.operations.transition import make_entry, recover
 from mvc.operations.worktree import check_parents, find_file_stat, make_parents
 
@@ -32,6 +33,7 @@ class _Rename:
     on_disk: bool
 
 
+@unswept
 def move(
     context: Context, sources: Sequence[str], target: str, *, force: bool = False
 ) -> tuple[tuple[str, str], ...]:

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError, CorruptionError, UnsupportedError, UsageError
+from mvc.errors import (
+    ConflictError,
+    CorruptionError,
+    NotFoundError,
+    UnsupportedError,
+    UsageError,
+)
 from mvc.history.values import Index, TreeEntry
 from mvc.operations.checkout_plan import (
     CheckoutPlan,
@@ -17,6 +23,8 @@ from mvc.operations.checkout_plan import (
     find_blockers,
     plan_checkout,
 )
+from mvc.operations.content import command_text
+from mvc.operations.context import unswept
 from mvc.operations.journal import EntryChange
 from mvc.operations.recorded import head_tree, holds, is_clean
 from mvc.operations.transition import plan_head_move, recover
@@ -26,11 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mvc.history.values import Identity
+    from mvc.ids import GitId
     from mvc.operations.context import Context
 
     ByteProgress = Callable[[int], None] | None
 
 
+@unswept
 def restore_paths(
     context: Context,
     patterns: Sequence[str],
@@ -55,6 +65,7 @@ def restore_paths(
 
     Raises:
         NotFoundError: a pattern names nothing in the source.
+        ReleasedError: content to write was released.
         ConflictError: a file that has to go holds what is stored nowhere.
     """
     if not patterns:
@@ -77,7 +88,16 @@ def restore_paths(
         blockers=find_blockers(context.worktree, write, remove),
         into_index=staged or source is None,
     )
-    return execute(context, plan, index, None, progress)
+    commit = None if source is None else _find_commit(context, source)
+    command = command_text("mvc restore --source {} --", patterns if all(patterns) else ["."])
+    return execute(context, plan, index, None, progress, source=commit, command=command)
+
+
+def _find_commit(context: Context, revision: str) -> GitId | None:
+    try:
+        return context.resolve_commit(revision)
+    except NotFoundError:
+        return None  # a tree
 
 
 def _source_tree(
@@ -133,6 +153,7 @@ def _entry_changes(
     return tuple(changes)
 
 
+@unswept
 def reset(
     context: Context,
     revision: str,
@@ -155,6 +176,7 @@ def reset(
 
     Raises:
         NotFoundError: no such revision.
+        ReleasedError: content to write was released.
         UsageError: another mode.
     """
     if mode not in ("soft", "mixed", "hard"):
@@ -177,7 +199,8 @@ def reset(
     if commit is not None:
         message = f"reset: moving to {revision}"
         move = plan_head_move("move", commit, head, message, context.who(who))
-    return execute(context, plan, index, move, progress)
+    command = "mvc reset --hard {}"
+    return execute(context, plan, index, move, progress, source=commit, command=command)
 
 
 def _read_or_make_index(context: Context) -> Index:
@@ -190,6 +213,7 @@ def _read_or_make_index(context: Context) -> Index:
         return context.history.read_index()
 
 
+@unswept
 def reset_paths(
     context: Context, patterns: Sequence[str], revision: str = "HEAD"
 ) -> CheckoutResult:

@@ -14,23 +14,28 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mvc.checkpoints.state import STATE_FILE, encode_state, find_files, plan_state
 from mvc.chunkstore.parallel import for_each
-from mvc.errors import ConflictError, FormatError, NotFoundError
+from mvc.errors import ConflictError, CorruptionError, FormatError, NotFoundError
 from mvc.formats.manifest import encode_manifest
 from mvc.history.refnames import HEADS
 from mvc.history.values import TreeEntry
+from mvc.operations.add import delta_mode
 from mvc.operations.annotations import Annotations
+from mvc.operations.bases import Relatives, masters_first
 from mvc.operations.commit import CommitResult, new_message, record, summarise
+from mvc.operations.content import check_content
+from mvc.operations.context import unswept
 from mvc.operations.files import PLAIN_FILE_MAX_BYTES, find_manifest, store_chunks, write_content
 from mvc.operations.journal import EntryChange, Transition
+from mvc.operations.rerun import check_kept, take_back
 from mvc.operations.tensors import StoredTensor, read_tensor_into
 from mvc.operations.transition import plan_head_move, recover, run
 from mvc.operations.worktree import MODE_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mvc.checkpoints.state import StateFile, TensorRead
-    from mvc.chunkstore.store import ChunkWriter
+    from mvc.chunkstore.store import ChunkWriter, DeltaMode
     from mvc.formats.manifest import Manifest
     from mvc.history.values import Identity, Index
     from mvc.ids import GitId
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
 _STATE_MAX_BYTES = 256 * 2**20
 
 
+@unswept
 def commit_state(
     context: Context,
     state: Mapping[str, object],
@@ -48,6 +54,8 @@ def commit_state(
     branch: str | None = None,
     author: Identity | None = None,
     time_s: int | None = None,
+    delta: bool | None = None,
+    previous: Mapping[str, object] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> CommitResult:
     """Record a nested state as a new commit of a branch; no file is written.
@@ -61,6 +69,10 @@ def commit_state(
             branch takes its files from its own tip, and the index is left alone.
         author: who; the repository's or context's identity where None.
         time_s: when, in seconds since 1970; now where None.
+        delta: whether chunks are stored as differences to the parent commit's; by default where
+            that gains much, or as ``mvc.delta`` of the config says.
+        previous: the state of the parent commit, where the caller still has it: differences are
+            then taken from it and not from the store. It is hashed before it is believed.
         progress: called with bytes taken.
 
     Raises:
@@ -83,12 +95,15 @@ def commit_state(
     index, old = history.read_index(), _old_state_files(context, base)
     if is_current:
         _check_not_staged(index, base, {*old, *(file.path for file in files)})
-    with context.store.writer() as writer:
-        entries = {file.path: _store_state_file(context, writer, file, progress) for file in files}
+    entries = _store_state(
+        context, files, base, delta_mode(context, insist=delta), previous, progress
+    )
     kept = base
     if is_current:  # what is staged goes along, as with any commit
         kept = {path: TreeEntry(item.mode, item.blob) for path, item in index.entries.items()}
-    tree = {path: entry for path, entry in kept.items() if path not in old} | entries
+    kept = {path: entry for path, entry in kept.items() if path not in old}
+    check_kept(context, kept)
+    tree = {**kept, **entries}
     new = record(context, tree, [] if tip is None else [tip], text, who=who, time_s=time_s)
     verb = "commit (initial)" if tip is None else "commit"
     reason = f"{verb}: {text.split(chr(10), 1)[0]}"
@@ -98,20 +113,52 @@ def commit_state(
     else:
         assert branch is not None
         _move_other(context, branch, new, tip, reason, who)
-    return summarise(context, new, base, tree, started_s, branch=branch or head.branch)
+    twin = take_back(context, new, tree)
+    return summarise(context, new, base, tree, started_s, branch=branch or head.branch, twin=twin)
+
+
+def _store_state(
+    context: Context,
+    files: Sequence[StateFile],
+    base: Mapping[str, TreeEntry],
+    mode: DeltaMode,
+    previous: Mapping[str, object] | None,
+    progress: Callable[[int], None] | None,
+) -> dict[str, TreeEntry]:
+    """Store the files of a state in one session and return their entries."""
+    by_path = {file.path: file for file in files}
+    with context.store.writer(mode) as writer:
+        sources = {file.path: file.source for file in files}
+        relatives = Relatives(context, writer, base, sources)
+        for old in () if previous is None else encode_state(previous):
+            relatives.offer_file(old.path, old.layout, old.source)
+        order = masters_first(list(by_path), lambda path: by_path[path].layout)
+        return {
+            path: _store_state_file(context, writer, by_path[path], relatives, progress)
+            for path in order
+        }
 
 
 def _store_state_file(
     context: Context,
     writer: ChunkWriter,
     file: StateFile,
+    relatives: Relatives,
     progress: Callable[[int], None] | None,
 ) -> TreeEntry:
     if not file.layout.segments and file.layout.size_bytes <= PLAIN_FILE_MAX_BYTES:
         data = bytearray(file.layout.size_bytes)
         file.source.read_into(0, memoryview(data))
         return TreeEntry(MODE_FILE, context.history.write_blob(bytes(data)))
-    manifest = store_chunks(writer, file.source, file.layout, context.chunk_bytes, progress)
+    manifest = store_chunks(
+        writer,
+        file.source,
+        file.layout,
+        context.chunk_bytes,
+        progress,
+        path=file.path,
+        relatives=relatives,
+    )
     return TreeEntry(MODE_FILE, context.history.write_blob(encode_manifest(manifest)))
 
 
@@ -181,8 +228,10 @@ def load_state(
     Raises:
         NotFoundError: no such revision, or it holds no state.
         CorruptionError: damaged chunks; says which tensor.
+        ReleasedError: content of that commit was released; nothing was filled.
     """
-    tree = context.history.read_tree(context.history.resolve(revision))
+    commit = context.history.resolve(revision)
+    tree = context.history.read_tree(commit)
     entry = tree.get(STATE_FILE)
     if entry is None:
         raise NotFoundError(
@@ -190,9 +239,16 @@ def load_state(
             hint="it was committed from files; read single tensors instead",
         )
 
+    check_content(context, [(STATE_FILE, entry.blob)], commit=commit)
     text = read_small_file(context, entry.blob)
     plan = plan_state(text, _TensorSizes(context, tree), framework=framework, into=into)
-    _fill(context, plan.reads, _Places(context, tree))
+    files = sorted({read.file for read in plan.reads})
+    check_content(context, [(path, tree[path].blob) for path in files], commit=commit)
+    try:
+        _fill(context, plan.reads, _Places(context, tree))
+    except CorruptionError:  # or was it released while it was read?
+        check_content(context, [(path, tree[path].blob) for path in files], commit=commit)
+        raise
     return plan.build()
 
 

@@ -12,6 +12,7 @@ from mvc.dtypes import get_dtype, numpy_dtype, size_in_bytes
 from mvc.errors import FormatError, NotFoundError, StorageError, UnsupportedError
 from mvc.formats.layout import view_extent_bytes
 from mvc.formats.manifest import cut_sizes, tensor_id
+from mvc.operations.content import check_chunks, command_text
 from mvc.operations.files import find_manifest, stored_size
 from mvc.operations.worktree import select_paths
 
@@ -161,6 +162,17 @@ def find_tensor(context: Context, revision: str, path: str, name: str) -> Stored
     return find_tensor_in(context, _find_entry(context, revision, path).blob, path, name)
 
 
+def _find_readable(context: Context, revision: str, path: str, name: str) -> StoredTensor:
+    """Return where a tensor of a revision is stored, once its chunks are known to be there."""
+    found = context.history.resolve(revision)
+    entry = _find_entry(context, revision, path)
+    tensor = find_tensor_in(context, entry.blob, path, name)
+    command = command_text("mvc cat {}", [path, name])
+    chunks = tensor.stored.chunks
+    check_chunks(context, (path, entry.blob), chunks, commit=found, command=command)
+    return tensor
+
+
 def find_tensor_in(context: Context, blob: GitId, path: str, name: str) -> StoredTensor:
     """Return where a tensor of one stored file lies.
 
@@ -188,7 +200,7 @@ def read_tensor(context: Context, revision: str, path: str, name: str) -> NDArra
     """
     import numpy as np  # noqa: PLC0415  import cost
 
-    tensor = find_tensor(context, revision, path, name)
+    tensor = _find_readable(context, revision, path, name)
     view, dtype = tensor.view, get_dtype(tensor.view.dtype)
     raw = read_bytes_of(context, tensor)
     scalar = numpy_dtype(dtype)
@@ -213,7 +225,7 @@ def read_torch_tensor(context: Context, revision: str, path: str, name: str) -> 
         raise UnsupportedError(
             "torch is not installed", hint='read it with framework="numpy"'
         ) from error
-    tensor = find_tensor(context, revision, path, name)
+    tensor = _find_readable(context, revision, path, name)
     view = tensor.view
     return make_tensor(read_bytes_of(context, tensor), view.dtype, view.shape, view.strides)
 

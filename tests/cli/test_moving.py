@@ -1,4 +1,4 @@
-"""checkout, switch, restore, reset."""
+"""checkout, switch, restore, reset, undo."""
 
 from __future__ import annotations
 
@@ -152,3 +152,68 @@ def test_reset_before_the_first_commit(empty):
     empty.ok("add", ".")
     empty.ok("reset", "--", "a.txt")
     assert empty.ok("status", "-s").lines == ["?? a.txt"]
+
+
+def test_undo(shell):
+    head, base = shell.json("log")[0]["commit"], shell.json("log")[1]["commit"]
+    subjects = [entry["subject"] for entry in shell.json("log")]
+    planned = shell.ok("undo", "--dry-run").lines
+    assert planned[0] == f"Would take back: commit: {subjects[0]}"
+    assert planned[1] == f"Branch 'main' would be at {base[:7]} {subjects[1]}"
+    assert planned[2].startswith("Index and files would stay as they were")
+    lines = shell.ok("undo").lines
+    assert lines[:2] == [
+        f"Took back: commit: {subjects[0]}",
+        f"Branch 'main' is now at {base[:7]} {subjects[1]}",
+    ]
+    assert lines[2] == f"Index and files are as they were; what was committed is {head[:7]}"
+    assert shell.ok("undo", "--redo").lines == [
+        f"Did again: commit: {subjects[0]}",
+        f"Branch 'main' is now at {head[:7]} {subjects[0]}",
+    ]
+    answer = shell("undo", "--redo")
+    assert (answer.code, answer.out) == (3, "")
+    assert answer.err.splitlines() == [
+        "error: there is nothing to redo: no undo was the last that happened"
+    ]
+    assert shell.ok("undo", "-q").out == ""
+    assert shell.json("undo", "--redo", "-n")["dry_run"] is True
+
+
+def test_undo_of_a_switch_and_a_reset(shell):
+    shell.ok("switch", "side")
+    assert shell.ok("undo").lines[0] == "Took back: checkout: moving from main to side"
+    shell.ok("reset", "--hard", "HEAD~1")
+    lines = shell.ok("undo").lines
+    assert lines[0] == "Took back: reset: moving to HEAD~1"
+    assert lines[-1].endswith("written")
+    shell.ok("reset", "--hard", "HEAD~1")
+    (shell.folder / "model.safetensors").write_bytes(b"mine")
+    assert shell("undo").code == 4
+    found = shell.json("undo", "--force")
+    assert (found["kind"], found["written"]) == ("reset", ["model.safetensors"])
+    assert shell.json("undo")["kind"] == "commit"
+
+
+def test_undo_of_the_first_commit(empty):
+    (empty.folder / "a.txt").write_text("a")
+    empty.ok("add", ".")
+    empty.ok("commit", "-m", "first")
+    first = empty.json("log")[0]["commit"]
+    assert empty.ok("undo").lines == [
+        "Took back: commit (initial): first",
+        "Branch 'main' is now without a commit",
+        f"Index and files are as they were; what was committed is {first[:7]}",
+    ]
+    answer = empty("undo")
+    assert (answer.code, len(answer.err.splitlines())) == (3, 2)
+    assert empty.json("undo", "--redo")["commit"] == first
+
+
+def test_what_is_deleted_can_be_made_again(shell):
+    tip = shell.json("branch")[1]["commit"]
+    (line,) = shell.ok("branch", "-D", "side").lines
+    shell.ok("branch", "side", line.split("was ")[1].removesuffix(")."))
+    assert shell.json("branch")[1]["commit"] == tip
+    (line,) = shell.ok("tag", "-d", "v1").lines
+    shell.ok("tag", "v1", line.split("was ")[1].removesuffix(")"))

@@ -150,3 +150,20 @@ def test_adding_the_same_file_again_heals(repo, root):
     opened.commit_state({"model": {"w": np.arange(1000.0)}}, message="again")
     assert opened.fsck(data=True).ok
     assert opened.load_state("HEAD~1", framework="numpy")["model"]["w"][-1] == 999
+
+
+def test_notes_are_no_files_of_the_worktree(two):
+    before = two.fsck()
+    notes = {two.head.commit: b'{"mvc-manifest":', two.show("HEAD~1").info.id: b"text"}
+    for message in ("one", "two"):
+        two._context.history.write_notes(
+            "refs/notes/released", notes, message=message, who=two.identity
+        )
+        notes = dict.fromkeys(notes, b"other")
+    assert two.fsck(data=True).problems == ()
+    after = two.fsck()
+    assert (after.commits, after.files, after.chunks) == (
+        before.commits,
+        before.files,
+        before.chunks,
+    )

@@ -169,3 +169,14 @@ def test_five_thousand_commits_and_no_manifest(repo, root, monkeypatch):
     assert opened.show("main@17").info.subject == "commit 17"
     assert loads == []
     assert "store" not in vars(opened._context)
+
+
+def test_notes_are_not_shown(forked, root):
+    history = forked._context.history
+    head = forked.head.commit
+    before = [(entry.info.id, entry.refs) for entry in forked.log(everything=True)]
+    history.write_notes("refs/notes/released", {head: b"x"}, message="notes", who=forked.identity)
+    assert [(entry.info.id, entry.refs) for entry in forked.log(everything=True)] == before
+    assert "    x" in git(root / ".mvc", "log", "-1", "--notes=released").splitlines()
+    forked.reset("HEAD~1")  # the reflogs, which --all does not read, know both
+    assert forked.show("refs/notes/released").info.subject == "notes"

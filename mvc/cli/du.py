@@ -1,0 +1,215 @@
+"""du: what the store holds, and for whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mvc.cli.group import PlainCommand, new_app, usage
+from mvc.cli.options import Json
+from mvc.cli.output import Output, printable, stdout, write_json
+from mvc.cli.render import (
+    cell_width,
+    columns,
+    count_text,
+    cut_end,
+    cut_middle,
+    pad,
+    ratio_text,
+    short_id,
+    size_text,
+)
+from mvc.cli.session import open_repo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mvc.operations.costs import DuEntry, DuTotals
+    from mvc.operations.du import DuReport
+
+app = new_app()
+
+_KINDS = {
+    "branches": "branch", "tags": "tag", "commits": "commit", "files": "file", "tensors": "tensor",
+}  # fmt: skip
+_SUMMARY = ("branch", "tag", "commit", "file")
+_SUMMARY_ROWS = 10
+_HEADINGS = ("alone", "shared", "raw", "ratio")
+_BETWEEN = "(bytes between tensors)"
+
+
+@app.command(cls=PlainCommand)
+def du(
+    context: typer.Context,
+    revisions: Annotated[
+        list[str] | None, typer.Argument(metavar="[REV | A..B]...", show_default=False)
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by", metavar="KIND", help="One list, all of it: branch, tag, commit, file, tensor."
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("-n", "--limit", metavar="N", help="At most N lines per list.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what branches, commits, tags, files and tensors cost in the store.
+
+    alone: what would be free if only this one were gone, by prune, tag -d or branch -D, once gc
+    has run and reflogs have let go. shared: the rest of what it needs. raw: what its file versions
+    take as plain files. ratio: alone and shared to raw. With a revision only that commit is looked
+    at; A..B is what B has and A has not.
+    """
+    if limit is not None and limit < 0:
+        raise usage(f"-n {limit} is less than nothing", context)
+    report = open_repo().du(*revisions or (), by=_SUMMARY if by is None else (by,))
+    if as_json:
+        write_json(_report_fields(report, by, limit))
+        return
+    out = stdout()
+    if report.selection is not None:
+        out.lines(_selection_lines(out, report.selection))
+    elif by is None:
+        out.lines(_totals_lines(out, report.totals))
+    rows = limit if limit is not None else _SUMMARY_ROWS if by is None else None
+    lists = [entries for entries in _lists(report).values() if entries]
+    for number, lines in enumerate(_list_lines(out, lists, rows)):
+        if number or by is None:
+            out.line()
+        out.lines(lines)
+
+
+def _lists(report: DuReport) -> dict[str, Sequence[DuEntry]]:
+    return {
+        "branches": report.branches,
+        "tags": report.tags,
+        "commits": report.commits,
+        "files": report.files,
+        "tensors": report.tensors,
+    }
+
+
+def _report_fields(report: DuReport, by: str | None, limit: int | None) -> dict[str, object]:
+    chosen = report.selection
+    wanted = _SUMMARY if by is None else (by,)
+    return {
+        "totals": _totals_fields(report.totals),
+        "selection": None if chosen is None else _entry_fields(chosen),
+        **{
+            name: [_entry_fields(one) for one in entries[:limit]]
+            for name, entries in _lists(report).items()
+            if _KINDS[name] in wanted
+        },
+    }
+
+
+def _totals_fields(totals: DuTotals) -> dict[str, object]:
+    return {
+        "raw": totals.raw_bytes,
+        "stored": totals.needed_bytes,
+        "ratio": totals.ratio,
+        "versions": totals.versions,
+        "commits": totals.commits,
+        "packs": totals.packs,
+        "pack_bytes": totals.pack_bytes,
+        "index_bytes": totals.index_bytes,
+        "object_bytes": totals.object_bytes,
+        "base_bytes": totals.base_bytes,
+        "reflog_bytes": totals.reflog_bytes,
+        "unneeded_bytes": totals.unneeded_bytes,
+    }
+
+
+def _entry_fields(one: DuEntry) -> dict[str, object]:
+    place: dict[str, object] = {"name": one.name}
+    if one.kind == "commit":
+        place = {"commit": one.commit, "subject": one.subject}
+    elif one.kind in ("branch", "tag"):
+        place = {"name": one.name, "commit": one.commit}
+    elif one.kind == "file":
+        place = {"path": one.path}
+    elif one.kind == "tensor":
+        place = {"path": one.path, "tensor": one.name or None}
+    return {
+        **place,
+        "raw": one.raw_bytes,
+        "alone": one.alone_bytes,
+        "shared": one.shared_bytes,
+        "ratio": one.ratio,
+        "versions": one.versions,
+    }
+
+
+def _totals_lines(out: Output, totals: DuTotals) -> Iterator[str]:
+    versions = count_text(totals.versions, "file version")
+    commits = count_text(totals.commits, "commit")
+    stored = f"in {count_text(totals.packs, 'pack')}"
+    if totals.ratio is not None:
+        stored += f", {ratio_text(totals.ratio)} of raw needed"
+    rows = [
+        ("raw", totals.raw_bytes, f"{versions} of {commits} as plain files"),
+        ("stored", totals.pack_bytes, stored),
+        ("indexes", totals.index_bytes, "of the packs"),
+        ("objects", totals.object_bytes, "of Git: commits, manifests, small files"),
+        ("bases", totals.base_bytes, "kept only since others are differences to it"),
+        ("reflogs", totals.reflog_bytes, "kept only until the reflogs forget it"),
+        ("unneeded", totals.unneeded_bytes, 'freed by "mvc gc" once it is old enough'),
+    ]
+    always = ("raw", "stored", "indexes", "objects")
+    shown = [(name, size, text) for name, size, text in rows if size or name in always]
+    cells = columns([(name, size_text(size), text) for name, size, text in shown], "<><")
+    for name, size, text in cells:
+        yield f"{out.style(name, 'bold')}  {size}  {out.style(text.rstrip(), 'dim')}".rstrip()
+
+
+def _selection_lines(out: Output, one: DuEntry) -> Iterator[str]:
+    ratio = "" if one.ratio is None else f", {ratio_text(one.ratio)} of it stored"
+    rows = [
+        ("raw", one.raw_bytes, f"{count_text(one.versions, 'file version')} as plain files{ratio}"),
+        ("alone", one.alone_bytes, "free if all of this were released"),
+        ("shared", one.shared_bytes, "others need it too"),
+    ]
+    cells = columns([(name, size_text(size), text) for name, size, text in rows], "<><")
+    for name, size, text in cells:
+        yield f"{out.style(name, 'bold')}  {size}  {out.style(text.rstrip(), 'dim')}".rstrip()
+
+
+def _list_lines(
+    out: Output, lists: Sequence[Sequence[DuEntry]], limit: int | None
+) -> Iterator[list[str]]:
+    """Yield the lines of each list; the numbers of all stand below each other."""
+    rows = [cells for entries in lists for cells in (_HEADINGS, *map(_numbers, entries[:limit]))]
+    numbers = ("  ".join(cells) for cells in columns(rows, ">>>>"))
+    for entries in lists:
+        kind, heading = entries[0].kind, next(numbers)
+        width = None if out.width is None else max(out.width - cell_width(heading) - 2, 12)
+        lines = [out.style(f"{heading}  {kind}", "bold")]
+        lines += [f"{next(numbers)}  {_name(out, one, width)}" for one in entries[:limit]]
+        more = len(entries) - len(entries[:limit])
+        if more:
+            text = f"and {more:,} more"
+            hint = f'; "mvc du --by {kind}" lists all' if limit == _SUMMARY_ROWS else ""
+            lines.append(out.style(f"{pad('', cell_width(heading))}  {text}{hint}", "dim"))
+        yield lines
+
+
+def _numbers(one: DuEntry) -> tuple[str, ...]:
+    ratio = "" if one.ratio is None else ratio_text(one.ratio)
+    sizes = (one.alone_bytes, one.shared_bytes, one.raw_bytes)
+    return (*map(size_text, sizes), ratio)
+
+
+def _name(out: Output, one: DuEntry, width: int | None) -> str:
+    if one.kind == "commit":
+        short = short_id(one.commit)
+        subject = printable(one.subject)
+        if width is not None:
+            subject = cut_end(subject, max(width - len(short) - 1, 1))
+        return f"{out.style(short, 'yellow')} {subject}".rstrip()
+    name = printable(one.name)
+    if one.kind == "tensor":
+        name = f"{name or _BETWEEN}  {printable(one.path or '')}"
+    return name if width is None else cut_middle(name, width)

@@ -1,0 +1,126 @@
+"""Which chunks cannot be had, and why: missing, damaged, or based on one that is.
+
+Nothing is read that nobody doubts. There is doubt about a chunk where the check of the store names
+it or its pack, where one of its bases is lost, and where no chain of copies leads from it to whole
+bytes. Reading it then decides: another copy may be sound. What is lost because of a base names the
+chunk at the root of the loss, for that is the one to bring back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.chunkstore.copies import NONE
+from mvc.errors import MvcError
+from mvc.formats.references import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mvc.chunkstore.store import ChunkLocation, ChunkStore, StoreProblem
+    from mvc.ids import ChunkId
+
+MISSING, DAMAGED, LOST_BASE = "missing-chunk", "damaged-chunk", "lost-base"
+LOST_INDEX = frozenset({"missing-index", "bad-index"})
+_SHORT_HEX = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Why a chunk cannot be had.
+
+    Attributes:
+        kind: ``missing-chunk``, ``damaged-chunk`` or ``lost-base``.
+        fact: the same in words, to follow the chunk's name.
+        location: where the damage is; None where a chunk is missing.
+        root: the chunk whose loss this one's follows from, or None.
+        links: how many bases lie on the way there, the root counted.
+    """
+
+    kind: str
+    fact: str
+    location: ChunkLocation | None = None
+    root: ChunkId | None = None
+    links: int = 0
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether a pack is damaged, so that it has to be set aside before anything helps."""
+        return self.location is not None
+
+
+class ChunkHealth:
+    """Looks at chunks one by one, each once.
+
+    Args:
+        store: where they lie.
+        found: what a check of the store has found.
+
+    Attributes:
+        lost: the chunks that cannot be had, of those looked at.
+        packs: the packs that hold what was looked at.
+    """
+
+    def __init__(self, store: ChunkStore, found: Iterable[StoreProblem]) -> None:
+        self._store = store
+        doubtful = [item for item in found if item.kind not in LOST_INDEX]
+        self._bad_chunks = {item.chunk for item in doubtful if item.chunk is not None}
+        self._bad_packs = {item.pack for item in doubtful if item.kind != LOST_BASE}
+        copies = store.copies()
+        self._bad_chunks |= {
+            copies.chunk_id(chunk) for chunk in np.flatnonzero(copies.chosen == NONE).tolist()
+        }
+        self._sizes: dict[ChunkId, int] = {}
+        self.lost: dict[ChunkId, Loss] = {}
+        self.packs: set[str] = set()
+
+    def look_at(self, chunk: ChunkId) -> int:
+        """Return the plain bytes of a chunk, 0 where it is missing; see ``lost`` afterwards."""
+        if chunk not in self._sizes:
+            self._sizes[chunk] = self._examine(chunk, 0)
+        return self._sizes[chunk]
+
+    def _examine(self, chunk: ChunkId, depth: int) -> int:
+        location = self._store.find(chunk)
+        if location is None and self._store.refresh():  # of a commit younger than the first look
+            location = self._store.find(chunk)
+        if location is None:
+            self.lost[chunk] = Loss(MISSING, "is missing")
+            return 0
+        self.packs.add(location.pack)
+        base = self._find_lost_base(location, depth)
+        if base is not None or chunk in self._bad_chunks or location.pack in self._bad_packs:
+            try:
+                self._store.read_into(chunk, memoryview(bytearray(location.plain_size_bytes)))
+            except MvcError as error:
+                self.lost[chunk] = self._explain(location, base, error)
+        return location.plain_size_bytes
+
+    def _find_lost_base(self, location: ChunkLocation, depth: int) -> ChunkId | None:
+        """Return a base that is lost; how deep a chain may be was looked at by ``chosen``."""
+        for base in location.bases if depth < MAX_DEPTH else ():
+            if base not in self._sizes:
+                self._sizes[base] = self._examine(base, depth + 1)
+            if base in self.lost:
+                return base
+        return None
+
+    def _explain(self, location: ChunkLocation, base: ChunkId | None, error: MvcError) -> Loss:
+        if base is None:
+            kind = LOST_BASE if location.bases and not self._is_bad(location) else DAMAGED
+            return Loss(kind, f"is lost: {error.message}", location)
+        below = self.lost[base]
+        root, links = below.root or base, below.links + 1
+        cause = self.lost.get(root, below)
+        way = "" if links == 1 else f" ({links - 1:,} more between them)"
+        where = "missing"
+        if cause.location is not None:
+            where = f"damaged in pack {cause.location.pack} at offset {cause.location.offset:,}"
+        fact = f"is lost: it is based on chunk {root.hex()[:_SHORT_HEX]}{way}, which is {where}"
+        return Loss(LOST_BASE, fact, cause.location, root, links)
+
+    def _is_bad(self, location: ChunkLocation) -> bool:
+        return location.pack in self._bad_packs

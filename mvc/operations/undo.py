@@ -1,0 +1,293 @@
+"""undo: the last move of HEAD or its branch, taken back; the reflog tells what it was.
+
+The log of HEAD is read from its oldest entry on as a stack. A move is put on top. An undo takes
+the top off and lays it aside, a redo puts it back, any other move forgets what lies aside. So undo
+after undo steps further back, and redo can return as long as nothing else happened. Entries of
+undo and redo are told by their message, which repeats that of the move.
+
+What taking back means depends on the move:
+
+    commit, amend, merge    the branch moves; index and files stay, so the work is staged again
+    checkout, switch        HEAD goes back to the branch or commit it came from
+    reset and all others    the branch moves, index and files go with it
+
+The last two carry local changes along like ``switch``, or refuse where they would be lost. Nothing
+is ever lost of the history: the commit that is left stays in the reflog.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, NotFoundError
+from mvc.history.refnames import HEADS
+from mvc.ids import is_hex_id
+from mvc.operations.checkout_plan import CheckoutPlan, execute, plan_checkout
+from mvc.operations.context import unswept
+from mvc.operations.recorded import tree_of
+from mvc.operations.transition import plan_head_move, recover
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mvc.history.values import Head, Identity, ReflogEntry
+    from mvc.ids import GitId
+    from mvc.operations.context import Context
+
+    ByteProgress = Callable[[int], None] | None
+
+_UNDO, _REDO = "undo: ", "redo: "
+_DETACHED = " (detached)"
+_SWITCH = re.compile(r"checkout: moving from (\S+) to (\S+)")
+_COMMIT = re.compile(r"(commit|merge)\b")
+_ID_DIGITS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class UndoResult:
+    """What an undo or redo did, or would do.
+
+    Attributes:
+        action: what was taken back or done again, as the reflog says it.
+        kind: ``commit``, ``switch`` or ``reset``.
+        branch: the branch HEAD is on now, or None where it is detached.
+        commit: the commit HEAD is on now; None where that was the first commit.
+        left_branch: the branch HEAD was on before.
+        left: the commit HEAD was on before; None before the first commit.
+        written: files written.
+        removed: files taken away.
+    """
+
+    action: str
+    kind: str
+    branch: str | None
+    commit: GitId | None
+    left_branch: str | None
+    left: GitId | None
+    written: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A move of HEAD to make: onto a branch, or onto a commit, with the message it gets."""
+
+    action: str
+    kind: str
+    branch: str | None
+    commit: GitId | None
+    message: str
+
+
+@unswept
+def undo(
+    context: Context,
+    *,
+    redo: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    who: Identity | None = None,
+    progress: ByteProgress = None,
+) -> UndoResult:
+    """Take back the last move of HEAD or its branch; or do again what was taken back last.
+
+    Args:
+        context: the repository.
+        redo: do again what the last undo took back.
+        force: throw local changes away that are in the way.
+        dry_run: only say what would be done.
+        who: for the reflog.
+        progress: called with bytes written.
+
+    Raises:
+        NotFoundError: there is nothing to undo or redo, or what it leads to is there no more.
+        ConflictError: local changes would be lost, or HEAD is not where its log says.
+    """
+    recover(context)
+    head = context.history.head()
+    entries = context.history.read_reflog("HEAD")
+    done, undone = _read_stacks(entries)
+    if entries:
+        _check_place(head, entries[0])
+    step = _plan_redo(context, head, undone) if redo else _plan_undo(context, head, done)
+    if step.commit is None:
+        plan = CheckoutPlan()
+        if not dry_run:
+            _unmake_branch(context, head, step, context.who(who))
+    else:
+        plan = _go(context, head, step, context.who(who), progress, force=force, dry_run=dry_run)
+    return UndoResult(
+        action=step.action,
+        kind=step.kind,
+        branch=step.branch,
+        commit=step.commit,
+        left_branch=head.branch,
+        left=head.commit,
+        written=tuple(path for path, _ in plan.write),
+        removed=plan.remove,
+    )
+
+
+def _read_stacks(
+    entries: Sequence[ReflogEntry],
+) -> tuple[list[ReflogEntry], list[tuple[ReflogEntry, ReflogEntry]]]:
+    """Return the moves that stand, and (move, its undo) of those that a redo can do again."""
+    done: list[ReflogEntry] = []
+    undone: list[tuple[ReflogEntry, ReflogEntry]] = []
+    for entry in reversed(entries):
+        text = entry.message
+        if text.startswith(_UNDO):
+            if done and text in _undo_texts(done[-1]):
+                undone.append((done.pop(), entry))
+        elif text.startswith(_REDO):
+            if undone and text == _REDO + undone[-1][0].message:
+                done.append(undone.pop()[0])
+        elif _is_move(entry):
+            done.append(entry)
+            undone.clear()
+    return done, undone
+
+
+def _undo_texts(move: ReflogEntry) -> tuple[str, str]:
+    """Return what the undo of a move says; the second where it left a detached HEAD."""
+    return _UNDO + move.message, _UNDO + move.message + _DETACHED
+
+
+def _is_move(entry: ReflogEntry) -> bool:
+    """Tell whether an entry changed anything: a renamed branch did not, a switch always did."""
+    match = _SWITCH.match(entry.message)
+    if match is not None:
+        return match[1] != match[2]
+    return entry.old != entry.new
+
+
+def _plan_undo(context: Context, head: Head, done: Sequence[ReflogEntry]) -> _Step:
+    if not done:
+        raise NotFoundError(
+            "there is nothing to undo: the log of HEAD knows no move before",
+            hint='"mvc reflog" lists what it knows',
+        )
+    move = done[-1]
+    match = _SWITCH.match(move.message)
+    if match is None:
+        _check_place(head, move)
+        return _move_step(context, head, move, move.old, _undo_texts(move)[0])
+    message = _undo_texts(move)[head.branch is None]
+    tip = context.history.find_ref(HEADS + match[1])
+    if tip is not None:
+        return _Step(move.message, "switch", match[1], tip, message)
+    if not is_hex_id(match[1], _ID_DIGITS) or move.old is None:
+        raise NotFoundError(
+            f"HEAD came from branch {match[1]!r}, which is gone",
+            hint=f'"mvc branch {match[1]} {move.old}" makes it again' if move.old else None,
+        )
+    _check_exists(context, move.old)
+    return _Step(move.message, "switch", None, move.old, message)
+
+
+def _plan_redo(
+    context: Context, head: Head, undone: Sequence[tuple[ReflogEntry, ReflogEntry]]
+) -> _Step:
+    if not undone:
+        raise NotFoundError("there is nothing to redo: no undo was the last that happened")
+    move, taken_back = undone[-1]
+    message = _REDO + move.message
+    match = _SWITCH.match(move.message)
+    if match is None:
+        if head.commit != move.old:
+            raise _moved(f"it was at {move.old} when {move.message!r} was taken back")
+        return _move_step(context, head, move, move.new, message)
+    tip, left = context.history.find_ref(HEADS + match[2]), taken_back.old
+    if taken_back.message == _undo_texts(move)[1] and left is not None:
+        _check_exists(context, left)
+        return _Step(move.message, "switch", None, left, message)
+    if tip is None:
+        raise NotFoundError(
+            f"branch {match[2]!r} is gone", hint=f'"mvc branch {match[2]} {left}" makes it again'
+        )
+    return _Step(move.message, "switch", match[2], tip, message)
+
+
+def _check_place(head: Head, entry: ReflogEntry) -> None:
+    if head.commit != entry.new:
+        raise _moved(f"{entry.message!r} left it at {entry.new or 'no commit'}")
+
+
+def _moved(fact: str) -> ConflictError:
+    return ConflictError(
+        f"HEAD is not where its log says: {fact}",
+        hint='"mvc reflog" lists where it was; "mvc reset" goes there',
+    )
+
+
+def _move_step(
+    context: Context, head: Head, move: ReflogEntry, target: GitId | None, message: str
+) -> _Step:
+    """Return the move of HEAD's branch (or detached HEAD) to one end of a logged move."""
+    kind = "commit" if _COMMIT.match(move.message) else "reset"
+    if target is not None:
+        _check_exists(context, target)
+    elif head.branch is None:
+        raise ConflictError(
+            f"{move.message!r} was the first of all, and HEAD is on no branch now",
+            hint='"mvc switch" to one first',
+        )
+    return _Step(move.message, kind, head.branch, target, message)
+
+
+def _check_exists(context: Context, commit: GitId) -> None:
+    if not context.history.has_object(commit):
+        raise NotFoundError(
+            f"commit {commit} is there no more", hint='"mvc gc" has removed it, or a stock Git'
+        )
+
+
+def _go(
+    context: Context,
+    head: Head,
+    step: _Step,
+    who: Identity,
+    progress: ByteProgress,
+    *,
+    force: bool,
+    dry_run: bool,
+) -> CheckoutPlan:
+    """Move HEAD, with index and files unless the move is one of a commit; return what it took."""
+    assert step.commit is not None
+    history = context.history
+    index, plan = history.read_index(), CheckoutPlan()
+    if step.kind != "commit":
+        base = {} if force else tree_of(context, head.commit)
+        plan = plan_checkout(
+            context,
+            index,
+            base,
+            history.read_tree(step.commit),
+            force=force,
+            materialise=step.kind == "switch",
+        )
+    if dry_run:
+        plan.check()
+        return plan
+    if step.kind != "switch":
+        move = plan_head_move("move", step.commit, head, step.message, who)
+    elif step.branch is None:
+        move = plan_head_move("detach", step.commit, head, step.message, who)
+    else:
+        move = plan_head_move("branch", step.branch, head, step.message, who, branch_at=step.commit)
+    execute(context, plan, index, move, progress)
+    return plan
+
+
+def _unmake_branch(context: Context, head: Head, step: _Step, who: Identity) -> None:
+    """Take back the first commit of all: its branch is one again that has no commit yet."""
+    assert head.branch is not None
+    assert head.commit is not None
+    with context.history.lock():
+        if context.history.head() != head:
+            raise ConflictError("HEAD moved while this was prepared", hint="try again")
+        context.history.delete_ref(
+            HEADS + head.branch, expected=head.commit, message=step.message, who=who
+        )

@@ -1,0 +1,175 @@
+"""prune and what other commands say of released commits, as whole commands."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from support.cli import plain
+from support.models import digest, write_model
+
+
+@pytest.fixture
+def run(empty):
+    """Commits of steps 0 to 4000, a model and an optimizer each."""
+    shell = empty
+    for number in range(5):
+        for place, name in enumerate(("model", "optimizer")):
+            write_model(shell.folder / f"{name}.safetensors", seed=2 * number + place)
+        shell.ok(
+            *("commit", "-m", f"epoch {number}", "--step", f"{number * 1000}"),
+            *("--metric", f"loss={abs(2.5 - number)}", "."),
+        )
+    return shell
+
+
+def steps(shell):
+    return [entry["step"] for entry in shell.json("log") if entry["released"] is not None]
+
+
+class TestPlan:
+    def test_table_and_sum(self, run):
+        answer = run.ok("prune", "--keep-last", "2", "--dry-run")
+        verbs = [line.split()[0] for line in answer.lines]
+        assert verbs == ["keep", "keep", "release", "release", "release", "would"]
+        assert "HEAD, tip of main, last 2 of main" in answer.lines[0]
+        assert re.search(r"step 2,000 +epoch 2 +\S+ KiB +model\S+, optimizer\S+$", answer.lines[2])
+        assert re.fullmatch(
+            r"would release 6 files of 3 commits and free \S+ KiB", answer.lines[-1]
+        )
+        assert steps(run) == []
+
+    def test_json(self, run):
+        fields = run.json("prune", "--keep-every", "2000", "-n")
+        assert (fields["policy"], fields["dry_run"]) == ("--keep-every 2000", True)
+        assert [one["action"] for one in fields["commits"]] == [
+            "keep", "release", "keep", "release", "keep",
+        ]  # fmt: skip
+        assert fields["files"] == 4
+        assert fields["bytes"] > 0
+        assert steps(run) == []
+
+    def test_nothing_to_do(self, run):
+        assert run.ok("prune", "--keep-within", "7d").lines[-1] == "nothing to release"
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "error"),
+        [
+            ((), 2, "a policy that keeps nothing"),
+            (("--weights-only",), 2, "a policy that keeps nothing"),
+            (("--keep-last", "0"), 2, "--keep-last 0 keeps nothing"),
+            (("--keep-last", "x"), 2, "whole number"),
+            (("--keep-best", "3"), 2, "belong together"),
+            (("--keep-within", "soon"), 2, "'soon' is no span of time"),
+            (("--keep-last", "1", "--also-diverged", "x"), 3, "fits 'x'"),
+        ],
+    )
+    def test_wrong(self, run, arguments, code, error):
+        answer = run("prune", *arguments)
+        assert (answer.code, answer.out) == (code, "")
+        assert error in answer.error
+        assert answer.hint
+
+
+class TestRun:
+    def test_best_and_last(self, run):
+        answer = run.ok("prune", "--keep-best", "1", "--metric", "loss", "--keep-last", "1")
+        assert re.fullmatch(r"released 6 files of 3 commits, \S+ KiB freed", answer.lines[-1])
+        assert steps(run) == [2000, 1000, 0]
+        again = run.ok("prune", "--keep-last", "1")
+        assert [line.split()[0] for line in again.lines] == [
+            "keep", "release", "gone", "gone", "gone", "released",
+        ]  # fmt: skip
+
+    def test_quiet_and_json(self, run):
+        assert run.ok("prune", "-q", "--keep-last", "4").out == ""
+        fields = run.json("prune", "--keep-last", "1")
+        assert fields["dry_run"] is False
+        assert steps(run) == [3000, 2000, 1000, 0]
+
+    def test_fsck_and_log(self, run):
+        run.ok("prune", "--keep-last", "3")
+        assert ", 4 released, " in run.ok("fsck", "--data").out
+        assert run.json("fsck")["released"] == 4
+        lines = run.ok("log", "--oneline").lines
+        assert ["[released]" in line for line in lines] == [False, False, False, True, True]
+        graph = plain(run.ok("log", "--oneline", "--graph", terminal=True).out)
+        assert graph.count("[released] epoch") == 2
+        full = run.ok("show", "main@1000").out
+        assert re.search(
+            r"^Content: 2 files released on 20..-..-.. by --keep-last 3$", full, re.MULTILINE
+        )
+        (released,) = [one["released"] for one in run.json("log") if one["step"] == 1000]
+        assert released["policy"] == "--keep-last 3"
+        assert released["files"] == ["model.safetensors", "optimizer.safetensors"]
+        assert run.json("show", "HEAD")["released"] is None
+        assert "released" not in run.ok("log", "--all").out.replace("Content: 2 files released", "")
+
+    def test_weights_only(self, run):
+        answer = run.ok("prune", "--keep-last", "1", "--weights-only")
+        assert "the model stays everywhere" in answer.out
+        assert "[model only]" in run.ok("log", "--oneline").lines[1]
+        run.ok("restore", "--source", "main@1000", "model.safetensors")
+        answer = run("checkout", "main@1000")
+        assert answer.code == 9
+        assert "optimizer.safetensors" in answer.error
+
+
+class TestGoingBack:
+    def test_checkout(self, run):
+        run.ok("prune", "--keep-last", "2")
+        before = digest(run.folder / "model.safetensors")
+        answer = run("checkout", "main@1000")
+        assert (answer.code, answer.out) == (9, "")
+        assert re.fullmatch(
+            r"content of commit [0-9a-f]{10} 'epoch 1' \(step 1,000\) was released on 20..-..-.. by "
+            r'policy "--keep-last 2": \'model\.safetensors\', \'optimizer\.safetensors\'',
+            answer.error,
+        )
+        assert "'epoch 3' (step 3,000) is the nearest that still has it" in answer.hint
+        assert digest(run.folder / "model.safetensors") == before
+        run.ok(*re.search(r'"mvc (.*)"', answer.hint)[1].split())
+        assert run.ok("log", "--oneline", "-1").out.endswith("epoch 3\n")
+
+    def test_restore_names_the_paths(self, run):
+        run.ok("prune", "--keep-last", "2")
+        answer = run("restore", "--source", "main@1000", "model.safetensors")
+        run.ok(*re.search(r'"mvc (.*)"', answer.hint)[1].split())
+
+    def test_cat_and_export(self, run):
+        run.ok("prune", "--keep-last", "2")
+        answer = run("cat", "main@1000", "model.safetensors", "embed")
+        assert answer.code == 9
+        run.ok(*re.search(r'"mvc (.*)"', answer.hint)[1].split())
+        export = ("export", "main@1000:model.safetensors", "-o", "out.safetensors")
+        assert run(*export).code == 9
+        assert not (run.folder / "out.safetensors").exists()
+        run.ok("ls", "main@1000")
+        run.ok("diff", "main@1000", "main")
+
+    def test_json(self, run):
+        run.ok("prune", "--keep-last", "2")
+        answer = run("checkout", "main@1000", "--json")
+        import json
+
+        error = json.loads(answer.err)["error"]
+        assert error["kind"] == "released"
+        entries = {entry["step"]: entry["commit"] for entry in run.json("log")}
+        assert error["released"]["commit"] == entries[1000]
+        assert error["released"]["nearest"] == entries[3000]
+        assert error["released"]["policy"] == "--keep-last 2"
+
+
+def test_a_rerun_is_recognised(run):
+    run.ok("prune", "--keep-last", "1")
+    for place, name in enumerate(("model", "optimizer")):
+        write_model(run.folder / f"{name}.safetensors", seed=2 + place)
+    answer = run.ok("commit", "-am", "again")
+    assert re.search(
+        r"bit-identical to released commit [0-9a-f]{7} \(step 1,000\): 2 files of it are back",
+        answer.out,
+    )
+    assert steps(run) == [3000, 2000, 0]
+    run.ok("checkout", "main@1000")
+    assert run.json("fsck")["problems"] == []

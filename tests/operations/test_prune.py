@@ -1,0 +1,445 @@
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from mvc import ConflictError, NotFoundError, ReleasedError, Repo, UsageError
+from mvc.errors import CorruptionError
+from mvc.operations.content import is_complete
+from mvc.operations.released import (
+    RELEASED_REF,
+    Release,
+    add_releases,
+    find_release,
+    released_commits,
+)
+from support.models import digest, write_model
+
+NOW_S = 1_800_000_000
+
+
+def state(step, *, big=True):
+    """Return a state of its own per step; the model keeps a frozen part."""
+    rng = np.random.default_rng(step)
+    values = rng.standard_normal((40, 50)).astype(np.float32)
+    found = {
+        "model": {"frozen": np.arange(3000.0), "w": values},
+        "optimizer": {"m": values * 2, "v": values * 3},
+        "step": step,
+    }
+    return found if big else {"model": {"w": values}, "step": step}
+
+
+def commit(repo, step, **more):
+    metrics = {"loss": 10.0 - step / 1000}
+    return repo.commit_state(
+        state(step), message=f"step {step}", step=step, metrics=metrics,
+        time_s=NOW_S - 10_000 + step, **more,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def run(repo):
+    """Five commits of a training state at 1000-step spacing."""
+    return {step: commit(repo, step).commit for step in range(1000, 6000, 1000)}
+
+
+def prune(repo, **policy):
+    return repo.prune(repo.plan_prune(now_s=NOW_S, **policy))
+
+
+def load(repo, revision):
+    loaded = repo.load_state(revision, framework="numpy")
+    np.testing.assert_array_equal(loaded["model"]["w"], state(loaded["step"])["model"]["w"])
+    np.testing.assert_array_equal(loaded["optimizer"]["m"], state(loaded["step"])["optimizer"]["m"])
+    return loaded["step"]
+
+
+class TestPlan:
+    def test_changes_nothing(self, repo, context, run):
+        plan = repo.plan_prune(keep_last=2, now_s=NOW_S)
+        assert [one.step for one in plan.commits if one.paths] == [3000, 2000, 1000]
+        assert [one.step for one in plan.commits if one.reasons] == [5000, 4000]
+        assert {release.commit for release in plan.releases} == {run[1000], run[2000], run[3000]}
+        assert plan.freed_bytes >= sum(one.size_bytes for one in plan.commits) > 0
+        assert all(one.size_bytes > 0 for one in plan.commits if one.paths)
+        assert released_commits(context) == frozenset()
+        assert [load(repo, commit) for commit in run.values()] == list(run)
+
+    def test_kept_and_released_are_all_files(self, repo, context, run):
+        for policy in ({"keep_last": 2}, {"keep_every": 2000}, {"keep_tagged": True}):
+            for one in repo.plan_prune(**policy).commits:
+                tree = context.history.read_tree(one.commit)
+                assert {*one.paths, *one.kept_paths} == {*tree} - {"state.json"}
+                assert not (one.reasons and one.paths)
+
+    def test_nonsense(self, repo, run):
+        with pytest.raises(UsageError, match="keeps nothing"):
+            repo.plan_prune()
+        with pytest.raises(NotFoundError, match="fits 'x'"):
+            repo.plan_prune(keep_last=1, also_diverged=["x"])
+
+    def test_an_empty_repository(self, repo):
+        plan = repo.plan_prune(keep_last=1)
+        assert (plan.commits, plan.releases, repo.prune(plan).freed_bytes) == ((), (), 0)
+
+
+class TestRun:
+    def test_content_goes_and_history_stays(self, repo, run):
+        before = [entry.info for entry in repo.log()]
+        result = prune(repo, keep_last=2)
+        assert result.freed_bytes > 0
+        assert [entry.info for entry in repo.log()] == before
+        assert [entry.released is not None for entry in repo.log()] == [False, False, *3 * [True]]
+        assert [load(repo, run[step]) for step in (4000, 5000)] == [4000, 5000]
+        for step in (1000, 2000, 3000):
+            with pytest.raises(ReleasedError):
+                repo.load_state(run[step])
+        report = repo.fsck(data=True)
+        assert (report.problems, report.released) == ((), 6)
+        assert prune(repo, keep_last=2).freed_bytes == 0
+
+    def test_a_commit_that_a_ref_protects_meanwhile(self, repo, run):
+        plan = repo.plan_prune(keep_last=1, now_s=NOW_S)
+        repo.create_branch("late", "main@2000")
+        with pytest.raises(ConflictError, match="protects"):
+            repo.prune(plan)
+        assert load(repo, "late") == 2000
+
+    def test_a_new_commit_is_no_hindrance(self, repo, run):
+        plan = repo.plan_prune(keep_last=1, now_s=NOW_S)
+        commit(repo, 6000)
+        repo.prune(plan)
+        assert [load(repo, name) for name in ("main", "main@5000")] == [6000, 5000]
+        assert repo.fsck(data=True).ok
+
+    def test_stopped_between_records_and_sweep(self, repo, context, run):
+        plan = repo.plan_prune(keep_last=1, now_s=NOW_S)
+        add_releases(context, plan.releases)
+        assert load(repo, run[1000]) == 1000  # the chunks decide
+        assert repo.fsck(data=True).ok
+        assert prune(repo, keep_last=1).plan.releases == ()
+        from mvc.operations.gc import plan_gc, run_gc
+
+        assert run_gc(context, plan_gc(context)).freed_bytes > 0
+        with pytest.raises(ReleasedError):
+            repo.load_state(run[1000])
+        assert load(repo, "main") == 5000
+
+    def test_content_that_a_kept_commit_shares(self, repo, context, run):
+        prune(repo, keep_last=1)
+        old = context.history.read_tree(run[1000])["model.safetensors"].blob
+        manifest = context.read_manifest(old)
+        frozen = next(stored for view, stored in manifest.tensors() if view.name == "frozen")
+        assert context.store.contains_all(frozen.chunks)
+        assert not is_complete(context, old)
+
+    def test_a_manifest_that_a_kept_commit_has(self, repo, context, root):
+        write_model(root / "model.safetensors")
+        repo.add(".")
+        repo.commit("model")
+        (root / "notes.txt").write_text("later")
+        repo.add(".")
+        repo.commit("notes")
+        plan = repo.plan_prune(keep_last=1)
+        assert [one.kept_paths for one in plan.commits] == 2 * [("model.safetensors",)]
+        assert plan.releases == ()
+
+    def test_what_only_a_reflog_knows_protects_nothing(self, repo, context, run):
+        amended = repo.commit("step 5000, said better", amend=True).commit
+        last = commit(repo, 6000)
+        prune(repo, keep_last=1)
+        assert find_release(context, run[5000]) is not None
+        for revision in (run[5000], amended):
+            with pytest.raises(ReleasedError):
+                repo.load_state(revision)
+        assert load(repo, last.commit) == 6000
+        assert repo.fsck(data=True).ok
+
+    def test_what_is_staged_stays(self, repo, root):
+        for seed in range(3):
+            write_model(root / "model.safetensors", seed=seed)
+            repo.add(".")
+            repo.commit(f"model {seed}")
+        repo.reset("HEAD~2", mode="mixed")
+        repo.reset("main@{1}", mode="soft")
+        prune(repo, keep_last=1)
+        assert repo.fsck(data=True).ok
+        repo.restore("model.safetensors")
+
+    def test_only_plain_files(self, repo, root):
+        for text in ("a", "b"):
+            (root / "x.txt").write_text(text)
+            repo.add(".")
+            repo.commit(text)
+        assert prune(repo, keep_last=1).plan.releases == ()
+        repo.checkout("HEAD~1")
+        assert (root / "x.txt").read_text() == "a"
+
+
+class TestWeightsOnly:
+    def test_the_model_of_a_state_stays(self, repo, root, run):
+        prune(repo, keep_last=1, weights_only=True)
+        for step in (1000, 4000):
+            (file,) = repo.ls(run[step], paths="model.safetensors")
+            values = repo.tensor(run[step], file.path, "w")
+            np.testing.assert_array_equal(values, state(step)["model"]["w"])
+            with pytest.raises(ReleasedError, match=r"optimizer\.safetensors"):
+                repo.load_state(run[step])
+            with pytest.raises(ReleasedError):
+                repo.tensor(run[step], "optimizer.safetensors", "m")
+        assert load(repo, "main") == 5000
+        marks = [entry.released and entry.released.keeps_model for entry in repo.log()]
+        assert marks == [None, True, True, True, True]
+        repo.restore("model.safetensors", source=run[2000])
+        assert (root / "model.safetensors").exists()
+
+    def test_then_all(self, repo, run):
+        prune(repo, keep_last=1, weights_only=True)
+        assert prune(repo, keep_last=1).freed_bytes > 0
+        with pytest.raises(ReleasedError):
+            repo.tensor(run[1000], "model.safetensors", "w")
+        assert repo.fsck(data=True).ok
+
+    def test_files(self, repo, root):
+        for seed in range(2):
+            for name in ("model", "optimizer", "embeddings"):
+                write_model(root / f"{name}.safetensors", seed=10 * seed + len(name))
+            repo.add(".")
+            repo.commit(f"{seed}")
+        plan = repo.plan_prune(keep_last=1, weights_only=True)
+        assert plan.commits[1].paths == ("optimizer.safetensors",)
+
+
+class TestGoingBack:
+    def test_says_when_by_what_and_what_is_near(self, repo, root, run):
+        prune(repo, keep_last=2)
+        repo.checkout("main")
+        before = {path.name: digest(path) for path in root.iterdir() if path.is_file()}
+        for going in (
+            lambda: repo.checkout(run[3000]),
+            lambda: repo.checkout(run[3000], force=True),
+            lambda: repo.switch("new", create=True, start=run[3000]),
+            lambda: repo.reset(run[3000], mode="hard"),
+            lambda: repo.restore("model.safetensors", source=run[3000]),
+            lambda: repo.load_state(run[3000]),
+            lambda: repo.tensor(run[3000], "model.safetensors", "w"),
+            lambda: repo.export(run[3000], root / "out.safetensors", path="model.safetensors"),
+        ):
+            with pytest.raises(ReleasedError) as caught:
+                going()
+            error = caught.value
+            assert (error.commit, error.policy, error.time_s, error.nearest) == (
+                run[3000], "--keep-last 2", NOW_S, run[4000],
+            )  # fmt: skip
+            assert "'step 3000' (step 3,000) was released on 2027-01-15" in error.message
+            assert "--keep-last 2" in error.message
+            assert run[4000][:10] in error.hint
+        assert {path.name: digest(path) for path in root.iterdir() if path.is_file()} == before
+        assert [branch.name for branch in repo.branches()] == ["main"]
+        assert repo.head.commit == run[5000]
+
+    def test_nearest_is_by_step_and_on_the_same_line(self, repo, run):
+        repo.create_branch("side", run[1000])
+        commit(repo, 2900, branch="side")
+        prune(repo, keep_every=5000)
+        with pytest.raises(ReleasedError) as caught:
+            repo.load_state(run[3000])
+        assert caught.value.nearest == run[5000]
+        assert "newer" not in caught.value.message
+        repo.create_tag("v1", "side")
+        with pytest.raises(ReleasedError) as caught:
+            repo.load_state(run[1000])
+        assert caught.value.nearest == repo.resolve("side")
+
+    def test_nearest_without_steps(self, repo, root):
+        made = []
+        for seed in range(6):
+            write_model(root / "model.safetensors", seed=seed)
+            repo.add(".")
+            made.append(repo.commit(f"model {seed}", time_s=NOW_S + seed).commit)
+        repo.create_tag("old", made[1])
+        prune(repo, keep_last=1)
+        for gone, near in ((0, 1), (2, 1), (4, 5)):
+            with pytest.raises(ReleasedError) as caught:
+                repo.checkout(made[gone])
+            assert caught.value.nearest == made[near]
+
+    def test_nobody_has_it(self, repo, root, run):
+        write_model(root / "once.safetensors")
+        repo.add("once.safetensors")
+        repo.commit("once")
+        repo.remove("once.safetensors")
+        repo.commit("gone")
+        prune(repo, keep_last=1)
+        with pytest.raises(ReleasedError) as caught:
+            repo.restore("once.safetensors", source="HEAD~1")
+        assert caught.value.nearest is None
+        assert "no commit" in caught.value.hint
+
+    def test_damage_is_not_called_released(self, repo, root, run):
+        prune(repo, keep_last=2)
+        shutil.rmtree(repo.git_dir / "chunks")
+        fresh = Repo.open(root)
+        with pytest.raises(CorruptionError):
+            fresh.load_state("main")
+        problems = fresh.fsck().problems
+        missing = {one.commit for one in problems if one.kind == "missing-chunk"}
+        assert missing == {run[4000], run[5000]}
+
+    def test_a_commit_from_an_index_whose_content_is_gone(self, repo, root):
+        for seed in range(3):
+            write_model(root / "model.safetensors", seed=seed)
+            repo.add(".")
+            repo.commit(f"model {seed}")
+        prune(repo, keep_last=1)
+        repo.reset("HEAD~2")
+        with pytest.raises(ReleasedError):
+            repo.commit("old content again", allow_empty=True)
+        repo.commit("what lies there", everything=True)
+        assert repo.fsck(data=True).ok
+
+
+class TestAgain:
+    def test_a_rerun_is_recognised(self, repo, context, run):
+        prune(repo, keep_last=1)
+        repo.create_branch("again", run[1000])
+        first = commit(repo, 1500, branch="again")
+        assert first.identical_to is None
+        second = commit(repo, 2000, branch="again")
+        twin = second.identical_to
+        assert (twin.commit, twin.step, twin.subject) == (run[2000], 2000, "step 2000")
+        assert twin.paths == ("model.safetensors", "optimizer.safetensors")
+        assert find_release(context, run[2000]) is None
+        assert load(repo, run[2000]) == 2000
+        assert repo.fsck(data=True).ok
+        # The content counts as kept again, until a policy lets it go.
+        plan = repo.plan_prune(keep_last=1, now_s=NOW_S)
+        assert [one.step for one in plan.commits if one.kept_paths and not one.reasons] == [2000]
+
+    def test_a_part_of_it(self, repo, context, run):
+        prune(repo, keep_last=1)
+        values = state(3000) | {"optimizer": {"m": np.ones(3)}}
+        result = repo.commit_state(values, message="model as before", step=3000)
+        assert result.identical_to.paths == ("model.safetensors",)
+        assert find_release(context, run[3000]).paths == ("optimizer.safetensors",)
+
+    def test_files(self, repo, context, root):
+        for seed in range(3):
+            write_model(root / "model.safetensors", seed=seed)
+            repo.add(".")
+            repo.commit(f"model {seed}")
+        prune(repo, keep_last=1)
+        write_model(root / "model.safetensors", seed=0)
+        result = repo.commit("as the first", everything=True)
+        assert result.identical_to.subject == "model 0"
+        repo.checkout("HEAD~3")
+        assert released_commits(context) == {repo.resolve("main~2")}
+        assert repo.fsck(data=True).ok
+
+    def test_stays_when_it_goes_again(self, repo, run):
+        prune(repo, keep_last=1)
+        commit(repo, 2000)
+        commit(repo, 7000)
+        prune(repo, keep_last=1)
+        for revision in ("HEAD~1", run[2000]):
+            with pytest.raises(ReleasedError):
+                repo.load_state(revision)
+        assert repo.fsck(data=True).ok
+
+
+class TestFsck:
+    def test_a_manifest_that_a_kept_commit_shares_must_be_complete(self, repo, context, root):
+        write_model(root / "model.safetensors")
+        repo.add(".")
+        first = repo.commit("model").commit
+        (root / "notes.txt").write_text("later")
+        repo.add(".")
+        second = repo.commit("notes").commit
+        add_releases(context, [Release(first, ("model.safetensors",), "--keep-last 1", NOW_S)])
+        assert repo.fsck(data=True).ok
+        shutil.rmtree(repo.git_dir / "chunks")
+        report = Repo.open(root).fsck()
+        missing = [one for one in report.problems if one.kind == "missing-chunk"]
+        assert {one.commit for one in missing} == {second}
+        assert report.released == 0
+
+    def test_damaged_records(self, repo, context, run):
+        prune(repo, keep_last=4)
+        notes = {run[2000]: b"Released: never"}
+        context.history.write_notes(RELEASED_REF, notes, message="x", who=context.who())
+        report = repo.fsck()
+        assert [(one.kind, one.commit) for one in report.problems] == [
+            ("bad-release-record", run[2000])
+        ]
+        assert report.released == 2
+
+    def test_a_lost_record_makes_what_is_gone_a_loss(self, repo, context, run):
+        prune(repo, keep_last=4)
+        context.history.write_notes(RELEASED_REF, {run[1000]: None}, message="x", who=context.who())
+        problems = Repo.open(repo.worktree).fsck().problems
+        assert {(one.kind, one.commit) for one in problems} == {("missing-chunk", run[1000])}
+
+
+def test_diverged_stays_unless_named(repo, run):
+    repo.create_branch("diverged/main/5000")
+    repo.reset(run[2000], mode="soft")
+    repo.reset("HEAD")
+    commit(repo, 2500)
+    prune(repo, keep_last=1)
+    assert [load(repo, run[step]) for step in (3000, 4000, 5000)] == [3000, 4000, 5000]
+    prune(repo, keep_last=1, also_diverged=["main/*"])
+    for step in (1000, 3000, 4000, 5000):
+        with pytest.raises(ReleasedError):
+            repo.load_state(run[step])
+    assert load(repo, "main") == 2500
+    assert repo.fsck(data=True).ok
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_mixture_keeps_what_is_kept(repo, context, seed):
+    """Commits, branches, rewinds and prunes at random: kept loads, released says so, fsck is clean."""
+    rng = np.random.default_rng(seed)
+    made: dict[str, int] = {}
+    for turn in range(14):
+        what = rng.integers(8) if made else 0
+        if what < 4:
+            step = int(rng.integers(12)) * 500
+            branch = ["main", "side"][rng.integers(2)]
+            made[commit(repo, step, branch=branch).commit] = step
+        elif what == 4:
+            repo.create_branch(f"diverged/{turn}", rng.choice(list(made)))
+        elif what == 5:
+            repo.create_tag(f"t{turn}", rng.choice(list(made)))
+        else:
+            policies = [
+                {"keep_last": 1},
+                {"keep_every": 1000},
+                {"keep_best": 1, "metric": "loss", "weights_only": True},
+                {"keep_last": 1, "also_diverged": ["*"]}
+                if repo_has_diverged(repo)
+                else {"keep_last": 2},
+            ]
+            plan = repo.plan_prune(now_s=NOW_S, **policies[rng.integers(4)])
+            before = {one: loads(repo, one) for one in made}
+            repo.prune(plan)
+            kept = {one.commit for one in plan.commits if one.reasons}
+            assert all(loads(repo, one) for one in kept if before[one])
+        report = repo.fsck(data=True)
+        assert report.problems == ()
+    for one, step in made.items():
+        assert not loads(repo, one) or load(repo, one) == step
+
+
+def repo_has_diverged(repo):
+    return any(branch.name.startswith("diverged/") for branch in repo.branches())
+
+
+def loads(repo, commit):
+    try:
+        load(repo, commit)
+    except ReleasedError:
+        return False
+    return True
