@@ -93,7 +93,8 @@ class Bench:
         path = self.folder / f"model-{sizes}-{version}-{dtype.lower()}.safetensors"
         if not path.exists():
             self.say(f"making {path.name}")
-            chosen = next(one for one in workload.VERSIONS if one.name == version)
+            known = (*workload.VERSIONS, workload.LONGER)
+            chosen = next(one for one in known if one.name == version)
             workload.write_model(path, shape, self._bootstrap, chosen, dtype)
         warm(path)
         return path
@@ -176,15 +177,21 @@ class Bench:
 
     def versions(self) -> None:
         """The five versions with and without deltas, and repacked."""
-        self.results["versions"] = versions.measure_versions(
-            self.runner,
-            self.folder,
-            self.mvc,
-            self._series(),
-            self.abilities,
-            rounds=self.rounds,
-            say=self.say,
-        )
+        series = self._series()
+        gentle = {name: path for name, path in series.items() if name != "large"}
+        rows = gentle.pop("rows", None)
+        gentle[workload.LONGER.name] = self.model(workload.LONGER.name)
+        gentle |= {} if rows is None else {"rows": rows}
+        for key, chosen, rounds in (("versions", series, self.rounds), ("gentle", gentle, 1)):
+            self.results[key] = versions.measure_versions(
+                self.runner,
+                self.folder,
+                self.mvc,
+                chosen,
+                self.abilities,
+                rounds=rounds,
+                say=self.say,
+            )
 
     def training(self) -> None:
         """Histories of real training states."""

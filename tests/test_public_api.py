@@ -75,16 +75,20 @@ RESULTS = {
     "checkout_plan.CheckoutResult": "commit branch written removed",
     "commit.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "
     "written_bytes reused_bytes seconds warnings files_total files_changed identical_to",
+    "costs.DuEntry": "kind name raw_bytes alone_bytes shared_bytes commit subject path versions",
+    "costs.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
+    "needed_bytes base_bytes reflog_bytes unneeded_bytes",
     "diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
     "mode_changed size_bytes",
     "diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
     "chunks_total size_bytes",
     "doctor.DoctorReport": "versions python system cores filesystem free_bytes write_bytes_per_s "
     "sync_s hash_bytes_per_s advice",
+    "du.DuReport": "totals selection branches tags commits files tensors",
     "export.ExportResult": "path tensors size_bytes",
     "files.StoredFile": "path mode blob stat size_bytes manifest warning",
     "fsck.FsckReport": "problems commits files chunks data notices repaired released",
-    "fsck.Problem": "kind detail commit path tensor pack offset chunk hint",
+    "fsck.Problem": "kind detail commit path tensor pack offset chunk hint commits",
     "log.LogEntry": "info annotations refs released",
     "prune.CommitPlan": "commit subject step time_s reasons paths kept_paths size_bytes "
     "was_released",

@@ -6,8 +6,8 @@ to say it. A pack that is not as long as its index says, or is gone, is *damaged
 not count as present, so that the next add stores them again, but a read still finds where they
 were and either succeeds or says exactly what is wrong.
 
-A chunk whose body needs another chunk that no sound pack holds is *broken*: it does not count as
-present either, so that it can be stored anew, and is whole again once its base is.
+A chunk whose body needs another chunk that no sound pack holds, or itself, or more in a row than
+readers follow, is *broken*: it does not count as present either, so that it can be stored anew, and is whole again once its base is.
 
 Lookups take no lock: they see one tuple of immutable tables, which is replaced as a whole. New
 packs go into a small second table until it is worth merging, so that a long session that
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.chunkstore.chunk_table import ChunkTable
+from mvc.chunkstore.copies import NONE, StoredCopies
 from mvc.chunkstore.values import StoreProblem
 from mvc.errors import FormatError
 from mvc.formats.pack import scan_pack
@@ -30,7 +31,7 @@ from mvc.formats.pack_index import MAX_INDEX_BYTES, index_records, parse_pack_in
 from mvc.ids import ID_BYTES, PackId, is_hex_id
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -95,6 +96,7 @@ class PackCatalog:
         self._tables: tuple[ChunkTable, ...] | None = None
         self._damaged = ChunkTable(())
         self._broken: frozenset[ChunkId] | None = None
+        self._generation = 0
         self.repairs: dict[PackId, StoreProblem] = {}
 
     def find(self, chunk_id: ChunkId) -> ChunkLocation | None:
@@ -105,6 +107,12 @@ class PackCatalog:
                 return location
             first = first or location
         return first
+
+    @property
+    def generation(self) -> int:
+        """A number that changes whenever what is known of the packs does."""
+        self._sound_tables()
+        return self._generation
 
     def sound_indexes(self) -> list[PackIndex]:
         """Return the indexes of all sound packs."""
@@ -128,7 +136,10 @@ class PackCatalog:
         found = _contained(tables, wanted)
         broken = self._broken
         if broken is None:
-            broken = self._broken = find_broken(tables)
+            broken = find_broken(tables)
+            with self._lock:
+                if self._tables is tables:  # else it is the truth of yesterday
+                    self._broken = broken
         if broken:
             found &= ~np.isin(wanted, np.frombuffer(b"".join(broken), "S32"))
         return found
@@ -182,6 +193,7 @@ class PackCatalog:
 
     def _arrange(self, fresh: list[PackIndex], *, from_scratch: bool) -> None:
         """Put fresh indexes into the second table, or all into one when that has grown."""
+        self._generation += 1
         known = list(self._indexes.values())
         # A pack that comes later breaks nothing: whoever wrote it had its bases.
         if from_scratch or self._broken:
@@ -216,36 +228,12 @@ def _contained(tables: Iterable[ChunkTable], wanted: NDArray[np.bytes_]) -> NDAr
 
 
 def find_broken(tables: Sequence[ChunkTable]) -> frozenset[ChunkId]:
-    """Return the chunks of which no copy can be decoded, since bases are missing."""
-    referring = [
-        index for table in tables for index in table.packs if index.base_starts is not None
-    ]
-    if all(_contained(tables, index.base_ids).all() for index in referring):
+    """Return the chunks of which no copy can be decoded: something they need cannot be had."""
+    indexes = [index for table in tables for index in table.packs]
+    if all(index.base_starts is None for index in indexes):
         return frozenset()
-    broken: set[ChunkId] = set()
-    while True:
-        lost = broken | {
-            index.chunk_id(row)
-            for index in referring
-            for row in range(len(index))
-            for base in index.bases(row)
-            if base in broken or not any(table.holds(base) for table in tables)
-        }
-        lost = {chunk_id for chunk_id in lost if not _has_other_copy(tables, chunk_id, lost)}
-        if lost == broken:
-            return frozenset(broken)
-        broken = lost
-
-
-def _has_other_copy(
-    tables: Sequence[ChunkTable], chunk_id: ChunkId, lost: Collection[ChunkId]
-) -> bool:
-    """Tell whether a copy of a chunk is there that needs nothing lost."""
-    return any(
-        all(base not in lost and any(table.holds(base) for table in tables) for base in copy.bases)
-        for table in tables
-        for copy in table.find_all(chunk_id)
-    )
+    copies = StoredCopies(indexes)
+    return frozenset(map(copies.chunk_id, np.flatnonzero(copies.chosen == NONE).tolist()))
 
 
 def read_index(storage: Storage, pack: PackId, size_bytes: int) -> PackIndex:

@@ -12,13 +12,15 @@ the pack of the base as well, and are read through a window.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mvc.chunkstore.catalog import pack_key
 from mvc.dtypes import get_dtype
-from mvc.errors import FormatError, UnsupportedError
+from mvc.errors import FormatError, StorageError, UnsupportedError
 from mvc.formats.casts import round_words
 from mvc.formats.decoding import DELTA_FLOATS
 from mvc.formats.encodings import DecodeScratch, Encoding, apply_delta, decode_chunk
@@ -26,7 +28,7 @@ from mvc.formats.pack import RECORD_BYTES, PackRecord, parse_record_header
 from mvc.formats.references import MAX_DEPTH, is_referring, parse_references
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mvc.chunkstore.catalog import PackCatalog
     from mvc.chunkstore.values import ChunkLocation
@@ -40,6 +42,10 @@ _WINDOW_BYTES = 2**18
 _WINDOW_RECORD_BYTES = 2**16
 _WINDOWS = 8
 _SHORT_HEX = 12
+_MAX_CASTS = 2
+"""Casts in a row of references: each may double the work, and no writer makes more than one."""
+_MAX_TRIES = 200
+"""Copies of bases that are tried to save one chunk: every one may lead to several others."""
 _OF_NEWER = (6, 7)
 _FLOATS = {2: "BF16", 4: "F32", 8: "F64"}
 _INTEGERS = {1: "U8", 2: "U16", 4: "U32", 8: "U64"}
@@ -47,6 +53,43 @@ _INTEGERS = {1: "U8", 2: "U16", 4: "U32", 8: "U64"}
 
 class LostBaseError(FormatError):
     """A body may be sound, but a chunk that it needs cannot be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """The way down from a chunk that is wanted to one that it needs.
+
+    Attributes:
+        depth: references on the way.
+        casts: how many of them are casts.
+        path: the chunks on the way whose copies are being tried.
+        tries: counts the copies that were tried so far.
+    """
+
+    depth: int = 0
+    casts: int = 0
+    path: frozenset[ChunkId] = frozenset()
+    tries: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def below(self, encoding: int, chunk_id: ChunkId | None = None) -> Descent:
+        """Return the way to what a body with this tag needs; checked.
+
+        Args:
+            encoding: of the body that refers.
+            chunk_id: whose body it is, where its other copies are tried as well.
+
+        Raises:
+            LostBaseError: longer than readers go.
+        """
+        casts = self.casts + (encoding == Encoding.CAST)
+        if self.depth >= MAX_DEPTH or casts > _MAX_CASTS:
+            raise LostBaseError(f"readers follow at most {MAX_DEPTH} references in a row")
+        path = self.path if chunk_id is None else self.path | {chunk_id}
+        return Descent(self.depth + 1, casts, path, self.tries)
+
+    def may_try(self) -> bool:
+        """Count one more copy; return whether it may be tried."""
+        return not self.depth or next(self.tries) <= _MAX_TRIES
 
 
 class ReadSlot:
@@ -93,6 +136,7 @@ class ChainReader:
         plain: memoryview,
         slot: ReadSlot,
         fill: FillBase | None = None,
+        descent: Descent | None = None,
     ) -> None:
         """Fill ``plain`` from a body. The caller hashes it: nothing here proves it right.
 
@@ -103,6 +147,7 @@ class ChainReader:
             slot: reused memory.
             fill: called with a base and the buffer it is to fill; by default it is decoded
                 without being hashed.
+            descent: the way to this chunk, where another needs it.
 
         Raises:
             FormatError: the body cannot be decoded, or something it needs is not there.
@@ -115,7 +160,8 @@ class ChainReader:
             return
         if parse_references(body).bases != record.bases:
             raise FormatError("its bases are others than the pack index says")
-        self._decode(record.encoding, body, plain, slot, fill or self._filler(slot, 1))
+        below = (descent or Descent()).below(record.encoding)
+        self._decode(record.encoding, body, plain, slot, fill or self._filler(slot, below))
 
     def _decode(
         self, encoding: int, body: memoryview, plain: memoryview, slot: ReadSlot, fill: FillBase
@@ -171,37 +217,42 @@ class ChainReader:
             raise _missing(chunk_id)
         return location.plain_size_bytes
 
-    def _filler(self, slot: ReadSlot, depth: int) -> FillBase:
+    def _filler(self, slot: ReadSlot, descent: Descent) -> FillBase:
         def fill(base: ChunkId, plain: memoryview) -> None:
-            self._fill(base, plain, slot, depth)
+            self._fill(base, plain, slot, descent)
 
         return fill
 
-    def _fill(self, chunk_id: ChunkId, plain: memoryview, slot: ReadSlot, depth: int) -> None:
+    def _fill(self, chunk_id: ChunkId, plain: memoryview, slot: ReadSlot, descent: Descent) -> None:
         """Fill ``plain`` with a base, from the copy of it that needs least; not hashed."""
-        if depth > MAX_DEPTH:
-            raise LostBaseError(f"it needs a chain of more than {MAX_DEPTH} other chunks")
         location = self._choose(chunk_id, len(plain))
         if location.encoding == Encoding.DELTA:
-            self._fill(location.bases[0], plain, slot, depth + 1)
+            self._fill(location.bases[0], plain, slot, descent.below(location.encoding))
             apply_delta(self._read_body(chunk_id, location, slot), plain, slot.scratch)
             return
         body = self._read_body(chunk_id, location, slot)
-        if is_referring(location.encoding):  # what it needs goes into the same buffers
-            body, slot = memoryview(bytes(body)), ReadSlot()
-        self._decode(location.encoding, body, plain, slot, self._filler(slot, depth + 1))
+        if not is_referring(location.encoding):
+            self._decode(location.encoding, body, plain, slot, self._filler(slot, descent))
+            return
+        descent = descent.below(location.encoding)
+        body, slot = memoryview(bytes(body)), ReadSlot()  # what it needs goes into the same buffers
+        self._decode(location.encoding, body, plain, slot, self._filler(slot, descent))
 
     def _choose(self, chunk_id: ChunkId, size_bytes: int) -> ChunkLocation:
-        best: ChunkLocation | None = None
+        copies: list[ChunkLocation] = []
         for location in self._catalog.find_all(chunk_id):
             if location.plain_size_bytes != size_bytes:
                 continue
             if not location.bases:
                 return location
-            best = best or location
-        if best is None:
+            copies.append(location)
+        if not copies:
             raise _missing(chunk_id)
-        return best
+        if len(copies) > 1:  # garbage may refer to what is gone
+            for location in copies:
+                if all(self._catalog.find(base) is not None for base in location.bases):
+                    return location
+        return copies[0]
 
     def _read_body(self, chunk_id: ChunkId, location: ChunkLocation, slot: ReadSlot) -> memoryview:
         size_bytes = RECORD_BYTES + location.stored_size_bytes
@@ -217,14 +268,23 @@ class ChainReader:
         start, window = slot.windows.get(location.pack, (0, memoryview(b"")))
         inside = location.offset - start
         if not 0 <= inside <= len(window) - size_bytes:
-            ahead = self._catalog.pack_size(location.pack) - location.offset
-            window = memoryview(bytearray(max(size_bytes, min(_WINDOW_BYTES, ahead))))
-            self._storage.read_into(pack_key(location.pack), location.offset, window)
+            window = self._read_window(location, size_bytes)
             while len(slot.windows) >= _WINDOWS:
                 slot.windows.pop(next(iter(slot.windows)))
             slot.windows[location.pack] = (location.offset, window)
             inside = 0
         return window[inside : inside + size_bytes]
+
+    def _read_window(self, location: ChunkLocation, size_bytes: int) -> memoryview:
+        """Return a record and, if that can be had, what lies behind it."""
+        key, ahead = pack_key(location.pack), self._catalog.pack_size(location.pack)
+        window = memoryview(bytearray(max(size_bytes, min(_WINDOW_BYTES, ahead - location.offset))))
+        try:
+            self._storage.read_into(key, location.offset, window)
+        except (FormatError, StorageError):
+            window = window[:size_bytes]
+            self._storage.read_into(key, location.offset, window)
+        return window
 
 
 def check_header(data: memoryview, expected: PackRecord) -> None:

@@ -41,7 +41,7 @@ class ChunkTable:
         self.packs = tuple(packs)
         self._starts = np.cumsum([0, *map(len, self.packs)]).tolist()
         ids = np.concatenate([pack.ids for pack in self.packs] or [np.empty(0, "S32")])
-        order = _sort_ids(ids)
+        order = sort_ids(ids)
         self._ids = ids[order]
         self._rows = order
         self._prefixes = _prefixes(self._ids)
@@ -108,7 +108,7 @@ def _prefixes(ids: NDArray[np.bytes_]) -> NDArray[np.uint64]:
     return ids.view(">u8")[::_WORDS].astype(np.uint64)
 
 
-def _sort_ids(ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
+def sort_ids(ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
     """Return the stable order that sorts ids by all their bytes."""
     words = ids.view(">u8").reshape(-1, _WORDS)
     prefixes = words[:, 0].astype(np.uint64)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mvc.chunkstore.chunk_table import sort_ids
 from mvc.formats.pack import RECORD_BYTES
 from mvc.formats.references import MAX_BASES, MAX_DEPTH
 from mvc.ids import ChunkId
@@ -196,5 +197,9 @@ def _number(ids: Ids) -> tuple[Ids, Numbers]:
     """Return the distinct ids, ascending, and for each id its place among them."""
     if not len(ids):
         return ids, np.empty(0, np.int64)
-    found, numbers = np.unique(ids, return_inverse=True)
-    return found, numbers.astype(np.int64)
+    order = sort_ids(ids)
+    ascending = ids[order]
+    is_first = np.concatenate(([True], ascending[1:] != ascending[:-1]))
+    numbers = np.empty(len(ids), np.int64)
+    numbers[order] = np.cumsum(is_first) - 1
+    return ascending[is_first], numbers

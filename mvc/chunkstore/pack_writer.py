@@ -137,8 +137,8 @@ class PackPublisher:
         self._executor: ThreadPoolExecutor | None = None
         self._waiting: deque[tuple[Future[None], PendingObject]] = deque()
 
-    def submit(self, pack: OpenPack) -> int:
-        """Take over a full pack; return the bytes of the pack and its index.
+    def submit(self, pack: OpenPack) -> tuple[PackId, int]:
+        """Take over a full pack; return its id, and the bytes of the pack and its index.
 
         Raises:
             MvcError: what kept an earlier pack from being published.
@@ -151,7 +151,7 @@ class PackPublisher:
         self._waiting.append((future, pack.pending))
         while self._waiting and (self._waiting[0][0].done() or len(self._waiting) > _PENDING_PACKS):
             self._wait_for_oldest()
-        return index.pack_size_bytes + len(index_bytes)
+        return index.pack, index.pack_size_bytes + len(index_bytes)
 
     def finish(self) -> None:
         """Wait until everything is durable and visible.

@@ -17,12 +17,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.catalog import pack_key
-from mvc.chunkstore.chains import ChainReader, LostBaseError, ReadSlot, check_header, expect
+from mvc.chunkstore.chains import (
+    ChainReader,
+    Descent,
+    LostBaseError,
+    ReadSlot,
+    check_header,
+    expect,
+)
 from mvc.chunkstore.values import corruption
 from mvc.errors import CorruptionError, FormatError, StorageError
 from mvc.formats.encodings import Encoding
 from mvc.formats.pack import RECORD_BYTES
-from mvc.formats.references import MAX_DEPTH
 from mvc.ids import hash_chunk
 
 if TYPE_CHECKING:
@@ -40,6 +46,7 @@ if TYPE_CHECKING:
 
 _MAX_LOOKS = 16
 """How often the storage is looked at again, as long as packs keep moving."""
+_BASED = "it is based on another: "
 
 
 class ChunkReader:
@@ -51,23 +58,42 @@ class ChunkReader:
         self.chains = ChainReader(storage, catalog)
 
     def read_chunk(
-        self, chunk_id: ChunkId, plain: memoryview, slot: ReadSlot, context: str, depth: int = 0
+        self,
+        chunk_id: ChunkId,
+        plain: memoryview,
+        slot: ReadSlot,
+        context: str,
+        descent: Descent | None = None,
     ) -> None:
         """Fill ``plain`` with a chunk, from whatever copy of it is sound.
+
+        Args:
+            chunk_id: which chunk.
+            plain: exactly as long as the chunk.
+            slot: reused memory.
+            context: what the chunk is part of, for errors.
+            descent: the way to this chunk, where another needs it.
 
         Raises:
             CorruptionError: no copy could be had; says where the first one lies.
             StorageError: the machine failed.
         """
+        descent = descent or Descent()
         failure: MvcError | None = None
         error: MvcError | None = None
         for _ in range(_MAX_LOOKS):
+            seen = self._catalog.generation
             for location in self._catalog.find_all(chunk_id):
-                error = self._try_copy(chunk_id, location, plain, slot, context, depth)
+                if not descent.may_try():
+                    break
+                error = self._try_copy(chunk_id, location, plain, slot, context, descent)
                 if error is None:
                     return
                 failure = failure or error
-            if not self._catalog.refresh():
+            if descent.depth > 1:
+                break  # whoever is further up looks again
+            self._catalog.refresh()
+            if self._catalog.generation == seen:
                 break
         try:
             raise failure or corruption(chunk_id, None, context, "it is in no pack")
@@ -81,11 +107,11 @@ class ChunkReader:
         plain: memoryview,
         slot: ReadSlot,
         context: str,
-        depth: int,
+        descent: Descent,
     ) -> MvcError | None:
         """Read one copy; return what went wrong, if anything."""
         try:
-            self._read_copy(chunk_id, location, plain, slot, depth)
+            self._read_copy(chunk_id, location, plain, slot, descent)
         except FileNotFoundError:
             return corruption(chunk_id, location, context, "the pack is missing")
         except FormatError as error:
@@ -145,7 +171,7 @@ class ChunkReader:
         location: ChunkLocation,
         plain: memoryview,
         slot: ReadSlot,
-        depth: int,
+        descent: Descent,
     ) -> None:
         if len(plain) != location.plain_size_bytes:
             raise FormatError(f"it has {location.plain_size_bytes:,} bytes, not {len(plain):,}")
@@ -160,7 +186,7 @@ class ChunkReader:
             record = slot.stored(expected.end - expected.offset)
             self._storage.read_into(key, location.offset, record)
             check_header(record, expected)
-            self._decode(expected, record[RECORD_BYTES:], plain, slot, depth)
+            self._decode(expected, record[RECORD_BYTES:], plain, slot, descent)
             return
         check_hash(plain, chunk_id)
 
@@ -175,7 +201,6 @@ class ChunkReader:
         Raises:
             FormatError: another record, or not the chunk it says it is.
             LostBaseError: it cannot be told, because a chunk that it is based on is lost.
-            FileNotFoundError: the pack of such a chunk has just gone.
             StorageError: the machine failed.
         """
         check_header(data, expected)
@@ -184,7 +209,7 @@ class ChunkReader:
             check_hash(body, expected.chunk_id)
             return body.toreadonly()
         plain = slot.plain(expected.plain_size_bytes)
-        self._decode(expected, body, plain, slot, 0)
+        self._decode(expected, body, plain, slot, Descent())
         return plain.toreadonly()
 
     def _decode(
@@ -193,24 +218,27 @@ class ChunkReader:
         body: memoryview,
         plain: memoryview,
         slot: ReadSlot,
-        depth: int,
+        descent: Descent,
     ) -> None:
         try:
-            self.chains.decode(record, body, plain, slot)
+            self.chains.decode(record, body, plain, slot, None, descent)
             check_hash(plain, record.chunk_id)
-        except FormatError:
-            if not record.bases or depth >= MAX_DEPTH:
+        except (FormatError, FileNotFoundError, StorageError):
+            if not record.bases:
                 raise
         else:
             return
+        below = descent.below(record.encoding, record.chunk_id)
 
         def fill(base: ChunkId, target: memoryview) -> None:
+            if base in below.path:
+                raise LostBaseError("it is based on itself, through others")
             try:
-                self.read_chunk(base, target, ReadSlot(), "", depth + 1)
+                self.read_chunk(base, target, ReadSlot(), "", below)
             except CorruptionError as error:
-                raise LostBaseError(f"it is based on another: {error.message}") from error
+                raise LostBaseError(_BASED + error.message.rpartition(_BASED)[2]) from error
 
-        self.chains.decode(record, body, plain, slot, fill)
+        self.chains.decode(record, body, plain, slot, fill, descent)
         check_hash(plain, record.chunk_id)
 
 

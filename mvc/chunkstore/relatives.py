@@ -11,7 +11,12 @@ only where that promises a large gain, the group is stored as differences. The l
 number of chunks, so a session that gains nothing loses next to nothing.
 
 Chains are kept short, because each link costs a reader nearly as much as the chunk itself: a
-difference to a chunk whose chain is full goes to the start of that chain instead.
+difference to a chunk whose chain is full goes to the start of that chain instead. And nothing is
+stored as the rounding of what is a rounding itself, or rests on one: that would have no end.
+
+What is encoded how depends on what was added in which order, never on how far the threads are: a
+chunk that this session stores counts from the next ``add`` on, and is read from where it is at hand
+only, since its pack may be published or not.
 """
 
 from __future__ import annotations
@@ -27,11 +32,13 @@ from mvc.formats.casts import round_words
 from mvc.formats.encodings import (
     MIN_DELTA_BYTES,
     EncodeScratch,
+    Encoding,
     encode_cast,
     encode_chunk,
     encode_delta,
     estimate_delta,
 )
+from mvc.formats.references import MAX_BASES, MAX_DEPTH
 from mvc.ids import hash_chunk
 
 if TYPE_CHECKING:
@@ -47,6 +54,7 @@ MAX_CHAIN = 2
 """Differences between a chunk and whole bytes, as writers make them; readers allow more."""
 _PROMISING = 0.7
 """A group is stored as differences without being told to where they take at most this share."""
+_CLEARLY = 0.9
 _CHUNKS_PER_LOOK = 12
 _LOOKS_PER_GROUP = 3
 
@@ -103,7 +111,8 @@ class RelativeEncoder:
         mode: when to store differences.
         at_hand: chunks whose plain bytes lie elsewhere as well, in a source at an offset, where
             reading them is cheaper. They are hashed like all others.
-        is_stored: tells whether a chunk is in the store or will be before the next one.
+        is_written: tells whether this session writes a chunk: True if an earlier ``add`` did,
+            False if this one does, None if it is not of this session.
         exact: whether bases are taken as they are named: whoever names them has looked at chains.
     """
 
@@ -113,7 +122,7 @@ class RelativeEncoder:
         catalog: PackCatalog,
         mode: DeltaMode,
         at_hand: Mapping[ChunkId, tuple[ByteSource, int]],
-        is_stored: Callable[[ChunkId], bool],
+        is_written: Callable[[ChunkId], bool | None],
         *,
         exact: bool = False,
     ) -> None:
@@ -121,8 +130,9 @@ class RelativeEncoder:
         self._catalog = catalog
         self._mode = mode
         self._at_hand = at_hand
-        self._is_stored = is_stored
+        self._is_written = is_written
         self._exact = exact
+        self._written: dict[ChunkId, tuple[int, ChunkId]] = {}
         self._promising: frozenset[int] = frozenset()
 
     def encode(self, span: ChunkSpan, plain: memoryview, slot: EncodeSlot) -> EncodedChunk:
@@ -143,21 +153,40 @@ class RelativeEncoder:
                     return encode_delta(plain, data, base, span.dtype, slot.scratch)
         return encode_chunk(plain, span.dtype, slot.scratch)
 
+    def note(self, chunk_id: ChunkId, encoding: int, bases: Sequence[ChunkId]) -> None:
+        """Take note of a record that this session has written."""
+        if bases:
+            self._written[chunk_id] = (encoding, bases[0])
+
     def _wants_delta(self, span: ChunkSpan) -> bool:
         if span.base is None or span.size_bytes < MIN_DELTA_BYTES:
             return False
         return self._mode is DeltaMode.ALWAYS or span.group in self._promising
 
     def find_base(self, wanted: ChunkId | None, size_bytes: int) -> ChunkId | None:
-        """Return the chunk to take the difference to: the wanted one or the start of its chain."""
+        """Return the chunk to take the difference to: the wanted one, or one below in its chain.
+
+        Above a full chain the choice is between the base of the wanted chunk, which is a little
+        older, and the start, which is old but leaves room for others above. The former is taken as
+        long as differences to it are clearly smaller than it is itself.
+        """
         chain = self._find_chain(wanted, size_bytes)
         if chain is None:
             return None
-        return chain[0] if len(chain) <= MAX_CHAIN else chain[-1]
+        if len(chain) <= MAX_CHAIN:
+            return chain[0]
+        sizes = [self._stored_size(chunk_id) for chunk_id in chain[:2]]
+        return chain[1] if sizes[0] < _CLEARLY * sizes[1] else chain[-1]
+
+    def _stored_size(self, chunk_id: ChunkId) -> int:
+        location = self._catalog.find(chunk_id)
+        return 0 if location is None else location.stored_size_bytes
 
     def _find_chain(self, wanted: ChunkId | None, size_bytes: int) -> list[ChunkId] | None:
         """Return a chunk, its base, and so on; None where something is missing or does not fit."""
         chain: list[ChunkId] = []
+        if wanted is None or (not self._exact and self._is_written(wanted) is not None):
+            return None
         while wanted is not None and wanted not in chain:
             copies = [c for c in self._catalog.find_all(wanted) if c.plain_size_bytes == size_bytes]
             if not copies or not self._catalog.contains_each([wanted])[0]:
@@ -178,6 +207,8 @@ class RelativeEncoder:
             else:
                 if hash_chunk(plain) == chunk_id:
                     return True
+        if self._is_written(chunk_id) is not None and not self._exact:
+            return False
         try:
             self._reader.read_chunk(chunk_id, plain, slot.reads, "")
         except MvcError:
@@ -188,13 +219,15 @@ class RelativeEncoder:
         """Round the masters and compare."""
         assert span.cast is not None
         rest = np.frombuffer(plain, np.uint8)
+        if not 0 < len(span.masters) <= MAX_BASES:
+            return False
         for master, size_bytes in span.masters:
             half = size_bytes // 2
             memory = slot.base(size_bytes + half)
             words, rounded = memory[:size_bytes], np.frombuffer(memory[size_bytes:], np.uint8)
-            if half > rest.size or not self._is_stored(master):
+            if not size_bytes or size_bytes % 4 or half > rest.size:
                 return False
-            if not self._read(master, words, slot):
+            if not self._is_master(master) or not self._read(master, words, slot):
                 return False
             arena = slot.scratch.arena
             round_words(span.cast, np.frombuffer(words, np.uint8), rounded, arena)
@@ -202,6 +235,26 @@ class RelativeEncoder:
                 return False
             rest = rest[half:]
         return not rest.size
+
+    def _is_master(self, chunk_id: ChunkId) -> bool:
+        """Tell whether a chunk is stored, or written by an earlier ``add``, and rests on no cast."""
+        written = self._is_written(chunk_id)
+        if written is None:
+            written = bool(self._catalog.contains_each([chunk_id])[0])
+        return written and not self._rests_on_cast(chunk_id)
+
+    def _rests_on_cast(self, chunk_id: ChunkId) -> bool:
+        for _ in range(MAX_DEPTH):
+            record = self._written.get(chunk_id)
+            if record is None:
+                copies = list(self._catalog.find_all(chunk_id))
+                if not copies or any(not copy.bases for copy in copies):
+                    return False
+                record = copies[0].encoding, copies[0].bases[0]
+            encoding, chunk_id = record
+            if encoding != Encoding.DELTA:
+                return True
+        return True
 
     def look(self, source: ByteSource, spans: Sequence[ChunkSpan]) -> None:
         """Find the groups of spans whose differences promise a large gain."""
@@ -245,8 +298,8 @@ class RelativeEncoder:
 
 
 def _next_base(copies: Sequence[ChunkLocation]) -> ChunkId | None:
-    """Return what the copy that needs least is based on, or None where one needs nothing."""
-    if any(not copy.bases for copy in copies):
+    """Return what a chunk is the difference to, or None where a copy is none."""
+    if any(copy.encoding != Encoding.DELTA for copy in copies):
         return None
     return copies[0].bases[0]
 

@@ -1,8 +1,7 @@
 """Carries out one batch of a sweep plan: new packs first, durable; then, elsewhere, the removal.
 
-Records that keep their encoding are carried over as they are. The whole old pack is read and
-hashed against its name on the way, so that damage is never carried into a pack that looks sound;
-where it does not match, nothing of that batch is published. Chunks that are encoded again are read
+Records that keep their encoding are carried over as they are. Before that the whole old pack is read
+and hashed against its name, so that damage is never carried into a pack that looks sound. Chunks that are encoded again are read
 like any others, hashed against their ids.
 
 Removal is a matter of its own (``remove_packs``), because the caller has to be alone for it and to
@@ -23,9 +22,8 @@ from mvc.chunkstore.catalog import index_key, pack_key
 from mvc.chunkstore.chains import ReadSlot
 from mvc.chunkstore.copies import NONE, StoredCopies
 from mvc.chunkstore.pack_writer import EncodedRecord
-from mvc.chunkstore.values import FSCK_HINT, ChunkSpan
-from mvc.errors import CorruptionError
-from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
+from mvc.chunkstore.values import FSCK_HINT, ChunkSpan, corruption
+from mvc.errors import CorruptionError, FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -83,7 +81,10 @@ class RewriteSource:
         """Return what the words of a chunk are, from the caller or from its own body."""
         if chunk_id in self.dtypes:
             return self.dtypes[chunk_id]
-        return self.reader.chains.find_dtype(chunk_id, slot)
+        try:
+            return self.reader.chains.find_dtype(chunk_id, slot)
+        except (FormatError, FileNotFoundError):
+            return None  # another copy may be sound: whoever reads the chunk will say
 
 
 def write_batch(
@@ -101,18 +102,20 @@ def write_batch(
         progress: called with bytes of old packs as they are done.
 
     Raises:
-        CorruptionError: an old pack is damaged; the session must not be closed.
+        CorruptionError: an old pack or chunk is damaged or gone; the session must not be closed.
         StorageError: the machine failed.
     """
     _encode(writer, source, batch.encode)
     indexes = {index.pack: index for index in source.catalog.sound_indexes()}
     for pack, rows in batch.carry.items():
-        _carry(writer, source.storage, indexes[pack], rows, progress)
+        try:
+            _carry(writer, source.storage, indexes[pack], rows, progress)
+        except (KeyError, FileNotFoundError):
+            raise CorruptionError(f"pack {pack} is gone or damaged", hint=FSCK_HINT) from None
 
 
 def _encode(writer: ChunkWriter, source: RewriteSource, items: Sequence[Reencode]) -> None:
-    places = [source.catalog.find(item.chunk_id) for item in items]
-    sizes = [0 if place is None else place.plain_size_bytes for place in places]
+    sizes = [_find_size(source.catalog, item.chunk_id) for item in items]
     chunks = StoredChunks(source.reader, [item.chunk_id for item in items], sizes)
     slot = ReadSlot()
     spans = [
@@ -122,6 +125,13 @@ def _encode(writer: ChunkWriter, source: RewriteSource, items: Sequence[Reencode
     writer.add(chunks, spans)
 
 
+def _find_size(catalog: PackCatalog, chunk_id: ChunkId) -> int:
+    location = catalog.find(chunk_id)
+    if location is None:
+        raise corruption(chunk_id, None, "", "it is in no pack")
+    return location.plain_size_bytes
+
+
 def _carry(
     writer: ChunkWriter,
     storage: Storage,
@@ -129,32 +139,35 @@ def _carry(
     rows: Collection[int],
     progress: Callable[[int], None] | None,
 ) -> None:
-    """Copy some records of a pack and hash all of it."""
-    wanted = set(rows)
-    hasher = blake3()
-    key = pack_key(index.pack)
+    """Copy some records of a pack, all of which is hashed before."""
     slot = ReadSlot()
-
-    def read(offset: int, size_bytes: int) -> memoryview:
-        data = slot.stored(size_bytes)
-        storage.read_into(key, offset, data)
-        hasher.update(data)
-        if progress is not None:
-            progress(size_bytes)
-        return data
-
-    read(0, HEADER_BYTES)
+    _check_pack(storage, index, slot, progress)
+    wanted = set(rows)
     for group in _group(index):
-        start, end = group[0][1].offset, group[-1][1].end
-        data = read(start, end - start)
+        chosen = [record for row, record in group if row in wanted]
+        if not chosen:
+            continue
+        start, end = chosen[0].offset, chosen[-1].end
+        data = slot.stored(end - start)
+        storage.read_into(pack_key(index.pack), start, data)
         writer.carry(
             [
                 _as_it_is(record, data[record.offset - start : record.end - start])
-                for row, record in group
-                if row in wanted
+                for record in chosen
             ]
         )
-    read(index.pack_size_bytes - FOOTER_BYTES, FOOTER_BYTES)
+
+
+def _check_pack(
+    storage: Storage, index: PackIndex, slot: ReadSlot, progress: Callable[[int], None] | None
+) -> None:
+    hasher = blake3()
+    for offset in range(0, index.pack_size_bytes, _READ_BYTES):
+        data = slot.stored(min(_READ_BYTES, index.pack_size_bytes - offset))
+        storage.read_into(pack_key(index.pack), offset, data)
+        hasher.update(data)
+        if progress is not None:
+            progress(len(data))
     if hasher.hexdigest() != index.pack:
         raise CorruptionError(
             f"pack {index.pack} is damaged: it is not what its name says", hint=FSCK_HINT

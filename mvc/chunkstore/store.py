@@ -95,6 +95,7 @@ class ChunkStore:
         self._catalog = PackCatalog(storage)
         self._reader = ChunkReader(storage, self._catalog)
         self._idle_slots: list[ReadSlot] = []  # append and pop are atomic
+        self._rewritten: set[PackId] = set()
 
     @property
     def threads(self) -> int:
@@ -109,6 +110,10 @@ class ChunkStore:
     def find(self, chunk_id: ChunkId) -> ChunkLocation | None:
         """Return where a chunk lies, or None."""
         return self._catalog.find(chunk_id)
+
+    def find_all(self, chunk_id: ChunkId) -> Iterator[ChunkLocation]:
+        """Yield every place of a chunk, those in damaged packs last."""
+        return self._catalog.find_all(chunk_id)
 
     def find_missing(self, ids: Iterable[ChunkId]) -> list[ChunkId]:
         """Return those of the ids that no sound pack holds, in their order."""
@@ -237,6 +242,7 @@ class ChunkStore:
     def copies(self) -> StoredCopies:
         """Return all chunks of sound packs and what they need, as they lie there now."""
         self.refresh()
+        self._rewritten.clear()
         return StoredCopies(self._catalog.sound_indexes())
 
     def pack_sizes(self) -> list[int]:
@@ -300,16 +306,22 @@ class ChunkStore:
         ) as writer:
             source = RewriteSource(self._storage, self._catalog, self._reader, dtypes)
             write_batch(writer, source, batch, progress)
+        self._rewritten.update(writer.packs)
         return writer.counts
 
     def find_unsafe(self, leaving: Collection[PackId], needed: Ids) -> list[ChunkId]:
         """Return needed chunks that can be decoded now and could not be without some packs."""
         self.refresh()
+        leaving = set(leaving) - self._rewritten
         return find_unsafe(self._catalog.sound_indexes(), leaving, needed)
 
     def remove_packs(self, packs: Collection[PackId]) -> int:
-        """Remove packs and return their bytes; the caller is alone and knows that they may go."""
-        freed_bytes = remove_packs(self._storage, packs)
+        """Remove packs and return their bytes; the caller is alone and knows that they may go.
+
+        Packs that ``write_batch`` has written since ``copies`` stay: after a kill, one that is
+        written anew may come out as the very pack that is there.
+        """
+        freed_bytes = remove_packs(self._storage, set(packs) - self._rewritten)
         self.refresh()
         return freed_bytes
 

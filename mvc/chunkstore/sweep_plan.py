@@ -146,7 +146,8 @@ def plan_sweep(copies: StoredCopies, wanted: Wanted) -> SweepPlan:
     present = np.zeros(len(copies), np.bool_)
     present[copies.chunks] = True
     freed = int(dead_bytes[gone | rewritten].sum() + _FRAME_BYTES * gone.sum())
-    reencoded_bytes = int(copies.sizes[copies.chosen[encoded & kept]].sum())
+    again = encoded & kept & (gone | rewritten)[copies.packs[copies.chosen]]
+    reencoded_bytes = int(copies.sizes[copies.chosen[again]].sum())
     return SweepPlan(
         batches=tuple(batches),
         packs=len(sizes),

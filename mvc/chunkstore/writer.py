@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.span_batch import SpanBatch
     from mvc.chunkstore.values import ByteSource, ChunkSpan
-    from mvc.ids import ChunkId
+    from mvc.ids import ChunkId, PackId
     from mvc.storage.protocol import Storage
 
 _SPARE_SLOTS = 2
@@ -75,6 +75,7 @@ class ChunkWriter:
         at_hand: chunks that spans may be based on and whose plain bytes can be read from a
             source as well, with their offset there; to be filled before ``add``.
         counts: what was written so far; complete after ``close``.
+        packs: the packs that were written so far; complete after ``close``.
     """
 
     def __init__(
@@ -90,9 +91,10 @@ class ChunkWriter:
     ) -> None:
         self.at_hand: dict[ChunkId, tuple[ByteSource, int]] = {}
         self._relatives = RelativeEncoder(
-            reader, catalog, deltas, self.at_hand, self._is_stored, exact=anew
+            reader, catalog, deltas, self.at_hand, self._is_written, exact=anew
         )
         self.counts = WriteCounts()
+        self.packs: list[PackId] = []
         self._storage = storage
         self._catalog = catalog
         self._target_pack_bytes = target_pack_bytes
@@ -231,11 +233,11 @@ class ChunkWriter:
             encoded.records.append((batch.first + i, record))
         return encoded
 
-    def _is_stored(self, chunk_id: ChunkId) -> bool:
-        """Tell whether a chunk is stored, or written before anything that is encoded now."""
+    def _is_written(self, chunk_id: ChunkId) -> bool | None:
+        """Tell whether an earlier ``add`` wrote a chunk, this one does (False), or none (None)."""
         with self._claims_lock:
-            number = self._claims.get(chunk_id, self._next)
-        return number < self._first or bool(self._catalog.contains_each([chunk_id])[0])
+            number = self._claims.get(chunk_id)
+        return None if number is None else number < self._first
 
     def _claim_new(self, first: int, ids: Sequence[ChunkId]) -> list[int]:
         """Return which of the ids this batch has to encode: not stored, not claimed before it."""
@@ -261,6 +263,8 @@ class ChunkWriter:
     def _write(self, encoded: _Encoded) -> None:
         fresh = [r for number, r in encoded.records if self._claims[r.chunk_id] == number]
         self._append(fresh)
+        for record in fresh:
+            self._relatives.note(record.chunk_id, record.encoding, record.bases)
         self._slots.append(encoded.slot)
         self.counts = replace(
             self.counts,
@@ -294,8 +298,9 @@ class ChunkWriter:
 
     def _submit_pack(self) -> None:
         assert self._pack is not None
-        written = self._publisher.submit(self._pack)
+        pack, written = self._publisher.submit(self._pack)
         self._pack = None
+        self.packs.append(pack)
         self.counts = replace(
             self.counts,
             stored_bytes=self.counts.stored_bytes + written,

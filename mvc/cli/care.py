@@ -13,7 +13,7 @@ from mvc.cli.group import PlainCommand, new_app, usage
 from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import Output, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
-from mvc.cli.render import columns, count_text, size_text
+from mvc.cli.render import columns, count_text, short_id, size_text
 from mvc.cli.session import open_repo
 from mvc.errors import NotFoundError, UsageError
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from mvc.operations.fsck import FsckReport, Problem
 
 app = new_app()
+
+_SHOWN_COMMITS = 3
 
 
 @app.command(cls=PlainCommand)
@@ -136,7 +138,7 @@ def _fsck_fields(report: FsckReport) -> dict[str, object]:
     return {
         "ok": report.ok,
         "problems": [
-            {key: value for key, value in asdict(problem).items() if value is not None}
+            {key: value for key, value in asdict(problem).items() if value not in (None, ())}
             for problem in report.problems
         ],
         "commits": report.commits,
@@ -179,7 +181,11 @@ def _problem_line(out: Output, problem: Problem) -> str:
         place.append(f"pack {problem.pack}")
     if problem.offset is not None:
         place.append(f"offset {problem.offset:,}")
-    if problem.commit is not None:
+    if len(problem.commits) > 1:
+        shown = ", ".join(map(short_id, problem.commits[:_SHOWN_COMMITS]))
+        more = len(problem.commits) - _SHOWN_COMMITS
+        place.append(f"commits {shown}{f' and {more:,} more' if more > 0 else ''}")
+    elif problem.commit is not None:
         place.append(f"commit {problem.commit}")
     where = f" ({', '.join(place)})" if place else ""
     return f"{out.style(problem.kind, 'red')}: {printable(problem.detail + where)}"

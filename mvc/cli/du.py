@@ -36,6 +36,7 @@ _KINDS = {
 _SUMMARY = ("branch", "tag", "commit", "file")
 _SUMMARY_ROWS = 10
 _HEADINGS = ("alone", "shared", "raw", "ratio")
+_LEAST_PATH = 8
 _BETWEEN = "(bytes between tensors)"
 
 
@@ -148,7 +149,7 @@ def _totals_lines(out: Output, totals: DuTotals) -> Iterator[str]:
     commits = count_text(totals.commits, "commit")
     stored = f"in {count_text(totals.packs, 'pack')}"
     if totals.ratio is not None:
-        stored += f", {ratio_text(totals.ratio)} of raw needed"
+        stored += f"; what is needed is {ratio_text(totals.ratio)} of raw"
     rows = [
         ("raw", totals.raw_bytes, f"{versions} of {commits} as plain files"),
         ("stored", totals.pack_bytes, stored),
@@ -166,7 +167,7 @@ def _totals_lines(out: Output, totals: DuTotals) -> Iterator[str]:
 
 
 def _selection_lines(out: Output, one: DuEntry) -> Iterator[str]:
-    ratio = "" if one.ratio is None else f", {ratio_text(one.ratio)} of it stored"
+    ratio = "" if one.ratio is None else f"; {ratio_text(one.ratio)} of that in the store"
     rows = [
         ("raw", one.raw_bytes, f"{count_text(one.versions, 'file version')} as plain files{ratio}"),
         ("alone", one.alone_bytes, "free if all of this were released"),
@@ -209,7 +210,17 @@ def _name(out: Output, one: DuEntry, width: int | None) -> str:
         if width is not None:
             subject = cut_end(subject, max(width - len(short) - 1, 1))
         return f"{out.style(short, 'yellow')} {subject}".rstrip()
-    name = printable(one.name)
     if one.kind == "tensor":
-        name = f"{name or _BETWEEN}  {printable(one.path or '')}"
+        return _tensor_name(out, one, width)
+    name = printable(one.name)
     return name if width is None else cut_middle(name, width)
+
+
+def _tensor_name(out: Output, one: DuEntry, width: int | None) -> str:
+    """Return name and path; the name comes first where there is not room for both."""
+    name, path = printable(one.name) or _BETWEEN, printable(one.path or "")
+    if width is None:
+        return f"{name}  {path}"
+    name = cut_middle(name, width)
+    room = width - cell_width(name) - 2
+    return f"{name}  {out.style(cut_middle(path, room), 'dim')}" if room >= _LEAST_PATH else name

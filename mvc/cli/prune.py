@@ -167,7 +167,10 @@ def _why(one: CommitPlan) -> str:
 
 def _write_sum(out: Output, plan: PrunePlan, freed_bytes: int | None) -> None:
     if not plan.releases:
-        out.line("nothing to release")
+        size_bytes = plan.freed_bytes if freed_bytes is None else freed_bytes
+        verb = "would free" if freed_bytes is None else "freed"
+        rest = f", {verb} {size_text(size_bytes)} of what was released before"
+        out.line("nothing to release" + (rest if size_bytes > 0 else ""))
         return
     files = sum(len(release.paths) for release in plan.releases)
     commits = Counter(_action(one) for one in plan.commits)["release"]

@@ -233,9 +233,13 @@ def segment_key(segment: Segment) -> tuple[str, str]:
 
 
 def group_name(segment: Segment) -> str:
-    """Return what a segment has in common with those that change as it does: role and dtype."""
-    last = segment.tensors[0].name.replace("/", ".").rpartition(".")[2]
-    return f"{segment.dtype} {last.strip(_DIGITS)}"
+    """Return what a segment has in common with those that change as it does.
+
+    Its dtype, the outermost and the innermost part of its name: weights of all layers are one
+    group, and so are all first moments, whether a name begins or ends with what they are.
+    """
+    parts = segment.tensors[0].name.replace("/", ".").split(".")
+    return f"{segment.dtype} {parts[0].strip(_DIGITS)} {parts[-1].strip(_DIGITS)}"
 
 
 def related_files(tree: Mapping[str, TreeEntry], path: str) -> Iterator[tuple[str, GitId]]:

@@ -52,7 +52,10 @@ def _list(context: Context, prefix: str) -> list[RefInfo]:
     found: list[RefInfo] = []
     for ref in sorted(history.list_refs(prefix)):
         name = ref.removeprefix(prefix)
-        commit = history.resolve(ref)
+        try:
+            commit = history.resolve(ref)
+        except NotFoundError:
+            continue  # deleted since they were listed
         is_current = prefix == _HEADS and name == current
         found.append(RefInfo(name, commit, is_current, _subject(context, ref)))
     return found

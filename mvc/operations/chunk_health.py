@@ -66,6 +66,8 @@ class ChunkHealth:
 
     def __init__(self, store: ChunkStore, found: Iterable[StoreProblem]) -> None:
         self._store = store
+        found = list(found)
+        self._unindexed = {item.pack for item in found if item.kind == "missing-index"}
         doubtful = [item for item in found if item.kind not in LOST_INDEX]
         self._bad_chunks = {item.chunk for item in doubtful if item.chunk is not None}
         self._bad_packs = {item.pack for item in doubtful if item.kind != LOST_BASE}
@@ -77,6 +79,11 @@ class ChunkHealth:
         self.lost: dict[ChunkId, Loss] = {}
         self.packs: set[str] = set()
 
+    @property
+    def lacks_indexes(self) -> bool:
+        """Whether there are packs without an index, as a gc leaves that died."""
+        return bool(self._unindexed)
+
     def look_at(self, chunk: ChunkId) -> int:
         """Return the plain bytes of a chunk, 0 where it is missing; see ``lost`` afterwards."""
         if chunk not in self._sizes:
@@ -84,9 +91,9 @@ class ChunkHealth:
         return self._sizes[chunk]
 
     def _examine(self, chunk: ChunkId, depth: int) -> int:
-        location = self._store.find(chunk)
+        location = self._find(chunk)
         if location is None and self._store.refresh():  # of a commit younger than the first look
-            location = self._store.find(chunk)
+            location = self._find(chunk)
         if location is None:
             self.lost[chunk] = Loss(MISSING, "is missing")
             return 0
@@ -99,8 +106,19 @@ class ChunkHealth:
                 self.lost[chunk] = self._explain(location, base, error)
         return location.plain_size_bytes
 
+    def _find(self, chunk: ChunkId) -> ChunkLocation | None:
+        """Return where a chunk lies; in a pack without an index only where it is nowhere else.
+
+        A gc that died leaves such packs, whose chunks all lie in others.
+        """
+        location = self._store.find(chunk)
+        if location is None or location.pack not in self._unindexed:
+            return location
+        places = self._store.find_all(chunk)
+        return next((place for place in places if place.pack not in self._unindexed), location)
+
     def _find_lost_base(self, location: ChunkLocation, depth: int) -> ChunkId | None:
-        """Return a base that is lost; how deep a chain may be was looked at by ``chosen``."""
+        """Return a base that is lost; a chain that is too long has no chosen copy anyway."""
         for base in location.bases if depth < MAX_DEPTH else ():
             if base not in self._sizes:
                 self._sizes[base] = self._examine(base, depth + 1)
@@ -110,7 +128,8 @@ class ChunkHealth:
 
     def _explain(self, location: ChunkLocation, base: ChunkId | None, error: MvcError) -> Loss:
         if base is None:
-            kind = LOST_BASE if location.bases and not self._is_bad(location) else DAMAGED
+            is_own = not location.bases or location.pack in self._bad_packs
+            kind = DAMAGED if is_own else LOST_BASE
             return Loss(kind, f"is lost: {error.message}", location)
         below = self.lost[base]
         root, links = below.root or base, below.links + 1
@@ -118,9 +137,7 @@ class ChunkHealth:
         way = "" if links == 1 else f" ({links - 1:,} more between them)"
         where = "missing"
         if cause.location is not None:
-            where = f"damaged in pack {cause.location.pack} at offset {cause.location.offset:,}"
+            where = f"damaged in pack {cause.location.pack[:_SHORT_HEX]} "
+            where += f"at offset {cause.location.offset:,}"
         fact = f"is lost: it is based on chunk {root.hex()[:_SHORT_HEX]}{way}, which is {where}"
         return Loss(LOST_BASE, fact, cause.location, root, links)
-
-    def _is_bad(self, location: ChunkLocation) -> bool:
-        return location.pack in self._bad_packs

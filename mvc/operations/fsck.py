@@ -148,15 +148,15 @@ def fsck(
     )
 
 
-def _find_leftovers(found: Sequence[StoreProblem], walk: _Reachable) -> set[StoreProblem]:
+def _find_leftovers(found: Sequence[StoreProblem], walk: _Reachable) -> dict[StoreProblem, None]:
     """Return what is harmless: strays, packs and copies of chunks that no file version needs."""
-    return {
+    return dict.fromkeys(
         item
         for item in found
         if item.kind == "stray-file"
         or (item.kind == "missing-index" and item.pack not in walk.health.packs)
         or (item.kind == LOST_BASE and item.chunk not in walk.health.lost)
-    }
+    )
 
 
 def _describe_leftovers(leftovers: Collection[StoreProblem]) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _describe_leftovers(leftovers: Collection[StoreProblem]) -> Iterator[str]:
             yield f"{item.pack}: {item.detail}"
     lost = Counter(item.pack for item in leftovers if item.kind == LOST_BASE)
     for pack, count in sorted(lost.items()):
-        yield f"{pack}: holds {count:,} chunks that nothing needs and whose bases are gone"
+        yield f"{pack}: of what nothing needs there, {count:,} chunks cannot be decoded: a base is gone"
 
 
 def _without_settled(context: Context, found: list[StoreProblem]) -> list[StoreProblem]:
@@ -246,7 +246,7 @@ class _Reachable:
             else:
                 yield problem
 
-    def _find_holders(self, blobs: Collection[GitId]) -> dict[GitId, tuple[GitId, ...]]:
+    def _find_holders(self, blobs: set[GitId]) -> dict[GitId, tuple[GitId, ...]]:
         """Return blob → all commits that hold it and did not release it, newest first."""
         found: dict[GitId, list[GitId]] = {}
         if not blobs:
@@ -297,6 +297,9 @@ class _Reachable:
             yield Problem("bad-manifest", f"{path}: {error}", commit=commit, path=path), blob
             return
         if manifest is None:
+            return
+        if self.health.lacks_indexes and self._was_released(blob):
+            self.released += 1  # it may be on its way out, pack by pack
             return
         if any(map(self._is_lost, manifest.chunk_ids())):
             if self._was_released(blob):

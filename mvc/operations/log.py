@@ -111,7 +111,8 @@ def ref_names(context: Context) -> dict[GitId, tuple[str, ...]]:
     for name in sorted(history.list_refs()):
         if name == f"refs/heads/{head.branch}":
             continue
-        names.setdefault(history.resolve(name), []).append(short_ref(name))
+        with contextlib.suppress(NotFoundError):  # deleted since they were listed
+            names.setdefault(history.resolve(name), []).append(short_ref(name))
     return {commit: tuple(found) for commit, found in names.items()}
 
 

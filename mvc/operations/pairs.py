@@ -27,7 +27,7 @@ from mvc.operations.bases import group_name, related_files, segment_key
 from mvc.operations.files import find_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from mvc.chunkstore.copies import StoredCopies
     from mvc.dtypes import DType
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from mvc.history.values import CommitInfo, TreeEntry
     from mvc.ids import ChunkId, GitId
     from mvc.operations.context import Context
+
+_MAX_USERS = 2
+"""Differences to the last chunk of a chain that still may be a base, before a new one is begun:
+few, because each is to an older version than the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +127,18 @@ def _pair_segment(
             yield chunk, Pair(old.chunks[number], dtype, group)
 
 
-def plan_chains(copies: StoredCopies, pairs: Mapping[ChunkId, Pair]) -> dict[int, int]:
+def plan_chains(
+    copies: StoredCopies,
+    pairs: Mapping[ChunkId, Pair],
+    is_promising: Callable[[int, int], bool] = lambda _chunk, _base: True,
+) -> dict[int, int]:
     """Return chunk → base by chunk number, for chunks that are stored whole and may be differences.
 
     Args:
         copies: what is stored.
         pairs: possibilities, older chunks first.
+        is_promising: tells of a chunk and a base, by number, whether to try it; what is not tried
+            stays whole, and may be the start of a chain.
     """
     if not pairs or not len(copies):
         return {}
@@ -137,22 +147,26 @@ def plan_chains(copies: StoredCopies, pairs: Mapping[ChunkId, Pair]) -> dict[int
     is_whole = (copies.bases[copies.chosen] < 0).all(axis=1) & (copies.chosen != NONE)
     heights, depths = copies.heights(), copies.depths()
     base_of: dict[int, int] = {}
+    users: dict[int, int] = {}
     for chunk, base in zip(chunks, wanted.tolist(), strict=True):
         if NONE in (chunk, base) or not is_whole[chunk] or copies.chosen[base] == NONE:
             continue
-        if depths[base] + 1 + heights[chunk] > MAX_CHAIN:
-            base = _find_start(copies, base_of, base)  # noqa: PLW2901  the same thing, further down
-        if base != chunk and depths[base] + 1 + heights[chunk] <= MAX_CHAIN:
+        room = MAX_CHAIN - 1 - heights[chunk]
+        while depths[base] > room or (depths[base] == room and users.get(base, 0) >= _MAX_USERS):
+            below = _find_below(copies, base_of, base)
+            if below is None:
+                break
+            base = below  # noqa: PLW2901  the same thing, further down
+        if base != chunk and depths[base] <= room and is_promising(chunk, base):
             base_of[chunk] = base
             depths[chunk] = depths[base] + 1
+            users[base] = users.get(base, 0) + 1
     return base_of
 
 
-def _find_start(copies: StoredCopies, base_of: Mapping[int, int], chunk: int) -> int:
-    """Return the chunk at the start of a chain, as it will be, of the same length."""
-    size_bytes = copies.plain_size(chunk)
-    while True:
-        below = base_of.get(chunk, int(copies.bases[copies.chosen[chunk], 0]))
-        if below < 0 or copies.plain_size(below) != size_bytes:
-            return chunk
-        chunk = below
+def _find_below(copies: StoredCopies, base_of: Mapping[int, int], chunk: int) -> int | None:
+    """Return what a chunk will be a difference to, if it has the same length."""
+    below = base_of.get(chunk, int(copies.bases[copies.chosen[chunk], 0]))
+    if below < 0 or copies.plain_size(below) != copies.plain_size(chunk):
+        return None
+    return below

@@ -7,7 +7,7 @@ Commits, manifests and metrics stay: the log, ``diff`` by identity and bit-ident
 need no content. A file version is released only if no version that stays has the same manifest,
 and chunks that anything else needs are not touched by gc. A commit that only a reflog still knows
 protects nothing: where it shares a released manifest, that is recorded for it too. If the process
-ends between records and sweep, the next gc frees the rest.
+ends between records and sweep, the next gc or prune frees the rest.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def plan_prune(context: Context, policy: RetentionPolicy, *, now_s: int | None =
     _check_names(policy, landmarks)
     draft = _Draft(context, policy, landmarks, moment_s)
     releases = draft.releases()
-    if not releases:
+    if not releases and not draft.has_released:
         return PrunePlan(policy, draft.commits({}), (), 0, landmarks)
     swept = plan_gc(context, releasing=releases)
     commits = draft.commits(draft.measure(swept.marks.needed))
@@ -142,7 +142,7 @@ def run_prune(context: Context, plan: PrunePlan) -> PruneResult:
             gc is running; nothing was changed.
         StorageError: the machine failed; what is recorded by then the next gc frees.
     """
-    if not plan.releases:
+    if not plan.releases and plan.freed_bytes <= 0:
         return PruneResult(plan, 0)
     with upkeep(context):
         with context.history.no_sweep(), context.history.lock():
@@ -232,6 +232,11 @@ class _Draft:
             )
             for info in self._infos
         }
+
+    @property
+    def has_released(self) -> bool:
+        """Whether anything was released before: an earlier prune may not have come to its end."""
+        return bool(self._gone)
 
     def _left(self, info: CommitInfo) -> Mapping[str, GitId]:
         """Return the files in chunks of a commit that were not released before."""

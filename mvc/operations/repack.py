@@ -52,14 +52,19 @@ if TYPE_CHECKING:
     from mvc.operations.context import Context
     from mvc.operations.pairs import Pair
 
+    _Kind = tuple[int, str, bool]
+    """(packs, group, whether the base is an older version than the parent's)"""
+
 NOTE_NAME = "repacked"
 AUTO_PACKS = 50
 """Small packs from which on ``--auto`` gathers them."""
 AUTO_COMMITS = 20
 """Commits nobody looked at for differences from which on ``--auto`` does."""
 _ID_DIGITS = 40
-_WORTHWHILE = 0.95
-_SAMPLES = 2
+_WORTHWHILE = 0.98
+_SAMPLES = 3
+_PACKS_PER_LOOK = 4
+"""Packs next to each other by name of which one look tells; that is a random choice of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +155,12 @@ def plan_repack(
     else:
         copies = context.store.copies()
         needed = unnamed = copies.chosen != NONE
-    base_of = plan_chains(copies, pairs)
-    base_of = {chunk: base for chunk, base in base_of.items() if needed[chunk] and needed[base]}
     look = _Look(context, copies, pairs)
-    base_of = {chunk: base for chunk, base in base_of.items() if look.is_promising(chunk, base)}
+
+    def is_promising(chunk: int, base: int) -> bool:
+        return bool(needed[chunk] and needed[base]) and look.is_promising(chunk, base)
+
+    base_of = plan_chains(copies, pairs, is_promising)
     sweep = plan_sweep(copies, Wanted(needed | unnamed, base_of, gather_small=only is None))
     tried = {item.chunk_id for batch in sweep.batches for item in batch.encode}
     sizes = np.array([index.pack_size_bytes for index in copies.indexes])
@@ -161,7 +168,9 @@ def plan_repack(
         sweep=sweep,
         chunks=len(tried),
         gain_bytes=sum(
-            look.gain_bytes(chunk) for chunk in base_of if copies.chunk_id(chunk) in tried
+            look.gain_bytes(chunk, base)
+            for chunk, base in base_of.items()
+            if copies.chunk_id(chunk) in tried
         ),
         small_packs=int((sizes < SMALL_PACK_BYTES).sum()) if sweep.rewritten_packs else 0,
         grace_s=grace_s if only is None else None,
@@ -218,7 +227,7 @@ def _tips(commits: Sequence[CommitInfo]) -> list[GitId]:
 
 
 class _Look:
-    """Compares a few chunks of every pack and group with their bases, when asked for them."""
+    """Compares a few chunks of some packs and every group with their bases, when asked for them."""
 
     def __init__(
         self, context: Context, copies: StoredCopies, pairs: Mapping[ChunkId, Pair]
@@ -226,12 +235,13 @@ class _Look:
         self._context = context
         self._copies = copies
         self._pairs = pairs
-        self._samples: dict[tuple[int, str], list[tuple[int, int]]] = {}
-        self._shares: dict[tuple[int, str], float] = {}
+        self._samples: dict[_Kind, list[tuple[int, int]]] = {}
+        self._shares: dict[_Kind, float] = {}
 
     def is_promising(self, chunk: int, base: int) -> bool:
-        """Tell whether a chunk is worth to be tried as a difference."""
-        key, samples = self._key(chunk), self._samples.setdefault(self._key(chunk), [])
+        """Tell whether a chunk is worth to be tried as a difference to one of its forebears."""
+        key = self._key(chunk, base)
+        samples = self._samples.setdefault(key, [])
         if len(samples) < _SAMPLES:
             with contextlib.suppress(MvcError):
                 pair = self._pairs[self._copies.chunk_id(chunk)]
@@ -246,14 +256,16 @@ class _Look:
             self._shares[key] = delta / max(1, ordinary)
         return self._shares.get(key, 1.0) <= _WORTHWHILE
 
-    def gain_bytes(self, chunk: int) -> int:
+    def gain_bytes(self, chunk: int, base: int) -> int:
         """Return about what a chunk saves as a difference."""
         size_bytes = int(self._copies.sizes[self._copies.chosen[chunk]])
-        return int(size_bytes * (1 - self._shares[self._key(chunk)]))
+        return int(size_bytes * (1 - self._shares[self._key(chunk, base)]))
 
-    def _key(self, chunk: int) -> tuple[int, str]:
+    def _key(self, chunk: int, base: int) -> _Kind:
         pack = int(self._copies.packs[self._copies.chosen[chunk]])
-        return pack, self._pairs[self._copies.chunk_id(chunk)].group
+        pair = self._pairs[self._copies.chunk_id(chunk)]
+        is_far = pair.base != self._copies.chunk_id(base)
+        return pack // _PACKS_PER_LOOK, pair.group, is_far
 
 
 def run_repack(

@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 
+def test_fsck_names_all_commits_that_damage_touches(shell):
+    for number in range(5):
+        (shell.folder / "notes.txt").write_text(f"{number}")
+        shell.ok("add", "notes.txt")
+        shell.ok("commit", "-m", f"notes {number}")
+    for pack in (shell.folder / ".mvc/chunks/packs").iterdir():
+        pack.unlink()
+    line = next(line for line in shell("fsck").lines if "'head'" in line)
+    newest = [entry["commit"] for entry in shell.json("log", "-n", "6")]
+    shown = ", ".join(commit[:7] for commit in newest[:3])
+    assert line.endswith(f"(commits {shown} and 3 more)")
+    problems = shell.json("fsck", code=1)["problems"]
+    problem = next(one for one in problems if one.get("tensor") == "head")
+    assert problem["commits"] == newest
+    assert problem["commit"] == newest[0]
+
+
 def test_init(bare):
     answer = bare.ok("init")
     assert answer.lines == [f"Initialized empty mvc repository in {bare.folder.resolve()}/.mvc/"]

@@ -66,6 +66,11 @@ def test_log_and_show(shell):
     assert expected <= found <= expected | optional
 
 
+def test_du(shell):
+    found = keys(shell.json("du", "HEAD")) | keys(shell.json("du", "--by", "tensor"))
+    assert promised("du") == found
+
+
 def test_ls_and_cat(shell):
     assert promised("ls") == keys(shell.json("ls"))
     assert promised("cat") == keys(shell.json("cat", "model.safetensors", "embed"))

@@ -7,6 +7,9 @@ import os
 import subprocess
 import sys
 
+import numpy as np
+
+from mvc import Repo
 from mvc.cli.commands import COMMANDS, command_names
 from support.models import write_model
 
@@ -43,6 +46,19 @@ def test_looking_at_history_needs_no_arrays(shell):
         shell, ["log"], ["log", "--oneline", "--graph"], ["branch"], ["tag"], ["reflog"], ["status"]
     )
     assert not loaded & {"torch", "numpy", "rich", "pydantic", "zstandard"}
+
+
+def test_looking_at_what_was_stored_in_less_needs_no_arrays(shell):
+    """Differences, released commits, upkeep that is switched on: none of it is looked at."""
+    repo = Repo.open(shell.folder)
+    for step in (1, 2, 3):
+        write_model(shell.folder / "model.safetensors", seed=9, norm=np.full(32, step, np.float32))
+        repo.commit(f"step {step}", paths=".", step=step, delta=True)
+    assert repo.prune(repo.plan_prune(keep_last=1)).plan.releases
+    repo.repack()
+    repo.set_config("mvc.autorepack", "true")
+    loaded = _modules(shell, ["log"], ["log", "--oneline", "--all"], ["branch"], ["status"])
+    assert not loaded & {"torch", "numpy", "pydantic", "zstandard"}
 
 
 def test_nothing_ever_loads_torch(shell):

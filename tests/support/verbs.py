@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import resource
 import shutil
 import tempfile
@@ -29,6 +30,9 @@ def warm_up():
         reset_hard(root, "HEAD~1")
         move_names(root, "HEAD")
         load_state(root, "main@{1}")
+        gc(root)
+        prune(root, keep_last=1)
+        repack(root)
         fsck(root)
     finally:
         shutil.rmtree(root)
@@ -150,6 +154,85 @@ def add_with_limit(root, path, limit_bytes):
     """Add a file in a process that may not write longer files than that."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
     add(root, path)
+
+
+def gc(root, grace_s=0):
+    Repo.open(root, identity=WHO).gc(grace_s=grace_s)
+
+
+def repack(root):
+    Repo.open(root, identity=WHO).repack()
+
+
+def prune(root, keep_last):
+    repo = Repo.open(root, identity=WHO)
+    repo.prune(repo.plan_prune(keep_last=keep_last))
+
+
+def sweep_until(root, end):
+    """gc and repack in turn until a file turns up; return how often each removed anything."""
+    counts = [0, 0]
+    while True:
+        is_last = Path(end).exists()
+        repo = Repo.open(root, identity=WHO)
+        counts[0] += repo.gc(grace_s=0).removed_objects > 0
+        counts[1] += repo.repack().removed_packs > 0
+        if is_last:
+            return counts
+
+
+def train_beside(root, end, count):
+    """Commit, branch, delete, reset; return the commits of main that count, the newest last."""
+    repo, line = Repo.open(root, identity=WHO), []
+    try:
+        for number in range(count):
+            delta = (None, True, False)[number % 3]
+            commit = repo.commit_state(
+                make_near_state(number), message=f"{number}", step=number, delta=delta
+            ).commit
+            line.append(commit)
+            if number % 5 == 2:
+                name = f"try-{number}"
+                repo.create_branch(name)
+                repo.commit_state(make_near_state(number + 1), message=name, branch=name)
+                repo.delete_branch(name, force=True)
+            if number % 7 == 4:
+                repo.reset("HEAD~1", mode="hard")
+                line.pop()
+    finally:
+        Path(end).touch()
+    return line
+
+
+def make_near_state(number):
+    """Return a state that differs a little from that of the number before."""
+    rng = np.random.default_rng(3)
+    values = rng.standard_normal((80, 64)).astype(np.float32)
+    return {"w": values * np.float32(1 + number * 1e-4), "b": np.arange(9.0) + number, "n": number}
+
+
+def load_near_state(repo, revision):
+    state = repo.load_state(revision, framework="numpy")
+    wanted = make_near_state(state["n"])
+    assert state["w"].tobytes() == wanted["w"].tobytes()
+    assert state["b"].tobytes() == wanted["b"].tobytes()
+    return state["n"]
+
+
+def read_beside(root, end, seed):
+    """Load commits of main at random until a file turns up; return how many."""
+    repo, chooser, count = Repo.open(root), random.Random(seed), 0
+    while not Path(end).exists() or not count:
+        if repo.head.commit is None:
+            continue
+        commits = [entry.info.id for entry in repo.log("main", limit=60)]
+        commit = chooser.choice(commits)
+        load_near_state(repo, commit)
+        assert repo.show(commit).info.id == commit
+        count += 1
+        if count % 10 == 0:
+            repo = Repo.open(root)
+    return count
 
 
 def status_codes(root, untracked=True):

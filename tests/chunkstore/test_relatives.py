@@ -1,0 +1,525 @@
+"""Writing with bases and masters: never wrong, never slow for nothing, the same for any threads."""
+
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mvc.chunkstore.relatives import MAX_CHAIN
+from mvc.chunkstore.store import ChunkSpan, ChunkStore, DeltaMode
+from mvc.dtypes import get_dtype
+from mvc.errors import StorageError
+from mvc.formats.casts import round_words
+from mvc.formats.encodings import MIN_DELTA_BYTES, Encoding
+from mvc.formats.pack import RECORD_BYTES
+from mvc.formats.planes import ARENA_BYTES
+from mvc.formats.references import MAX_DEPTH
+from mvc.ids import ChunkId, hash_chunk
+from mvc.storage.memory import MemoryStorage
+from support.chunks import BytesSource, WatchedStorage, objects, overwrite, read_back
+from support.forged import delta, put_pack, whole
+
+BF16, F32 = get_dtype("BF16"), get_dtype("F32")
+SIZE = 2 * MIN_DELTA_BYTES
+NEVER, AUTO, ALWAYS = DeltaMode.NEVER, DeltaMode.AUTO, DeltaMode.ALWAYS
+
+
+def weights(seed, size_bytes=SIZE, scale=0.02):
+    return np.random.default_rng(seed).normal(0, scale, size_bytes // 4).astype("<f4").tobytes()
+
+
+def step(chunk, seed=1, size=1e-6):
+    """The same F32 weights a little later."""
+    words = np.frombuffer(chunk, "<f4")
+    noise = np.random.default_rng(seed).normal(0, size, words.size).astype("<f4")
+    return (words + noise).astype("<f4").tobytes()
+
+
+def rounded(*masters, kind=1):
+    words = np.frombuffer(b"".join(masters), np.uint8)
+    plain = np.empty(words.size // 2, np.uint8)
+    round_words(kind, words, plain, np.empty(ARENA_BYTES, np.uint8))
+    return plain.tobytes()
+
+
+def spans_of(chunks, dtype=F32, **per_chunk):
+    """Return spans of chunks behind one another; keywords give a list of values, one per chunk."""
+    starts = [0, *accumulate(map(len, chunks))]
+    return [
+        ChunkSpan(
+            start, len(chunk), dtype, **{name: values[i] for name, values in per_chunk.items()}
+        )
+        for i, (start, chunk) in enumerate(zip(starts, chunks, strict=False))
+    ]
+
+
+def add(store, chunks, mode=ALWAYS, *, dtype=F32, at_hand=None, **per_chunk):
+    """Store chunks in one session; return their encodings."""
+    with store.writer(mode) as writer:
+        writer.at_hand.update(at_hand or {})
+        ids = writer.add(BytesSource(b"".join(chunks)), spans_of(chunks, dtype, **per_chunk))
+    assert ids == [hash_chunk(chunk) for chunk in chunks]
+    return encodings(store, chunks)
+
+
+def encodings(store, chunks):
+    return [Encoding(store.find(hash_chunk(chunk)).encoding) for chunk in chunks]
+
+
+def ids_of(chunks):
+    return [hash_chunk(chunk) for chunk in chunks]
+
+
+def check(store, storage, chunks):
+    fresh = ChunkStore(storage, threads=1)
+    for reader in (store, fresh):
+        assert read_back(reader, ids_of(chunks), chunks) == chunks
+    assert list(fresh.check(data=True)) == []
+
+
+@pytest.fixture
+def storage():
+    return MemoryStorage()
+
+
+@pytest.fixture
+def store(storage):
+    return ChunkStore(storage, threads=2)
+
+
+# --- differences -------------------------------------------------------------------------------
+
+
+def test_modes(store, storage):
+    olds = [weights(seed) for seed in range(3)]
+    add(store, olds)
+    news = [step(old) for old in olds]
+    assert add(store, news, NEVER, base=ids_of(olds)) == [Encoding.PLANES] * 3
+    later = [step(new) for new in news]
+    assert add(store, later, ALWAYS, base=ids_of(news)) == [Encoding.DELTA] * 3
+    far = [weights(seed + 10) for seed in range(3)]
+    assert add(store, far, ALWAYS, base=ids_of(olds)) == [Encoding.PLANES] * 3
+    last = [step(new, 7) for new in news]
+    assert add(store, last, AUTO, base=ids_of(news)) == [Encoding.DELTA] * 3
+    noise = [weights(seed + 20) for seed in range(3)]
+    assert add(store, noise, AUTO, base=ids_of(news)) == [Encoding.PLANES] * 3
+    check(store, storage, [*olds, *news, *later, *far, *last, *noise])
+
+
+def test_short_chunks_are_never_differences(store):
+    for size, expected in ((MIN_DELTA_BYTES - 4, Encoding.PLANES), (MIN_DELTA_BYTES, 4)):
+        old = weights(1, size)
+        add(store, [old])
+        assert add(store, [step(old)], base=ids_of([old])) == [expected]
+
+
+@pytest.mark.parametrize("mode", [AUTO, ALWAYS])
+def test_bases_that_are_not_what_they_should_be(store, storage, mode):
+    old = weights(1)
+    new = step(old)
+    other = weights(2, 3 * SIZE)
+    half = rounded(old)
+    add(store, [old, other])
+    add(store, [half], dtype=BF16)
+    missing, ids = ChunkId(bytes(32)), ids_of([other, half])
+    for number, base in enumerate([missing, *ids]):
+        chunk = step(new, number)
+        assert add(store, [chunk], mode, base=[base]) == [Encoding.PLANES]
+    chunk = step(new, 10)
+    assert add(store, [chunk], mode, dtype=None, base=ids_of([old]))[0] != Encoding.DELTA
+    same = add(store, [old], mode, base=ids_of([old]))
+    assert same == [Encoding.PLANES], "a chunk that is there is not stored again"
+    check(store, storage, [old, other, half])
+
+
+@pytest.mark.parametrize("mode", [AUTO, ALWAYS])
+def test_a_damaged_base_is_not_built_upon(storage, mode):
+    old = weights(1)
+    add(ChunkStore(storage), [old])
+    (key,) = (key for key in objects(storage) if key.endswith(".pack"))
+    data = bytearray(storage.read(key))
+    data[5000] ^= 1
+    overwrite(storage, key, data)
+    store = ChunkStore(storage, threads=1)
+    new = step(old)
+    assert add(store, [new], mode, base=ids_of([old])) == [Encoding.PLANES]
+    assert read_back(store, ids_of([new]), [new]) == [new]
+
+
+class Liar(BytesSource):
+    """Has other bytes than it should, or none."""
+
+    def __init__(self, data, error=None):
+        super().__init__(data)
+        self.error = error
+
+    def read_into(self, offset, buffer):
+        if self.error is not None:
+            raise self.error
+        super().read_into(offset, buffer)
+
+
+def test_a_base_at_hand_is_not_read_from_the_store():
+    inner = MemoryStorage()
+    olds = [weights(seed) for seed in range(20)]
+    add(ChunkStore(inner), olds)
+    storage = WatchedStorage(inner)
+    store = ChunkStore(storage, threads=2)
+    news = [step(old) for old in olds]
+    hand = BytesSource(b"xyz" + b"".join(olds))
+    at_hand = {chunk_id: (hand, 3 + i * SIZE) for i, chunk_id in enumerate(ids_of(olds))}
+    for mode in (ALWAYS, AUTO):
+        storage.reads.clear()
+        chunks = [step(new, mode is AUTO) for new in news]
+        found = add(store, chunks, mode, at_hand=at_hand, base=ids_of(olds))
+        assert found == [Encoding.DELTA] * 20
+        assert storage.reads == []
+    check(store, inner, [*olds, *chunks])
+
+
+@pytest.mark.parametrize(
+    "hand",
+    [
+        Liar(weights(99)),
+        Liar(b"", ValueError("never raised")),
+        Liar(b"", StorageError("gone")),
+        Liar(b"", FileNotFoundError("gone")),
+        Liar(b"", OSError(5, "input/output error")),
+    ],
+    ids=["other bytes", "short", "mvc error", "no file", "input/output"],
+)
+def test_a_base_at_hand_that_is_not_is_read_from_the_store(store, storage, hand):
+    if isinstance(hand.error, ValueError):
+        hand = Liar(bytes(2 * SIZE))
+    old = weights(1)
+    add(store, [old])
+    new = step(old)
+    at_hand = {hash_chunk(old): (hand, 0)}
+    assert add(store, [new], at_hand=at_hand, base=ids_of([old])) == [Encoding.DELTA]
+    assert add(store, [step(new)], AUTO, at_hand=at_hand, base=ids_of([old])) == [Encoding.DELTA]
+    check(store, storage, [old, new])
+
+
+def test_a_look_is_bounded_and_decides_group_by_group():
+    inner = MemoryStorage()
+    olds = [weights(seed) for seed in range(96)]
+    add(ChunkStore(inner), olds, NEVER)
+    storage = WatchedStorage(inner)
+    store = ChunkStore(storage, threads=1)
+    groups = [i % 4 for i in range(96)]
+    news = [step(old) if i % 4 < 2 else weights(1000 + i) for i, old in enumerate(olds)]
+    source = BytesSource(b"".join(news))
+    with store.writer(AUTO) as writer:
+        storage.reads.clear()
+        writer._relatives.look(source, spans_of(news, base=ids_of(olds), group=groups))
+        looked = [key for key, *_ in storage.reads if key.endswith(".pack")]
+        assert 4 <= len(source.reads) <= 96 // 12
+        assert len(looked) <= len(source.reads)
+        ids = writer.add(source, spans_of(news, base=ids_of(olds), group=groups))
+    assert ids == ids_of(news)
+    found = encodings(store, news)
+    assert [one == Encoding.DELTA for one in found] == [group < 2 for group in groups]
+
+
+def test_a_session_that_says_never_reads_no_base():
+    inner = MemoryStorage()
+    olds = [weights(seed) for seed in range(3)]
+    add(ChunkStore(inner), olds)
+    storage = WatchedStorage(inner)
+    store = ChunkStore(storage)
+    store.find_missing([])
+    storage.reads.clear()
+    add(store, [step(old) for old in olds], NEVER, base=ids_of(olds))
+    assert storage.reads == []
+
+
+def test_chains_stay_short(storage):
+    store = ChunkStore(storage, threads=1)
+    chunks = [weights(1)]
+    add(store, chunks)
+    for number in range(12):
+        chunks.append(step(chunks[-1], number))
+        assert add(store, chunks[-1:], base=ids_of(chunks[-2:-1])) == [Encoding.DELTA]
+    depths = store.copies().depths()
+    assert depths.max() == MAX_CHAIN <= MAX_DEPTH // 2
+    assert (depths == 0).sum() == 1
+    check(store, storage, chunks)
+
+
+def test_a_base_that_is_broken_or_too_deep_is_not_taken(storage):
+    chunks = [weights(1)]
+    for number in range(10):
+        chunks.append(step(chunks[-1], number))
+    put_pack(storage, [delta(*pair) for pair in zip(chunks[1:], chunks, strict=False)])
+    store = ChunkStore(storage, threads=1)
+    new = step(chunks[-1], 99)
+    assert add(store, [new], base=ids_of(chunks[-1:])) == [Encoding.PLANES], "nothing below"
+    put_pack(storage, [whole(chunks[0])])
+    after = step(new)
+    add(store, [after], base=ids_of(chunks[5:6]))
+    assert store.copies().depths().max() > MAX_DEPTH, "chunks 9 and 10 are out of reach"
+    check_one = ids_of([new, after, *chunks[:9]])
+    assert read_back(store, check_one, [new, after, *chunks[:9]]) == [new, after, *chunks[:9]]
+
+
+DTYPES = ["F64", "F32", "BF16", "F16", "I64", "I32", "I16", "U8", "I8", "F8_E4M3", None]
+
+
+@st.composite
+def histories(draw):
+    """Several versions of a few tensors; each version with its dtype, mode and chunk size."""
+    seed, name = draw(st.integers(0, 2**32 - 1)), draw(st.sampled_from(DTYPES))
+    size = draw(st.sampled_from([8, 16384, 16392, 65536, 70_000 // 8 * 8]))
+    random = np.random.default_rng(seed)
+    kind = draw(st.sampled_from(["noise", "weights", "constant"]))
+    if kind == "weights":
+        first = random.normal(0, 0.02, size // 4).astype("<f4").view(np.uint8)
+    else:
+        first = random.integers(0, 256 if kind == "noise" else 1, size, np.uint8)
+    tensors = [first, np.roll(first, 8), random.permutation(first)]
+    versions = [tensors]
+    for _ in range(draw(st.integers(1, 4))):
+        rate = draw(st.sampled_from([0.0, 0.001, 0.02, 0.5]))
+        versions.append([_mutate(random, tensor, rate) for tensor in versions[-1]])
+    dtype = name and get_dtype(name)
+    modes = [draw(st.sampled_from(list(DeltaMode))) for _ in versions]
+    shift = draw(st.integers(0, 2))
+    return dtype, modes, [[t.tobytes() for t in version] for version in versions], shift
+
+
+def _mutate(random, tensor, rate):
+    chosen = random.random(tensor.size) < rate
+    changed = tensor.copy()
+    changed[chosen] += random.integers(-3, 4, int(chosen.sum())).astype(np.uint8)
+    return changed
+
+
+@given(histories(), st.integers(1, 3), st.sampled_from([1, 100_000, 2**26]))
+def test_any_history_comes_back_bit_by_bit(history, threads, target):
+    dtype, modes, versions, shift = history
+    storage = MemoryStorage()
+    for number, (mode, version) in enumerate(zip(modes, versions, strict=True)):
+        store = ChunkStore(storage, threads=threads, target_pack_bytes=target)
+        old = versions[max(0, number - 1)]
+        bases = ids_of(old[shift:] + old[:shift])
+        add(store, version, mode, dtype=dtype, base=bases, group=[0, 1, 0])
+        assert read_back(store, ids_of(version), version) == version
+    check(ChunkStore(storage, threads=1), storage, [chunk for v in versions for chunk in v])
+    assert ChunkStore(storage).copies().depths().max() <= MAX_CHAIN
+
+
+@pytest.mark.parametrize("target", [1, 200_000, 2**26])
+def test_packs_do_not_depend_on_threads(target):
+    """With differences, roundings of what the same session wrote, and chunks that come twice."""
+    olds = [weights(seed) for seed in range(24)]
+    masters = [step(old, i) for i, old in enumerate(olds)]
+    twice = [*masters[:4], *masters]
+    halves = [rounded(master) for master in masters]
+    pairs = [((chunk_id, SIZE),) for chunk_id in ids_of(masters)]
+    found = []
+    for threads in (1, 2, 8, 3):
+        storage = MemoryStorage()
+        add(ChunkStore(storage, threads=1), olds)
+        store = ChunkStore(storage, threads=threads, target_pack_bytes=target)
+        with store.writer(ALWAYS) as writer:
+            source = BytesSource(b"".join(twice))
+            bases = ids_of([*olds[:4], *olds])
+            writer.add(source, spans_of(twice, base=bases))
+            for i, chunk_id in enumerate(ids_of(masters)[:18]):
+                writer.at_hand[chunk_id] = (source, (4 + i) * SIZE)
+            spans = spans_of(halves, BF16, masters=pairs, cast=[1] * 24, base=bases[4:])
+            writer.add(BytesSource(b"".join(halves)), spans)
+        found.append(objects(storage))
+        kinds = encodings(store, halves)
+        assert kinds == [Encoding.CAST] * 18 + [Encoding.PLANES] * 6
+    assert found.count(found[0]) == len(found)
+    check(store, storage, [*olds, *twice, *halves])
+
+
+# --- roundings ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "name"), [(1, "BF16"), (2, "F16")])
+def test_a_rounding_takes_no_space(store, storage, kind, name):
+    values = np.frombuffer(weights(3), "<f4").copy()
+    special = [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 6e-8, 65519.9, 65520, 3e38]
+    values[: len(special)] = special
+    bits = values.view("<u4")
+    bits[20:24] = [0x7F800001, 0xFFC12345, 0x7FBFFFFF, 0xFF800001]
+    chunks = [values.tobytes(), weights(4), weights(5, 4096)]
+    add(store, chunks)
+    plains = [rounded(*chunks[:2], kind=kind), rounded(chunks[2], kind=kind)]
+    pairs = [(chunk_id, len(chunk)) for chunk_id, chunk in zip(ids_of(chunks), chunks, strict=True)]
+    masters = [tuple(pairs[:2]), tuple(pairs[2:])]
+    found = add(store, plains, NEVER, dtype=get_dtype(name), masters=masters, cast=[kind] * 2)
+    assert found == [Encoding.CAST] * 2
+    assert store.find(hash_chunk(plains[0])).stored_size_bytes < 100
+    check(store, storage, [*chunks, *plains])
+
+
+@pytest.mark.parametrize("place", [0, 1, SIZE // 4, SIZE // 2 - 1])
+def test_one_other_bit_is_no_rounding(store, storage, place):
+    master = weights(3)
+    add(store, [master])
+    plain = bytearray(rounded(master))
+    plain[place] ^= 1
+    pairs = [((hash_chunk(master), SIZE),)]
+    assert add(store, [bytes(plain)], dtype=BF16, masters=pairs, cast=[1]) != [Encoding.CAST]
+    check(store, storage, [master, bytes(plain)])
+
+
+def test_masters_that_do_not_fit(store, storage):
+    chunks = [weights(3), weights(4), weights(5), weights(6, 4098 // 2 * 2 + 2)]
+    add(store, chunks)
+    ids = ids_of(chunks)
+    one, two, three = ((chunk_id, SIZE) for chunk_id in ids[:3])
+    odd = (ids[3], len(chunks[3]))
+    plain, longer = rounded(chunks[0]), rounded(*chunks[:3])
+    empty = b""
+    for number, (chunk, masters) in enumerate(
+        [
+            (plain, (two,)),
+            (plain, ()),
+            (plain, (one, two)),
+            (plain, (replace_size(one, SIZE // 2),)),
+            (plain, (replace_size(one, SIZE + 2),)),
+            (plain, (replace_size(one, 0), one)),
+            (plain, (odd,)),
+            (plain, ((ChunkId(bytes(32)), SIZE),)),
+            (longer, (one, two, three)),
+            (longer, (one, two)),
+            (empty, ()),
+        ]
+    ):
+        other = MemoryStorage()
+        fresh = ChunkStore(other)
+        add(fresh, chunks)
+        found = add(fresh, [chunk], dtype=BF16, masters=[masters], cast=[1])
+        assert found != [Encoding.CAST], number
+        check(fresh, other, [*chunks, chunk])
+
+
+def replace_size(master, size_bytes):
+    return master[0], size_bytes
+
+
+def test_masters_of_the_same_session_are_read_where_they_are_at_hand(storage):
+    """Their pack may not be published yet, so that is the only place."""
+    masters = [weights(seed) for seed in range(4)]
+    halves = [rounded(master) for master in masters]
+    pairs = [((chunk_id, SIZE),) for chunk_id in ids_of(masters)]
+    store = ChunkStore(storage, threads=2)
+    source = BytesSource(b"".join(masters))
+    with store.writer() as writer:
+        writer.add(source, spans_of(masters))
+        for i, chunk_id in enumerate(ids_of(masters)[:2]):
+            writer.at_hand[chunk_id] = (source, i * SIZE)
+        writer.at_hand[hash_chunk(masters[2])] = (Liar(weights(9)), 0)
+        spans = spans_of(halves, BF16, masters=pairs, cast=[1] * 4)
+        writer.add(BytesSource(b"".join(halves)), spans)
+    assert encodings(store, halves) == [Encoding.CAST] * 2 + [Encoding.PLANES] * 2
+    check(store, storage, [*masters, *halves])
+
+
+def test_a_master_of_the_same_call_may_come_too_late(storage):
+    master = weights(1)
+    half = rounded(master)
+    store = ChunkStore(storage, threads=1)
+    source = BytesSource(half + master)
+    spans = [
+        ChunkSpan(0, len(half), BF16, masters=((hash_chunk(master), SIZE),), cast=1),
+        ChunkSpan(len(half), SIZE, F32),
+    ]
+    with store.writer() as writer:
+        writer.at_hand[hash_chunk(master)] = (source, len(half))
+        writer.add(source, spans)
+    assert encodings(store, [half]) == [Encoding.PLANES]
+    check(store, storage, [master, half])
+
+
+@pytest.mark.parametrize("one_session", [False, True])
+def test_roundings_are_not_built_upon_roundings(storage, one_session):
+    """Zeros are the rounding of zeros of twice the length, and so on without end."""
+    sizes = [2**n for n in range(20, 8, -1)]
+    chunks = [bytes(size) for size in sizes]
+    store = ChunkStore(storage, threads=1)
+    sessions = [sizes] if one_session else [[size] for size in sizes]
+    for session in sessions:
+        with store.writer() as writer:
+            for size in session:
+                source = BytesSource(bytes(2 * size))
+                writer.at_hand[hash_chunk(bytes(2 * size))] = (source, 0)
+                master = ((hash_chunk(bytes(2 * size)), 2 * size),) if size < sizes[0] else ()
+                span = ChunkSpan(0, size, BF16, masters=master, cast=1 if master else None)
+                writer.add(source, [span])
+    check(store, storage, chunks)
+    depths = store.copies().depths()
+    assert depths.max() <= 1
+
+
+def test_a_difference_to_a_rounding(storage):
+    """A rounding may be a base like any other: of an odd step that is no rounding itself."""
+    store = ChunkStore(storage, threads=1)
+    masters = [weights(1, 2 * SIZE)]
+    for number in range(3):
+        masters.append(step(masters[-1], number))
+        add(store, masters[-1:], base=ids_of(masters[-2:-1]))
+    half = rounded(masters[-1])
+    pair = ((hash_chunk(masters[-1]), 2 * SIZE),)
+    assert add(store, [half], dtype=BF16, masters=[pair], cast=[1]) == [Encoding.CAST]
+    chunks = [half]
+    for number in range(4):
+        words = np.frombuffer(chunks[-1], "<u2").copy()
+        words[number::50] += 1
+        chunks.append(words.tobytes())
+        found = add(store, chunks[-1:], dtype=BF16, base=ids_of(chunks[-2:-1]))
+        assert found == [Encoding.DELTA]
+    check(store, storage, [*masters[1:], *chunks])
+    assert store.copies().depths().max() <= MAX_DEPTH - 2
+
+
+def test_slots_are_reused_without_a_trace(storage):
+    """Chunks of many sizes and kinds through one slot: what one leaves must not show in the next."""
+    random = np.random.default_rng(7)
+    olds, news, masters, casts, dtypes = [], [], [], [], []
+    for number in range(40):
+        size = int(random.choice([16384, 20480, 65536, 131072, 300_000]))
+        old = weights(number, size)
+        kind = number % 4
+        new = [step(old), weights(number + 500, size), rounded(old), old[::-1]][kind]
+        olds.append(old)
+        news.append(new)
+        is_cast = kind == 2 and number % 8 == 2
+        masters.append(((hash_chunk(old), size),) if kind == 2 else ())
+        casts.append(1 if is_cast else None)
+        dtypes.append(BF16 if kind == 2 else F32)
+    store = ChunkStore(storage, threads=1)
+    add(store, olds)
+    spans = spans_of(news, F32, base=ids_of(olds), masters=masters, cast=casts)
+    spans = [replace(span, dtype=dtype) for span, dtype in zip(spans, dtypes, strict=True)]
+    with store.writer(ALWAYS) as writer:
+        writer.add(BytesSource(b"".join(news)), spans)
+    assert {Encoding.DELTA, Encoding.CAST, Encoding.PLANES} <= set(encodings(store, news))
+    check(store, storage, [*olds, *news])
+    for chunk in news:
+        place = store.find(hash_chunk(chunk))
+        assert place.stored_size_bytes <= len(chunk) + RECORD_BYTES
+
+
+def test_what_is_kept_where_a_difference_hardly_pays(storage):
+    """Both ways are tried there: what one leaves in memory must not show in the other."""
+    store = ChunkStore(storage, threads=1)
+    old = weights(1, 300_000)
+    add(store, [old])
+    found = []
+    news = [
+        step(old, number, 10**exponent) for number, exponent in enumerate(np.arange(-6, -1, 0.1))
+    ]
+    for new in news:
+        found += add(store, [new], base=ids_of([old]))
+    assert set(found) == {Encoding.DELTA, Encoding.PLANES}
+    assert found == sorted(found, reverse=True)
+    check(store, storage, [old, *news])

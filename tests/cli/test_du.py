@@ -1,0 +1,106 @@
+"""du as a whole command: the summary, one list, a selection, JSON."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mvc.cli.render import ratio_text
+from support.cli import plain
+from support.models import write_model
+
+
+@pytest.fixture
+def long(shell):
+    """The template's repository with more commits than the summary shows."""
+    for number in range(12):
+        write_model(shell.folder / "model.safetensors", seed=number + 10)
+        shell.ok("commit", "-qam", f"epoch {number} with a subject that is longer than the line is")
+    return shell
+
+
+def headings(answer):
+    found = (re.fullmatch(r" *alone +shared +raw +ratio  (\w+)", line) for line in answer.lines)
+    return [match[1] for match in found if match]
+
+
+def test_the_summary(long):
+    answer = long.ok("du")
+    assert headings(answer) == ["branch", "tag", "commit", "file"]
+    assert [line.split()[0] for line in answer.lines[:4]] == ["raw", "stored", "indexes", "objects"]
+    assert re.search(r"in \d+ packs; what is needed is \d+ % of raw$", answer.lines[1])
+    assert 'and 6 more; "mvc du --by commit" lists all' in answer.out
+    rows = [line for line in answer.lines if re.search("  [0-9a-f]{7} ", line)]
+    assert len(rows) == 10
+    assert not any(line.endswith(" ") for line in answer.lines)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_it_fits_a_terminal(long, columns):
+    long.environment["COLUMNS"] = str(columns)
+    for arguments in ((), ("--by", "tensor"), ("--by", "commit"), ("HEAD",)):
+        text = plain(long.ok("du", *arguments, terminal=True).out)
+        assert max(map(len, text.splitlines())) <= columns
+
+
+def test_one_list_is_whole(long):
+    answer = long.ok("du", "--by", "commit")
+    assert headings(answer) == ["commit"]
+    assert len(answer.lines) == 1 + len(long.json("log", "--all"))
+    assert "more" not in answer.out
+    cut = long.ok("du", "--by", "commit", "-n", "2")
+    assert cut.lines[:3] == answer.lines[:3] or len(cut.lines) == 4
+    assert cut.lines[-1].split() == ["and", "14", "more"]
+
+
+def test_tensors(shell):
+    answer = shell.ok("du", "--by", "tensor")
+    assert headings(answer) == ["tensor"]
+    assert any(line.endswith("layers.1.q  model.safetensors") for line in answer.lines)
+    assert any("(bytes between tensors)  model.safetensors" in line for line in answer.lines)
+
+
+def test_a_selection(shell):
+    answer = shell.ok("du", "HEAD")
+    assert [line.split()[0] for line in answer.lines[:3]] == ["raw", "alone", "shared"]
+    fields = shell.json("du", "v1..main")
+    assert len(fields["commits"]) == 2
+    assert fields["selection"]["name"] == "v1..main"
+    assert fields["branches"][0]["name"] == "main"
+    assert fields["tags"] == []
+
+
+def test_json_has_the_lists_that_were_asked_for(shell):
+    lists = {"branches", "tags", "commits", "files"}
+    assert shell.json("du").keys() == {"totals", "selection"} | lists
+    fields = shell.json("du", "--by", "tensor", "--limit", "3")
+    assert fields.keys() == {"totals", "selection", "tensors"}
+    assert len(fields["tensors"]) == 3
+
+
+def test_an_empty_repository(empty):
+    answer = empty.ok("du")
+    assert answer.lines[0] == "raw      0 B  0 file versions of 0 commits as plain files"
+    assert headings(answer) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (("--by", "colour"), 2, "'colour' is nothing to list by"),
+        (("nope",), 3, "revision 'nope' does not exist"),
+        (("-n", "-1"), 2, "-n -1 is less than nothing"),
+    ],
+)
+def test_refusals(shell, arguments, code, error):
+    answer = shell("du", *arguments)
+    assert (answer.code, answer.error) == (code, error)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0, "0.00 %"), (0.0004, "0.04 %"), (0.0341, "3.4 %"), (0.0996, "10 %"), (2.171, "217 %")],
+)
+def test_ratios(ratio, text):
+    assert ratio_text(ratio) == text

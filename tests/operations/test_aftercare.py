@@ -1,0 +1,167 @@
+"""What follows a commit: upkeep in the background where it is wanted, and never a broken commit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from mvc import Repo
+from mvc.fs import exclusive_lock
+from mvc.operations import aftercare
+from mvc.operations.gc import LOCK_NAME, upkeep
+from mvc.operations.repack import AUTO_COMMITS, read_note
+from support.kept_repo import WHO, commit_step, load_exactly
+
+
+@pytest.fixture
+def repo(root):
+    made = Repo.init(root)
+    made.identity = WHO
+    made.set_config("mvc.chunkbytes", "16384")
+    return made
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The command lines that would be run."""
+    found = []
+
+    class Recorded:
+        def __init__(self, command, **options):
+            found.append((command, options))
+
+        def poll(self):
+            return None
+
+    monkeypatch.setattr(aftercare.subprocess, "Popen", Recorded)
+    monkeypatch.setattr(aftercare, "_running", [])
+    return found
+
+
+def many_commits(repo, count=AUTO_COMMITS):
+    return [commit_step(repo, step) for step in range(count)]
+
+
+def test_off_by_default(repo, started):
+    many_commits(repo, AUTO_COMMITS + 3)
+    repo.commit("one more", allow_empty=True)
+    assert started == []
+    for text in ("false", "no", "0", "", "yes please"):
+        repo.set_config("mvc.autorepack", text)
+        repo.commit("one more", allow_empty=True)
+    assert started == []
+
+
+def test_one_at_a_time_and_only_when_due(repo, started):
+    repo.set_config("mvc.autorepack", "True")
+    many_commits(repo, AUTO_COMMITS - 1)
+    assert started == []
+    repo.commit("due now", allow_empty=True)
+    repo.commit_state({"w": np.zeros(9)}, message="and still", branch="main")
+    ((command, options),) = started
+    assert command[0] == sys.executable
+    assert "-P" in command  # the worktree is no place to import from
+    assert options["start_new_session"]
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("no python"), BlockingIOError("no process")])
+def test_no_process_can_be_had(repo, started, monkeypatch, error):
+    repo.set_config("mvc.autorepack", "true")
+    many_commits(repo, AUTO_COMMITS - 1)
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(aftercare.subprocess, "Popen", fail)
+    result = repo.commit("due now", allow_empty=True)
+    assert repo.head.commit == result.commit
+    monkeypatch.setattr(sys, "executable", "")
+    assert repo.commit("again", allow_empty=True).commit == repo.head.commit
+
+
+def test_a_damaged_setting_breaks_no_commit(repo, started):
+    commit_step(repo, 1)
+    (repo.git_dir / "repacked").write_bytes(b"\xff\xfe nonsense")
+    repo.set_config("mvc.autorepack", "true")
+    assert commit_step(repo, 2) == repo.head.commit
+
+
+def test_it_really_runs(repo, root):
+    """A process of its own, that ends, leaves no zombie, and did what it is for."""
+    for name in ("mvc", "numpy", "types", "typing", "sitecustomize"):
+        (root / f"{name}.py").write_text(f"open({str(root / 'imported')!r}, 'w').write({name!r})")
+    repo.set_config("mvc.autorepack", "true")
+    commits = many_commits(repo)
+    (process,) = aftercare._running
+    commits.append(commit_step(repo, 30))  # beside it, and nobody waits
+    assert process.wait(timeout=120) == 0
+    assert not (root / "imported").exists()
+    with exclusive_lock(root / ".mvc" / LOCK_NAME, wait=False):
+        pass
+    context = Repo.open(root)._context
+    assert len(context.store.packs()) <= 3
+    assert (context.store.copies().bases >= 0).any()
+    assert set(read_note(context)) & set(commits)
+    # What is over is let go with the next commit; the kernel knows no child any more.
+    repo.commit("next", allow_empty=True)
+    assert process not in aftercare._running
+    with pytest.raises(ChildProcessError):
+        os.waitpid(process.pid, os.WNOHANG)
+    assert [load_exactly(repo, one) for one in commits] == [*range(AUTO_COMMITS), 30]
+    assert Repo.open(root).fsck(data=True).ok
+
+
+def test_a_command_that_ends_leaves_its_upkeep_running(repo, root):
+    """The command line is back at once; the repack goes on without it and ends by itself."""
+    many_commits(repo)
+    repo.set_config("mvc.autorepack", "true")
+    (root / "notes.txt").write_text("notes")
+    command = [sys.executable, "-m", "mvc", "commit", "-m", "m", "notes.txt"]
+    done = subprocess.run(command, cwd=root, capture_output=True, check=True, text=True)
+    assert "warning" not in done.stderr.lower()
+    deadline_s = time.monotonic() + 120
+    while not read_note(repo._context):
+        assert time.monotonic() < deadline_s
+        with exclusive_lock(root / ".mvc" / LOCK_NAME):  # waits for it where it is at work
+            pass
+        os.sched_yield()
+    with exclusive_lock(root / ".mvc" / LOCK_NAME):
+        pass
+    assert len(Repo.open(root)._context.store.packs()) == 1
+    assert Repo.open(root).fsck(data=True).ok
+
+
+def test_a_second_one_ends_at_once(repo, root):
+    many_commits(repo)
+    with upkeep(repo._context):
+        done = subprocess.run(
+            [*aftercare._COMMAND], cwd=root, capture_output=True, check=False, text=True
+        )
+    assert done.returncode != 0
+    assert done.stderr.count("\n") <= 2
+    assert "Traceback" not in done.stderr
+    assert len(repo._context.store.packs()) == AUTO_COMMITS
+
+
+def test_delta_beside_another_upkeep(repo, root):
+    """The commit stands; that it is stored whole is for the next repack to mend."""
+    from support.models import write_model
+
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal((256, 64)).astype(np.float32)
+    write_model(root / "model.safetensors", embed=values)
+    repo.commit("one", paths=".")
+    write_model(root / "model.safetensors", embed=values * np.float32(1.0001))
+    repo.add(".", delta=False)
+    with upkeep(repo._context):
+        result = repo.commit("two", delta=True)
+    assert repo.head.commit == result.commit
+    assert not (repo._context.store.copies().bases >= 0).any()
+    repo.repack()
+    assert (repo._context.store.copies().bases >= 0).any()
+    assert repo.fsck(data=True).ok

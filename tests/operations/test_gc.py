@@ -1,0 +1,309 @@
+"""gc: what goes, what stays, what it costs when there is nothing to do, and the plan before."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from mvc import ConflictError, CorruptionError, ReleasedError, Repo
+from mvc.history.reflog_expiry import DAY_S
+from mvc.operations.gc import plan_gc, run_gc
+from mvc.operations.marks import IdSet
+from mvc.operations.released import released_commits
+from mvc.storage.local import LocalStorage
+from support.kept_repo import WHO, build_kept, commit_step, load_exactly, make_old
+
+
+@pytest.fixture
+def kept(root):
+    return build_kept(root)
+
+
+@pytest.fixture
+def swept(root, kept):
+    """Like ``kept``, and nothing left to remove."""
+    Repo.open(root).gc(grace_s=0)
+    return kept
+
+
+@pytest.fixture
+def repo(root):
+    """The repository that ``kept`` made."""
+    return Repo.open(root, identity=WHO)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The reads of pack bodies since the fixture was made."""
+    found, real = [], LocalStorage.read_into
+
+    def read_into(storage, key, offset, buffer):
+        if key.endswith(".pack"):
+            found.append((key, offset, len(buffer)))
+        real(storage, key, offset, buffer)
+
+    monkeypatch.setattr(LocalStorage, "read_into", read_into)
+    return found
+
+
+def snapshot(root):
+    """Return what lies in ``.mvc``: names, inodes, lengths, times."""
+    found = {}
+    for path in sorted((root / ".mvc").rglob("*")):
+        stat = path.stat()
+        what = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        found[str(path)] = what if path.is_file() else stat.st_mtime_ns
+    return found
+
+
+def _forget(repo, branch):
+    """Delete a branch; nothing but old age keeps what only it had."""
+    repo.delete_branch(branch, force=True)
+    make_old(repo.worktree)
+
+
+class TestNothingToDo:
+    def test_writes_nothing_and_opens_no_pack(self, root, swept, repo, reads):
+        before = snapshot(root)
+        repo.gc(grace_s=0)
+        repo.gc()
+        assert snapshot(root) == before
+        assert reads == []
+
+    def test_a_plan_changes_nothing(self, root, kept, repo, reads):
+        before = snapshot(root)
+        plan = repo.plan_gc(grace_s=0)
+        assert not plan.is_empty
+        repo.plan_repack()
+        repo.plan_prune(keep_last=1)
+        after = snapshot(root)
+        assert {name: what for name, what in after.items() if not name.endswith(".lock")} == {
+            name: what for name, what in before.items() if not name.endswith(".lock")
+        }
+        # Only repack looks at samples.
+        assert sum(size for _, _, size in reads) < 2**20
+
+    def test_the_plan_says_what_is_freed(self, root, kept, repo):
+        def size_bytes():
+            return sum(path.stat().st_size for path in (root / ".mvc").rglob("*") if path.is_file())
+
+        before, plan = size_bytes(), repo.plan_gc(grace_s=0)
+        assert plan.freed_bytes > 0
+        result = repo.gc(plan)
+        assert result.removed_objects == plan.objects > 0
+        assert before - size_bytes() == pytest.approx(result.freed_bytes, abs=200)
+        assert result.freed_bytes >= plan.freed_bytes
+        assert repo.plan_gc(grace_s=0).is_empty
+
+
+class TestAge:
+    def test_young_garbage_stays(self, root, swept, repo):
+        doomed = commit_step(repo, 50, branch="doomed")
+        repo.delete_branch("doomed", force=True)
+        assert repo.plan_gc().is_empty
+        assert repo.plan_gc(grace_s=DAY_S).is_empty
+        repo.gc()
+        repo.repack()
+        repo.create_branch("again", doomed)
+        assert load_exactly(repo, "again") == 50
+
+    def test_old_garbage_goes(self, root, swept, repo):
+        doomed = commit_step(repo, 50, branch="doomed")
+        _forget(repo, "doomed")
+        assert repo.plan_gc(grace_s=60 * DAY_S).is_empty
+        assert repo.gc().removed_objects
+        assert not repo._context.history.has_object(doomed)
+        swept.check(root)
+
+    def test_what_a_young_commit_leads_to_stays(self, root, swept, repo):
+        """Its parents and their content, however old they are."""
+        old = commit_step(repo, 50, branch="doomed")
+        make_old(root)
+        young = commit_step(repo, 51, branch="doomed", delta=True)
+        repo.delete_branch("doomed", force=True)
+        repo.gc()
+        repo.create_branch("again", young)
+        assert [load_exactly(repo, one) for one in ("again", old)] == [51, 50]
+
+    def test_repack_removes_objects_before_content(self, root, swept, repo):
+        """No commit is left that looks whole and has lost its content."""
+        doomed = commit_step(repo, 50, branch="doomed")
+        _forget(repo, "doomed")
+        repo.repack()
+        assert not repo._context.history.has_object(doomed)
+        swept.check(root)
+
+
+class TestReflog:
+    @pytest.fixture
+    def left(self, root, swept, repo):
+        """A commit that only reflog entries of a hundred days ago know."""
+        commit = commit_step(repo, 60)
+        repo.reset("HEAD~1", mode="hard")
+        then = str(int(time.time()) - 100 * DAY_S)
+        for log in [path for path in (root / ".mvc" / "logs").rglob("*") if path.is_file()]:
+            lines = log.read_bytes().splitlines(keepends=True)
+            parts = [line.split(b"\t", 1) for line in lines]
+            for part in parts:
+                words = part[0].split(b" ")
+                words[-2] = then.encode()
+                part[0] = b" ".join(words)
+            log.write_bytes(b"".join(b"\t".join(part) for part in parts))
+        commit_step(repo, 61)  # the newest entry of a log always stays
+        make_old(root)
+        return commit
+
+    def test_repack_keeps_what_a_log_still_knows(self, root, left, swept, repo):
+        repo.repack()
+        assert load_exactly(repo, left) == 60
+        swept.check(root)
+
+    def test_gc_forgets_it_from_the_log_first(self, root, left, swept, repo):
+        plan = repo.plan_gc()
+        assert plan.reflog_entries
+        repo.gc(plan)
+        assert not repo._context.history.has_object(left)
+        assert left not in {entry.new for entry in repo.reflog("HEAD")}
+        swept.check(root)
+
+
+class TestReleased:
+    def test_released_content_in_the_index(self, root, kept, repo):
+        """A reset to a released commit stages what is not there; that is no damage."""
+        repo.reset(kept.released[0], mode="mixed")
+        for _ in range(2):
+            repo.gc(grace_s=0)
+            repo.repack()
+            repo.prune(repo.plan_prune(keep_last=9))
+        repo.undo(force=True)
+        kept.check(root)
+
+    def test_a_manifest_that_outlived_its_commit(self, root, kept, repo):
+        """A gc that died between commits and blobs leaves manifests of released content."""
+        context = repo._context
+        repo.switch("side")
+        _forget(repo, "main")
+        repo.delete_tag("three")
+        released = [one for one in kept.released if one not in {e.info.id for e in repo.log()}]
+        expiry = plan_gc(context, grace_s=0).expiry
+        for path in (root / ".mvc" / "logs").rglob("*"):
+            if path.is_file():
+                path.unlink()
+        objects = context.history.reachable_objects(expiry=expiry)
+        garbage = context.history.list_garbage(objects, older_than_s=0)
+        with context.history.sweep_alone():
+            context.history.remove_objects([item for item in garbage if item.kind == "commit"])
+        for path in (root / ".mvc" / "objects").rglob("*"):
+            if path.is_file():
+                os.utime(path)
+        assert not all(context.history.has_object(one) for one in kept.released) or not released
+        repo.gc()  # manifests and trees are young, and what they name is long gone
+        repo.repack()
+        assert repo.fsck(data=True).ok
+
+    def test_a_deleted_branch_with_a_released_manifest(self, kept, repo):
+        """What nobody let go can be had again for two weeks, whoever else let the same go."""
+        commit = commit_step(repo, 70)
+        # The same files, so the same manifests, on a branch that is deleted.
+        twin = repo.commit_state(
+            repo.load_state(commit, framework="numpy"), message="twin", branch="twin"
+        ).commit
+        repo.delete_branch("twin", force=True)
+        commit_step(repo, 71)
+        repo.prune(repo.plan_prune(keep_last=1))
+        assert commit in released_commits(repo._context)
+        repo.create_branch("twin", twin)
+        assert load_exactly(repo, "twin") == 70
+        assert repo.fsck(data=True).ok
+        repo.gc()
+
+
+class TestBases:
+    def test_a_base_that_only_differences_need(self, root, repo_of_run):
+        """Three versions, each a difference to the one before, and the first two let go."""
+        repo, commits = repo_of_run
+        copies = repo._context.store.copies()
+        assert int(copies.depths().max()) >= 2
+        repo.prune(repo.plan_prune(keep_last=1))
+        for commit in commits[:-1]:
+            with pytest.raises(ReleasedError):
+                repo.load_state(commit, framework="numpy")
+        assert load_exactly(repo, commits[-1]) == 3
+        assert repo.plan_gc(grace_s=0).is_empty
+        assert repo.fsck(data=True).notices == ()
+
+    def test_the_middle_of_a_chain(self, root, repo_of_run):
+        """The first version goes, the others are chained upon it: one gc does it all."""
+        repo, commits = repo_of_run
+        repo.create_tag("second", commits[1])
+        repo.prune(repo.plan_prune(keep_last=1))
+        assert [load_exactly(repo, one) for one in commits[1:]] == [2, 3]
+        plan = repo.plan_gc(grace_s=0)
+        assert plan.is_empty, plan
+        assert repo.fsck(data=True).ok
+
+    @pytest.fixture
+    def repo_of_run(self, root):
+        repo = Repo.init(root)
+        repo.identity = WHO
+        repo.set_config("mvc.chunkbytes", "16384")
+        return repo, [commit_step(repo, step, delta=True) for step in (1, 2, 3)]
+
+
+class TestDamage:
+    def test_a_damaged_pack_stops_it(self, root, kept, repo):
+        """Nothing is removed that a damaged pack might have to be mended with."""
+        store = repo._context.store
+        batches = repo.plan_gc(grace_s=0).sweep.batches
+        needed = store.packs() - {pack for batch in batches for pack in batch.remove}
+        pack = root / ".mvc" / "chunks" / "packs" / f"{min(needed)}.pack"
+        pack.chmod(0o644)
+        with open(pack, "r+b") as file:
+            file.truncate(pack.stat().st_size // 2)
+        before = store.packs()
+        with pytest.raises(CorruptionError, match="missing or damaged") as caught:
+            Repo.open(root).gc(grace_s=0)
+        assert "fsck" in caught.value.hint
+        assert Repo.open(root)._context.store.packs() == before
+
+    def test_rot_is_not_carried_into_a_new_pack(self, root, kept, repo):
+        """Bytes of a record that changed on the disk: repack refuses and removes nothing."""
+        index = max(repo._context.store.copies().indexes, key=len)
+        pack = root / ".mvc" / "chunks" / "packs" / f"{index.pack}.pack"
+        pack.chmod(0o644)
+        data = bytearray(pack.read_bytes())
+        data[int(index.offsets[0]) + 100] ^= 1
+        pack.write_bytes(data)
+        before = repo._context.store.packs()
+        with pytest.raises(CorruptionError):
+            Repo.open(root).repack()
+        assert before <= Repo.open(root)._context.store.packs()
+
+    def test_missing_pack(self, root, swept, repo):
+        pack = min((root / ".mvc" / "chunks" / "packs").glob("*.pack"))
+        pack.unlink()
+        with pytest.raises(CorruptionError):
+            Repo.open(root).gc(grace_s=0)
+
+
+def test_writers_may_not_sweep(root, kept, repo):
+    """Who holds the lock of writers is told, not hung."""
+    plan = repo.plan_gc(grace_s=0)
+    with repo._context.history.no_sweep():
+        with pytest.raises(Exception, match="cannot sweep"):
+            run_gc(repo._context, plan)
+    repo.gc(plan)
+    with pytest.raises(ConflictError, match="since this was planned"):
+        repo.gc(plan)
+
+
+def test_id_set_takes_any_order_and_keeps_nul_bytes():
+    ids, rng = IdSet(), np.random.default_rng(1)
+    given = [rng.bytes(31) + b"\0" for _ in range(500)] + [bytes(32)]
+    for start in range(0, 501, 100):
+        ids.add(given[start : start + 120])
+    data = ids.sorted().tobytes()
+    assert [data[at : at + 32] for at in range(0, len(data), 32)] == sorted(set(given))

@@ -1,0 +1,142 @@
+"""The power goes at every step of gc, repack, prune and commit --delta: nothing that is kept is lost.
+
+After each stop both disks are looked at, as in ``test_power_loss``: the repository is sound, every
+commit nobody released loads bit for bit, and the verb, begun again, ends its work.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc import ConflictError, Repo
+from support.bounds import bounded
+from support.forgetful import ForgetfulDisk, PowerLoss
+from support.kept_repo import WHO, Kept, build_kept
+from support.models import digest, write_model
+
+pytestmark = pytest.mark.crash
+
+_STRIDE = bounded(9, 1)
+
+
+def _open(root):
+    return Repo.open(root, identity=WHO)
+
+
+def gc(root):
+    _open(root).gc(grace_s=0)
+
+
+def repack(root):
+    _open(root).repack()
+
+
+def prune(root):
+    repo = _open(root)
+    repo.prune(repo.plan_prune(keep_last=3))
+
+
+def commit_delta(root):
+    """Commit what an add stored whole, as differences."""
+    try:
+        _open(root).commit("changed", delta=True)
+    except ConflictError as error:
+        assert "nothing to commit" in str(error)  # the first try had done it
+
+
+def _prepare(root, verb):
+    if verb is not commit_delta:
+        return build_kept(root, released=verb is not prune)
+    repo = Repo.init(root)
+    repo.identity = WHO
+    repo.set_config("mvc.chunkbytes", "16384")
+    rng = np.random.default_rng(5)
+    values = rng.standard_normal((256, 128)).astype(np.float32)
+    path = write_model(root / "model.safetensors", layers=1, embed=values)
+    kept = Kept(whole=[repo.commit("first", paths=".").commit])
+    near = (values * (1 + 1e-4 * rng.standard_normal(values.shape))).astype(np.float32)
+    write_model(path, layers=1, embed=near)
+    repo.add(".", delta=False)
+    return kept
+
+
+def _check(root, verb, kept, where):
+    if verb is not commit_delta:
+        kept.check(root, where)
+        return
+    repo = _open(root)
+    for entry in repo.log():
+        copy = root / "copy.safetensors"
+        repo.export(entry.info.id, copy, force=True)
+        copy.unlink()
+    report = repo.fsck(data=True)
+    assert report.ok, f"{where}: {report.problems}"
+    assert kept.whole[0] in [entry.info.id for entry in repo.log()], where
+
+
+def _is_done(root, verb, kept):
+    """Tell whether a verb has nothing left to do."""
+    repo = _open(root)
+    if verb is gc:
+        return repo.plan_gc(grace_s=0).is_empty
+    if verb is repack:
+        return repo.plan_repack().is_empty
+    if verb is prune:
+        plan = repo.plan_prune(keep_last=3)
+        released = {entry.commit for entry in plan.commits if entry.was_released}
+        return not plan.releases and released == set(kept.released)
+    copies = repo._context.store.copies()
+    return repo.status().is_clean and (copies.bases[:, 0] >= 0).any()
+
+
+@pytest.mark.parametrize("verb", [gc, repack, prune, commit_delta], ids=lambda verb: verb.__name__)
+def test_every_step(verb, quick_path):
+    origin, done = quick_path / "origin", quick_path / "done"
+    kept = _prepare(origin, verb)
+    if verb is prune:
+        kept.whole, kept.released = kept.whole[2:], kept.whole[:2]
+        _open(origin).create_tag("three", kept.whole[0])
+    assert not _is_done(origin, verb, kept)
+    shutil.copytree(origin, done)
+    with ForgetfulDisk(done) as disk:
+        verb(done)
+    steps = disk.steps
+    disk.close()
+    assert steps > 15
+    assert _is_done(done, verb, kept)
+    _check(done, verb, kept, "alone")
+    for step in range(0, steps, _STRIDE):
+        _stop_at(step, verb, kept, origin, quick_path)
+
+
+def _stop_at(step, verb, kept, origin, folder: Path):
+    work, pessimist = folder / "work", folder / "pessimist"
+    shutil.copytree(origin, work)
+    with ForgetfulDisk(work, stop_at=step) as disk, pytest.raises(PowerLoss):
+        verb(work)
+    disk.survivors(pessimist)
+    disk.close()
+    for survivor in (pessimist, work):
+        where = f"{verb.__name__}, step {step}, {survivor.name}"
+        _check(survivor, verb, kept, where)
+        verb(survivor)
+        _check(survivor, verb, kept, f"{where}, again")
+        assert _is_done(survivor, verb, kept), where
+        shutil.rmtree(survivor)
+
+
+def test_a_file_is_what_it_was(quick_path):
+    """What ``commit --delta`` encodes anew comes back byte for byte, and takes less."""
+    root = quick_path / "work"
+    _prepare(root, commit_delta)
+    before = digest(root / "model.safetensors")
+    size_bytes = sum(_open(root)._context.store.pack_sizes())
+    commit_delta(root)
+    assert sum(_open(root)._context.store.pack_sizes()) < size_bytes
+    (root / "model.safetensors").unlink()
+    _open(root).restore("model.safetensors")
+    assert digest(root / "model.safetensors") == before
