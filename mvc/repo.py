@@ -987,6 +987,7 @@ class Repo:
         that are missing or damaged. What is wrong is in the report, never an error.
 
         Raises:
+            ConflictError: to be repaired, but a gc, prune or repack is running.
             StorageError: the machine failed.
         """
         from mvc.operations.fsck import fsck  # noqa: PLC0415

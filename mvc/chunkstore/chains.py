@@ -62,21 +62,15 @@ class Descent:
     Attributes:
         depth: references on the way.
         casts: how many of them are casts.
-        path: the chunks on the way whose copies are being tried.
         tries: counts the copies that were tried so far.
     """
 
     depth: int = 0
     casts: int = 0
-    path: frozenset[ChunkId] = frozenset()
     tries: Iterator[int] = field(default_factory=lambda: count(1))
 
-    def below(self, encoding: int, chunk_id: ChunkId | None = None) -> Descent:
+    def below(self, encoding: int) -> Descent:
         """Return the way to what a body with this tag needs; checked.
-
-        Args:
-            encoding: of the body that refers.
-            chunk_id: whose body it is, where its other copies are tried as well.
 
         Raises:
             LostBaseError: longer than readers go.
@@ -84,8 +78,7 @@ class Descent:
         casts = self.casts + (encoding == Encoding.CAST)
         if self.depth >= MAX_DEPTH or casts > _MAX_CASTS:
             raise LostBaseError(f"readers follow at most {MAX_DEPTH} references in a row")
-        path = self.path if chunk_id is None else self.path | {chunk_id}
-        return Descent(self.depth + 1, casts, path, self.tries)
+        return Descent(self.depth + 1, casts, self.tries)
 
     def may_try(self) -> bool:
         """Count one more copy; return whether it may be tried."""

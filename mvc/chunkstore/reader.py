@@ -228,11 +228,9 @@ class ChunkReader:
                 raise
         else:
             return
-        below = descent.below(record.encoding, record.chunk_id)
+        below = descent.below(record.encoding)
 
         def fill(base: ChunkId, target: memoryview) -> None:
-            if base in below.path:
-                raise LostBaseError("it is based on itself, through others")
             try:
                 self.read_chunk(base, target, ReadSlot(), "", below)
             except CorruptionError as error:

@@ -12,6 +12,7 @@ from mvc.formats.manifest import cut_sizes
 from mvc.ids import PackId
 from mvc.operations.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, ChunkHealth, Loss
 from mvc.operations.files import find_manifest
+from mvc.operations.gc import upkeep
 from mvc.operations.journal import JOURNAL_NAME, read_journal
 from mvc.operations.released import check_releases, read_releases
 from mvc.operations.versions import find_live, released_paths, walk_all
@@ -119,8 +120,16 @@ def fsck(
         repair: first write missing or damaged pack indexes anew from their packs, and move what
             is sound of damaged packs into new ones; with ``data`` every damage is found.
         progress: called with bytes read.
+
+    Raises:
+        ConflictError: to be repaired, but a gc, prune or repack is running.
+        StorageError: the machine failed.
     """
-    repaired, salvaged = _repair(context, data=data) if repair else ((), ())
+    repaired: tuple[str, ...] = ()
+    salvaged: tuple[str, ...] = ()
+    if repair:
+        with upkeep(context), context.history.no_sweep():  # a sweep may have planned with them
+            repaired, salvaged = _repair(context, data=data)
     problems = [
         Problem(problem.kind, f"{problem.what}: {problem.detail}")
         for problem in context.history.check()

@@ -113,6 +113,7 @@ class TestLostIndex:
         assert index.read_bytes() == before
 
     def test_repair_of_what_is_sound_does_nothing(self, two, root):
+        two.fsck(repair=True)  # makes the lock files, where nobody needed them before
         before = {path: path.stat().st_mtime_ns for path in (root / ".mvc").rglob("*")}
         report = two.fsck(repair=True, data=True)
         assert (report.ok, report.repaired, report.notices) == (True, (), ())

@@ -10,7 +10,7 @@ import pytest
 
 from mvc import ConflictError, CorruptionError, ReleasedError, Repo
 from mvc.history.reflog_expiry import DAY_S
-from mvc.operations.gc import plan_gc, run_gc
+from mvc.operations.gc import plan_gc, run_gc, upkeep
 from mvc.operations.marks import IdSet
 from mvc.operations.released import released_commits
 from mvc.storage.local import LocalStorage
@@ -245,6 +245,26 @@ class TestBases:
         assert plan.is_empty, plan
         assert repo.fsck(data=True).ok
 
+    def test_a_little_garbage_whose_base_goes(self, root):
+        """Too little to write its pack anew for the space, but nobody could decode it any more."""
+        repo = Repo.init(root)
+        repo.identity = WHO
+        repo.set_config("mvc.chunkbytes", "16384")
+        rng = np.random.default_rng(4)
+        near = rng.standard_normal((80, 64)).astype(np.float32)
+        big = rng.standard_normal((500, 500)).astype(np.float32)
+        repo.commit_state({"w": near}, message="base", branch="doomed")
+        later = {"w": near * np.float32(1.0001), "big": big}
+        repo.commit_state(later, message="upon it", branch="doomed", delta=True)
+        repo.commit_state({"big": big}, message="stays")
+        repo.delete_branch("doomed", force=True)
+        plan = repo.plan_gc(grace_s=0)
+        assert plan.sweep.rewritten_packs == 1
+        repo.gc(plan)
+        report = repo.fsck(data=True)
+        assert (report.problems, report.notices) == ((), ())
+        assert repo.load_state("HEAD", framework="numpy")["big"].tobytes() == big.tobytes()
+
     @pytest.fixture
     def repo_of_run(self, root):
         repo = Repo.init(root)
@@ -298,6 +318,14 @@ def test_writers_may_not_sweep(root, kept, repo):
     repo.gc(plan)
     with pytest.raises(ConflictError, match="since this was planned"):
         repo.gc(plan)
+
+
+def test_a_repair_waits_for_no_sweep(root, kept, repo):
+    """It moves packs, which a sweep has planned with."""
+    with upkeep(repo._context), pytest.raises(ConflictError, match="is running"):
+        repo.fsck(repair=True)
+    assert repo.fsck().ok
+    assert repo.fsck(repair=True).ok
 
 
 def test_id_set_takes_any_order_and_keeps_nul_bytes():
