@@ -25,7 +25,7 @@ from mvc.formats.casts import round_words
 from mvc.formats.decoding import DELTA_FLOATS
 from mvc.formats.encodings import DecodeScratch, Encoding, apply_delta, decode_chunk
 from mvc.formats.pack import RECORD_BYTES, PackRecord, parse_record_header
-from mvc.formats.references import MAX_DEPTH, is_referring, parse_references
+from mvc.formats.references import MAX_BLOCK_BYTES, MAX_DEPTH, is_referring, parse_references
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -194,14 +194,17 @@ class ChainReader:
         """Return what the words of a chunk are, where its body says it: a delta or a cast does.
 
         Raises:
-            FormatError: the chunk is missing or its record damaged.
+            FormatError: its references are damaged.
             FileNotFoundError: its pack is gone.
             StorageError: the machine failed.
         """
         location = self._catalog.find(chunk_id)
         if location is None or not is_referring(location.encoding):
             return None
-        references = parse_references(self._read_body(chunk_id, location, slot))
+        front = slot.base_stored(min(location.stored_size_bytes, MAX_BLOCK_BYTES))
+        key, offset = pack_key(location.pack), location.offset + RECORD_BYTES
+        self._storage.read_into(key, offset, front)
+        references = parse_references(front)
         return find_word_dtype(location.encoding, references.words)
 
     def _size(self, chunk_id: ChunkId) -> int:

@@ -20,11 +20,12 @@ with atheris.instrument_imports(include=["mvc"]):
     from mvc.checkpoints.unpickler import unpickle
     from mvc.dtypes import DTYPES
     from mvc.errors import MvcError, UnsupportedError
-    from mvc.formats.encodings import DecodeScratch, decode_chunk
+    from mvc.formats.encodings import DecodeScratch, apply_cast, apply_delta, decode_chunk
     from mvc.formats.layout import check_layout
     from mvc.formats.manifest import encode_manifest, parse_manifest
     from mvc.formats.pack import scan_pack
     from mvc.formats.pack_index import parse_pack_index
+    from mvc.formats.references import References, encode_references, parse_references
     from mvc.history.messages import format_message, parse_trailers
     from mvc.history.paths import find_path_fault
 
@@ -66,6 +67,32 @@ def fuzz_encoding(data: bytes) -> None:
         decode_chunk(data[0] % 6, memoryview(data)[3:], plain, DecodeScratch())
     except (FormatError, UnsupportedError):
         return
+
+
+def fuzz_delta(data: bytes) -> None:
+    """A difference is added to its base, or refused and the base is as it was."""
+    if len(data) < 5:
+        return
+    base = bytes(range(256)) * 2
+    plain = memoryview(bytearray(base[: int.from_bytes(data[1:3], "little") % 512]))
+    before = bytes(plain)
+    block = encode_references(References((b"b" * 32,), data[3], data[4]))
+    try:
+        if data[0] % 8:
+            apply_delta(memoryview(block + data[5:]), plain, DecodeScratch())
+        else:
+            apply_cast(memoryview(data[1:]), plain, memoryview(bytearray(64)), DecodeScratch())
+    except FormatError:
+        assert plain == before
+
+
+def fuzz_references(data: bytes) -> None:
+    """A block that parses is written back as the same bytes."""
+    try:
+        references = parse_references(data)
+    except FormatError:
+        return
+    assert encode_references(references) == data[: references.size_bytes]
 
 
 def fuzz_pack(data: bytes) -> None:

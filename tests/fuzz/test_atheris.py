@@ -8,6 +8,7 @@ import pytest
 
 SCRIPT = Path(__file__).parent / "fuzz_parsers.py"
 TARGETS = [
+    "delta",
     "encoding",
     "hub",
     "index",
@@ -17,6 +18,7 @@ TARGETS = [
     "pack",
     "path",
     "pickle",
+    "references",
     "state",
 ]
 RUNS = 4000
