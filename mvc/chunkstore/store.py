@@ -137,11 +137,7 @@ class ChunkStore:
         Args:
             deltas: when chunks are stored as differences to the bases that their spans name.
         """
-        self.refresh()
-        for problem in self.repairs:
-            with contextlib.suppress(MvcError):  # a damaged pack: not worse than before
-                self.rebuild_index(PackId(problem.pack))
-                self._catalog.repairs.pop(PackId(problem.pack), None)
+        self.mend_indexes()
         return ChunkWriter(
             self._storage,
             self._catalog,
@@ -150,6 +146,14 @@ class ChunkStore:
             target_pack_bytes=self._target_pack_bytes,
             deltas=deltas,
         )
+
+    def mend_indexes(self) -> None:
+        """Write anew the indexes that got lost, as those of packs whose removal was cut short."""
+        self.refresh()
+        for problem in self.repairs:
+            with contextlib.suppress(MvcError):  # a damaged pack: not worse than before
+                self.rebuild_index(PackId(problem.pack))
+                self._catalog.repairs.pop(PackId(problem.pack), None)
 
     def read_into(self, chunk_id: ChunkId, plain: memoryview, *, context: str = "") -> None:
         """Fill ``plain`` with a chunk, verified.

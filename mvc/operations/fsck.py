@@ -11,6 +11,7 @@ from mvc.errors import MvcError, UnsupportedError
 from mvc.formats.manifest import cut_sizes
 from mvc.ids import PackId
 from mvc.operations.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, ChunkHealth, Loss
+from mvc.operations.content import releases_by_blob
 from mvc.operations.files import find_manifest
 from mvc.operations.gc import upkeep
 from mvc.operations.journal import JOURNAL_NAME, read_journal
@@ -349,7 +350,10 @@ class _Reachable:
 def _find_live(
     context: Context, releases: Mapping[GitId, Sequence[Release]]
 ) -> dict[GitId, tuple[GitId | None, str]]:
-    return find_live(context, releases, trust_index=False)  # the history check looks at the index
+    live = find_live(context, releases, trust_index=False)  # the history check looks at the index
+    gone = releases_by_blob(context) if any(commit is None for commit, _ in live.values()) else {}
+    # A reset to a released commit stages what is not there.
+    return {blob: place for blob, place in live.items() if place[0] or blob not in gone}
 
 
 def _describe(

@@ -280,6 +280,8 @@ def run_batches(
             tally.new_packs += counts.packs
         if batch.remove:
             _remove_packs(context, batch.remove, marks, unnamed, tally)
+    with context.history.no_sweep():
+        context.store.mend_indexes()  # of packs that another meant to remove, and that stay
     return tally
 
 

@@ -175,6 +175,7 @@ class TestReleased:
         """A reset to a released commit stages what is not there; that is no damage."""
         repo.reset(kept.released[0], mode="mixed")
         for _ in range(2):
+            assert repo.fsck(data=True).ok
             repo.gc(grace_s=0)
             repo.repack()
             repo.prune(repo.plan_prune(keep_last=9))
