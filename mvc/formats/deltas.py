@@ -50,7 +50,9 @@ _WORTHWHILE_PLANE = 0.9
 _MOST_SCATTERED, _MOST_TAILS = 0.1, 0.06
 """Up to this share of a plane is listed; beyond it zstd is smaller, or faster to undo."""
 _DIGIT_SAMPLE_BYTES = 16 << 10
-_SAMPLE_BYTES = 64 << 10
+ESTIMATE_BYTES = 64 << 10
+"""How much of a chunk an estimate looks at, at most."""
+"""What an estimate looks at, at most."""
 _SAMPLE_PIECES = 16
 
 
@@ -60,6 +62,7 @@ def encode_delta(
     base_id: ChunkId,
     dtype: DType | None,
     scratch: EncodeScratch,
+    ordinary_share: float | None = None,
 ) -> EncodedChunk:
     """Encode a chunk as its difference to another one, or by itself where that is no larger.
 
@@ -69,6 +72,8 @@ def encode_delta(
         base_id: its id.
         dtype: what the words of both are, or None for opaque bytes.
         scratch: reused memory; the result is valid until its next use.
+        ordinary_share: what share of such a chunk its ordinary encoding takes, where that and a
+            gain by the difference are known: then no sample is taken of this one.
 
     Returns:
         A delta that refers to ``base_id``, or what ``encode_chunk`` returns: always for dtypes
@@ -78,11 +83,15 @@ def encode_delta(
     width = _find_width(plain, base, dtype)
     if dtype is None or not width:
         return encode_chunk(plain, dtype, scratch)
+    if ordinary_share is not None:
+        delta = _encode(plain, base, base_id, dtype, scratch)
+        if delta.size_bytes <= (_WORTHWHILE - _DOUBT) * ordinary_share * plain.nbytes:
+            return delta
     delta_bytes, ordinary_bytes = estimate_delta(plain, base, dtype, scratch)
     if delta_bytes > (_WORTHWHILE + _DOUBT) * ordinary_bytes:
         return encode_chunk(plain, dtype, scratch)
     is_clear = delta_bytes < (_WORTHWHILE - _DOUBT) * ordinary_bytes
-    expected_bytes = ordinary_bytes * plain.nbytes // min(plain.nbytes, _SAMPLE_BYTES)
+    expected_bytes = ordinary_bytes * plain.nbytes // min(plain.nbytes, ESTIMATE_BYTES)
     ordinary = None if is_clear else encode_chunk(plain, dtype, scratch)
     delta = _encode(plain, base, base_id, dtype, scratch)
     if ordinary is None and delta.size_bytes > (_WORTHWHILE - _DOUBT) * expected_bytes:
@@ -122,9 +131,9 @@ def _find_width(plain: memoryview, base: memoryview, dtype: DType | None) -> int
 
 
 def _take_sample(data: Bytes) -> Bytes:
-    if data.size <= _SAMPLE_BYTES:
+    if data.size <= ESTIMATE_BYTES:
         return data
-    sample = np.empty(_SAMPLE_BYTES, np.uint8)
+    sample = np.empty(ESTIMATE_BYTES, np.uint8)
     copy_sample(data, sample, _SAMPLE_PIECES)
     return sample
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from mvc.formats.casts import find_cast, round_words
 from mvc.formats.compressing import EncodedChunk, EncodeScratch
 from mvc.formats.decoding import DecodeScratch, Encoding, apply_cast, apply_delta, decode_chunk
-from mvc.formats.deltas import MIN_DELTA_BYTES, encode_delta, estimate_delta
+from mvc.formats.deltas import ESTIMATE_BYTES, MIN_DELTA_BYTES, encode_delta, estimate_delta
 from mvc.formats.ordinary import encode_chunk
 from mvc.formats.references import References, encode_references
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mvc.ids import ChunkId
 
 __all__ = [
+    "ESTIMATE_BYTES",
     "MIN_DELTA_BYTES",
     "DecodeScratch",
     "EncodeScratch",

@@ -154,7 +154,12 @@ def parse_tails(stored: memoryview) -> tuple[memoryview, memoryview]:
 def _encode_gaps(positions: Positions, values: Bytes, words: int) -> tuple[Bytes, Bytes] | None:
     if not 0 < positions.size <= words // WORDS_PER_ENTRY:
         return None
-    skipped = np.diff(positions, prepend=-1) - 1
+    skipped = np.empty_like(positions)
+    skipped[0] = positions[0]
+    np.subtract(positions[1:], positions[:-1], out=skipped[1:])
+    skipped[1:] -= 1
+    if int(skipped.max()) < _GAP_LIMIT:
+        return skipped.astype(np.uint8), values
     places = np.arange(positions.size) + np.cumsum(skipped // _GAP_LIMIT)
     count = int(places[-1]) + 1
     if count > words // WORDS_PER_ENTRY:

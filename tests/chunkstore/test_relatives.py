@@ -31,6 +31,10 @@ def weights(seed, size_bytes=SIZE, scale=0.02):
     return np.random.default_rng(seed).normal(0, scale, size_bytes // 4).astype("<f4").tobytes()
 
 
+TINY = 1e-9
+"""A step after which most words are as they were: differences promise much."""
+
+
 def step(chunk, seed=1, size=1e-6):
     """The same F32 weights a little later."""
     words = np.frombuffer(chunk, "<f4")
@@ -102,7 +106,7 @@ def test_modes(store, storage):
     assert add(store, later, ALWAYS, base=ids_of(news)) == [Encoding.DELTA] * 3
     far = [weights(seed + 10) for seed in range(3)]
     assert add(store, far, ALWAYS, base=ids_of(olds)) == [Encoding.PLANES] * 3
-    last = [step(new, 7) for new in news]
+    last = [step(new, 7, TINY) for new in news]
     assert add(store, last, AUTO, base=ids_of(news)) == [Encoding.DELTA] * 3
     noise = [weights(seed + 20) for seed in range(3)]
     assert add(store, noise, AUTO, base=ids_of(news)) == [Encoding.PLANES] * 3
@@ -168,12 +172,11 @@ def test_a_base_at_hand_is_not_read_from_the_store():
     add(ChunkStore(inner), olds)
     storage = WatchedStorage(inner)
     store = ChunkStore(storage, threads=2)
-    news = [step(old) for old in olds]
     hand = BytesSource(b"xyz" + b"".join(olds))
     at_hand = {chunk_id: (hand, 3 + i * SIZE) for i, chunk_id in enumerate(ids_of(olds))}
     for mode in (ALWAYS, AUTO):
         storage.reads.clear()
-        chunks = [step(new, mode is AUTO) for new in news]
+        chunks = [step(old, mode is AUTO, TINY) for old in olds]
         found = add(store, chunks, mode, at_hand=at_hand, base=ids_of(olds))
         assert found == [Encoding.DELTA] * 20
         assert storage.reads == []
@@ -210,7 +213,7 @@ def test_a_look_is_bounded_and_decides_group_by_group():
     storage = WatchedStorage(inner)
     store = ChunkStore(storage, threads=1)
     groups = [i % 4 for i in range(96)]
-    news = [step(old) if i % 4 < 2 else weights(1000 + i) for i, old in enumerate(olds)]
+    news = [step(old, size=TINY) if i % 4 < 2 else weights(1000 + i) for i, old in enumerate(olds)]
     source = BytesSource(b"".join(news))
     with store.writer(AUTO) as writer:
         storage.reads.clear()
