@@ -7,7 +7,6 @@ its entries into the index as it stands then, so two adds at once both keep what
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.hub import MAX_INDEX_BYTES, find_shards
@@ -261,8 +260,13 @@ def store_planned(
         announce(progress, plan.size_bytes)
         with context.store.writer(delta_mode(context, insist=delta)) as writer:
             relatives = Relatives(context, writer, head_tree(context))
-            for path in masters_first(plan.read, partial(find_layout, context)):
-                stored.append(store_file(context, writer, path, progress, relatives))  # noqa: PERF401  each is durable work
+            looks = {path: find_layout(context, path) for path in plan.read if len(plan.read) > 1}
+            layouts = {path: look[0] for path, look in looks.items() if look is not None}
+            seen = {path: look[1] for path, look in looks.items() if look is not None}
+            stored = [
+                store_file(context, writer, path, progress, relatives, seen.get(path))
+                for path in masters_first(plan.read, layouts)
+            ]
         counts = writer.counts
     stored.sort(key=lambda file: file.path)
     return AddResult(tuple(stored), plan.drop, plan.unchanged, counts)

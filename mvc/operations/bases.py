@@ -27,7 +27,7 @@ from mvc.operations.files import find_manifest
 from mvc.operations.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mvc.chunkstore.store import ChunkWriter
@@ -213,16 +213,11 @@ def is_castable(segment: Segment) -> bool:
     return segment.dtype in MIXED_DTYPES and segment.size_bytes // 2 >= _MIN_CAST_ELEMENTS
 
 
-def masters_first(
-    paths: Sequence[str], read_layout: Callable[[str], FileLayout | None]
-) -> list[str]:
+def masters_first(paths: Sequence[str], layouts: Mapping[str, FileLayout]) -> list[str]:
     """Return paths in an order in which masters come before their roundings."""
-    if len(paths) == 1:
-        return list(paths)
 
     def has_roundings(path: str) -> bool:
-        layout = read_layout(path)
-        return layout is not None and any(map(is_castable, layout.segments))
+        return path in layouts and any(map(is_castable, layouts[path].segments))
 
     return sorted(paths, key=has_roundings)
 

@@ -112,6 +112,7 @@ def store_file(
     path: str,
     progress: Callable[[int], None] | None = None,
     relatives: Relatives | None = None,
+    seen: FileStat | None = None,
 ) -> StoredFile:
     """Store one file of the worktree; the blob is written, nothing refers to it yet.
 
@@ -121,12 +122,14 @@ def store_file(
         path: which file.
         progress: called with bytes read.
         relatives: knows what its tensors may resemble, or None.
+        seen: its stat data when it was first looked into, where that was before.
 
     Raises:
         NotFoundError: nothing there.
         ConflictError: not a file or link, or it changed while it was read.
     """
-    return _take_file(context, path, writer, context.history.write_blob, progress, relatives)
+    put_blob = context.history.write_blob
+    return _take_file(context, path, writer, put_blob, progress, relatives, seen)
 
 
 def hash_file(
@@ -169,9 +172,12 @@ def _take_file(
     put_blob: Callable[[bytes], GitId],
     progress: Callable[[int], None] | None,
     relatives: Relatives | None = None,
+    seen: FileStat | None = None,
 ) -> StoredFile:
     absolute = context.worktree / path
     stat = find_file_stat(context.worktree, path)
+    if seen is not None:
+        _check_unchanged(seen, stat, path)
     if stat is None:
         raise NotFoundError(f"path {path!r} does not exist")
     if stat.is_symlink:
@@ -488,13 +494,13 @@ def find_manifest(context: Context, blob: GitId) -> Manifest | None:
     return context.read_manifest(blob)
 
 
-def find_layout(context: Context, path: str) -> FileLayout | None:
-    """Return where the tensors of a file of the worktree lie; None where it is no checkpoint."""
+def find_layout(context: Context, path: str) -> tuple[FileLayout, FileStat] | None:
+    """Return where the tensors of a file of the worktree lie, and its stat data; None for others."""
     stat = find_file_stat(context.worktree, path)
     if stat is None or not stat.is_regular or not is_checkpoint_name(path):
         return None
     try:
         with FileSource.open(context.worktree / path) as source:
-            return read_layout(source, path.rpartition("/")[2])
+            return read_layout(source, path.rpartition("/")[2]), stat
     except (StorageError, FileNotFoundError, UnsupportedError):
         return None  # who stores it will say so

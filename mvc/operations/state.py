@@ -132,7 +132,7 @@ def _store_state(
         relatives = Relatives(context, writer, base, sources)
         for old in () if previous is None else encode_state(previous):
             relatives.offer_file(old.path, old.layout, old.source)
-        order = masters_first(list(by_path), lambda path: by_path[path].layout)
+        order = masters_first(list(by_path), {file.path: file.layout for file in files})
         return {
             path: _store_state_file(context, writer, by_path[path], relatives, progress)
             for path in order

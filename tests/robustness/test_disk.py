@@ -22,6 +22,7 @@ from mvc.checkpoints.source import FileSource
 from support import verbs
 from support.bounds import bounded
 from support.fulldisk import FullDisk
+from support.leftovers import STANDING_LOCKS
 from support.models import digests, write_config, write_model
 from support.zygote import Zygote
 
@@ -63,7 +64,7 @@ def _leftovers(root):
         path.relative_to(root).as_posix()
         for path in root.rglob("*")
         if path.name.endswith((".mvc-tmp", ".lock")) or path.name.startswith("tmp_obj")
-        if path.name != "mvc.lock"
+        if path.name not in STANDING_LOCKS
     ]
 
 

@@ -15,6 +15,7 @@ from mvc import Repo, StorageError
 from support import verbs
 from support.bounds import bounded
 from support.faults import OneFault
+from support.leftovers import find_locks
 from support.models import digests, write_config, write_model
 
 _STRIDE = bounded(5, 1)
@@ -154,8 +155,7 @@ def test_one_fault(verb, fault, quick_path, monkeypatch):
         assert not [path for path in work.rglob("*.mvc-tmp") if ".mvc" not in path.parts], where
         verb(work)
         assert _state(work) == after, where
-        left = [path.name for path in (work / ".mvc").rglob("*") if path.name.endswith(".lock")]
-        assert left == ["mvc.lock"], where
+        assert find_locks(work) == [], where
         assert not (work / ".mvc" / "transition.json").exists(), where
         assert Repo.open(work).fsck(data=True).ok, where
         shutil.rmtree(work)

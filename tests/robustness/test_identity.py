@@ -230,7 +230,8 @@ def test_torch(data):
 
 
 def _torch_bytes(torch, tensor):
-    return tensor.contiguous().clone().flatten().view(torch.uint8).numpy().tobytes()
+    flat = torch.empty(tensor.numel(), dtype=tensor.dtype)  # a lone element may have any stride
+    return flat.copy_(tensor.reshape(-1)).view(torch.uint8).numpy().tobytes()
 
 
 @needs_gguf

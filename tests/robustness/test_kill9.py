@@ -21,6 +21,7 @@ import pytest
 from mvc import Repo
 from support import verbs
 from support.bounds import bounded
+from support.leftovers import find_locks
 from support.models import write_config, write_model
 from support.zygote import Zygote
 
@@ -96,9 +97,7 @@ def _check_swept(root):
         ".mvc" in path.parts for path in root.rglob("*.mvc-tmp")
     )
     assert not (root / ".mvc" / "transition.json").exists()
-    assert not list(root.rglob("*.lock")) or list(root.rglob("*.lock")) == [
-        root / ".mvc" / "mvc.lock"
-    ]
+    assert find_locks(root) == []
 
 
 def _usual_seconds(zygote, verb, root, **arguments):
