@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from mvc.operations.context import Context
     from mvc.operations.diff import FileDiff
     from mvc.operations.doctor import DoctorReport
-    from mvc.operations.du import DuReport
     from mvc.operations.export import ExportResult
     from mvc.operations.fsck import FsckReport
-    from mvc.operations.gc import GcPlan, GcResult
     from mvc.operations.log import LogEntry
-    from mvc.operations.prune import PrunePlan, PruneResult
-    from mvc.operations.repack import RepackPlan, RepackResult
     from mvc.operations.status import Status
     from mvc.operations.tensors import FileInfo
     from mvc.operations.undo import UndoResult
+    from mvc.operations.upkeep.gc import GcPlan, GcResult
+    from mvc.operations.upkeep.prune import PrunePlan, PruneResult
+    from mvc.operations.upkeep.repack import RepackPlan, RepackResult
+    from mvc.operations.usage.du import DuReport
 
     PathLike = str | os.PathLike[str]
     Paths = PathLike | Iterable[PathLike]
@@ -228,9 +228,9 @@ class Repo:
             ConflictError: nothing to commit, or the branch moved meanwhile.
             ReleasedError: the index holds released content that is gone, as after a reset.
         """
-        from mvc.operations.aftercare import follow_commit  # noqa: PLC0415
         from mvc.operations.annotations import Annotations  # noqa: PLC0415
         from mvc.operations.commit import commit  # noqa: PLC0415
+        from mvc.operations.upkeep.aftercare import follow_commit  # noqa: PLC0415
 
         result = commit(
             self._context,
@@ -763,9 +763,9 @@ class Repo:
             UnsupportedError: a value that is not data; the message names its path.
             ConflictError: the branch moved meanwhile, or a file of the same name is staged.
         """
-        from mvc.operations.aftercare import start_upkeep  # noqa: PLC0415
         from mvc.operations.annotations import Annotations  # noqa: PLC0415
         from mvc.operations.state import commit_state  # noqa: PLC0415
+        from mvc.operations.upkeep.aftercare import start_upkeep  # noqa: PLC0415
 
         result = commit_state(
             self._context,
@@ -845,8 +845,8 @@ class Repo:
             UsageError: no rule, a number below 1, or ``keep_best`` and no ``metric``.
             NotFoundError: a name that fits no ``diverged/`` branch.
         """
-        from mvc.operations.prune import plan_prune  # noqa: PLC0415
-        from mvc.operations.retention import RetentionPolicy  # noqa: PLC0415
+        from mvc.operations.upkeep.prune import plan_prune  # noqa: PLC0415
+        from mvc.operations.upkeep.retention import RetentionPolicy  # noqa: PLC0415
 
         policy = RetentionPolicy(
             keep_last=keep_last,
@@ -869,7 +869,7 @@ class Repo:
             ConflictError: a ref moved meanwhile and protects what would be released.
             StorageError: the machine failed; the next gc frees what is recorded by then.
         """
-        from mvc.operations.prune import run_prune  # noqa: PLC0415
+        from mvc.operations.upkeep.prune import run_prune  # noqa: PLC0415
 
         return run_prune(self._context, plan)
 
@@ -888,7 +888,7 @@ class Repo:
             FormatError: the history is damaged.
             CorruptionError: something that is needed is not there.
         """
-        from mvc.operations.gc import plan_gc, reflog_expiry  # noqa: PLC0415
+        from mvc.operations.upkeep.gc import plan_gc, reflog_expiry  # noqa: PLC0415
 
         expiry = reflog_expiry(expire_reflogs_s)
         if grace_s is None:
@@ -909,7 +909,7 @@ class Repo:
             ConflictError: another gc, prune or repack is running.
             CorruptionError: the repository is damaged; nothing more is removed.
         """
-        from mvc.operations.gc import run_gc  # noqa: PLC0415
+        from mvc.operations.upkeep.gc import run_gc  # noqa: PLC0415
 
         return run_gc(self._context, plan or self.plan_gc(grace_s=grace_s), progress)
 
@@ -924,8 +924,8 @@ class Repo:
             FormatError: the history is damaged.
             CorruptionError: something that is needed is not there.
         """
-        from mvc.operations.gc import DEFAULT_GRACE_S  # noqa: PLC0415
-        from mvc.operations.repack import plan_repack  # noqa: PLC0415
+        from mvc.operations.upkeep.gc import DEFAULT_GRACE_S  # noqa: PLC0415
+        from mvc.operations.upkeep.repack import plan_repack  # noqa: PLC0415
 
         grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
         return plan_repack(self._context, everything=everything, grace_s=grace_s)
@@ -941,7 +941,7 @@ class Repo:
             ConflictError: another gc, prune or repack is running.
             CorruptionError: the repository is damaged; nothing more is removed.
         """
-        from mvc.operations.repack import run_repack  # noqa: PLC0415
+        from mvc.operations.upkeep.repack import run_repack  # noqa: PLC0415
 
         return run_repack(self._context, plan or self.plan_repack(), progress)
 
@@ -951,7 +951,7 @@ class Repo:
         Raises:
             StorageError: the machine failed.
         """
-        from mvc.operations.repack import is_due  # noqa: PLC0415
+        from mvc.operations.upkeep.repack import is_due  # noqa: PLC0415
 
         return is_due(self._context)
 
@@ -972,7 +972,7 @@ class Repo:
             UsageError: no such kind of list.
             FormatError: the history is damaged.
         """
-        from mvc.operations.du import du  # noqa: PLC0415
+        from mvc.operations.usage.du import du  # noqa: PLC0415
 
         return du(self._context, revisions, by=tuple(by))
 

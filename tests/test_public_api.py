@@ -75,8 +75,8 @@ RESULTS = {
     "checkout_plan.CheckoutResult": "commit branch written removed",
     "commit.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "
     "written_bytes reused_bytes seconds warnings files_total files_changed identical_to",
-    "costs.DuEntry": "kind name raw_bytes alone_bytes shared_bytes commit subject path versions",
-    "costs.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
+    "usage.costs.DuEntry": "kind name raw_bytes alone_bytes shared_bytes commit subject path versions",
+    "usage.costs.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
     "needed_bytes base_bytes reflog_bytes unneeded_bytes",
     "diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
     "mode_changed size_bytes",
@@ -84,18 +84,22 @@ RESULTS = {
     "chunks_total size_bytes",
     "doctor.DoctorReport": "versions python system cores filesystem free_bytes write_bytes_per_s "
     "sync_s hash_bytes_per_s advice",
-    "du.DuReport": "totals selection branches tags commits files tensors",
+    "usage.du.DuReport": "totals selection branches tags commits files tensors",
     "export.ExportResult": "path tensors size_bytes",
     "files.StoredFile": "path mode blob stat size_bytes manifest warning",
     "fsck.FsckReport": "problems commits files chunks data notices repaired released",
     "fsck.Problem": "kind detail commit path tensor pack offset chunk hint commits",
     "log.LogEntry": "info annotations refs released",
-    "prune.CommitPlan": "commit subject step time_s reasons paths kept_paths size_bytes "
+    "upkeep.gc.GcPlan": "grace_s sweep objects object_bytes reflog_entries expiry marks unnamed",
+    "upkeep.gc.GcResult": "freed_bytes removed_packs new_packs_bytes removed_objects kept_packs",
+    "upkeep.repack.RepackPlan": "sweep chunks gain_bytes small_packs grace_s marks unnamed dtypes tips",
+    "upkeep.repack.RepackResult": "freed_bytes removed_packs new_packs new_packs_bytes deltas kept_packs pack_bytes",
+    "upkeep.prune.CommitPlan": "commit subject step time_s reasons paths kept_paths size_bytes "
     "was_released",
-    "prune.PrunePlan": "policy commits releases freed_bytes landmarks",
-    "prune.PruneResult": "plan freed_bytes",
-    "released.Release": "commit paths policy time_s blobs",
-    "rerun.ReleasedTwin": "commit step subject paths",
+    "upkeep.prune.PrunePlan": "policy commits releases freed_bytes landmarks",
+    "upkeep.prune.PruneResult": "plan freed_bytes",
+    "released.records.Release": "commit paths policy time_s blobs",
+    "released.rerun.ReleasedTwin": "commit step subject paths",
     "status.FileStatus": "path staged worktree old_path",
     "status.Status": "branch commit files recovered",
     "tensors.FileInfo": "path mode blob format size_bytes tensors",
@@ -185,7 +189,7 @@ def test_errors_that_docstrings_name_exist():
 
 @pytest.mark.parametrize("place", sorted(RESULTS))
 def test_what_comes_back(place):
-    module, _, name = place.partition(".")
+    module, _, name = place.rpartition(".")
     kind = getattr(importlib.import_module(f"mvc.operations.{module}"), name)
     assert [field.name for field in dataclasses.fields(kind)] == RESULTS[place].split()
     assert kind.__dataclass_params__.frozen
@@ -201,8 +205,8 @@ def test_everything_below_is_documented():
 
     import mvc.operations as package
 
-    for found in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"mvc.operations.{found.name}")
+    for found in pkgutil.walk_packages(package.__path__, "mvc.operations."):
+        module = importlib.import_module(found.name)
         assert module.__doc__, found.name
         for name, value in vars(module).items():
             if getattr(value, "__module__", None) == module.__name__ and not name.startswith("_"):

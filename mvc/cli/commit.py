@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.operations.commit import CommitResult
-    from mvc.operations.rerun import ReleasedTwin
+    from mvc.operations.released.rerun import ReleasedTwin
     from mvc.repo import Repo
 
 app = new_app()

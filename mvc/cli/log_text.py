@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from mvc.operations.log import LogEntry
-    from mvc.operations.released import Release
+    from mvc.operations.released.records import Release
 
     Parents = Mapping[str, Sequence[str]] | None
 

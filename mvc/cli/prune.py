@@ -14,7 +14,7 @@ from mvc.cli.render import columns, count_text, cut_end, iso_date, short_id, siz
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
-    from mvc.operations.prune import CommitPlan, PrunePlan
+    from mvc.operations.upkeep.prune import CommitPlan, PrunePlan
 
 app = new_app()
 

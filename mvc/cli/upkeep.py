@@ -15,8 +15,8 @@ from mvc.cli.render import count_text, size_text
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
-    from mvc.operations.gc import GcPlan, GcResult
-    from mvc.operations.repack import RepackPlan, RepackResult
+    from mvc.operations.upkeep.gc import GcPlan, GcResult
+    from mvc.operations.upkeep.repack import RepackPlan, RepackResult
 
 app = new_app()
 

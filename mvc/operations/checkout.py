@@ -8,9 +8,9 @@ from mvc.errors import ConflictError
 from mvc.history.refnames import HEADS
 from mvc.history.values import Head
 from mvc.operations.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_checkout
-from mvc.operations.content import check_content
 from mvc.operations.context import unswept
 from mvc.operations.recorded import tree_of
+from mvc.operations.released.content import check_content
 from mvc.operations.transition import plan_head_move, recover
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError
 from mvc.history.values import TreeEntry
-from mvc.operations.content import check_content
 from mvc.operations.files import stored_size
 from mvc.operations.journal import EntryChange, FileRemoval, FileWrite, HeadMove, Transition, Was
 from mvc.operations.recorded import holds, is_clean
+from mvc.operations.released.content import check_content
 from mvc.operations.transition import run, stat_mark
 from mvc.operations.worktree import find_file_stat, find_obstacle, folders_above
 from mvc.progress import announce

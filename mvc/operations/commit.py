@@ -21,7 +21,7 @@ from mvc.operations.annotations import FACT_TRAILERS, STEP_TRAILER, Annotations
 from mvc.operations.context import now, unswept
 from mvc.operations.diff import tensor_ids
 from mvc.operations.files import find_manifest
-from mvc.operations.rerun import ReleasedTwin, check_kept, take_back
+from mvc.operations.released.rerun import ReleasedTwin, check_kept, take_back
 from mvc.operations.transition import recover
 
 if TYPE_CHECKING:

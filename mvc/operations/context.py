@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.history.notes import NoteFinder
     from mvc.ids import GitId
-    from mvc.operations.released import Release
+    from mvc.operations.released.records import Release
 
 GIT_DIR_NAME = ".mvc"
 STORE_DIR_NAME = "chunks"

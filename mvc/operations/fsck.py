@@ -11,12 +11,12 @@ from mvc.errors import MvcError, UnsupportedError
 from mvc.formats.manifest import cut_sizes
 from mvc.ids import PackId
 from mvc.operations.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, ChunkHealth, Loss
-from mvc.operations.content import releases_by_blob
 from mvc.operations.files import find_manifest
-from mvc.operations.gc import upkeep
 from mvc.operations.journal import JOURNAL_NAME, read_journal
-from mvc.operations.released import check_releases, read_releases
-from mvc.operations.versions import find_live, released_paths, walk_all
+from mvc.operations.released.content import releases_by_blob
+from mvc.operations.released.records import check_releases, read_releases
+from mvc.operations.released.versions import find_live, released_paths, walk_all
+from mvc.operations.upkeep.gc import upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mvc.formats.manifest import Manifest
     from mvc.ids import ChunkId, GitId
     from mvc.operations.context import Context
-    from mvc.operations.released import Release
+    from mvc.operations.released.records import Release
 
     _Live = Mapping[GitId, tuple[GitId | None, str]]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError
 from mvc.operations.annotations import Annotations, read_annotations
-from mvc.operations.released import Release, find_release
+from mvc.operations.released.records import Release, find_release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -23,10 +23,10 @@ from mvc.operations.checkout_plan import (
     find_blockers,
     plan_checkout,
 )
-from mvc.operations.content import command_text
 from mvc.operations.context import unswept
 from mvc.operations.journal import EntryChange
 from mvc.operations.recorded import head_tree, holds, is_clean
+from mvc.operations.released.content import command_text
 from mvc.operations.transition import plan_head_move, recover
 from mvc.operations.worktree import find_file_stat, select_paths
 

@@ -22,11 +22,11 @@ from mvc.operations.add import delta_mode
 from mvc.operations.annotations import Annotations
 from mvc.operations.bases import Relatives, masters_first
 from mvc.operations.commit import CommitResult, new_message, record, summarise
-from mvc.operations.content import check_content
 from mvc.operations.context import unswept
 from mvc.operations.files import PLAIN_FILE_MAX_BYTES, find_manifest, store_chunks, write_content
 from mvc.operations.journal import EntryChange, Transition
-from mvc.operations.rerun import check_kept, take_back
+from mvc.operations.released.content import check_content
+from mvc.operations.released.rerun import check_kept, take_back
 from mvc.operations.tensors import StoredTensor, read_tensor_into
 from mvc.operations.transition import plan_head_move, recover, run
 from mvc.operations.worktree import MODE_FILE

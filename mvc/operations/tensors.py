@@ -12,8 +12,8 @@ from mvc.dtypes import get_dtype, numpy_dtype, size_in_bytes
 from mvc.errors import FormatError, NotFoundError, StorageError, UnsupportedError
 from mvc.formats.layout import view_extent_bytes
 from mvc.formats.manifest import cut_sizes, tensor_id
-from mvc.operations.content import check_chunks, command_text
 from mvc.operations.files import find_manifest, stored_size
+from mvc.operations.released.content import check_chunks, command_text
 from mvc.operations.worktree import select_paths
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import FormatError
 from mvc.ids import GitId
-from mvc.operations.model_files import is_model_path, state_paths
-from mvc.operations.released import (
+from mvc.operations.released.records import (
     RELEASED_REF,
     Release,
     add_releases,
@@ -22,6 +21,7 @@ from mvc.operations.released import (
     read_releases,
     released_commits,
 )
+from mvc.operations.upkeep.model_files import is_model_path, state_paths
 
 COMMIT = GitId("c" * 40)
 BLOB = GitId("b" * 40)

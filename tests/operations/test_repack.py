@@ -7,8 +7,9 @@ import pytest
 
 from mvc import Repo
 from mvc.formats.encodings import Encoding
-from mvc.operations.pairs import find_pairs, plan_chains
-from mvc.operations.repack import (
+from mvc.operations.released.versions import walk_all
+from mvc.operations.upkeep.pairs import find_pairs, plan_chains
+from mvc.operations.upkeep.repack import (
     AUTO_COMMITS,
     AUTO_PACKS,
     is_due,
@@ -17,7 +18,6 @@ from mvc.operations.repack import (
     run_repack,
     write_note,
 )
-from mvc.operations.versions import walk_all
 from mvc.storage.local import LocalStorage
 from support.kept_repo import WHO, build_kept, commit_step, load_exactly
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mvc.errors import UsageError
 from mvc.ids import GitId
 from mvc.operations.durations import duration_text, parse_duration
-from mvc.operations.retention import (
+from mvc.operations.upkeep.retention import (
     Candidate,
     Landmarks,
     RetentionPolicy,

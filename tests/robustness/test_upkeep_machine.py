@@ -24,7 +24,7 @@ from safetensors.numpy import save
 
 from mvc import ConflictError, NotFoundError, ReleasedError, Repo
 from mvc.history.reflog_expiry import DAY_S
-from mvc.operations.content import check_content
+from mvc.operations.released.content import check_content
 from mvc.operations.state import read_small_file
 from support.kept_repo import WHO, make_old
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
     from mvc.operations.context import Context
-    from mvc.operations.released import Release
+    from mvc.operations.released.records import Release
 
 
 class Versions:

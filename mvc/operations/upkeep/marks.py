@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.errors import FormatError
-from mvc.operations.content import released_blobs
 from mvc.operations.files import find_manifest
-from mvc.operations.released import read_releases
-from mvc.operations.versions import Versions, find_live, released_paths
+from mvc.operations.released.content import released_blobs
+from mvc.operations.released.records import read_releases
+from mvc.operations.released.versions import Versions, find_live, released_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mvc.history.reflog_expiry import ReflogExpiry
     from mvc.ids import GitId
     from mvc.operations.context import Context
-    from mvc.operations.released import Release
+    from mvc.operations.released.records import Release
 
 _MERGE_BYTES = 64 * 2**20
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
 from mvc.operations.log import log
-from mvc.operations.survey import Survey
+from mvc.operations.usage.survey import Survey
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from mvc.ids import GitId
     from mvc.operations.context import Context
-    from mvc.operations.costs import DuEntry, DuTotals
+    from mvc.operations.usage.costs import DuEntry, DuTotals
 
 KINDS = ("branch", "tag", "commit", "file", "tensor")
 USUAL_KINDS = KINDS[:-1]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError
 from mvc.operations.commit import summarise
-from mvc.operations.repack import is_due, repack_commit
+from mvc.operations.upkeep.repack import is_due, repack_commit
 
 if TYPE_CHECKING:
     from mvc.operations.commit import CommitResult

@@ -15,8 +15,8 @@ import numpy as np
 
 from mvc.errors import NotFoundError
 from mvc.operations.files import find_manifest
-from mvc.operations.released import read_releases
-from mvc.operations.versions import Versions, released_paths, walk_all
+from mvc.operations.released.records import read_releases
+from mvc.operations.released.versions import Versions, released_paths, walk_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mvc.formats.manifest import Manifest
     from mvc.ids import GitId
     from mvc.operations.context import Context
-    from mvc.operations.shares import Chunks, Users
+    from mvc.operations.usage.shares import Chunks, Users
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,10 @@ from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES, Wanted, plan_sweep
 from mvc.errors import MvcError
 from mvc.fs import write_durable
 from mvc.ids import GitId, is_hex_id
-from mvc.operations.gc import (
+from mvc.operations.released.records import read_releases
+from mvc.operations.released.versions import walk_all
+from mvc.operations.transition import recover
+from mvc.operations.upkeep.gc import (
     DEFAULT_GRACE_S,
     check_current,
     find_needed,
@@ -35,11 +38,8 @@ from mvc.operations.gc import (
     run_batches,
     upkeep,
 )
-from mvc.operations.marks import Marks
-from mvc.operations.pairs import find_pairs, plan_chains
-from mvc.operations.released import read_releases
-from mvc.operations.transition import recover
-from mvc.operations.versions import walk_all
+from mvc.operations.upkeep.marks import Marks
+from mvc.operations.upkeep.pairs import find_pairs, plan_chains
 from mvc.progress import announce
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mvc.history.values import CommitInfo
     from mvc.ids import ChunkId
     from mvc.operations.context import Context
-    from mvc.operations.pairs import Pair
+    from mvc.operations.upkeep.pairs import Pair
 
     _Kind = tuple[int, str, bool]
     """(packs, group, whether the base is an older version than the parent's)"""
@@ -77,6 +77,10 @@ class RepackPlan:
         gain_bytes: about what the differences save, by samples.
         small_packs: packs that are gathered into larger ones.
         grace_s: garbage younger than this stays; None where all of it stays.
+        marks: what is needed.
+        unnamed: chunks of young packs that nobody names.
+        dtypes: chunk → its pair, which tells what its words are.
+        tips: the commits up to which this looks.
     """
 
     sweep: SweepPlan

@@ -23,10 +23,12 @@ from mvc.checkpoints.state import STATE_FILE, find_files
 from mvc.errors import ConflictError, FormatError, NotFoundError, UnsupportedError
 from mvc.operations.annotations import read_annotations
 from mvc.operations.files import find_manifest
-from mvc.operations.gc import plan_gc, sweep, upkeep
-from mvc.operations.model_files import state_paths
-from mvc.operations.released import Release, add_releases, read_releases
-from mvc.operations.retention import (
+from mvc.operations.released.records import Release, add_releases, read_releases
+from mvc.operations.released.versions import Versions, commits_of, released_paths, walk_all
+from mvc.operations.state import read_small_file
+from mvc.operations.upkeep.gc import plan_gc, sweep, upkeep
+from mvc.operations.upkeep.model_files import state_paths
+from mvc.operations.upkeep.retention import (
     DIVERGED,
     Candidate,
     Landmarks,
@@ -34,8 +36,6 @@ from mvc.operations.retention import (
     find_protected,
     fits_diverged,
 )
-from mvc.operations.state import read_small_file
-from mvc.operations.versions import Versions, commits_of, released_paths, walk_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mvc.history.values import CommitInfo
     from mvc.ids import ChunkId, GitId
     from mvc.operations.context import Context
-    from mvc.operations.retention import RetentionPolicy
+    from mvc.operations.upkeep.retention import RetentionPolicy
 
 _HEADS, _TAGS = "refs/heads/", "refs/tags/"
 

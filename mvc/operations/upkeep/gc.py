@@ -26,8 +26,8 @@ from mvc.errors import ConflictError, CorruptionError
 from mvc.fs import exclusive_lock
 from mvc.history.reflog_expiry import DAY_S, ReflogExpiry
 from mvc.ids import ID_BYTES
-from mvc.operations.marks import Marks
 from mvc.operations.transition import recover
+from mvc.operations.upkeep.marks import Marks
 from mvc.progress import announce
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mvc.dtypes import DType
     from mvc.ids import ChunkId, PackId
     from mvc.operations.context import Context
-    from mvc.operations.released import Release
+    from mvc.operations.released.records import Release
 
 DEFAULT_GRACE_S = 14 * DAY_S
 LOCK_NAME = "upkeep.lock"
@@ -55,8 +55,9 @@ class GcPlan:
         objects: Git objects and left temporary files that go.
         object_bytes: what they take.
         reflog_entries: entries of reflogs that expired.
-        freed_bytes: bytes on disk that are free afterwards; an estimate where chunks are encoded
-            again.
+        expiry: how long reflogs remember.
+        marks: what is needed.
+        unnamed: chunks of young packs that nobody names.
     """
 
     grace_s: float
@@ -70,7 +71,7 @@ class GcPlan:
 
     @property
     def freed_bytes(self) -> int:
-        """Bytes on disk that are free afterwards."""
+        """Bytes on disk that are free afterwards; an estimate where chunks are encoded again."""
         return self.sweep.freed_bytes + self.object_bytes
 
     @property

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.operations.costs import DuEntry, DuTotals
-from mvc.operations.holdings import Holdings
-from mvc.operations.shares import Needs, Owners, Totals, Union
+from mvc.operations.usage.costs import DuEntry, DuTotals
+from mvc.operations.usage.holdings import Holdings
+from mvc.operations.usage.shares import Needs, Owners, Totals, Union
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from mvc.errors import NotFoundError, ReleasedError
 from mvc.operations.annotations import read_annotations
 from mvc.operations.files import find_manifest
-from mvc.operations.released import RELEASED_REF, join_releases, read_releases
+from mvc.operations.released.records import RELEASED_REF, join_releases, read_releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mvc.history.values import CommitInfo
     from mvc.ids import ChunkId, GitId
     from mvc.operations.context import Context
-    from mvc.operations.released import Release
+    from mvc.operations.released.records import Release
 
     Version = tuple[str, GitId]
     """(path, blob) of a file of a commit"""

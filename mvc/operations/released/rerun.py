@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError
 from mvc.operations.annotations import read_annotations
-from mvc.operations.content import check_content, is_complete, releases_by_blob
-from mvc.operations.released import RELEASED_REF, drop_releases
+from mvc.operations.released.content import check_content, is_complete, releases_by_blob
+from mvc.operations.released.records import RELEASED_REF, drop_releases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,0 +1,1 @@
+"""Storing less and keeping what matters: gc, repack, prune."""
