@@ -23,6 +23,8 @@ PICTURES = {
     "diff": ["diff", "main~1", "main"],
     "log": ["log", "--oneline", "--graph", "--all"],
     "status": ["status"],
+    "prune": ["prune", "--keep-last", "1", "--dry-run"],
+    "du": ["du", "main"],
 }
 
 

@@ -152,6 +152,19 @@ def go_back(folder: Path, steps: int, base: str, tuned: str) -> None:
     run(folder, "mvc", "fsck", "--data")
 
 
+def store_less(folder: Path, tuned: str) -> None:
+    """Store the same in less, look at what it costs, and let the wild model's content go."""
+    say("store the same in less, and see what everything costs")
+    run(folder, "mvc", "switch", "main")
+    run(folder, "mvc", "repack")
+    run(folder, "mvc", "du")
+    say("the wild model was a mistake: forget it, and what only it needed")
+    run(folder, "mvc", "branch", "-D", "wild")
+    run(folder, "mvc", "gc", "--grace", "now", "--expire-reflog", "now")
+    assert digest(folder) == tuned, "the fine-tuned model changed"
+    run(folder, "mvc", "fsck", "--data")
+
+
 def main() -> None:
     """Run the whole story in one folder."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -168,6 +181,7 @@ def main() -> None:
     tuned = commit_fine_tuned(folder, model, options.steps)
     commit_wild(folder, model, options.steps)
     go_back(folder, options.steps, base, tuned)
+    store_less(folder, tuned)
     print(f"\nbit-exact: {base}", flush=True)
 
 
