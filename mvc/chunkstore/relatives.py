@@ -274,12 +274,13 @@ class RelativeEncoder:
             if span.base is not None and span.size_bytes >= MIN_DELTA_BYTES:
                 groups.setdefault(span.group, []).append(span)
         looks = max(1, sum(map(len, groups.values())) // _CHUNKS_PER_LOOK)
+        each = max(1, min(_LOOKS_PER_GROUP, looks // max(1, len(groups))))
         slot = EncodeSlot()
         promising: dict[int, float] = {}
         for group, members in sorted(groups.items(), key=lambda item: -_size(item[1])):
             if looks <= 0:
                 break
-            chosen = _spread(members, min(looks, _LOOKS_PER_GROUP))
+            chosen = _spread(members, min(looks, each))
             looks -= len(chosen)
             share = self._find_promise(source, chosen, slot)
             if share is not None:

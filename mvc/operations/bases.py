@@ -44,7 +44,7 @@ _PROBES = 16
 _MIN_CAST_ELEMENTS = 4096
 _MAX_MASTERS = 64
 """Tensors of one size that are compared; a model has a hundred layers of a kind at most."""
-_DIGITS = "0123456789"
+_NO_DIGITS = str.maketrans("", "", "0123456789")
 MIXED_DTYPES = ("BF16", "F16")
 MASTER_DTYPE = "F32"
 
@@ -230,11 +230,9 @@ def segment_key(segment: Segment) -> tuple[str, str]:
 def group_name(segment: Segment) -> str:
     """Return what a segment has in common with those that change as it does.
 
-    Its dtype, the outermost and the innermost part of its name: weights of all layers are one
-    group, and so are all first moments, whether a name begins or ends with what they are.
+    Its dtype and its name without numbers: one role in all layers, as weight or as moment.
     """
-    parts = segment.tensors[0].name.replace("/", ".").split(".")
-    return f"{segment.dtype} {parts[0].strip(_DIGITS)} {parts[-1].strip(_DIGITS)}"
+    return f"{segment.dtype} {segment.tensors[0].name.translate(_NO_DIGITS)}"
 
 
 def related_files(tree: Mapping[str, TreeEntry], path: str) -> Iterator[tuple[str, GitId]]:

@@ -62,8 +62,8 @@ AUTO_COMMITS = 20
 """Commits nobody looked at for differences from which on ``--auto`` does."""
 _ID_DIGITS = 40
 _WORTHWHILE = 0.98
-_SAMPLES = 3
-_PACKS_PER_LOOK = 4
+_SAMPLES = 2
+_PACKS_PER_LOOK = 8
 """Packs next to each other by name of which one look tells; that is a random choice of them."""
 
 
