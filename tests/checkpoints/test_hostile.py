@@ -434,7 +434,8 @@ def test_64_bit_sizes_are_read(tmp_path):
     data = path.read_bytes()
     assert named_views(data, parse(data, "x.pt"))["tensor"][2] == WEIGHTS
     local = data.index(b"PK\x03\x04", 10)
-    assert data[local + 18 : local + 26] == b"\xff" * 8
+    data = patched(data, local + 18, b"\xff" * 8)  # as Python writes them from 3.11.4 on
+    assert named_views(data, parse(data, "x.pt"))["tensor"][2] == WEIGHTS
     refused(patched(data, local + 30 + len("a/data/0") + 4, struct.pack("<Q", 15)))
 
 
