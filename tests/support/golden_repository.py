@@ -112,9 +112,27 @@ def _fill(repo):
     repo.switch("side/branch", create=True, start="v1")
     repo.move("config.json", "settings.json")
     repo.commit("renamed", time_s=START_S + 180)
+    _fill_deep(repo)
     repo.switch("main")
     (root / "staged.txt").write_text("staged, not committed\n")
     repo.add("staged.txt")
+
+
+def _fill_deep(repo):
+    """Make a branch of states that are differences and roundings, most of them in one large pack."""
+    from ml_dtypes import bfloat16
+
+    repo.set_config("mvc.chunkbytes", "32768")
+    rng = np.random.default_rng(7)
+    words = rng.standard_normal(20_000).astype(np.float32)
+    for number in range(4):
+        words = words + (rng.standard_normal(words.size) * 1e-6).astype(np.float32)
+        state = {"master": {"w": words, "d": words.astype(np.float64)},
+                 "model": {"w": words.astype(bfloat16), "h": words.astype(np.float16)}}  # fmt: skip
+        repo.commit_state(state, message=f"deep {number}", branch="deep", delta=number != 2,
+                          time_s=START_S + 240 + number)  # fmt: skip
+    repo.repack()
+    repo.set_config("mvc.chunkbytes", "1024")
 
 
 def make_state():
