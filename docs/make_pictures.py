@@ -24,7 +24,7 @@ PICTURES = {
     "log": ["log", "--oneline", "--graph", "--all"],
     "status": ["status"],
     "prune": ["prune", "--keep-last", "1", "--dry-run"],
-    "du": ["du", "main"],
+    "du": ["du"],
 }
 
 
