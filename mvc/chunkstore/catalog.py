@@ -193,7 +193,6 @@ class PackCatalog:
 
     def _arrange(self, fresh: list[PackIndex], *, from_scratch: bool) -> None:
         """Put fresh indexes into the second table, or all into one when that has grown."""
-        self._generation += 1
         known = list(self._indexes.values())
         # A pack that comes later breaks nothing: whoever wrote it had its bases.
         if from_scratch or self._broken:
@@ -206,6 +205,8 @@ class PackCatalog:
             self._tables = (ChunkTable([*first.packs, *late]),)
         else:
             self._tables = (first, ChunkTable(late))
+        # Last: who reads the new number and then looks must not see the old tables.
+        self._generation += 1
 
     def _load(self, pack: PackId, listing: PackListing) -> PackIndex | None:
         try:

@@ -245,3 +245,25 @@ def test_an_index_appearing_later_is_not_a_repair():
     assert store.repairs == []
     assert theirs.repairs == []
     assert ours.contains_all([hash_chunk(b"abc")])
+
+
+def test_the_generation_changes_only_once_the_new_tables_are_there(monkeypatch):
+    """A reader that sees the new number and misses in the old tables would give up too early."""
+    storage = MemoryStorage()
+    catalog = PackCatalog(storage)
+    before = catalog.generation
+    chunk = os.urandom(100)
+    add_chunks(ChunkStore(storage), [chunk])
+    seen = []
+
+    class Watched(ChunkTable):
+        def __init__(self, packs):
+            seen.append((catalog._generation, catalog.find(hash_chunk(chunk))))
+            super().__init__(packs)
+
+    monkeypatch.setattr("mvc.chunkstore.catalog.ChunkTable", Watched)
+    assert catalog.refresh()
+    assert seen
+    assert set(seen) == {(before, None)}
+    assert catalog.generation > before
+    assert catalog.find(hash_chunk(chunk)) is not None
