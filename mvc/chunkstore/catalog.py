@@ -7,7 +7,8 @@ not count as present, so that the next add stores them again, but a read still f
 were and either succeeds or says exactly what is wrong.
 
 A chunk whose body needs another chunk that no sound pack holds, or itself, or more in a row than
-readers follow, is *broken*: it does not count as present either, so that it can be stored anew, and is whole again once its base is.
+readers follow, is *broken*: it does not count as present either, so that it can be stored anew, and
+is whole again once its base is.
 
 Lookups take no lock: they see one tuple of immutable tables, which is replaced as a whole. New
 packs go into a small second table until it is worth merging, so that a long session that
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.chunkstore.chunk_table import ChunkTable
-from mvc.chunkstore.copies import NONE, StoredCopies
+from mvc.chunkstore.copies import StoredCopies
 from mvc.chunkstore.values import StoreProblem
 from mvc.errors import FormatError
 from mvc.formats.pack import scan_pack
@@ -56,6 +57,12 @@ def pack_key(pack: PackId) -> str:
 def index_key(pack: PackId) -> str:
     """Return the storage key of a pack's index."""
     return f"{PACKS}{pack}{_INDEX_SUFFIX}"
+
+
+def delete_pack(storage: Storage, pack: PackId) -> None:
+    """Remove a pack, its index first: a crash in between leaves a pack that can be indexed anew."""
+    storage.delete(index_key(pack))
+    storage.delete(pack_key(pack))
 
 
 class PackListing:
@@ -233,8 +240,7 @@ def find_broken(tables: Sequence[ChunkTable]) -> frozenset[ChunkId]:
     indexes = [index for table in tables for index in table.packs]
     if all(index.base_starts is None for index in indexes):
         return frozenset()
-    copies = StoredCopies(indexes)
-    return frozenset(map(copies.chunk_id, np.flatnonzero(copies.chosen == NONE).tolist()))
+    return StoredCopies(indexes).find_lost()
 
 
 def read_index(storage: Storage, pack: PackId, size_bytes: int) -> PackIndex:

@@ -227,11 +227,9 @@ class ChainReader:
             apply_delta(self._read_body(chunk_id, location, slot), plain, slot.scratch)
             return
         body = self._read_body(chunk_id, location, slot)
-        if not is_referring(location.encoding):
-            self._decode(location.encoding, body, plain, slot, self._filler(slot, descent))
-            return
-        descent = descent.below(location.encoding)
-        body, slot = memoryview(bytes(body)), ReadSlot()  # what it needs goes into the same buffers
+        if is_referring(location.encoding):
+            descent = descent.below(location.encoding)
+            body, slot = memoryview(bytes(body)), ReadSlot()  # its bases go into the same buffers
         self._decode(location.encoding, body, plain, slot, self._filler(slot, descent))
 
     def _choose(self, chunk_id: ChunkId, size_bytes: int) -> ChunkLocation:

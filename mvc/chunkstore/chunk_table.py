@@ -61,10 +61,6 @@ class ChunkTable:
             found[i] = self._find_place(ids[i : i + 1].tobytes()) is not None
         return found
 
-    def holds(self, chunk_id: ChunkId) -> bool:
-        """Tell whether a chunk is here."""
-        return self._find_place(chunk_id) is not None
-
     def find_all(self, chunk_id: ChunkId) -> Iterator[ChunkLocation]:
         """Yield every place of a chunk, that in the earliest pack first."""
         place = self._find_place(chunk_id)

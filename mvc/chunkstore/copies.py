@@ -120,6 +120,10 @@ class StoredCopies:
                 return closed
             closed = grown
 
+    def find_lost(self) -> frozenset[ChunkId]:
+        """Return the chunks of which no copy can be decoded: something they need cannot be had."""
+        return frozenset(map(self.chunk_id, np.flatnonzero(self.chosen == NONE).tolist()))
+
     def depths(self) -> Numbers:
         """Return how many other chunks lie between each chunk and whole bytes, by chosen copies."""
         return self._depths_by(self.chosen)

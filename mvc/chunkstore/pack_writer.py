@@ -76,6 +76,18 @@ def encode_record(chunk_id: ChunkId, plain_size_bytes: int, encoded: EncodedChun
     )
 
 
+def carry_record(record: PackRecord, data: Buffer) -> EncodedRecord:
+    """Return a stored record as it is; ``data`` is its header and body."""
+    return EncodedRecord(
+        record.chunk_id,
+        record.encoding,
+        record.plain_size_bytes,
+        record.stored_size_bytes,
+        (data,),
+        record.bases,
+    )
+
+
 class OpenPack:
     """A pack that is being filled; hashed as it is written."""
 

@@ -10,8 +10,8 @@ a *look* first: of every group of spans a few chunks are compared with their bas
 only where that promises a large gain, the group is stored as differences. The looks are few, by the
 number of chunks, so a session that gains nothing loses next to nothing.
 
-Chains are kept short, because each link costs a reader nearly as much as the chunk itself: a
-difference to a chunk whose chain is full goes to the start of that chain instead. And nothing is
+Chains are kept short, because each link costs a reader nearly as much as the chunk itself: what
+would be a difference to a chunk whose chain is full becomes one to a chunk further down. And nothing is
 stored as the rounding of what is a rounding itself, or rests on one: that would have no end.
 
 What is encoded how depends on what was added in which order, never on how far the threads are: a
@@ -291,17 +291,14 @@ class RelativeEncoder:
         self, source: ByteSource, spans: Iterable[ChunkSpan], slot: EncodeSlot
     ) -> float | None:
         """Return the share that chunks take without differences, or None where those gain little."""
-        plain_bytes = 0
-        delta_bytes = ordinary_bytes = 0
+        plain_bytes = delta_bytes = ordinary_bytes = 0
         at_hand = True
         for span in spans:
             base = self.find_base(span.base, span.size_bytes)
             if base is None:
                 continue
-            plain, data = (
-                slot.buffer(span.size_bytes)[: span.size_bytes],
-                slot.base(span.size_bytes),
-            )
+            plain = slot.buffer(span.size_bytes)[: span.size_bytes]
+            data = slot.base(span.size_bytes)
             source.read_into(span.offset, plain)
             if self._read(base, data, slot) and plain != data:
                 delta, ordinary = estimate_delta(plain, data, span.dtype, slot.scratch)

@@ -1,8 +1,8 @@
 """Carries out one batch of a sweep plan: new packs first, durable; then, elsewhere, the removal.
 
-Records that keep their encoding are carried over as they are. Before that the whole old pack is read
-and hashed against its name, so that damage is never carried into a pack that looks sound. Chunks that are encoded again are read
-like any others, hashed against their ids.
+Records that keep their encoding are carried over as they are. Before that the whole old pack is
+read and hashed against its name, so that damage is never carried into a pack that looks sound.
+Chunks that are encoded again are read like any others, hashed against their ids.
 
 Removal is a matter of its own (``remove_packs``), because the caller has to be alone for it and to
 look again at what is needed; a kill between the two leaves every chunk twice, never less than once.
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from blake3 import blake3
 
-from mvc.chunkstore.catalog import index_key, pack_key
+from mvc.chunkstore.catalog import delete_pack, index_key, pack_key
 from mvc.chunkstore.chains import ReadSlot
 from mvc.chunkstore.copies import NONE, StoredCopies
-from mvc.chunkstore.pack_writer import EncodedRecord
+from mvc.chunkstore.pack_writer import carry_record
 from mvc.chunkstore.values import FSCK_HINT, ChunkSpan, corruption
 from mvc.errors import CorruptionError, FormatError
 
@@ -152,7 +152,7 @@ def _carry(
         storage.read_into(pack_key(index.pack), start, data)
         writer.carry(
             [
-                _as_it_is(record, data[record.offset - start : record.end - start])
+                carry_record(record, data[record.offset - start : record.end - start])
                 for record in chosen
             ]
         )
@@ -187,17 +187,6 @@ def _group(index: PackIndex) -> Iterator[list[tuple[int, PackRecord]]]:
         yield group
 
 
-def _as_it_is(record: PackRecord, data: memoryview) -> EncodedRecord:
-    return EncodedRecord(
-        record.chunk_id,
-        record.encoding,
-        record.plain_size_bytes,
-        record.stored_size_bytes,
-        (data,),
-        record.bases,
-    )
-
-
 def find_unsafe(
     indexes: Sequence[PackIndex], leaving: Collection[PackId], needed: Ids
 ) -> list[ChunkId]:
@@ -214,7 +203,6 @@ def remove_packs(storage: Storage, packs: Collection[PackId]) -> int:
     """Remove packs, index first; return their bytes. The caller has made sure that they may go."""
     freed = 0
     for pack in sorted(packs):
-        for key in (index_key(pack), pack_key(pack)):
-            freed += storage.find_size(key) or 0
-            storage.delete(key)
+        freed += sum(storage.find_size(key) or 0 for key in (index_key(pack), pack_key(pack)))
+        delete_pack(storage, pack)
     return freed

@@ -16,9 +16,16 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.chunkstore.catalog import PACKS, index_key, pack_key, read_index, scan_stored_pack
+from mvc.chunkstore.catalog import (
+    PACKS,
+    delete_pack,
+    index_key,
+    pack_key,
+    read_index,
+    scan_stored_pack,
+)
 from mvc.chunkstore.chains import LostBaseError, ReadSlot
-from mvc.chunkstore.pack_writer import EncodedRecord, OpenPack
+from mvc.chunkstore.pack_writer import OpenPack, carry_record
 from mvc.errors import FormatError
 from mvc.formats.pack_index import encode_pack_index
 
@@ -71,10 +78,10 @@ def salvage_pack(storage: Storage, reader: ChunkReader, pack: PackId) -> Salvage
             if fresh is None:
                 fresh = OpenPack(storage)
                 stack.callback(fresh.pending.abort)
-            fresh.append([_as_it_is(record, data)])
+            fresh.append([carry_record(record, data)])
             kept += 1
         if fresh is None:
-            _remove(storage, pack)
+            delete_pack(storage, pack)
         else:
             _replace(storage, pack, fresh)
     return Salvage(pack, kept, len(records) - kept)
@@ -126,17 +133,6 @@ def _read_sound(
         yield record, data
 
 
-def _as_it_is(record: PackRecord, data: memoryview) -> EncodedRecord:
-    return EncodedRecord(
-        record.chunk_id,
-        record.encoding,
-        record.plain_size_bytes,
-        record.stored_size_bytes,
-        (data,),
-        record.bases,
-    )
-
-
 def _replace(storage: Storage, pack: PackId, fresh: OpenPack) -> None:
     index = fresh.seal()
     if index.pack == pack:  # only its header or footer were damaged
@@ -147,9 +143,4 @@ def _replace(storage: Storage, pack: PackId, fresh: OpenPack) -> None:
         file.write([encode_pack_index(index)])
         file.publish(index_key(index.pack))
     if index.pack != pack:
-        _remove(storage, pack)
-
-
-def _remove(storage: Storage, pack: PackId) -> None:
-    storage.delete(index_key(pack))
-    storage.delete(pack_key(pack))
+        delete_pack(storage, pack)

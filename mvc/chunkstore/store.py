@@ -138,6 +138,9 @@ class ChunkStore:
             deltas: when chunks are stored as differences to the bases that their spans name.
         """
         self.mend_indexes()
+        return self._new_writer(deltas)
+
+    def _new_writer(self, deltas: DeltaMode, *, anew: bool = False) -> ChunkWriter:
         return ChunkWriter(
             self._storage,
             self._catalog,
@@ -145,6 +148,7 @@ class ChunkStore:
             threads=self._threads,
             target_pack_bytes=self._target_pack_bytes,
             deltas=deltas,
+            anew=anew,
         )
 
     def mend_indexes(self) -> None:
@@ -299,15 +303,7 @@ class ChunkStore:
             CorruptionError: an old pack or chunk is damaged; nothing is published for it.
             StorageError: the machine failed.
         """
-        with ChunkWriter(
-            self._storage,
-            self._catalog,
-            self._reader,
-            threads=self._threads,
-            target_pack_bytes=self._target_pack_bytes,
-            deltas=DeltaMode.ALWAYS,
-            anew=True,
-        ) as writer:
+        with self._new_writer(DeltaMode.ALWAYS, anew=True) as writer:
             source = RewriteSource(self._storage, self._catalog, self._reader, dtypes)
             write_batch(writer, source, batch, progress)
         self._rewritten.update(writer.packs)

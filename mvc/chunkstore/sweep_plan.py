@@ -16,9 +16,10 @@ import numpy as np
 
 from mvc.chunkstore.copies import NONE
 from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
+from mvc.formats.references import MAX_DEPTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -119,32 +120,27 @@ def plan_sweep(copies: StoredCopies, wanted: Wanted) -> SweepPlan:
         copies: all sound packs.
         wanted: the goal.
     """
-    rebased = dict(wanted.base_of)
     orphans, growth_bytes = _find_orphans(copies, wanted.needed)
-    for chunk, base in orphans.items():
-        rebased.setdefault(chunk, base)
+    wishes = {chunk: base for chunk, base in wanted.base_of.items() if chunk not in orphans}
     encoded = np.zeros(len(copies), np.bool_)
-    encoded[list(rebased)] = True
-    kept = _close_without(copies, wanted.needed, encoded, rebased)
+    encoded[[*orphans, *wishes]] = True
+    kept = _close_without(copies, wanted.needed, encoded, [*orphans.values(), *wishes.values()])
     live = np.zeros(len(copies.chunks), np.bool_)
     live[copies.chosen[kept & ~encoded]] = True
     sizes = np.array([index.pack_size_bytes for index in copies.indexes], np.int64)
     live_bytes = np.bincount(copies.packs, copies.sizes * live, minlength=len(sizes)).astype(int)
     dead_bytes = sizes - _FRAME_BYTES - live_bytes
-    has_rebased = np.zeros(len(sizes), np.bool_)
-    has_rebased[copies.packs[copies.chosen[[one for one in rebased if one not in orphans]]]] = True
-    gone = (live_bytes == 0) & ~has_rebased
+    has_wishes = np.zeros(len(sizes), np.bool_)
+    has_wishes[copies.packs[copies.chosen[list(wishes)]]] = True
+    gone = (live_bytes == 0) & ~has_wishes
     rewritten = ~gone & (dead_bytes > 0) & (dead_bytes >= wanted.min_waste * sizes)
     rewritten[copies.packs[copies.chosen[list(orphans)]]] = True
     rewritten &= ~gone
     rewritten |= _find_small(sizes, gone, rewritten) if wanted.gather_small else False
     rewritten |= _find_torn(copies, live, encoded, gone, rewritten)
     # Orphans come first: they are read through bases that later batches remove.
-    first = [SweepBatch(_items(copies, orphans, rebased), {}, (), 0)] if orphans else []
-    rest = {chunk: base for chunk, base in rebased.items() if chunk not in orphans}
-    batches = [*first, *_batches(copies, live, gone, rewritten, rest, rebased)]
-    present = np.zeros(len(copies), np.bool_)
-    present[copies.chunks] = True
+    first = [SweepBatch(_items(copies, orphans), {}, (), 0)] if orphans else []
+    batches = [*first, *_batches(copies, live, gone, rewritten, wishes)]
     freed = int(dead_bytes[gone | rewritten].sum() + _FRAME_BYTES * gone.sum())
     again = encoded & kept & (gone | rewritten)[copies.packs[copies.chosen]]
     reencoded_bytes = int(copies.sizes[copies.chosen[again]].sum())
@@ -193,7 +189,7 @@ def _weigh(copies: StoredCopies, closed: Mask, held: Mask) -> NDArray[np.float64
     own = np.where(held, copies.sizes[copies.chosen], 0).astype(np.float64)
     weights = own / np.maximum(users, 1)
     padded = np.where(bases >= 0, bases, len(copies))
-    for _ in range(8):  # the longest chain: weights flow up one link a round
+    for _ in range(MAX_DEPTH):  # weights flow up one link a round
         below = np.append(weights, 0.0)[padded].sum(axis=1)
         weights = np.where(held, (own + below) / np.maximum(users, 1), 0.0)
     return weights
@@ -201,37 +197,34 @@ def _weigh(copies: StoredCopies, closed: Mask, held: Mask) -> NDArray[np.float64
 
 def _find_whole_size(copies: StoredCopies, chunk: int) -> int:
     """Return about what a chunk takes without a base: what the start of its chain takes."""
-    size_bytes, plain_bytes = 0, copies.plain_size(chunk)
-    for _ in range(8):
-        bases = [int(base) for base in copies.bases[copies.chosen[chunk]] if base >= 0]
-        size_bytes = int(copies.sizes[copies.chosen[chunk]])
-        if not bases:
-            break
-        chunk = bases[0]
-    return min(size_bytes * plain_bytes // max(1, copies.plain_size(chunk)), plain_bytes)
+    plain_bytes = copies.plain_size(chunk)
+    start = [chunk, *_walk_down(copies, chunk)][-1]
+    size_bytes = int(copies.sizes[copies.chosen[start]])
+    return min(size_bytes * plain_bytes // max(1, copies.plain_size(start)), plain_bytes)
 
 
 def _find_kept_base(copies: StoredCopies, chunk: int, needed: Mask) -> int:
     """Return the nearest chunk of the same length further down the chain that stays anyway."""
     plain_bytes = copies.plain_size(chunk)
-    start = chunk
-    for _ in range(8):
-        bases = [int(base) for base in copies.bases[copies.chosen[chunk]] if base >= 0]
-        if not bases:
-            break
-        chunk = bases[0]
-        whole = (copies.bases[copies.chosen[chunk]] < 0).all()
-        if needed[chunk] and whole and chunk != start and copies.plain_size(chunk) == plain_bytes:
-            return chunk
+    for below in _walk_down(copies, chunk):
+        is_whole = (copies.bases[copies.chosen[below]] < 0).all()
+        if needed[below] and is_whole and copies.plain_size(below) == plain_bytes:
+            return below
     return NONE
 
 
-def _close_without(
-    copies: StoredCopies, needed: Mask, encoded: Mask, rebased: Mapping[int, int]
-) -> Mask:
+def _walk_down(copies: StoredCopies, chunk: int) -> Iterator[int]:
+    """Yield the base of a chunk, the base of that, and so on, by chosen copies."""
+    base = int(copies.bases[copies.chosen[chunk], 0])
+    while base >= 0:
+        yield base
+        base = int(copies.bases[copies.chosen[base], 0])
+
+
+def _close_without(copies: StoredCopies, needed: Mask, encoded: Mask, bases: Iterable[int]) -> Mask:
     """Return all chunks that stay: the needed ones and bases of all that keep their encoding."""
     wanted = needed & (copies.chosen != NONE)
-    wanted[[base for base in rebased.values() if base != NONE]] = True
+    wanted[[base for base in bases if base != NONE]] = True
     return copies.close(wanted, ends=encoded)
 
 
@@ -260,17 +253,12 @@ def _find_torn(
         torn = fresh
 
 
-def _items(
-    copies: StoredCopies, chunks: Mapping[int, int], rebased: Mapping[int, int]
-) -> tuple[Reencode, ...]:
+def _items(copies: StoredCopies, base_of: Mapping[int, int]) -> tuple[Reencode, ...]:
     """Return the chunks to encode in the order in which they lie in the packs."""
-    ordered = sorted(chunks, key=lambda chunk: int(copies.chosen[chunk]))
+    ordered = sorted(base_of.items(), key=lambda pair: int(copies.chosen[pair[0]]))
     return tuple(
-        Reencode(
-            copies.chunk_id(chunk),
-            None if rebased[chunk] == NONE else copies.chunk_id(rebased[chunk]),
-        )
-        for chunk in ordered
+        Reencode(copies.chunk_id(chunk), None if base == NONE else copies.chunk_id(base))
+        for chunk, base in ordered
     )
 
 
@@ -279,11 +267,10 @@ def _batches(
     live: Mask,
     gone: Mask,
     rewritten: Mask,
-    rest: Mapping[int, int],
-    rebased: Mapping[int, int],
+    wishes: Mapping[int, int],
 ) -> Iterator[SweepBatch]:
     by_pack: dict[int, dict[int, int]] = {}
-    for chunk, base in rest.items():
+    for chunk, base in wishes.items():
         by_pack.setdefault(int(copies.packs[copies.chosen[chunk]]), {})[chunk] = base
     carry: dict[PackId, tuple[int, ...]] = {}
     encode: dict[int, int] = {}
@@ -293,7 +280,7 @@ def _batches(
     for number in np.flatnonzero(rewritten).tolist():
         index = copies.indexes[number]
         if taken and taken + index.pack_size_bytes > BATCH_BYTES:
-            yield SweepBatch(_items(copies, encode, rebased), carry, tuple(remove), size_bytes)
+            yield SweepBatch(_items(copies, encode), carry, tuple(remove), size_bytes)
             carry, encode, remove, size_bytes, taken = {}, {}, [], 0, 0
         first = int(copies.starts[number])
         rows = np.flatnonzero(live[first : int(copies.starts[number + 1])])
@@ -303,7 +290,7 @@ def _batches(
         size_bytes += index.pack_size_bytes
         taken += index.pack_size_bytes
     if remove or encode:
-        yield SweepBatch(_items(copies, encode, rebased), carry, tuple(remove), size_bytes)
+        yield SweepBatch(_items(copies, encode), carry, tuple(remove), size_bytes)
 
 
 def _count_dropped(copies: StoredCopies, stays: Mask, leaving: Mask) -> int:

@@ -52,7 +52,6 @@ _MOST_SCATTERED, _MOST_TAILS = 0.1, 0.06
 _DIGIT_SAMPLE_BYTES = 16 << 10
 ESTIMATE_BYTES = 64 << 10
 """How much of a chunk an estimate looks at, at most."""
-"""What an estimate looks at, at most."""
 _SAMPLE_PIECES = 16
 
 

@@ -11,9 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from mvc.chunkstore.copies import NONE
 from mvc.errors import MvcError
 from mvc.formats.references import MAX_DEPTH
 
@@ -71,10 +68,7 @@ class ChunkHealth:
         doubtful = [item for item in found if item.kind not in LOST_INDEX]
         self._bad_chunks = {item.chunk for item in doubtful if item.chunk is not None}
         self._bad_packs = {item.pack for item in doubtful if item.kind != LOST_BASE}
-        copies = store.copies()
-        self._bad_chunks |= {
-            copies.chunk_id(chunk) for chunk in np.flatnonzero(copies.chosen == NONE).tolist()
-        }
+        self._bad_chunks |= store.copies().find_lost()
         self._sizes: dict[ChunkId, int] = {}
         self.lost: dict[ChunkId, Loss] = {}
         self.packs: set[str] = set()

@@ -156,8 +156,8 @@ def find_needed(copies: StoredCopies, marks: Marks) -> Mask:
         CorruptionError: one that a commit promises is not there, or cannot be decoded.
     """
     numbers = copies.find(marks.needed)
-    chosen = np.append(copies.chosen, NONE)
-    lost = marks.needed[chosen[numbers] == NONE]
+    is_there = np.append(copies.chosen, NONE)[numbers] != NONE
+    lost = marks.needed[~is_there]
     names = lost.tobytes()
     ids = [names[start : start + ID_BYTES] for start in range(0, len(names), ID_BYTES)]
     damage = marks.find_damage(ids) if ids else None
@@ -166,7 +166,8 @@ def find_needed(copies: StoredCopies, marks: Marks) -> Mask:
             f"chunk {damage.hex()[:12]}, which commits need, is missing or damaged",
             hint=_FSCK_HINT,
         )
-    found: Mask = copies.mask(marks.needed) & (copies.chosen != NONE)
+    found: Mask = np.zeros(len(copies), np.bool_)
+    found[numbers[is_there]] = True
     return found
 
 

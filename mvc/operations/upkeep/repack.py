@@ -289,7 +289,7 @@ def run_repack(
     with upkeep(context):
         check_current(context, plan.sweep)
         announce(progress, sum(batch.size_bytes for batch in plan.sweep.batches if batch.carry))
-        before = _count_deltas(context)
+        before = _count_deltas(context.store.copies())
         dtypes = {chunk: pair.dtype for chunk, pair in plan.dtypes.items()}
         batches = plan.sweep.batches
         if batches and plan.grace_s is not None:
@@ -303,7 +303,7 @@ def run_repack(
         removed_packs=tally.removed,
         new_packs=tally.new_packs,
         new_packs_bytes=tally.new_bytes,
-        deltas=max(0, _count_deltas(context) - before),
+        deltas=max(0, _count_deltas(copies) - before),
         kept_packs=tally.kept,
         pack_bytes=sum(index.pack_size_bytes for index in copies.indexes),
     )
@@ -319,8 +319,7 @@ def repack_commit(context: Context, commit: GitId) -> None:
         run_repack(context, plan)
 
 
-def _count_deltas(context: Context) -> int:
-    copies = context.store.copies()
+def _count_deltas(copies: StoredCopies) -> int:
     return int((copies.bases[:, 0] >= 0).sum())
 
 
