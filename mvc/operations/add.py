@@ -262,9 +262,8 @@ def store_planned(
             relatives = Relatives(context, writer, head_tree(context))
             looks = {path: find_layout(context, path) for path in plan.read if len(plan.read) > 1}
             layouts = {path: look[0] for path, look in looks.items() if look is not None}
-            seen = {path: look[1] for path, look in looks.items() if look is not None}
             stored = [
-                store_file(context, writer, path, progress, relatives, seen.get(path))
+                store_file(context, writer, path, progress, relatives, looks.get(path))
                 for path in masters_first(plan.read, layouts)
             ]
         counts = writer.counts

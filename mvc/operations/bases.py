@@ -27,13 +27,13 @@ from mvc.operations.files import find_manifest
 from mvc.operations.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mvc.chunkstore.store import ChunkWriter
     from mvc.chunkstore.values import ByteSource
     from mvc.formats.layout import FileLayout, Segment
-    from mvc.formats.manifest import Manifest
+    from mvc.formats.manifest import StoredSegment
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import ChunkId, GitId
     from mvc.operations.context import Context
@@ -123,37 +123,20 @@ class Relatives:
             path: of the file that is stored.
             layout: its segments.
         """
-        found: dict[tuple[str, str], tuple[ChunkId, ...]] = {}
-        wanted = {segment_key(segment) for segment in layout.segments}
-        for other, blob in related_files(self._tree, path):
-            if found.keys() >= wanted:
-                break
-            with contextlib.suppress(MvcError):  # a damaged parent is no reason to refuse
-                manifest = find_manifest(self._context, blob)
-                if manifest is not None and manifest.chunk_bytes == self._context.chunk_bytes:
-                    self._take(other, blob, manifest, wanted, found)
+        chunk_bytes = self._context.chunk_bytes
+        found = match_segments(self._context, self._tree, path, layout.segments, chunk_bytes)
+        at_hand = {
+            other for other in {other for other, _ in found.values()} if self._is_there(other)
+        }
+        for other, stored in found.values():
+            if other in at_hand:
+                source = PathSource(self._context.worktree / other)
+                self.offer(stored.chunks, source, stored.segment.start)
+        bases = {key: stored.chunks for key, (_, stored) in found.items()}
         return {
-            segment: Hint(bases=found.get(segment_key(segment), ()), group=self._group(segment))
+            segment: Hint(bases=bases.get(segment_key(segment), ()), group=self._group(segment))
             for segment in layout.segments
         }
-
-    def _take(
-        self,
-        path: str,
-        blob: GitId,
-        manifest: Manifest,
-        wanted: set[tuple[str, str]],
-        found: dict[tuple[str, str], tuple[ChunkId, ...]],
-    ) -> None:
-        is_at_hand = path in self._tree and self._is_unchanged(path, blob)
-        source = PathSource(self._context.worktree / path)
-        for stored in manifest.segments:
-            key = segment_key(stored.segment)
-            if key not in wanted or key in found:
-                continue
-            found[key] = stored.chunks
-            if is_at_hand:
-                self.offer(stored.chunks, source, stored.segment.start)
 
     def offer(self, chunks: Sequence[ChunkId], source: ByteSource, start: int) -> None:
         """Tell the writer where the bytes of chunks can be read."""
@@ -172,11 +155,14 @@ class Relatives:
             for segment in layout.segments:
                 self.offer(stored.get(segment_key(segment), ()), source, segment.start)
 
-    def _is_unchanged(self, path: str, blob: GitId) -> bool:
+    def _is_there(self, path: str) -> bool:
+        """Tell whether a file of the worktree is still what the parent commit has."""
         if self._index is None:
             self._index = self._context.history.read_index()
         entry, stat = self._index.entries.get(path), find_file_stat(self._context.worktree, path)
-        return entry is not None and entry.blob == blob and stat is not None and entry.matches(stat)
+        if entry is None or stat is None:
+            return False
+        return entry.blob == self._tree[path].blob and entry.matches(stat)
 
     def _group(self, segment: Segment) -> int:
         return self._groups.setdefault(group_name(segment), len(self._groups))
@@ -233,6 +219,37 @@ def group_name(segment: Segment) -> str:
     Its dtype and its name without numbers: one role in all layers, as weight or as moment.
     """
     return f"{segment.dtype} {segment.tensors[0].name.translate(_NO_DIGITS)}"
+
+
+def match_segments(
+    context: Context,
+    tree: Mapping[str, TreeEntry],
+    path: str,
+    segments: Iterable[Segment],
+    chunk_bytes: int,
+) -> dict[tuple[str, str], tuple[str, StoredSegment]]:
+    """Return key → (path, segment) of the version of each tensor that a parent commit has.
+
+    Args:
+        context: the repository.
+        tree: path → entry of the parent commit.
+        path: of the file.
+        segments: its tensors.
+        chunk_bytes: where they are cut; what is cut elsewhere has no chunk in common.
+    """
+    wanted = {segment_key(segment) for segment in segments}
+    found: dict[tuple[str, str], tuple[str, StoredSegment]] = {}
+    for other, blob in related_files(tree, path):
+        if found.keys() >= wanted:
+            break
+        with contextlib.suppress(MvcError):  # a damaged parent is no reason to refuse
+            manifest = find_manifest(context, blob)
+            if manifest is not None and manifest.chunk_bytes == chunk_bytes:
+                for stored in manifest.segments:
+                    key = segment_key(stored.segment)
+                    if key in wanted:
+                        found.setdefault(key, (other, stored))
+    return found
 
 
 def related_files(tree: Mapping[str, TreeEntry], path: str) -> Iterator[tuple[str, GitId]]:

@@ -6,13 +6,14 @@ never pay for it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from mvc.errors import FormatError, RepositoryNotFoundError
+from mvc.errors import FormatError, NotFoundError, RepositoryNotFoundError
 from mvc.history.git import History
 from mvc.history.values import Identity
 
@@ -99,6 +100,14 @@ class Context:
         """
         found = self.history.resolve(revision)  # apart, so that an error shows what was written
         return self.history.resolve(f"{found}^{{commit}}")
+
+    def ref_commits(self) -> dict[str, GitId]:
+        """Return full name → commit of all refs, tags followed; refs to anything else left out."""
+        found: dict[str, GitId] = {}
+        for name in self.history.list_refs():
+            with contextlib.suppress(NotFoundError):  # a stock Git may tag anything
+                found[name] = self.resolve_commit(name)
+        return found
 
     def who(self, author: Identity | None = None) -> Identity:
         """Return who acts: the argument, the context's identity, or the repository's config."""

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.checkpoints.detect import is_checkpoint_name, read_layout
 from mvc.checkpoints.source import FileSource, Source, read_bytes
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 PLAIN_FILE_MAX_BYTES = 2**20
 """Files up to this length that are no checkpoint are ordinary Git blobs."""
+SeenLayout: TypeAlias = tuple[FileLayout, FileStat]
+"""Where the tensors of a file lie, and its stat data before that was looked at."""
 _TICK_NS = 10_000_000  # the clock of file systems is the kernel's tick, 1 to 10 ms
 
 
@@ -112,7 +114,7 @@ def store_file(
     path: str,
     progress: Callable[[int], None] | None = None,
     relatives: Relatives | None = None,
-    seen: FileStat | None = None,
+    seen: SeenLayout | None = None,
 ) -> StoredFile:
     """Store one file of the worktree; the blob is written, nothing refers to it yet.
 
@@ -122,7 +124,7 @@ def store_file(
         path: which file.
         progress: called with bytes read.
         relatives: knows what its tensors may resemble, or None.
-        seen: its stat data when it was first looked into, where that was before.
+        seen: what ``find_layout`` returned, where it was asked before.
 
     Raises:
         NotFoundError: nothing there.
@@ -172,12 +174,12 @@ def _take_file(
     put_blob: Callable[[bytes], GitId],
     progress: Callable[[int], None] | None,
     relatives: Relatives | None = None,
-    seen: FileStat | None = None,
+    seen: SeenLayout | None = None,
 ) -> StoredFile:
     absolute = context.worktree / path
     stat = find_file_stat(context.worktree, path)
     if seen is not None:
-        _check_unchanged(seen, stat, path)
+        _check_unchanged(seen[1], stat, path)
     if stat is None:
         raise NotFoundError(f"path {path!r} does not exist")
     if stat.is_symlink:
@@ -191,8 +193,16 @@ def _take_file(
     _let_tick_pass(stat)
     with _open_source(absolute, path) as source:
         _check_unchanged(stat, source.stat, path)
+        layout = read_layout(source, path.rpartition("/")[2]) if seen is None else seen[0]
         stored = _take_source(
-            source, path, context.chunk_bytes, writer, put_blob, progress, relatives
+            source,
+            layout,
+            path,
+            context.chunk_bytes,
+            writer,
+            put_blob,
+            progress=progress,
+            relatives=relatives,
         )
     _check_unchanged(stat, find_file_stat(context.worktree, path), path)
     return stored
@@ -230,15 +240,16 @@ def _check_unchanged(before: FileStat, after: FileStat | None, path: str) -> Non
 
 def _take_source(
     source: FileSource,
+    layout: FileLayout,
     path: str,
     chunk_bytes: int,
     writer: ChunkWriter | ChunkHasher,
     put_blob: Callable[[bytes], GitId],
+    *,
     progress: Callable[[int], None] | None,
     relatives: Relatives | None,
 ) -> StoredFile:
     mode, stat, size_bytes = git_mode(source.stat), source.stat, source.size_bytes
-    layout = read_layout(source, path.rpartition("/")[2])
     if _is_plain(source, layout, path):
         data = read_bytes(source, 0, size_bytes)
         if progress is not None:
@@ -494,11 +505,12 @@ def find_manifest(context: Context, blob: GitId) -> Manifest | None:
     return context.read_manifest(blob)
 
 
-def find_layout(context: Context, path: str) -> tuple[FileLayout, FileStat] | None:
-    """Return where the tensors of a file of the worktree lie, and its stat data; None for others."""
+def find_layout(context: Context, path: str) -> SeenLayout | None:
+    """Return where the tensors of a file of the worktree lie; None for what is no checkpoint."""
     stat = find_file_stat(context.worktree, path)
     if stat is None or not stat.is_regular or not is_checkpoint_name(path):
         return None
+    _let_tick_pass(stat)
     try:
         with FileSource.open(context.worktree / path) as source:
             return read_layout(source, path.rpartition("/")[2]), stat

@@ -93,9 +93,7 @@ def _starts(
             starts.append(context.resolve_commit(revision))
     head = history.head().commit
     if everything:
-        for name in history.list_refs():
-            with contextlib.suppress(NotFoundError):  # a stock Git may tag anything
-                starts.append(context.resolve_commit(name))
+        starts.extend(context.ref_commits().values())
     if head is not None and (everything or not starts):
         starts.insert(0, head)
     return starts, excluded

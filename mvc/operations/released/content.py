@@ -13,7 +13,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NoReturn
 
-from mvc.errors import NotFoundError, ReleasedError
+from mvc.errors import ReleasedError
 from mvc.operations.annotations import read_annotations
 from mvc.operations.files import find_manifest
 from mvc.operations.released.records import RELEASED_REF, join_releases, read_releases
@@ -182,13 +182,7 @@ def find_nearest(context: Context, lost: CommitInfo, paths: Sequence[str]) -> Co
 
 def _tips(context: Context) -> list[GitId]:
     head = context.history.head().commit
-    found = [] if head is None else [head]
-    for name in context.history.list_refs():
-        try:
-            found.append(context.resolve_commit(name))
-        except NotFoundError:  # a stock Git may tag anything
-            continue
-    return found
+    return [*([] if head is None else [head]), *context.ref_commits().values()]
 
 
 def _has_content(context: Context, commit: GitId, paths: Sequence[str]) -> bool:

@@ -23,7 +23,7 @@ from mvc.dtypes import get_dtype
 from mvc.errors import MvcError
 from mvc.formats.encodings import MIN_DELTA_BYTES
 from mvc.formats.manifest import cut_sizes
-from mvc.operations.bases import group_name, related_files, segment_key
+from mvc.operations.bases import group_name, match_segments, segment_key
 from mvc.operations.files import find_manifest
 
 if TYPE_CHECKING:
@@ -98,17 +98,11 @@ def _pair(
     context: Context, path: str, manifest: Manifest, parent: Mapping[str, TreeEntry]
 ) -> Iterator[tuple[ChunkId, Pair | None]]:
     """Yield every chunk of the tensors of a file, with its pair if there is one."""
-    wanted = {segment_key(stored.segment) for stored in manifest.segments}
-    found: dict[tuple[str, str], StoredSegment] = {}
-    for _, blob in related_files(parent, path):
-        if found.keys() >= wanted:
-            break
-        older = find_manifest(context, blob)
-        if older is not None and older.chunk_bytes == manifest.chunk_bytes:
-            for stored in older.segments:
-                found.setdefault(segment_key(stored.segment), stored)
+    segments = [stored.segment for stored in manifest.segments]
+    found = match_segments(context, parent, path, segments, manifest.chunk_bytes)
     for stored in manifest.segments:
-        old = found.get(segment_key(stored.segment))
+        older = found.get(segment_key(stored.segment))
+        old = None if older is None else older[1]
         yield from _pair_segment(stored, old, manifest.chunk_bytes)
 
 

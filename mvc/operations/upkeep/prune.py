@@ -12,7 +12,6 @@ ends between records and sweep, the next gc or prune frees the rest.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -156,15 +155,13 @@ def read_landmarks(context: Context) -> Landmarks:
     branches: dict[str, GitId] = {}
     tags: dict[str, GitId] = {}
     others: dict[str, GitId] = {}
-    for name in context.history.list_refs():
-        with contextlib.suppress(NotFoundError):  # a stock Git may tag anything
-            commit = context.resolve_commit(name)
-            if name.startswith(_HEADS):
-                branches[name.removeprefix(_HEADS)] = commit
-            elif name.startswith(_TAGS):
-                tags[name.removeprefix(_TAGS)] = commit
-            else:
-                others[name] = commit
+    for name, commit in context.ref_commits().items():
+        if name.startswith(_HEADS):
+            branches[name.removeprefix(_HEADS)] = commit
+        elif name.startswith(_TAGS):
+            tags[name.removeprefix(_TAGS)] = commit
+        else:
+            others[name] = commit
     return Landmarks(context.history.head().commit, branches, tags, others)
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.errors import NotFoundError
 from mvc.operations.files import find_manifest
 from mvc.operations.released.records import read_releases
 from mvc.operations.released.versions import Versions, released_paths, walk_all
@@ -186,11 +185,7 @@ class Holdings:
 
 def _find_refs(context: Context) -> dict[str, GitId]:
     head = context.history.head()
-    names = list(context.history.list_refs())
-    found: dict[str, GitId] = {}
-    for name in names if head.branch else [*names, "HEAD"]:
-        try:
-            found[name] = context.resolve_commit(name)
-        except NotFoundError:  # a stock Git may tag anything; HEAD may have no commit
-            continue
+    found = context.ref_commits()
+    if head.branch is None and head.commit is not None:
+        found["HEAD"] = head.commit
     return found
