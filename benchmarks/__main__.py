@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import donor, lookups, memory, report, training, upkeep, versions, workload
 from benchmarks.abilities import find_abilities
 from benchmarks.children import Runner
+from benchmarks.hooks.section import measure_hooks
 from benchmarks.machine import describe_commit, describe_machine, describe_packages
 from benchmarks.peers import MODEL, Mvc, Tools, find_peers
 from benchmarks.stopwatch import middle_seconds
@@ -38,6 +39,7 @@ SECTIONS = (
     "versions",
     "training",
     "upkeep",
+    "hooks",
 )
 
 
@@ -220,6 +222,12 @@ class Bench:
             say=self.say,
         )
 
+    def hooks(self) -> None:
+        """The training hooks beside what people save their runs with."""
+        self.results["hooks"] = measure_hooks(
+            self.runner, self.folder, is_quick=self.options.quick, say=self.say
+        )
+
     def clean(self) -> None:
         """Remove the models; donor and training states, which took minutes to train, stay."""
         for path in self.folder.glob("model-*.safetensors"):
@@ -237,6 +245,7 @@ class Bench:
             "versions",
             "training",
             "upkeep",
+            "hooks",
         ):
             if (self.folder / name).exists():
                 fresh_folder(self.folder / name).rmdir()

@@ -134,7 +134,7 @@ def find_loss(
     import torch.nn.functional as F  # noqa: N812, PLC0415  torch's own abbreviation
 
     x = F.embedding(rows[:, :-1], weights["embed"])
-    turn = _rotary(x.shape[1], settings.hidden // _HEADS)
+    turn = _rotary(x.shape[1], settings.hidden // _HEADS, x.device)
     for layer in range(settings.layers):
         normed = F.rms_norm(x, x.shape[-1:], weights[f"norm.a{layer}"])
         q, k, v = (
@@ -152,12 +152,12 @@ def find_loss(
     return F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
 
 
-def _rotary(positions: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _rotary(positions: int, width: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cosine and sine of every position's angles, each (positions, width / 2)."""
     import torch  # noqa: PLC0415
 
-    speeds = 10_000.0 ** -torch.arange(0, 1, 2 / width)
-    angles = torch.outer(torch.arange(positions, dtype=torch.float32), speeds)
+    speeds = 10_000.0 ** -torch.arange(0, 1, 2 / width, device=device)
+    angles = torch.outer(torch.arange(positions, dtype=torch.float32, device=device), speeds)
     return angles.cos(), angles.sin()
 
 

@@ -9,7 +9,17 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-_PACKAGES = ("torch", "numpy", "safetensors", "zstandard", "blake3", "dulwich", "typer")
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "safetensors",
+    "zstandard",
+    "blake3",
+    "dulwich",
+    "typer",
+    "lightning",
+    "transformers",
+)
 
 
 def describe_machine(folder: Path) -> dict[str, object]:

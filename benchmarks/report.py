@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import report_history
+from benchmarks import report_history, report_hooks
 from benchmarks.children import QUIET_SHARE
 from benchmarks.tables import MIB, Table, Target
 
@@ -78,6 +78,7 @@ def _list_targets(results: Results) -> Iterator[Target]:
         "mvc --help against import typer", 2.5, results.get("startup", {}).get("ratio"), "times"
     )
     yield from report_history.list_targets(results)
+    yield from report_hooks.list_targets(results)
 
 
 def _ratio(costs: Results, ours: str, theirs: str | None, field: str) -> float | None:
@@ -97,6 +98,7 @@ def list_tables(results: Results) -> list[Table]:
         "versions": report_history.version_tables,
         "training": report_history.training_tables,
         "upkeep": report_history.upkeep_tables,
+        "hooks": report_hooks.hook_tables,
     }
     return [
         table for name, build in builders.items() if name in results for table in build(results)

@@ -26,6 +26,10 @@ PICTURES = {
     "prune": ["prune", "--keep-last", "1", "--dry-run"],
     "du": ["du"],
 }
+RUN_PICTURES = {
+    "rollback": ["log", "--oneline", "--graph", "--all"],
+    "watch": ["watch", "--once"],
+}
 
 
 def run_on_terminal(folder: Path, words: list[str]) -> str:
@@ -74,6 +78,8 @@ def main() -> None:
         (folder / "notes.md").write_text("a note\n")
         for name, words in PICTURES.items():
             draw(name, words, run_on_terminal(folder, words))
+        for name, words in RUN_PICTURES.items():
+            draw(name, words, run_on_terminal(folder / "run", words))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mvc.checkpoints.state_image import compare_image, outline_image, read_image
+    from mvc.checkpoints.state_layout import LayoutPlan, StateLayout, layout_state
+    from mvc.checkpoints.state_outline import ArrayOutline
+    from mvc.chunkstore.values import WriteCounts
     from mvc.errors import (
         ConflictError,
         CorruptionError,
@@ -29,10 +33,20 @@ if TYPE_CHECKING:
         UsageError,
     )
     from mvc.history.values import Identity
+    from mvc.operations.runs.feed import RunFeed
     from mvc.repo import Repo
 
 _HOMES = {
+    "ArrayOutline": "mvc.checkpoints.state_outline",
+    "LayoutPlan": "mvc.checkpoints.state_layout",
     "Repo": "mvc.repo",
+    "RunFeed": "mvc.operations.runs.feed",
+    "WriteCounts": "mvc.chunkstore.values",
+    "StateLayout": "mvc.checkpoints.state_layout",
+    "compare_image": "mvc.checkpoints.state_image",
+    "layout_state": "mvc.checkpoints.state_layout",
+    "outline_image": "mvc.checkpoints.state_image",
+    "read_image": "mvc.checkpoints.state_image",
     "Identity": "mvc.history.values",
     "MvcError": "mvc.errors",
     "UsageError": "mvc.errors",
@@ -47,19 +61,28 @@ _HOMES = {
 }
 
 __all__ = [
+    "ArrayOutline",
     "ConflictError",
     "CorruptionError",
     "FormatError",
     "Identity",
+    "LayoutPlan",
     "MvcError",
     "NotFoundError",
     "ReleasedError",
     "Repo",
     "RepositoryNotFoundError",
+    "RunFeed",
+    "StateLayout",
     "StorageError",
     "UnsupportedError",
     "UsageError",
+    "WriteCounts",
     "__version__",
+    "compare_image",
+    "layout_state",
+    "outline_image",
+    "read_image",
 ]
 
 __version__ = "0.1.0"

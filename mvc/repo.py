@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from mvc.chunkstore.values import WriteCounts
     from mvc.history.values import Head, Identity, ReflogEntry
     from mvc.ids import GitId
     from mvc.operations.add import AddPlan, AddResult
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from mvc.operations.export import ExportResult
     from mvc.operations.fsck import FsckReport
     from mvc.operations.log import LogEntry
+    from mvc.operations.rollback import RollbackPlan, RollbackResult
+    from mvc.operations.runs.feed import RunFeed
+    from mvc.operations.runs.follow import RunFollower
+    from mvc.operations.runs.view import RunView
     from mvc.operations.status import Status
     from mvc.operations.tensors import FileInfo
     from mvc.operations.undo import UndoResult
@@ -40,6 +45,8 @@ if TYPE_CHECKING:
     from mvc.operations.upkeep.prune import PrunePlan, PruneResult
     from mvc.operations.upkeep.repack import RepackPlan, RepackResult
     from mvc.operations.usage.du import DuReport
+    from mvc.operations.verify import StateCheck
+    from mvc.operations.verify_files import WorktreeCheck
 
     PathLike = str | os.PathLike[str]
     Paths = PathLike | Iterable[PathLike]
@@ -550,6 +557,104 @@ class Repo:
 
         return undo(self._context, redo=redo, force=force, dry_run=dry_run, progress=progress)
 
+    def plan_rollback(
+        self,
+        revision: str | None = None,
+        *,
+        step: int | None = None,
+        steps_back: int | None = None,
+        healthy: bool = False,
+        branch: str | None = None,
+        at_step: int | None = None,
+    ) -> RollbackPlan:
+        """Return where a branch would go back to, and what it would leave; nothing is changed.
+
+        The target is said in one way; in none, it is the newest healthy commit. But for a
+        revision, commits whose content was released are passed over.
+
+        Args:
+            revision: this commit.
+            step: the commit of this training step, or else the newest one before it.
+            steps_back: the newest commit at least so many steps before the tip.
+            healthy: the newest commit below the tip that ``mark_healthy`` marked.
+            branch: the branch to move; the current one where None.
+            at_step: the step at which the trouble was seen, for the name of what is left; the
+                step of the tip where None.
+
+        Raises:
+            UsageError: more than one way, a negative number, or no branch where HEAD is on none.
+            NotFoundError: no such branch or revision, or no commit that fits.
+            ConflictError: the revision is no ancestor of the branch.
+            ReleasedError: the content of the revision was released.
+        """
+        from mvc.operations.rollback import plan_rollback  # noqa: PLC0415
+
+        return plan_rollback(
+            self._context,
+            revision,
+            step=step,
+            steps_back=steps_back,
+            healthy=healthy,
+            branch=branch,
+            at_step=at_step,
+        )
+
+    def rollback(
+        self,
+        plan: RollbackPlan,
+        *,
+        reason: str = "",
+        force: bool = False,
+        progress: Progress = None,
+    ) -> RollbackResult:
+        """Take a branch back as planned; what it leaves stays on ``diverged/<branch>/<step>``.
+
+        Index and files follow where HEAD is on the branch; ``undo`` brings it back then.
+
+        Args:
+            plan: from ``plan_rollback``.
+            reason: why, on one line; the log shows it at the commit that is left.
+            force: throw local changes away that are in the way.
+            progress: called with bytes written.
+
+        Raises:
+            ConflictError: the branch moved since it was planned, or local changes would be lost,
+                and not ``force``; nothing was changed.
+            ReleasedError: the content of the target was released meanwhile.
+        """
+        from mvc.operations.rollback import run_rollback  # noqa: PLC0415
+
+        return run_rollback(self._context, plan, reason=reason, force=force, progress=progress)
+
+    def mark_healthy(self, revision: str, *, note: str = "") -> None:
+        """Mark a commit as one that a rollback may go back to; the commit itself stays as it is.
+
+        Args:
+            revision: which commit; one that is marked already stays as it is.
+            note: a remark, on one line.
+
+        Raises:
+            NotFoundError: no such revision.
+            FormatError: the marks that are there are damaged.
+        """
+        from mvc.operations.health import mark_healthy  # noqa: PLC0415
+
+        mark_healthy(self._context, revision, note=note)
+
+    def healthy(self, branch: str | None = None) -> tuple[GitId, ...]:
+        """Return the healthy commits of a branch along first parents, newest first.
+
+        Args:
+            branch: which branch; where HEAD is if None.
+
+        Raises:
+            NotFoundError: no such branch.
+            FormatError: the history or its marks are damaged.
+        """
+        from mvc.operations.health import healthy_commits  # noqa: PLC0415
+
+        return healthy_commits(self._context, branch)
+
     # Names.
 
     def branches(self) -> list[RefInfo]:
@@ -738,6 +843,7 @@ class Repo:
         time_s: int | None = None,
         delta: bool | None = None,
         previous: Mapping[str, object] | None = None,
+        parent: str | None = None,
         progress: Progress = None,
     ) -> CommitResult:
         """Commit a nested state (state dicts, scalars, RNG states) without writing a file.
@@ -756,12 +862,14 @@ class Repo:
                 where None, if that gains much, or as ``mvc.delta`` of the config says.
             previous: the state of that commit, unchanged, where it is still in memory: then
                 nothing has to be decoded for the differences.
+            parent: id of the commit that the branch must be at ("" for a branch without one).
             progress: called with bytes taken since the last call.
 
         Raises:
             UsageError: no message, or no valid branch name.
             UnsupportedError: a value that is not data; the message names its path.
-            ConflictError: the branch moved meanwhile, or a file of the same name is staged.
+            ConflictError: the branch moved meanwhile, is not at ``parent``, or a file of the same
+                name is staged.
         """
         from mvc.operations.annotations import Annotations  # noqa: PLC0415
         from mvc.operations.state import commit_state  # noqa: PLC0415
@@ -777,10 +885,112 @@ class Repo:
             time_s=time_s,
             delta=delta,
             previous=previous,
+            parent=parent,
             progress=progress,
         )
         start_upkeep(self._context)
         return result
+
+    def commit_image(
+        self,
+        files: Mapping[str, memoryview],
+        *,
+        message: str,
+        step: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+        meta: Mapping[str, str] | None = None,
+        branch: str | None = None,
+        delta: bool | None = None,
+        parent: str | None = None,
+        describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
+        progress: Progress = None,
+    ) -> CommitResult:
+        """Commit the image of a state (see ``mvc.layout_state``), exactly as its state would be.
+
+        Args:
+            files: name → bytes of every file of the image; they must not change meanwhile.
+            message: subject, and body after an empty line.
+            step: training step.
+            metrics: name → number.
+            meta: name → text.
+            branch: as for ``commit_state``.
+            delta: as for ``commit_state``.
+            parent: as for ``commit_state``.
+            describe: called once everything but the commit itself is durable; joins ``meta``.
+            progress: called with bytes taken since the last call.
+
+        Raises:
+            FormatError: not the files of a state.
+            UsageError: no message, or no valid branch name.
+            ConflictError: as for ``commit_state``.
+        """
+        from mvc.checkpoints.state_image import open_image  # noqa: PLC0415
+        from mvc.operations.annotations import Annotations  # noqa: PLC0415
+        from mvc.operations.state import commit_files  # noqa: PLC0415
+        from mvc.operations.upkeep.aftercare import start_upkeep  # noqa: PLC0415
+
+        result = commit_files(
+            self._context,
+            open_image(files),
+            message,
+            annotations=Annotations(step, metrics, meta),
+            branch=branch,
+            delta=delta,
+            parent=parent,
+            describe=describe,
+            progress=progress,
+        )
+        start_upkeep(self._context)
+        return result
+
+    def outline_state(self, revision: str = "HEAD") -> dict[str, Any]:
+        """Return the structure of a commit's state, an ``ArrayOutline`` in place of each array.
+
+        Raises:
+            NotFoundError: no such revision, or the commit holds no state.
+            ReleasedError: content of that commit was released.
+        """
+        from mvc.operations.state import outline_state  # noqa: PLC0415
+
+        return outline_state(self._context, revision)
+
+    def verify_state(self, state: Mapping[str, object], revision: str = "HEAD") -> StateCheck:
+        """Compare a live state with a commit's, bit by bit; nothing is changed.
+
+        Args:
+            state: nested, as for ``commit_state``.
+            revision: which commit.
+
+        Raises:
+            NotFoundError: no such revision, or the commit holds no state.
+            UnsupportedError: a live value that is not data; the message names its path.
+        """
+        from mvc.operations.verify import verify_state  # noqa: PLC0415
+
+        return verify_state(self._context, state, revision)
+
+    def verify_worktree(
+        self, revision: str = "HEAD", *, paths: Paths = (), progress: Progress = None
+    ) -> WorktreeCheck:
+        """Compare the files of the worktree with a commit's, tensor by tensor, to the bit.
+
+        Every file is read. One that differs from the commit's but holds the same tensors (another
+        header, format or number of shards) is told apart.
+
+        Args:
+            revision: which commit.
+            paths: only these files, folders or wildcards.
+            progress: called with bytes read.
+
+        Raises:
+            NotFoundError: no such revision, or it has no such path.
+            ConflictError: a file changed while it was read.
+            ReleasedError: a tensor can only be compared by its content, which was released.
+            CorruptionError: what differs cannot be read from the store.
+        """
+        from mvc.operations.verify_files import verify_worktree  # noqa: PLC0415
+
+        return verify_worktree(self._context, revision, paths=self._paths(paths), progress=progress)
 
     def load_state(
         self,
@@ -805,6 +1015,56 @@ class Repo:
         from mvc.operations.state import load_state  # noqa: PLC0415
 
         return load_state(self._context, revision, framework=framework, into=into)
+
+    # Training runs, while they run.
+
+    def open_feed(self, branch: str) -> RunFeed:
+        """Return what tells others, ``mvc watch`` above all, how the run on a branch is going.
+
+        What it writes is no part of the history. It never raises for what the machine does.
+
+        Raises:
+            UsageError: no branch may have that name.
+        """
+        from mvc.operations.runs.feed import open_feed  # noqa: PLC0415
+
+        return open_feed(self._context, branch)
+
+    def read_run(
+        self, branch: str | None = None, *, losses: int = 2000, events: int = 20
+    ) -> RunView:
+        """Return how a run is going, as its feed tells; its end only, so it takes no time.
+
+        Args:
+            branch: which run; where None that of the current branch, or else the latest.
+            losses: at most so many of the last losses.
+            events: at most so many of the last commits, alarms, rollbacks and other events.
+
+        Raises:
+            NotFoundError: there is no such run.
+            UsageError: no branch may have that name.
+            StorageError: the machine failed.
+        """
+        return self.follow_run(branch, losses=losses, events=events).read()
+
+    def follow_run(
+        self, branch: str | None = None, *, losses: int = 2000, events: int = 20
+    ) -> RunFollower:
+        """Return what reads a run again and again, each time only what is new.
+
+        Args:
+            branch: as for ``read_run``.
+            losses: at most so many of the last losses.
+            events: at most so many of the last commits, alarms, rollbacks and other events.
+
+        Raises:
+            NotFoundError: there is no such run.
+            UsageError: no branch may have that name.
+            StorageError: the machine failed.
+        """
+        from mvc.operations.runs.follow import follow_run  # noqa: PLC0415
+
+        return follow_run(self._context, branch, losses=losses, events=events)
 
     # Storing less.
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 
-from benchmarks import donor, report, workload
+from benchmarks import donor, report, report_hooks, workload
 from benchmarks.__main__ import SECTIONS, main
 from benchmarks.children import CommandError, Cost, Runner, middle
 
@@ -102,9 +105,55 @@ def test_quick_run_fills_every_section(tmp_path, capsys):
     assert results["status"]["data_files_opened"] == []
     assert 0.5 < results["ratio"]["bf16"] < 0.8
     assert set(results["sweep"]["record"]) == {"mvc", "cp + sync"}
+    stall = results["hooks"]["stall"]
+    assert {"mvc", "torch.save", "dcp.async_save, process"} <= set(stall["ways"])
+    assert all(len(way["stall"]) == 1 for way in stall["ways"].values())
+    assert 0.5 < stall["ways"]["mvc"]["bytes"][0] / stall["state_bytes"] < 1
     text = capsys.readouterr().out
     for target in report.list_targets(results):
         assert target.name in text
         assert target.name in page.read_text()
     left = {path.name for path in (tmp_path / "work").iterdir()}
     assert not any(name.startswith("model-") or name == "sweep" for name in left)
+
+
+def ways_of_saving(**stalls: float) -> dict[str, dict[str, list]]:
+    """Return what the section measured of ways whose saves took so long; one quiet round each."""
+    return {
+        name.replace("_", " "): {"stall": [[seconds, 0.0]], "durable": [1.0], "bytes": [1e6]}
+        for name, seconds in stalls.items()
+    }
+
+
+def test_best_peer_is_neither_mvc_nor_a_plain_copy():
+    ways = ways_of_saving(mvc=0.2, fast=0.5, slow=2.0)
+    ways[report_hooks.MEMMOVE] = ways_of_saving(one=0.1)["one"]
+    assert report_hooks.find_best_peer(ways) == "fast"
+    found = {"hooks": {"stall": {"ways": ways}}}
+    copy, peer = list(report_hooks.list_targets(found))[:2]
+    assert (copy.measured, copy.verdict) == (2.0, "MISSED")
+    assert (peer.measured, peer.verdict) == (0.4, "met")
+
+
+def test_targets_of_the_hooks_say_where_nothing_was_measured():
+    assert {one.verdict for one in report_hooks.list_targets({})} == {"not measured"}
+
+
+def test_a_process_and_its_children_are_watched():
+    from benchmarks.hooks.memory import Watch, list_children
+
+    hold = "import sys; b = bytearray(b'x' * 30_000_000); print(1, flush=True); sys.stdin.read()"
+    with Watch() as before:
+        own = bytearray(b"x" * 10_000_000)
+    with (
+        Watch() as during,
+        subprocess.Popen(
+            [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as child,
+    ):
+        child.stdout.readline()
+        assert child.pid in list_children(os.getpid())
+        during.sample()
+        child.stdin.close()
+    assert len(own) < during.own_bytes
+    assert during.all_bytes - before.all_bytes > 25_000_000

@@ -110,7 +110,7 @@ def test_files_are_renamed_by_one_module_only():
 def test_the_hooks_say_what_is_missing():
     script = (
         "import sys, json; sys.modules['torch'] = None\n"
-        "try:\n    import mvc_hooks\n"
+        "try:\n    from mvc_hooks import Checkpointer\n"
         "except ImportError as error:\n    print(json.dumps(str(error)))\n"
     )
     assert "pip install" in run(script)

@@ -20,8 +20,10 @@ changes(self, revision='HEAD', *, paths=(), tensors=None, with_tensors=True)
 checkout(self, revision, *, paths=(), force=False, detach=False, progress=None)
 commit(self, message=None, *, paths=(), everything=False, amend=False, allow_empty=False, \
 step=None, metrics=None, meta=None, author=None, time_s=None, delta=None, progress=None)
+commit_image(self, files, *, message, step=None, metrics=None, meta=None, branch=None, \
+delta=None, parent=None, describe=None, progress=None)
 commit_state(self, state, *, message, step=None, metrics=None, meta=None, branch=None, \
-author=None, time_s=None, delta=None, previous=None, progress=None)
+author=None, time_s=None, delta=None, previous=None, parent=None, progress=None)
 config(self)
 create_branch(self, name, start='HEAD', *, force=False)
 create_tag(self, name, revision='HEAD', *, message=None, force=False)
@@ -32,24 +34,32 @@ progress=None)
 doctor(self)
 du(self, *revisions, by=('branch', 'tag', 'commit', 'file'))
 export(self, revision, output, *, path=None, tensors=None, force=False, progress=None)
+follow_run(self, branch=None, *, losses=2000, events=20)
 fsck(self, *, data=False, repair=False, progress=None)
 gc(self, plan=None, *, grace_s=None, progress=None)
+healthy(self, branch=None)
 init(cls, path='.', *, branch='main')
 is_repack_due(self)
 load_state(self, revision='HEAD', *, framework='torch', into=None)
 log(self, *revisions, everything=False, limit=None, first_parent=False)
 ls(self, revision='HEAD', *, paths=(), tensors=None)
+mark_healthy(self, revision, *, note='')
 merge_base(self, left, right)
 move(self, sources, target, *, force=False)
 open(cls, path='.', *, identity=None, threads=None)
+open_feed(self, branch)
+outline_state(self, revision='HEAD')
 plan_add(self, paths, *, force=False)
 plan_gc(self, *, grace_s=None, expire_reflogs_s=None)
 plan_prune(self, *, keep_last=None, keep_every=None, keep_best=None, metric=None, maximise=False, \
 keep_tagged=False, keep_branch_tips=False, keep_within_s=None, weights_only=False, \
 also_diverged=(), now_s=None)
+plan_rollback(self, revision=None, *, step=None, steps_back=None, healthy=False, branch=None, \
+at_step=None)
 plan_repack(self, *, everything=False, grace_s=None)
 prune(self, plan)
 read_file(self, revision, path)
+read_run(self, branch=None, *, losses=2000, events=20)
 reflog(self, ref='HEAD')
 remove(self, paths, *, cached=False, force=False, recursive=False)
 rename_branch(self, old, new, *, force=False)
@@ -57,6 +67,7 @@ repack(self, plan=None, *, progress=None)
 reset(self, revision='HEAD', *, mode='mixed', paths=(), progress=None)
 resolve(self, revision)
 restore(self, paths, *, source=None, staged=False, worktree=True, progress=None)
+rollback(self, plan, *, reason='', force=False, progress=None)
 set_config(self, key, value)
 show(self, revision='HEAD')
 status(self, *, untracked=True)
@@ -64,6 +75,8 @@ switch(self, branch, *, create=False, start=None, force=False, progress=None)
 tags(self)
 tensor(self, revision, path, name, *, framework='numpy')
 undo(self, *, redo=False, force=False, dry_run=False, progress=None)
+verify_state(self, state, revision='HEAD')
+verify_worktree(self, revision='HEAD', *, paths=(), progress=None)
 """
 PROPERTIES = {"worktree", "git_dir", "head", "identity"}
 
@@ -89,7 +102,8 @@ RESULTS = {
     "files.StoredFile": "path mode blob stat size_bytes manifest warning",
     "fsck.FsckReport": "problems commits files chunks data notices repaired released",
     "fsck.Problem": "kind detail commit path tensor pack offset chunk hint commits",
-    "log.LogEntry": "info annotations refs released",
+    "log.LogEntry": "info annotations refs released is_healthy diverged",
+    "abandoned.Divergence": "reason branch target target_step at_step time_s",
     "upkeep.gc.GcPlan": "grace_s sweep objects object_bytes reflog_entries expiry marks unnamed",
     "upkeep.gc.GcResult": "freed_bytes removed_packs new_packs_bytes removed_objects kept_packs",
     "upkeep.repack.RepackPlan": "sweep chunks gain_bytes small_packs grace_s marks unnamed dtypes tips",
@@ -100,11 +114,28 @@ RESULTS = {
     "upkeep.prune.PruneResult": "plan freed_bytes",
     "released.records.Release": "commit paths policy time_s blobs",
     "released.rerun.ReleasedTwin": "commit step subject paths",
+    "rollback.RollbackPlan": "branch tip target tip_step target_step choice abandoned "
+    "diverged_branch at_step",
+    "rollback.RollbackResult": "branch commit left diverged_branch abandoned written removed",
+    "runs.view.RunAlarm": "step time_s cause reason",
+    "runs.view.RunCommit": "step time_s commit subject stall_s write_s written_bytes plain_bytes "
+    "queue_depth is_healthy is_abandoned",
+    "runs.view.RunEvent": "kind step time_s text",
+    "runs.view.RunRollback": "step to_step time_s to_commit diverged_branch skipped_batches "
+    "seconds reason",
+    "runs.view.RunView": "branch alive stopped pid host started_s updated_s step total every "
+    "steps_per_s loss grad_norm lr losses queue_depth stall_s commits alarms rollbacks events "
+    "errors damaged_lines",
     "status.FileStatus": "path staged worktree old_path",
     "status.Status": "branch commit files recovered",
     "tensors.FileInfo": "path mode blob format size_bytes tensors",
     "tensors.TensorInfo": "name dtype shape size_bytes chunks id",
     "undo.UndoResult": "action kind branch commit left_branch left written removed",
+    "verify.StateCheck": "commit tensors size_bytes differences",
+    "verify_files.FileCheck": "path status format tensors tensors_total size_bytes found_in reason",
+    "verify_files.WorktreeCheck": "commit files",
+    "verify_tensors.TensorCheck": "name status dtype shape old_dtype old_shape elements_total "
+    "elements_changed bytes_changed largest_difference",
 }
 
 
@@ -130,9 +161,10 @@ def _spelling(function):
 
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
-        "ConflictError", "CorruptionError", "FormatError", "Identity", "MvcError",
-        "NotFoundError", "ReleasedError", "Repo", "RepositoryNotFoundError", "StorageError",
-        "UnsupportedError", "UsageError", "__version__",
+        "ArrayOutline", "ConflictError", "CorruptionError", "FormatError", "Identity", "LayoutPlan", "MvcError",
+        "NotFoundError", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
+        "StateLayout", "StorageError", "UnsupportedError", "UsageError", "WriteCounts",
+        "__version__", "compare_image", "layout_state", "outline_image", "read_image",
     }  # fmt: skip
     assert mvc.__all__ == sorted(mvc.__all__)
     for name in mvc.__all__:
@@ -152,7 +184,14 @@ def test_every_promised_name_is_seen_by_type_checkers():
 
 
 def test_names_of_mvc_hooks():
-    assert set(mvc_hooks.__all__) == {"capture", "restore"}
+    assert set(mvc_hooks.__all__) == {
+        "Checkpointer", "CommitFailedError", "CommitReport", "DivergedError", "History",
+        "InexactRestoreError", "NotFinite", "Reading", "ReplayReport", "Ring", "RollbackReport",
+        "Spike", "StepRun", "Training", "Trend", "Verdict", "as_detector", "both", "capture",
+        "default_detectors", "lr_scale", "read_environment", "replay_steps", "restore",
+        "rollback", "skip_step", "stop",
+    }  # fmt: skip
+    assert mvc_hooks.__all__ == sorted(mvc_hooks.__all__)
     for name in mvc_hooks.__all__:
         assert getattr(mvc_hooks, name).__doc__
 

@@ -31,7 +31,7 @@ def test_the_wheel_holds_what_it_should(installed):
         "mvc/__init__.py",
         "mvc/py.typed",
         "mvc_hooks/py.typed",
-        "mvc_hooks/capture.py",
+        "mvc_hooks/handover.py",
     } <= names
     assert not [name for name in names if name.startswith(("tests", "hooks/", "benchmarks"))]
 

@@ -78,6 +78,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mvc.checkpoints import state_decode, state_encode
+from mvc.checkpoints.state_alias import find_shared
 from mvc.checkpoints.state_document import (
     STATE_FILE,
     Document,
@@ -86,6 +87,7 @@ from mvc.checkpoints.state_document import (
 )
 from mvc.checkpoints.state_factory import NumpyFactory, TorchLoader
 from mvc.checkpoints.state_files import StateFile, plain_file, tensor_file
+from mvc.checkpoints.state_json import Kept
 from mvc.checkpoints.state_reads import ReadTable, TensorRead
 from mvc.checkpoints.state_refusals import refusal
 from mvc.checkpoints.state_shared import link_shared
@@ -94,7 +96,8 @@ from mvc.errors import FormatError, UnsupportedError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from mvc.checkpoints.state_nodes import Node
+    from mvc.checkpoints.state_alias import SharedGroup
+    from mvc.checkpoints.state_json import JsonValue
     from mvc.formats.layout import FileLayout
 
 __all__ = [
@@ -128,19 +131,48 @@ def encode_state(state: Mapping[str, object]) -> list[StateFile]:
     Raises:
         UnsupportedError: something that mvc does not store; the message names its path.
     """
+    encoded = encode_walk(state, state_encode.Walk())
+    return [*encoded.files, plain_file(STATE_FILE, encode_document(encoded.document))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedState:
+    """What a walk over a state found.
+
+    Attributes:
+        files: its files with arrays.
+        document: what ``state.json`` says.
+        groups: the arrays that share memory, as indexes of the walk's.
+    """
+
+    files: tuple[StateFile, ...]
+    document: Document
+    groups: tuple[SharedGroup, ...]
+
+
+def encode_walk(state: Mapping[str, object], walk: state_encode.Walk) -> EncodedState:
+    """Return the virtual files of a state but for the text of ``state.json``.
+
+    Args:
+        state: as for ``encode_state``.
+        walk: a new one; knows every array afterwards.
+
+    Raises:
+        UnsupportedError: as ``encode_state``.
+    """
     if not isinstance(state, Mapping):
         raise UsageError(f"a state is a dict, not a {type(state).__name__}")
-    walk = state_encode.Walk()
     try:
         node = walk.encode(state)
     except RecursionError:
         raise UnsupportedError("the state is nested too deeply") from None
-    if not isinstance(node, dict):
+    if not isinstance(node, (dict, Kept)):
         raise refusal(state, [])
-    shared = link_shared(walk.placed)
-    files = [tensor_file(draft.path, draft.arrays) for draft in walk.files.values()]
+    groups = find_shared([item.array.region for item in walk.placed])
+    shared = link_shared(walk.placed, groups)
+    files = tuple(tensor_file(draft.path, draft.arrays) for draft in walk.files.values())
     document = Document(tuple(file.path for file in files), tuple(shared), node)
-    return [*files, plain_file(STATE_FILE, encode_document(document))]
+    return EncodedState(files, document, tuple(groups))
 
 
 def find_files(state_json: bytes) -> set[str]:
@@ -179,7 +211,7 @@ class StatePlan:
 
     reads: tuple[TensorRead, ...]
     _table: ReadTable
-    _node: Node
+    _node: JsonValue
 
     def build(self) -> dict[Any, Any]:
         """Return the state, after every read was filled.

@@ -28,7 +28,7 @@ from mvc.checkpoints.state_elements import ElementType
 from mvc.checkpoints.state_memory import Region, view_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -62,10 +62,39 @@ def find_shared(regions: Sequence[Region | None]) -> list[SharedGroup]:
     Args:
         regions: where each array lies; None for one that cannot share.
     """
+    spans = [(*region.span, index) for index, region in enumerate(regions) if region is not None]
+    return find_groups({index: regions[index] for index in find_crowded(spans)})  # type: ignore[misc]  # spans are of regions
+
+
+def find_crowded(spans: Iterable[tuple[int, int, int]]) -> list[int]:
+    """Return the indexes of arrays whose address range meets that of another, ascending.
+
+    Args:
+        spans: lowest address, address behind the highest byte, and index of each array.
+    """
+    crowded: list[int] = []
+    cluster: list[int] = []
+    end = -1
+    for low, high, index in sorted(spans):
+        if low < end:
+            cluster.append(index)
+            end = max(end, high)
+            continue
+        if len(cluster) > 1:
+            crowded += cluster
+        cluster, end = [index], high
+    return sorted(crowded + cluster if len(cluster) > 1 else crowded)
+
+
+def find_groups(regions: Mapping[int, Region]) -> list[SharedGroup]:
+    """Return the groups of arrays that share elements, in the order of their first members.
+
+    Args:
+        regions: index → where the array lies, ascending; at least of all ``find_crowded`` arrays.
+    """
     unique: dict[Region, list[int]] = {}
-    for index, region in enumerate(regions):
-        if region is not None:
-            unique.setdefault(region, []).append(index)
+    for index, region in regions.items():
+        unique.setdefault(region, []).append(index)
     groups: dict[int, list[Region]] = {}
     ordered = sorted(unique, key=lambda region: (region.space, region.low, -region.high))
     roots = _join_overlapping(ordered)

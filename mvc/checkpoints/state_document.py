@@ -27,12 +27,12 @@ class Document:
     Attributes:
         files: names of the files with its arrays.
         shared: nodes of the storages that several arrays share.
-        state: node of the state itself.
+        state: node of the state itself, an object; in a text to be written ``Kept`` may stand for it.
     """
 
     files: tuple[str, ...]
     shared: tuple[Node, ...]
-    state: Node
+    state: JsonValue
 
 
 def encode_document(document: Document) -> bytes:

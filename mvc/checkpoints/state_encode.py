@@ -89,7 +89,7 @@ class Walk:
         node = encode_scalar(value)
         if not isinstance(node, NotScalar):
             return node
-        encode = _CONTAINERS.get(type(value))
+        encode = CONTAINERS.get(type(value))
         if encode is None:
             return self._encode_array(value)
         if id(value) in self._open:
@@ -188,7 +188,7 @@ class Walk:
         if type(value) in (bytes, bytearray):
             return self._encode_blob(value)
         if type(value) is np.ndarray:
-            return self.place("ndarray", _describe_ndarray(value, self.steps))
+            return self.place("ndarray", describe_ndarray(value, self.steps))
         torch: Any = sys.modules.get("torch")
         if torch is None or not isinstance(value, getattr(torch, "Tensor", ())):
             raise refusal(value, self.steps)
@@ -203,7 +203,7 @@ class Walk:
         return flags | {name: self._at(Attribute(name), part) for name, part in parts.items()}
 
     def _encode_blob(self, value: bytes | bytearray) -> Node:
-        array = _describe_ndarray(np.frombuffer(value, np.uint8), self.steps, can_share=False)
+        array = describe_ndarray(np.frombuffer(value, np.uint8), self.steps, can_share=False)
         node = self.place(type(value).__name__, array)
         return {key: node[key] for key in ("$", "in", "name")} | {"size_bytes": len(value)}
 
@@ -225,7 +225,7 @@ class Walk:
         return node
 
 
-_CONTAINERS: dict[type, Callable[[Walk, Any], JsonValue]] = {
+CONTAINERS: dict[type, Callable[[Walk, Any], JsonValue]] = {
     dict: Walk.encode_dict,
     OrderedDict: Walk.encode_tagged_mapping,
     Counter: Walk.encode_tagged_mapping,
@@ -246,9 +246,14 @@ def _label(step: object) -> str:
     return str(step) if isinstance(step, str) else str(step)[:200]
 
 
-def _describe_ndarray(
+def describe_ndarray(
     array: np.ndarray[Any, Any], steps: list[object], *, can_share: bool = True
 ) -> LiveArray:
+    """Return the array of a NumPy array, which is not copied.
+
+    Raises:
+        UnsupportedError: its elements are no plain data; names its path.
+    """
     element = find_numpy_element(array.dtype)
     if element is None:
         raise refusal(array, steps)

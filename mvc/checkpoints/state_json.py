@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 JsonValue: TypeAlias = (
-    "bool | int | float | str | Sequence[JsonValue] | dict[str, JsonValue] | None"
+    "bool | int | float | str | Sequence[JsonValue] | dict[str, JsonValue] | Kept | None"
 )
 
 MAX_TEXT_BYTES = 256 * 2**20
@@ -27,6 +27,34 @@ _LINE_CHARS = 160
 _HINT = "keep long lists of numbers as arrays"
 _SCALARS = {int, float, bool, str, type(None)}
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+class Kept:
+    """A node whose text is kept from one rendering to the next.
+
+    It stands for its node everywhere in a value to be written. The node must not change any more
+    once it was rendered.
+
+    Attributes:
+        node: an object, or a list that holds more than scalars.
+    """
+
+    __slots__ = ("_text", "node")
+
+    def __init__(self, node: JsonValue) -> None:
+        self.node = node
+        self._text: tuple[str, str] | None = None
+
+    def render(self, newline: str) -> str:
+        """Return the text, as ``_render`` does for the node."""
+        if self._text is None or self._text[0] != newline:
+            self._text = (newline, _render(self.node, newline))
+        return self._text[1]
+
+
+def keep_text(node: JsonValue) -> JsonValue:
+    """Return what stands for a node and keeps its text, or the node where that is no gain."""
+    return node if _is_flat(node) or isinstance(node, Kept) else Kept(node)
 
 
 def encode_text(value: JsonValue) -> bytes:
@@ -45,7 +73,7 @@ def encode_text(value: JsonValue) -> bytes:
 def _render(value: JsonValue, newline: str) -> str:
     """Return the text of a value whose lines after the first begin with ``newline``."""
     if not isinstance(value, (list, dict)) or not value:
-        return _dump(value)
+        return value.render(newline) if isinstance(value, Kept) else _dump(value)
     if isinstance(value, list):
         if _SCALARS.issuperset(map(type, value)):
             return _dump(value)

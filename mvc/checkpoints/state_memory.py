@@ -68,21 +68,25 @@ class Region:
     @property
     def low(self) -> int:
         """Address of the lowest byte."""
-        return self.address + sum(
-            min(0, (dim - 1) * stride) for dim, stride in zip(self.shape, self.strides, strict=True)
-        )
+        return self.span[0]
 
     @property
     def high(self) -> int:
         """Address behind the highest byte."""
-        return (
-            self.address
-            + self.size_bytes
-            + sum(
-                max(0, (dim - 1) * stride)
-                for dim, stride in zip(self.shape, self.strides, strict=True)
-            )
-        )
+        return self.span[1]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Addresses of the lowest byte and behind the highest."""
+        low = self.address
+        high = low + self.size_bytes
+        for dim, stride in zip(self.shape, self.strides, strict=True):
+            reach = (dim - 1) * stride
+            if reach > 0:
+                high += reach
+            else:
+                low += reach
+        return low, high
 
     @property
     def is_dense(self) -> bool:

@@ -141,9 +141,9 @@ class ReadTable:
         is_tensor = node["$"] == "tensor"
         flags = ("parameter", "grad") if is_tensor else ()
         check_fields(node, *_PLACE, *flags, "strides", "shared", "offset", "byte_strides")
-        element, shape = _get_form(node)
+        element, shape = get_form(node)
         size = count_elements(shape) * element.size_bytes
-        self._check_held(node, size)
+        self.check_held(node, size)
         factory = self.load_factory() if is_tensor else _NUMPY
         found = factory.find_live(live, element, shape, steps)
         if found is not None:
@@ -188,7 +188,7 @@ class ReadTable:
 
     def _allocate(self, node: Node) -> _Storage:
         """Allocate the memory of an array of a file and note that it has to be read."""
-        element, shape = _get_form(node)
+        element, shape = get_form(node)
         size = count_elements(shape) * element.size_bytes
         self._claim(node, size)
         skew = get_field(node, "skew", int) if "skew" in node else 0
@@ -226,14 +226,18 @@ class ReadTable:
             self.reads.append(TensorRead(node["in"], node["name"], size, destination))
 
     def _claim(self, node: Node, size: int) -> None:
-        self._check_held(node, size)
+        self.check_held(node, size)
         place = (node["in"], node["name"])
         if place in self._claimed:
             raise FormatError(f"state.json uses tensor {place[1]!r} of {place[0]!r} twice")
         self._claimed.add(place)
 
-    def _check_held(self, node: Node, size: int) -> None:
-        """Check that a file holds a tensor of exactly that size."""
+    def check_held(self, node: Node, size: int) -> None:
+        """Check that a file holds a tensor of exactly that size.
+
+        Raises:
+            FormatError: it does not.
+        """
         file, name = get_field(node, "in", str), get_field(node, "name", str)
         if file not in self._held:
             self._held[file] = self.sizes.get(file, {})
@@ -247,7 +251,12 @@ class ReadTable:
             )
 
 
-def _get_form(node: Node) -> tuple[ElementType, tuple[int, ...]]:
+def get_form(node: Node) -> tuple[ElementType, tuple[int, ...]]:
+    """Return the element type and the shape of an array's node.
+
+    Raises:
+        FormatError: an unknown type, or no shape.
+    """
     name = get_field(node, "dtype", str)
     get_element = get_torch_element if node["$"] == "tensor" else get_numpy_element
     return get_element(name), get_dims(node, "shape")

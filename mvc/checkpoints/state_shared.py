@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.state_alias import SharedGroup, find_shared
 from mvc.checkpoints.state_elements import ElementType, get_numpy_element, get_torch_element
 from mvc.checkpoints.state_encode import PlacedArray
 from mvc.checkpoints.state_files import LiveArray
@@ -15,19 +14,23 @@ from mvc.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mvc.checkpoints.state_alias import SharedGroup
     from mvc.checkpoints.state_nodes import Node
 
 
-def link_shared(placed: Sequence[PlacedArray]) -> list[Node]:
+def link_shared(placed: Sequence[PlacedArray], groups: Sequence[SharedGroup]) -> list[Node]:
     """Mark arrays that share memory in their nodes; return the storages they share.
 
     A storage's node is an array's node plus ``skew``, the bytes to leave free in front of it so
     that every view is aligned. Arrays that no member covers are added to the first member's file.
 
+    Args:
+        placed: every array.
+        groups: those that share memory; their members are indexes of ``placed``.
+
     Raises:
         UnsupportedError: views that no alignment fits.
     """
-    groups = find_shared([item.array.region for item in placed])
     storages = []
     for number, group in enumerate(groups):
         members = [placed[index] for index in group.members]

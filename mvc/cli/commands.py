@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
         Command("log", "log", "Show the history with training steps and metrics"),
         Command("show", "log", "Show one commit, or one file of it"),
         Command("reflog", "log", "Show where a branch or HEAD has been"),
+        Command("watch", "watch", "Show a training run while it trains"),
         Command("ls", "tensors", "List files and tensors of a revision"),
         Command("cat", "tensors", "Print the values of one tensor"),
         Command("export", "tensors", "Write tensors of a revision to a safetensors file"),
@@ -41,6 +42,7 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
         Command("restore", "moving", "Bring files back from the index or a revision"),
         Command("reset", "moving", "Move the current branch; unstage files"),
         Command("undo", "moving", "Take back the last commit, switch or reset"),
+        Command("rollback", "rollback", "Take a branch back; what it leaves stays on diverged/"),
         Command("branch", "naming", "List, create, rename or delete branches"),
         Command("tag", "naming", "List, create or delete tags"),
     ),
@@ -51,6 +53,7 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
         Command("du", "du", "Show what branches, commits, files and tensors cost"),
     ),
     "keep it sound": (
+        Command("verify", "verify", "Check that the model is the same as in a commit, to the bit"),
         Command("fsck", "care", "Check that the repository is sound"),
         Command("doctor", "care", "Show versions, file system and what is slow here"),
     ),

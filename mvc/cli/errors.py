@@ -1,7 +1,7 @@
 """Errors as people and programs see them: text, JSON, exit code.
 
 0    done
-1    a negative answer: differences with --exit-code, problems found by fsck
+1    a negative answer: differences with --exit-code or of verify, problems found by fsck
 2    wrong usage
 3    a revision, path, tensor, branch, ... does not exist
 4    conflict: local changes would be overwritten, a ref moved, nothing to commit

@@ -82,7 +82,7 @@ def log(
         return
     write = write_oneline if oneline else write_full
     if not decorate:
-        entries = [replace(entry, refs=()) for entry in entries]
+        entries = [replace(entry, refs=(), is_healthy=False) for entry in entries]
     write(stdout(), entries, parents if graph else None)
 
 

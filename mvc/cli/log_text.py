@@ -22,6 +22,7 @@ from mvc.cli.render import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from mvc.operations.abandoned import Divergence
     from mvc.operations.log import LogEntry
     from mvc.operations.released.records import Release
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _LEAST_SUBJECT = 40
 _LEAST_CUT = 20
+_REASON_WIDTH = 40
+_HEALTHY = "healthy"
 _SHOWN_ABOVE = frozenset({"Step", "Metric", "Meta"})
 
 
@@ -46,6 +49,8 @@ def entry_fields(entry: LogEntry) -> dict[str, object]:
         "meta": dict(facts.meta or {}),
         "refs": entry.refs,
         "released": _released_fields(entry),
+        "healthy": entry.is_healthy,
+        "diverged": _diverged_fields(entry.diverged),
     }
 
 
@@ -57,16 +62,29 @@ def _released_fields(entry: LogEntry) -> dict[str, object] | None:
     return {"policy": release.policy, "time": time_text, "files": release.paths}
 
 
-def refs_text(out: Output, refs: Sequence[str]) -> str:
-    """Return ``(HEAD -> main, tag: v1)`` in Git's colours, or nothing."""
-    if not refs:
+def _diverged_fields(diverged: Divergence | None) -> dict[str, object] | None:
+    if diverged is None:
+        return None
+    time_s = diverged.time_s
+    return {
+        "reason": diverged.reason,
+        "branch": diverged.branch or None,
+        "target": diverged.target,
+        "target_step": diverged.target_step,
+        "at_step": diverged.at_step,
+        "time": None if time_s is None else iso_date(time_s, 0),
+    }
+
+
+def refs_text(out: Output, entry: LogEntry) -> str:
+    """Return ``(HEAD -> main, tag: v1, healthy)`` in Git's colours, or nothing."""
+    names = [_ref(out, ref) for ref in entry.refs]
+    if entry.is_healthy:
+        names.append(out.style(_HEALTHY, "green"))
+    if not names:
         return ""
     comma = out.style(", ", "yellow")
-    return (
-        out.style("(", "yellow")
-        + comma.join(_ref(out, ref) for ref in refs)
-        + out.style(")", "yellow")
-    )
+    return out.style("(", "yellow") + comma.join(names) + out.style(")", "yellow")
 
 
 def _ref(out: Output, ref: str) -> str:
@@ -94,7 +112,7 @@ def write_full(out: Output, entries: Sequence[LogEntry], parents: Parents) -> No
 
 def _full_lines(out: Output, entry: LogEntry) -> Iterator[str]:
     info, facts = entry.info, entry.annotations
-    refs = refs_text(out, entry.refs)
+    refs = refs_text(out, entry)
     yield out.style(f"commit {info.id}", "yellow") + (f" {refs}" if refs else "")
     if len(info.parents) > 1:
         yield "Merge:   " + " ".join(map(short_id, info.parents))
@@ -102,6 +120,8 @@ def _full_lines(out: Output, entry: LogEntry) -> Iterator[str]:
     yield f"Date:    {git_date(info.author_time_s, info.author_timezone_s)}"
     if entry.released is not None:
         yield f"Content: {out.style(_released_text(entry.released), 'dim')}"
+    if entry.diverged is not None:
+        yield f"Diverged: {out.style(_diverged_text(entry.diverged), 'red')}"
     if facts.step is not None:
         yield f"Step:    {facts.step:,}"
     if facts.metrics:
@@ -122,11 +142,28 @@ def _released_text(release: Release) -> str:
     return f"{files} released on {day} by {printable(release.policy)}"
 
 
-def _mark(entry: LogEntry) -> str:
-    """Return how one line says that content was released, or nothing."""
-    if entry.released is None:
-        return ""
-    return "[model only]" if entry.released.keeps_model else "[released]"
+def _diverged_text(diverged: Divergence) -> str:
+    seen = "" if diverged.at_step is None else f"at step {diverged.at_step:,}"
+    cause = ", ".join(part for part in (printable(diverged.reason), seen) if part)
+    if diverged.target is None:
+        return cause or "left behind"
+    step = "" if diverged.target_step is None else f" (step {diverged.target_step:,})"
+    branch = printable(diverged.branch) or "the branch"
+    went = f"{branch} went back to {short_id(diverged.target)}{step}"
+    return f"{cause}; {went}" if cause else went
+
+
+def _marks(entry: LogEntry, width: int | None) -> list[tuple[str, str]]:
+    """Return what stands before the subject on one line: (text, colour)."""
+    marks: list[tuple[str, str]] = []
+    if entry.released is not None:
+        marks.append(("[model only]" if entry.released.keeps_model else "[released]", "dim"))
+    if entry.diverged is not None:
+        reason = printable(entry.diverged.reason)
+        if width is not None:
+            reason = cut_end(reason, _REASON_WIDTH)
+        marks.append((f"[diverged: {reason}]" if reason else "[diverged]", "red"))
+    return marks
 
 
 def _drawn(rows: Rows, lines: Sequence[str]) -> Iterator[str]:
@@ -152,17 +189,18 @@ def write_oneline(out: Output, entries: Sequence[LogEntry], parents: Parents) ->
 
 def _one_line(out: Output, entry: LogEntry, facts: str, indent: int) -> str:
     """Return a commit's line; on a terminal the end of a long subject is left out."""
-    refs = refs_text(out, entry.refs)
+    refs = refs_text(out, entry)
     subject = printable(entry.info.subject)
-    mark = f"{_mark(entry)} " if entry.released is not None else ""
+    marks = _marks(entry, out.width)
     if out.width is not None:
-        names = f"({', '.join(map(printable, entry.refs))}) " if refs else ""
+        plain = [*map(printable, entry.refs), *([_HEALTHY] if entry.is_healthy else [])]
+        names = f"({', '.join(plain)}) " if plain else ""
         taken = indent + SHORT_ID + (len("    ") + cell_width(facts) if facts else 1)
-        room = out.width - taken - cell_width(names) - len(mark)
+        room = out.width - taken - cell_width(names) - sum(cell_width(m) + 1 for m, _ in marks)
         subject = cut_end(subject, max(room, _LEAST_CUT))
     middle = f"  {out.style(facts, 'cyan')}  " if facts else " "
     name = out.style(short_id(entry.info.id), "yellow")
-    shown = f"{out.style(mark.rstrip(), 'dim')} " if mark else ""
+    shown = "".join(f"{out.style(mark, colour)} " for mark, colour in marks)
     return f"{name}{middle}{shown}{refs}{' ' if refs else ''}{subject}".rstrip()
 
 

@@ -299,6 +299,7 @@ def execute(
     *,
     source: GitId | None = None,
     command: str = "mvc checkout {}",
+    before: Callable[[], None] | None = None,
 ) -> CheckoutResult:
     """Carry out a plan.
 
@@ -310,6 +311,7 @@ def execute(
         progress: called with bytes written.
         source: the commit that the files to write are of, where it is one.
         command: what to do instead where their content was released; ``{}`` is another commit.
+        before: as for ``transition.run``; not called where there is nothing to do.
 
     Raises:
         ConflictError: the plan has conflicts, or the world moved since it was made.
@@ -340,7 +342,7 @@ def execute(
     if transition.paths() or moves_head:
         if progress is not None:
             announce(progress, sum(stored_size(context, entry.blob) for _, entry in plan.write))
-        run(context, transition, index, progress)
+        run(context, transition, index, progress, before=before)
     now = context.history.head()
     written = tuple(path for path, _ in plan.write)
     return CheckoutResult(now.commit, now.branch, written, plan.remove)

@@ -6,13 +6,16 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.errors import NotFoundError
+from mvc.errors import FormatError, NotFoundError
+from mvc.operations.abandoned import DIVERGED_REF, Divergence, read_divergence
 from mvc.operations.annotations import Annotations, read_annotations
+from mvc.operations.health import HEALTHY_REF
 from mvc.operations.released.records import Release, find_release
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from mvc.history.notes import NoteFinder
     from mvc.history.values import CommitInfo, ReflogEntry
     from mvc.ids import GitId
     from mvc.operations.context import Context
@@ -27,12 +30,16 @@ class LogEntry:
         annotations: step, metrics and other facts.
         refs: short names of the refs that point here, HEAD's branch first.
         released: which files' content was released, when and by which policy; None where none was.
+        is_healthy: whether the commit is marked as healthy.
+        diverged: why a rollback left this commit behind; None where none did.
     """
 
     info: CommitInfo
     annotations: Annotations
     refs: tuple[str, ...] = ()
     released: Release | None = None
+    is_healthy: bool = False
+    diverged: Divergence | None = None
 
 
 def log(
@@ -58,7 +65,7 @@ def log(
     """
     history = context.history
     starts, excluded = _starts(context, revisions, everything=everything)
-    names = ref_names(context)
+    reader = _Reader(context)
     hidden = {info.id for info in history.walk(excluded)} if excluded else set()
     count = 0
     for info in history.walk(starts, first_parent=first_parent):
@@ -67,7 +74,7 @@ def log(
         if limit is not None and count >= limit:
             return
         count += 1
-        yield _entry(context, info, names)
+        yield reader.entry(info)
 
 
 def _starts(
@@ -131,12 +138,49 @@ def show(context: Context, revision: str) -> LogEntry:
         NotFoundError: no such revision.
     """
     info = context.history.read_commit(context.resolve_commit(revision))
-    return _entry(context, info, ref_names(context))
+    return _Reader(context).entry(info)
 
 
-def _entry(context: Context, info: CommitInfo, names: Mapping[GitId, tuple[str, ...]]) -> LogEntry:
-    refs = names.get(info.id, ())
-    return LogEntry(info, read_annotations(info), refs, find_release(context, info.id))
+class _Reader:
+    """Makes entries of commits; refs and the folders of notes are looked at once for all of them.
+
+    A damaged note is left out: fsck tells of it, and a log is not the place to fail.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._names = ref_names(context)
+        self._healthy = _open_notes(context, HEALTHY_REF)
+        self._diverged = _open_notes(context, DIVERGED_REF)
+
+    def entry(self, info: CommitInfo) -> LogEntry:
+        """Return one commit as the log shows it."""
+        return LogEntry(
+            info,
+            read_annotations(info),
+            self._names.get(info.id, ()),
+            find_release(self._context, info.id),
+            is_healthy=_find_note(self._healthy, info.id) is not None,
+            diverged=self._find_divergence(info.id),
+        )
+
+    def _find_divergence(self, commit: GitId) -> Divergence | None:
+        note = _find_note(self._diverged, commit)
+        with contextlib.suppress(FormatError):
+            return None if note is None else read_divergence(self._context, note)
+        return None
+
+
+def _open_notes(context: Context, ref: str) -> NoteFinder | None:
+    with contextlib.suppress(FormatError):
+        return context.history.find_notes(ref)
+    return None
+
+
+def _find_note(notes: NoteFinder | None, commit: GitId) -> GitId | None:
+    with contextlib.suppress(FormatError):
+        return None if notes is None else notes.find(commit)
+    return None
 
 
 def reflog(context: Context, ref: str = "HEAD") -> list[ReflogEntry]:

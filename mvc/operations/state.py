@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from mvc.checkpoints.state import STATE_FILE, encode_state, find_files, plan_state
+from mvc.checkpoints.state_outline import outline_state as outline_text
 from mvc.chunkstore.parallel import for_each
 from mvc.errors import ConflictError, CorruptionError, FormatError, NotFoundError
 from mvc.formats.manifest import encode_manifest
@@ -36,15 +38,15 @@ if TYPE_CHECKING:
 
     from mvc.checkpoints.state import StateFile, TensorRead
     from mvc.chunkstore.store import ChunkWriter, DeltaMode
+    from mvc.chunkstore.values import WriteCounts
     from mvc.formats.manifest import Manifest
-    from mvc.history.values import Identity, Index
+    from mvc.history.values import Head, Identity, Index
     from mvc.ids import GitId
     from mvc.operations.context import Context
 
 _STATE_MAX_BYTES = 256 * 2**20
 
 
-@unswept
 def commit_state(
     context: Context,
     state: Mapping[str, object],
@@ -56,6 +58,7 @@ def commit_state(
     time_s: int | None = None,
     delta: bool | None = None,
     previous: Mapping[str, object] | None = None,
+    parent: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> CommitResult:
     """Record a nested state as a new commit of a branch; no file is written.
@@ -73,48 +76,133 @@ def commit_state(
             that gains much, or as ``mvc.delta`` of the config says.
         previous: the state of the parent commit, where the caller still has it: differences are
             then taken from it and not from the store. It is hashed before it is believed.
+        parent: id of the commit that the branch must be at ("" for none); anywhere where None.
         progress: called with bytes taken.
 
     Raises:
         UsageError: no message, or no valid branch name.
         UnsupportedError: a value that is not data; names its path.
-        ConflictError: the branch moved meanwhile; nothing is lost, commit again. Or a file of the
-            same name is staged.
+        ConflictError: the branch moved meanwhile, or is not at ``parent``; nothing is lost. Or a
+            file of the same name is staged.
+    """
+    return commit_files(
+        context,
+        encode_state(state),
+        message,
+        annotations=annotations,
+        branch=branch,
+        author=author,
+        time_s=time_s,
+        delta=delta,
+        previous=() if previous is None else encode_state(previous),
+        parent=parent,
+        progress=progress,
+    )
+
+
+@unswept
+def commit_files(
+    context: Context,
+    files: Sequence[StateFile],
+    message: str,
+    *,
+    annotations: Annotations | None = None,
+    branch: str | None = None,
+    author: Identity | None = None,
+    time_s: int | None = None,
+    delta: bool | None = None,
+    previous: Sequence[StateFile] = (),
+    parent: str | None = None,
+    describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> CommitResult:
+    """Record the files of a state as a new commit of a branch, as ``commit_state`` does.
+
+    Args:
+        context: the repository.
+        files: of the state.
+        message: as there, and so are all others but these.
+        annotations: step, metrics and other facts.
+        branch: which branch to move.
+        author: who.
+        time_s: when.
+        delta: whether chunks are stored as differences.
+        previous: files of the parent commit's state.
+        parent: where the branch must be.
+        describe: called when all chunks are durable; what it returns joins the annotations.
+        progress: called with bytes taken.
     """
     started_s = time.perf_counter()
     recover(context)
-    history, who = context.history, context.who(author)
-    text = new_message(message, annotations or Annotations())
-    if branch is not None:
-        history.check_branch_name(branch)
-    head = history.head()
-    is_current = branch is None or branch == head.branch
-    tip = head.commit if is_current else history.find_ref(f"{HEADS}{branch}")
-    files = encode_state(state)
-    base = history.read_tree(tip) if tip is not None else {}
-    index, old = history.read_index(), _old_state_files(context, base)
-    if is_current:
+    facts = annotations or Annotations()
+    new_message(message, facts)  # what is wrong with them, before anything is written
+    place = _find_place(context, branch, parent)
+    base = context.history.read_tree(place.tip) if place.tip is not None else {}
+    index, old = context.history.read_index(), find_state_files(context, base)
+    if place.is_current:
         _check_not_staged(index, base, {*old, *(file.path for file in files)})
-    entries = _store_state(
-        context, files, base, delta_mode(context, insist=delta), previous, progress
-    )
+    mode = delta_mode(context, insist=delta)
+    entries, counts = _store_state(context, files, base, mode, previous, progress)
     kept = base
-    if is_current:  # what is staged goes along, as with any commit
+    if place.is_current:  # what is staged goes along, as with any commit
         kept = {path: TreeEntry(item.mode, item.blob) for path, item in index.entries.items()}
     kept = {path: entry for path, entry in kept.items() if path not in old}
     check_kept(context, kept)
     tree = {**kept, **entries}
-    new = record(context, tree, [] if tip is None else [tip], text, who=who, time_s=time_s)
-    verb = "commit (initial)" if tip is None else "commit"
-    reason = f"{verb}: {text.split(chr(10), 1)[0]}"
-    if is_current:
-        move = plan_head_move("move", new, head, reason, who)
-        run(context, Transition(entries=_entry_changes(index, old, entries), head=move), index)
-    else:
-        assert branch is not None
-        _move_other(context, branch, new, tip, reason, who)
+    if describe is not None:
+        facts = replace(facts, meta={**(facts.meta or {}), **describe(counts)})
+    text, who = new_message(message, facts), context.who(author)
+    parents = [] if place.tip is None else [place.tip]
+    new = record(context, tree, parents, text, who=who, time_s=time_s)
+    changes = _entry_changes(index, old, entries) if place.is_current else ()
+    _move_branch(context, place, new, text, who, changes, index)
     twin = take_back(context, new, tree)
-    return summarise(context, new, base, tree, started_s, branch=branch or head.branch, twin=twin)
+    name = branch or place.head.branch
+    return summarise(context, new, base, tree, started_s, branch=name, twin=twin)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a commit goes.
+
+    Attributes:
+        head: HEAD when it was decided.
+        branch: another branch than HEAD's, or None.
+        tip: what it follows, or None.
+    """
+
+    head: Head
+    branch: str | None
+    tip: GitId | None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether HEAD, and with it the index, moves along."""
+        return self.branch is None
+
+
+def _find_place(context: Context, branch: str | None, parent: str | None) -> _Place:
+    history = context.history
+    if branch is not None:
+        history.check_branch_name(branch)
+    head = history.head()
+    if branch is None or branch == head.branch:
+        place = _Place(head, None, head.commit)
+    else:
+        place = _Place(head, branch, history.find_ref(f"{HEADS}{branch}"))
+    _check_parent(place.tip, parent, branch or head.branch)
+    return place
+
+
+def _check_parent(tip: GitId | None, parent: str | None, branch: str | None) -> None:
+    if parent is not None and (tip or "") != parent:
+        where = f"branch {branch!r}" if branch else "HEAD"
+        stands = f"at {tip[:10]}" if tip else "without a commit"
+        wanted = f"at {parent[:10]}" if parent else "without a commit"
+        raise ConflictError(
+            f"{where} is {stands}, not {wanted} where this run left it",
+            hint="somebody else moved it; nothing was committed",
+        )
 
 
 def _store_state(
@@ -122,21 +210,22 @@ def _store_state(
     files: Sequence[StateFile],
     base: Mapping[str, TreeEntry],
     mode: DeltaMode,
-    previous: Mapping[str, object] | None,
+    previous: Sequence[StateFile],
     progress: Callable[[int], None] | None,
-) -> dict[str, TreeEntry]:
-    """Store the files of a state in one session and return their entries."""
+) -> tuple[dict[str, TreeEntry], WriteCounts]:
+    """Store the files of a state in one session; return their entries, and what was written."""
     by_path = {file.path: file for file in files}
     with context.store.writer(mode) as writer:
         sources = {file.path: file.source for file in files}
         relatives = Relatives(context, writer, base, sources)
-        for old in () if previous is None else encode_state(previous):
+        for old in previous:
             relatives.offer_file(old.path, old.layout, old.source)
         order = masters_first(list(by_path), {file.path: file.layout for file in files})
-        return {
+        entries = {
             path: _store_state_file(context, writer, by_path[path], relatives, progress)
             for path in order
         }
+    return entries, writer.counts
 
 
 def _store_state_file(
@@ -175,19 +264,31 @@ def _check_not_staged(index: Index, base: Mapping[str, TreeEntry], paths: Iterab
             )
 
 
-def _move_other(
-    context: Context, branch: str, new: GitId, tip: GitId | None, reason: str, who: Identity
+def _move_branch(
+    context: Context,
+    place: _Place,
+    new: GitId,
+    text: str,
+    who: Identity,
+    changes: tuple[EntryChange, ...],
+    index: Index,
 ) -> None:
-    """Move a branch that HEAD is not on; its index and files are nobody's."""
-    with context.history.lock():
-        if context.history.head().branch == branch:
-            raise ConflictError(f"HEAD went to {branch!r} meanwhile", hint="commit it again")
-        ref = f"{HEADS}{branch}"
-        context.history.update_ref(ref, new, expected=tip, message=reason, who=who)
+    """Move the branch to its new commit; with HEAD on it, the index follows."""
+    verb = "commit (initial)" if place.tip is None else "commit"
+    reason = f"{verb}: {text.split(chr(10), 1)[0]}"
+    if place.branch is None:
+        move = plan_head_move("move", new, place.head, reason, who)
+        run(context, Transition(entries=changes, head=move), index)
+        return
+    with context.history.lock():  # its index and files are nobody's
+        if context.history.head().branch == place.branch:
+            raise ConflictError(f"HEAD went to {place.branch!r} meanwhile", hint="commit it again")
+        ref = f"{HEADS}{place.branch}"
+        context.history.update_ref(ref, new, expected=place.tip, message=reason, who=who)
 
 
-def _old_state_files(context: Context, tree: Mapping[str, TreeEntry]) -> set[str]:
-    """Return the files that the last committed state was made of."""
+def find_state_files(context: Context, tree: Mapping[str, TreeEntry]) -> set[str]:
+    """Return the files that the state of a commit is made of; none where it holds no state."""
     entry = tree.get(STATE_FILE)
     if entry is None:
         return set()
@@ -232,16 +333,8 @@ def load_state(
     """
     commit = context.history.resolve(revision)
     tree = context.history.read_tree(commit)
-    entry = tree.get(STATE_FILE)
-    if entry is None:
-        raise NotFoundError(
-            f"{revision} holds no training state",
-            hint="it was committed from files; read single tensors instead",
-        )
-
-    check_content(context, [(STATE_FILE, entry.blob)], commit=commit)
-    text = read_small_file(context, entry.blob)
-    plan = plan_state(text, _TensorSizes(context, tree), framework=framework, into=into)
+    text = read_state_text(context, commit, revision)
+    plan = plan_state(text, TensorSizes(context, tree), framework=framework, into=into)
     files = sorted({read.file for read in plan.reads})
     check_content(context, [(path, tree[path].blob) for path in files], commit=commit)
     try:
@@ -250,6 +343,34 @@ def load_state(
         check_content(context, [(path, tree[path].blob) for path in files], commit=commit)
         raise
     return plan.build()
+
+
+def outline_state(context: Context, revision: str = "HEAD") -> dict[str, Any]:
+    """Return the structure of a commit's state, with ``ArrayOutline`` in place of arrays.
+
+    Raises:
+        NotFoundError: no such revision, or it holds no state.
+        ReleasedError: ``state.json`` of that commit was released.
+    """
+    commit = context.history.resolve(revision)
+    return outline_text(read_state_text(context, commit, revision))
+
+
+def read_state_text(context: Context, commit: GitId, revision: str) -> bytes:
+    """Return ``state.json`` of a commit.
+
+    Raises:
+        NotFoundError: the commit holds no state.
+        ReleasedError: it was released.
+    """
+    entry = context.history.read_tree(commit).get(STATE_FILE)
+    if entry is None:
+        raise NotFoundError(
+            f"{revision} holds no training state",
+            hint="it was committed from files; read single tensors instead",
+        )
+    check_content(context, [(STATE_FILE, entry.blob)], commit=commit)
+    return read_small_file(context, entry.blob)
 
 
 def _fill(context: Context, reads: Iterable[TensorRead], places: _Places) -> None:
@@ -293,7 +414,7 @@ class _Places:
         }
 
 
-class _TensorSizes(Mapping[str, Mapping[str, int]]):
+class TensorSizes(Mapping[str, Mapping[str, int]]):
     """File → tensor → bytes of a tree; manifests are read when a file is asked for."""
 
     def __init__(self, context: Context, tree: Mapping[str, TreeEntry]) -> None:

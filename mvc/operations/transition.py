@@ -92,9 +92,22 @@ def plan_head_move(
 
 
 def run(
-    context: Context, transition: Transition, index: Index, progress: ByteProgress = None
+    context: Context,
+    transition: Transition,
+    index: Index,
+    progress: ByteProgress = None,
+    *,
+    before: Callable[[], None] | None = None,
 ) -> None:
     """Carry out a transition that was planned against ``index``.
+
+    Args:
+        context: the repository.
+        transition: what to do.
+        index: the index that it was planned against.
+        progress: called with bytes written.
+        before: called once nothing is in the way any more, under the repository's lock; what it
+            makes durable is there before anything of the transition is.
 
     Raises:
         ConflictError: the index or HEAD moved since the plan was made; nothing was changed.
@@ -109,6 +122,8 @@ def run(
         with context.history.lock():
             recover(context)  # of a process that died while files were staged here
             _check_unmoved(context, ready, index)
+            if before is not None:
+                before()
             _write_journal(context, ready, _space_bytes(ready, index))
             _apply(context, ready)
             sweep(context.git_dir)

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc import Repo
+from support.feeds import tell
 from support.models import write_config, write_model
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
@@ -59,8 +61,11 @@ def test_status_and_diff(changed):
 
 def test_log_and_show(shell):
     shell.ok("prune", "-q", "--keep-last", "1")
-    assert promised("log, show") == keys(shell.json("log"))
-    found = keys(shell.json("show", "HEAD~1"))
+    shell.ok("rollback", "-q", "v1", "-m", "NaN")
+    assert promised("log, show") == keys(shell.json("log", "--all"))
+    found = keys(shell.json("show", "diverged/main/2000~1")) | keys(
+        shell.json("show", "diverged/main/2000")
+    )
     optional = {"old_path", "old_name", "old_dtype", "old_shape"}
     expected = promised("log, show") | promised("diff") | {"body"}
     assert expected <= found <= expected | optional
@@ -91,6 +96,22 @@ def test_prune_and_a_commit_that_is_back(shell):
     assert '"released": {"commit", "policy", "time", "nearest"}' in PAGE
     write_model(shell.folder / "model.safetensors", seed=3000)
     assert promised("commit") == keys(shell.json("commit", "-am", "again"))
+
+
+def test_rollback(shell):
+    assert promised("rollback") == keys(shell.json("rollback", "v1", "--dry-run"))
+    assert promised("rollback") == keys(shell.json("rollback", "v1"))
+
+
+def test_watch(shell):
+    tell(Repo.open(shell.folder))
+    assert promised("watch") == keys(shell.json("watch"))
+
+
+def test_verify(shell):
+    write_model(shell.folder / "model.safetensors", head=np.zeros((5, 32), np.float32))
+    optional = {"old_dtype", "old_shape"}
+    assert promised("verify") | optional == keys(shell.json("verify", code=1))
 
 
 def test_the_rest(shell):

@@ -80,7 +80,7 @@ def test_the_table_of_commands_is_true():
         for command in commands:
             module = importlib.import_module(f"mvc.cli.{command.module}")
             assert command.name in get_group(module.app).commands
-    assert len(command_names()) == len(set(command_names())) == 27
+    assert len(command_names()) == len(set(command_names())) == 30
 
 
 def test_help_and_version_as_processes(shell):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from support.models import write_config, write_model
 
@@ -45,11 +46,38 @@ def test_quickstart(tmp_path):
     assert "norm" in outputs["$ mvc diff"]
     assert "sft, epoch 1" in outputs["$ mvc log --oneline --graph"]
 
-    (script,) = _blocks("python")
+    script, _ = _blocks("python")
     check = script + "\nassert back['step'] == 3000 and (back['model']['weight'] == weight).all()\n"
     subprocess.run(
         [sys.executable, "-W", "error", "-c", check], cwd=tmp_path, env=environment, check=True
     )
+
+
+TRAINING = """
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.AdamW(model.parameters())
+data = torch.utils.data.TensorDataset(torch.randn(64, 4))
+loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+
+def train_step(batch):
+    optimizer.zero_grad()
+    loss = model(batch[0]).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+"""
+
+
+@pytest.mark.torch
+def test_the_three_lines_for_a_training_run(tmp_path):
+    _, script = _blocks("python")
+    short = script.replace("100_000", "20").replace("every=1000", "every=5")
+    assert short.count("20") == short.count("every=5") == 1
+    check = TRAINING + short + "assert [one.step for one in ckpt.commits] == [5, 10, 15, 20]\n"
+    command = [sys.executable, "-c", check]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'hooks'}"}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
 
 
 def test_every_link_leads_somewhere():

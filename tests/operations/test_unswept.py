@@ -33,6 +33,9 @@ VERBS = {
     "checkout": lambda repo: repo.checkout("side~0", force=True),
     "switch": lambda repo: repo.switch("side", force=True),
     "switch -c": lambda repo: repo.switch("new", create=True),
+    "rollback": lambda repo: repo.rollback(repo.plans["main"], force=True),
+    "rollback elsewhere": lambda repo: repo.rollback(repo.plans["side"]),
+    "mark healthy": lambda repo: repo.mark_healthy("side"),
 }
 
 
@@ -40,6 +43,7 @@ VERBS = {
 def ready(repo, root):
     (root / "plain").write_text("one")
     repo.commit("one", paths=".")
+    repo.commit("one again", allow_empty=True)
     repo.switch("side", create=True)
     (root / "plain").write_text("two")
     repo.commit("two", paths=".")
@@ -48,7 +52,11 @@ def ready(repo, root):
     (root / "plain").write_text("three")
     repo.add("plain")
     (root / "plain").write_text("four")
-    return Repo.open(root, identity=repo.identity)
+    opened = Repo.open(root, identity=repo.identity)
+    opened.plans = {
+        name: opened.plan_rollback(f"{name}~1", branch=name) for name in ("main", "side")
+    }
+    return opened
 
 
 @pytest.mark.parametrize("verb", VERBS)

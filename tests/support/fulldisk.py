@@ -8,6 +8,7 @@ Names, folders and inodes cost nothing: a real small file system is tested besid
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 from pathlib import Path
@@ -49,7 +50,8 @@ class FullDisk:
     def _write(self, descriptor, data):
         if not self._is_here(descriptor):
             return self._originals["write"](descriptor, data)
-        position = os.lseek(descriptor, 0, os.SEEK_CUR)
+        appends = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND
+        position = os.lseek(descriptor, 0, os.SEEK_END if appends else os.SEEK_CUR)
         count = self._take(descriptor, position + len(data), len(data))
         return self._originals["write"](descriptor, memoryview(data)[:count])
 

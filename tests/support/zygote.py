@@ -11,6 +11,7 @@ it kills can never be somebody else's.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -34,10 +35,11 @@ class Outcome:
 
 
 class Zygote:
-    def __init__(self):
+    def __init__(self, verbs="support.verbs"):
+        """Start it; ``verbs`` names the module whose functions its children run."""
         environment = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[1]))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "support.zygote"],
+            [sys.executable, "-m", "support.zygote", verbs],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -71,8 +73,7 @@ class Zygote:
 
 
 def _serve():
-    from support import verbs
-
+    verbs = importlib.import_module(sys.argv[1])
     verbs.warm_up()
     for line in sys.stdin:
         outcomes = _run_children(verbs, *json.loads(line))

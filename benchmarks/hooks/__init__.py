@@ -1,0 +1,1 @@
+"""The training hooks beside what people save their runs with: stall, throughput, memory, return."""

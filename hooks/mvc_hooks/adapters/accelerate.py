@@ -1,0 +1,105 @@
+"""Accelerate: a checkpointer made from what an ``Accelerator`` has prepared.
+
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    with make_checkpointer(accelerator, "runs/gpt", every=1000) as ckpt:
+        for step in ckpt.steps(100_000):
+            for _ in range(accelerator.gradient_accumulation_steps):
+                batch = ckpt.next_batch()
+                with accelerator.accumulate(model):
+                    ...
+            ckpt.step(loss=loss)
+
+The loop is the user's own, and so is everything that ``Checkpointer`` says. Batches come from
+``ckpt.next_batch()``, which goes back to any position by drawing the pass again as it was;
+``skip_first_batches`` is not needed, and what it gets wrong does not happen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mvc import UnsupportedError, UsageError
+from mvc_hooks.adapters.feed import FedData
+from mvc_hooks.adapters.library import import_library
+from mvc_hooks.checkpointer import Checkpointer
+
+if TYPE_CHECKING:
+    import os
+
+_ACCELERATOR: Any = import_library("accelerate", extra="accelerate").Accelerator
+
+
+def make_checkpointer(
+    accelerator: Any, path: str | os.PathLike[str], **options: Any
+) -> Checkpointer:
+    """Return a checkpointer of everything that was prepared or registered.
+
+    Args:
+        accelerator: an ``Accelerator``; call this when all is prepared.
+        path: folder of the repository; made where missing.
+        **options: of ``Checkpointer``: ``every``, ``branch``, ``ladder``, ... and further parts by
+            name, such as ``ema=ema``.
+
+    Raises:
+        UsageError: not an accelerator, or one that has prepared nothing.
+        UnsupportedError: several processes.
+    """
+    if not isinstance(accelerator, _ACCELERATOR):
+        raise UsageError(f"a {type(accelerator).__name__} is no Accelerator")
+    if accelerator.num_processes > 1:
+        raise UnsupportedError(
+            f"a run with {accelerator.num_processes} processes cannot be committed by this adapter"
+        )
+    models, optimizers = accelerator._models, accelerator._optimizers  # noqa: SLF001  there is no public list
+    if not models and not optimizers:
+        raise UsageError("this accelerator has prepared nothing", hint="call its prepare() first")
+    loaders = [_make_data(loader) for loader in accelerator._dataloaders]  # noqa: SLF001
+    parts = {
+        "model": _one([accelerator.unwrap_model(model) for model in models]),
+        "optimizer": _one([one.optimizer for one in optimizers]),
+        "scheduler": _one([one.scheduler for one in accelerator._schedulers]),  # noqa: SLF001
+        "scaler": accelerator.scaler,
+        "registered": list(accelerator._custom_objects) or None,  # noqa: SLF001
+        "dataloader": _one(_pick(loaders, options)),
+        "accelerator": _Position(accelerator),
+    }
+    return Checkpointer(path, **{**parts, **options})
+
+
+def _make_data(loader: Any) -> FedData:
+    data = FedData("dataloader")
+    data.bind(loader)
+    return data
+
+
+def _pick(loaders: list[FedData], options: dict[str, Any]) -> list[FedData]:
+    """Return the loader that trains: the one that is named, or all there are."""
+    named = options.pop("dataloader", None)
+    if named is None:
+        return loaders
+    chosen = [data for data in loaders if data.loader is named]
+    if not chosen:
+        raise UsageError("this dataloader was not prepared by the accelerator")
+    return chosen
+
+
+def _one(values: list[Any]) -> Any:
+    """Return the only value, the list of several, or None."""
+    return values[0] if len(values) == 1 else values or None
+
+
+class _Position:
+    """Where an accelerator stands between two optimizer steps."""
+
+    def __init__(self, accelerator: Any) -> None:
+        self._accelerator = accelerator
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return its count of batches, and whether the last one was one that steps."""
+        state = self._accelerator.gradient_state
+        return {"step": self._accelerator.step, "sync_gradients": state.sync_gradients}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set them."""
+        self._accelerator.step = state["step"]
+        self._accelerator.gradient_state._set_sync_gradients(state["sync_gradients"])  # noqa: SLF001  its own way

@@ -1,0 +1,172 @@
+"""The data of a run whose loop belongs to a library: drawn by us, position and all.
+
+A library iterates a loader by itself, and what it knows of the position is not enough to go on with
+the same bits. So it is given a ``Feed`` in place of its loader. Every batch it asks for is drawn
+here, and the moment of asking is the one where a run is consistent: the step before is complete with
+everything that followed it (validation, schedulers, logging), and nothing of the next has begun.
+
+A restored position is gone to at the next draw, not before: until then the library may still begin
+iterators, look at data, or validate, as it does in front of every fit.
+
+To go there, a pass is begun and drawn again as it was. Batches that were used need not come out
+the same, but what is drawn ahead of its use does: Accelerate's loaders hold one batch back. So the
+generators are kept as they were at the first draw of a pass, where samplers seed themselves, and at
+the last one, where that batch was made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mvc_hooks.parts.data import DataPart
+from mvc_hooks.parts.rng import capture_rng, restore_rng
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_HIDDEN = frozenset({"set_epoch", "sampler", "batch_sampler"})
+
+
+class FedData(DataPart):
+    """A loader that a library hands over later, and the position in it.
+
+    Attributes:
+        is_between: whether the pass over the data is over for the library, so that the next draw
+            begins the next one.
+        is_held: whether the library's next passes go on where this one stands, until a draw.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Make one without a loader."""
+        super().__init__(name, ())
+        self.is_between = False
+        self.is_held = False
+        self._target: dict[str, Any] | None = None
+        self._draws_ahead = False
+        self._at_draw: dict[str, object] = {}
+
+    def bind(self, loader: Any) -> None:
+        """Take the loader, or a new one for the next pass."""
+        fresh = DataPart(self._name, loader)
+        fresh.remove()
+        self.loader = loader
+        # Accelerate's loaders all have state_dict, most of them with nothing in it.
+        self._draws_ahead = hasattr(loader, "base_dataloader")
+        self._is_stateful = fresh._is_stateful and not self._draws_ahead  # noqa: SLF001  its own class
+        self._iterator = self._pending = None
+
+    @property
+    def can_rewind(self) -> bool:
+        """Always: nobody else draws."""
+        return True
+
+    def begin_pass(self) -> None:
+        """Begin the loader, anew where batches were drawn."""
+        if self._target is not None or self.is_held:
+            return
+        if self._drawn:
+            self._end_epoch()
+        self._begin()
+
+    def next_batch(self) -> Any:
+        """Return the next batch, from the restored position where there is one."""
+        self._go_to_target()
+        self.is_held = False
+        now = capture_rng() if self._draws_ahead or not self._drawn else None
+        if not self._drawn and self._iterator is not None:
+            self._at_draw = {"first": now}
+        batch = super().next_batch()
+        if self._draws_ahead and self._drawn > 1:
+            self._at_draw["last"] = now
+        return batch
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._at_draw = {"first": capture_rng()}
+
+    def capture(self) -> dict[str, object]:
+        """Return the position, the restored one until it is gone to."""
+        if self._target is not None:
+            return self._target
+        at_draw = self._at_draw if self._drawn else {}
+        return {**super().capture(), "between": self.is_between, "at_draw": at_draw}
+
+    def restore(self, stored: object) -> None:
+        """Remember where to go."""
+        assert isinstance(stored, dict)
+        self._target = stored
+        self.batches_drawn = stored["batches_drawn"]
+
+    def _go_to_target(self) -> None:
+        target, self._target = self._target, None
+        if target is None:
+            return
+        is_between = target["between"]
+        if is_between and not self._is_stateful:
+            # Nothing of the pass that is over has to be drawn again.
+            target = {**target, "start": None}
+        self._at_draw = dict(target["at_draw"])
+        super().restore(target)
+        if is_between:
+            self.begin_pass()
+
+    def _reopen(self, state: Any) -> None:
+        for owner in self._find_epoch_owners():
+            if self.epoch and getattr(owner, "epoch", None) is None:
+                owner.set_epoch(self.epoch)  # Accelerate's loader has a count of its own
+        if self._is_stateful or self._start is None:
+            super()._reopen(state)
+            return
+        self._iterator = self._open()
+        for index in range(self._drawn):
+            if index == 0:
+                restore_rng(self._at_draw["first"])
+            elif index == self._drawn - 1 and self._draws_ahead:
+                restore_rng(self._at_draw["last"])
+            next(self._iterator)
+
+
+class Feed:
+    """What a library iterates in place of its loader; everything else is the loader's.
+
+    It has no end of its own: libraries count the batches of a pass.
+    """
+
+    def __init__(self, data: FedData, loader: Any, draw: Callable[[], Any]) -> None:
+        """Wrap a loader.
+
+        Args:
+            data: takes it.
+            loader: with a length.
+            draw: returns the next batch.
+        """
+        self._data, self._loader, self._draw = data, loader, draw
+        data.bind(loader)
+
+    def __iter__(self) -> Feed:
+        """Begin a pass."""
+        self._data.begin_pass()
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch."""
+        return self._draw()
+
+    def __len__(self) -> int:
+        """Return the batches of a pass."""
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the loader has, but for what would move its position."""
+        if name in _HIDDEN or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    @property
+    def worker_init_fn(self) -> Any:
+        """The loader's, which libraries replace."""
+        return self._loader.worker_init_fn
+
+    @worker_init_fn.setter
+    def worker_init_fn(self, function: Any) -> None:
+        self._loader.worker_init_fn = function

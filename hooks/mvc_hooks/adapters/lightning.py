@@ -1,0 +1,316 @@
+"""Lightning: a callback that commits beside ``Trainer.fit``, resumes it, and rolls it back.
+
+    trainer = Trainer(..., callbacks=[MvcCallback("runs/gpt", every=1000)])
+    trainer.fit(model, loader)
+
+All of Lightning's loops keep their counters in objects, so a fit goes back in place: counters,
+callbacks and data are set to what they were, and the loop goes on from there. A resumed fit does the
+same: it enters its epoch as always, and becomes the old one at the first batch. A step is a batch
+that ended with an optimizer step; with one optimizer it is Lightning's ``global_step``.
+
+What Lightning cannot take back: means over an epoch of logged training metrics (an interrupted
+epoch's are of its last part), and what loggers have written. ``on_train_epoch_start`` is called once
+more for an epoch that is resumed in its middle.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from mvc import UnsupportedError, UsageError
+from mvc_hooks.adapters.library import import_library
+from mvc_hooks.adapters.session import Session, measure_gradients
+from mvc_hooks.errors import DivergedError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from mvc_hooks.checkpointer import Checkpointer
+    from mvc_hooks.reports import RollbackReport
+
+_PYTORCH = import_library("lightning.pytorch", "pytorch_lightning", extra="lightning")
+_CALLBACK: Any = _PYTORCH.Callback
+_STEPPED = "batches_that_stepped"
+
+
+class MvcCallback(_CALLBACK):  # type: ignore[misc]  # of whichever package is installed
+    """Commits a fit to a repository, resumes it, and rolls it back.
+
+    Attributes:
+        checkpointer: of the fit, from its start on: reports of commits and rollbacks.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, grad_norm: bool = False, **options: Any
+    ) -> None:
+        """Make a callback for one trainer.
+
+        Args:
+            path: folder of the repository; made where missing.
+            grad_norm: measure the norm of the gradients at every step (before they are clipped),
+                and have it watched beside the loss.
+            **options: of ``Checkpointer``: ``every``, ``branch``, ``ladder``, ``detectors``, ...
+                and further parts by name, such as ``ema=ema``.
+        """
+        super().__init__()
+        self._path, self._options, self._with_grad_norm = path, options, grad_norm
+        self._session: Session | None = None
+        self._state: _TrainerState | None = None
+        self._trainer: Any = None
+
+    @property
+    def checkpointer(self) -> Checkpointer | None:
+        """The checkpointer of the fit; None before it has begun."""
+        return None if self._session is None else self._session.checkpointer
+
+    # Hooks, in the order in which they come.
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  Lightning's
+        """Have the train loader be drawn from by us."""
+        if stage != "fit":
+            return
+        if trainer.world_size > 1:
+            raise UnsupportedError(
+                f"a fit with {trainer.world_size} processes cannot be committed by this callback"
+            )
+        self._trainer = trainer
+        session = self._session = Session(self, self._path, self._options)
+        process = trainer.strategy.process_dataloader
+
+        def feed(loader: Any) -> Any:
+            made = process(loader)
+            return session.feed(made) if trainer.training else made
+
+        # The one place where Lightning lets a loader be replaced when it is complete.
+        trainer.strategy.process_dataloader = feed
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Make the checkpointer: it resumes where the branch has commits."""
+        if self._session is None:
+            return
+        if trainer.ckpt_path:
+            raise UsageError(
+                "both ckpt_path and the branch's commits say where to resume from",
+                hint="leave ckpt_path out, or the callback",
+            )
+        state = self._state = _TrainerState(trainer, self._session)
+        self._session.open(**_find_parts(trainer, pl_module), lightning=state)
+        state.prepare_epoch()
+        self._session.begin()
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:  # noqa: ARG002
+        """Take the loss."""
+        if self._session is not None:
+            self._session.add_loss(loss)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:  # noqa: ARG002
+        """Judge the step where it may be skipped."""
+        if self._session is None:
+            return
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        norm = measure_gradients(params) if self._with_grad_norm else None
+        if not self._session.check(norm):
+            # The step is under way already, its closure is what calls this.
+            for param in params:
+                param.grad = None
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Commit where the fit is stopped in the middle of an epoch."""
+        loop = trainer.fit_loop
+        batches = loop.epoch_loop.batch_progress
+        is_over = batches.is_last_batch or batches.current.ready >= trainer.num_training_batches
+        steps = trainer.max_steps
+        is_stopped = (steps != -1 and trainer.global_step >= steps) or (
+            trainer.should_stop and loop._can_stop_early  # noqa: SLF001  no public way to ask
+        )
+        if is_stopped and not is_over:
+            assert self._state is not None
+            # For whoever goes on, the epoch is not over, though Lightning has counted it.
+            self._state.counts_epoch = False
+            self._finish(is_between=False)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Commit the last state."""
+        self._finish(is_between=True)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Close, also where there was nothing to do."""
+        self._finish(is_between=True)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+        """Commit a last time at SIGTERM, which Lightning raises between two batches."""
+        if self._session is None:
+            return
+        if type(exception).__name__ == "SIGTERMException" and self._session.is_open:
+            self._session.finish(is_between=False)
+            return
+        self._session.abandon(type(exception), exception)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+        """Give the strategy its own method back."""
+        trainer.strategy.__dict__.pop("process_dataloader", None)
+
+    def _finish(self, *, is_between: bool) -> None:
+        if self._session is None or not self._session.is_open:
+            return
+        report = self._session.finish(is_between=is_between)
+        if report is not None:
+            raise DivergedError(
+                f"the run diverged in its last steps and is back at step {report.to_step}",
+                hint="call fit again: it goes on from there",
+            )
+
+    # What the session asks for.
+
+    def count_steps(self) -> int:
+        """Return how often Lightning has stepped."""
+        steps: int = self._trainer.global_step
+        return steps
+
+    def land(self) -> None:
+        """Become the fit that was resumed."""
+        assert self._state is not None
+        self._state.land()
+
+    def go_on_from(self, report: RollbackReport) -> None:  # noqa: ARG002  it is all done
+        """Go on in place."""
+        self.land()
+
+
+def _find_parts(trainer: Any, module: Any) -> dict[str, object]:
+    optimizers = list(trainer.optimizers)
+    schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+    return {
+        "model": module,
+        "optimizer": optimizers[0] if len(optimizers) == 1 else optimizers or None,
+        "scheduler": schedulers[0] if len(schedulers) == 1 else schedulers or None,
+        "scaler": getattr(trainer.precision_plugin, "scaler", None),
+    }
+
+
+class _TrainerState:
+    """What Lightning itself knows of a fit.
+
+    Attributes:
+        counts_epoch: whether an epoch that Lightning counts as processed is over.
+    """
+
+    def __init__(self, trainer: Any, session: Session) -> None:
+        self._trainer, self._session = trainer, session
+        self._loops = dict(_walk_loops("fit_loop", trainer.fit_loop))
+        self._restored: dict[str, Any] | None = None
+        self._given: dict[str, Any] | None = None
+        self.counts_epoch = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counters, the states of callbacks and data module, and what the module adds."""
+        loops = {name: _capture_loop(loop) for name, loop in self._loops.items()}
+        if not self.counts_epoch:
+            for tracker in loops["fit_loop"]["epoch_progress"].values():
+                tracker["processed"] -= 1
+        return {
+            "loops": loops,
+            "is_between": self._session.data.is_between,
+            # Some callbacks tell the time, and differ as soon as they are asked again.
+            "callbacks": self._given if self._given is not None else self._capture_callbacks(),
+            "module": self._capture_extras(),
+            "datamodule": self._call_datamodule("state_dict") or {},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take all of it back."""
+        self._restored, self._given = state, state["callbacks"]
+        self._session.data.is_between = state["is_between"]
+        self._load_loops(state["loops"])
+        for callback in self._trainer.callbacks:
+            if callback.state_key in state["callbacks"]:
+                callback.load_state_dict(copy.deepcopy(state["callbacks"][callback.state_key]))
+        if state["module"]:
+            self._trainer.lightning_module.on_load_checkpoint(copy.deepcopy(state["module"]))
+        if state["datamodule"]:
+            self._call_datamodule("load_state_dict", copy.deepcopy(state["datamodule"]))
+
+    def prepare_epoch(self) -> None:
+        """Have Lightning enter the epoch of the restored state as it enters every epoch."""
+        if self._restored is None:
+            return
+        for tracker in (self._epochs.total, self._epochs.current):
+            tracker.ready = tracker.started = tracker.completed = tracker.processed
+
+    def land(self) -> None:
+        """Set the counters to those of the restored state, inside of an epoch."""
+        state, self._restored, self._given = self._restored, None, None
+        if state is None:
+            return
+        self._load_loops(state["loops"])
+        fit = self._trainer.fit_loop
+        inner = fit.epoch_loop
+        if state["is_between"]:
+            self._epochs.increment_ready()
+            self._epochs.increment_started()
+            inner.batch_progress.reset_on_run()
+            inner.scheduler_progress.reset_on_run()
+            inner.automatic_optimization.optim_progress.reset_on_run()
+            inner.val_loop.batch_progress.total.reset()
+        self._session.data.is_between = False
+        fit._data_fetcher.fetched = inner.batch_progress.current.ready  # noqa: SLF001  it says which batch is the last
+
+    @property
+    def _epochs(self) -> Any:
+        return self._trainer.fit_loop.epoch_progress
+
+    def _load_loops(self, states: dict[str, Any]) -> None:
+        for name, loop in self._loops.items():
+            for key, value in states[name].items():
+                if key == _STEPPED:
+                    loop._batches_that_stepped = value  # noqa: SLF001  the x axis of loggers
+                else:
+                    getattr(loop, key).load_state_dict(copy.deepcopy(value))
+
+    def _capture_callbacks(self) -> dict[str, Any]:
+        states = {one.state_key: one.state_dict() for one in self._trainer.callbacks}
+        return {key: copy.deepcopy(state) for key, state in states.items() if state}
+
+    def _capture_extras(self) -> dict[str, Any]:
+        """Return what the module's ``on_save_checkpoint`` adds to a checkpoint."""
+        module = self._trainer.lightning_module
+        if type(module).on_save_checkpoint is _PYTORCH.LightningModule.on_save_checkpoint:
+            return {}
+        trainer = self._trainer
+        usual = {
+            "epoch": trainer.current_epoch,
+            "global_step": trainer.global_step,
+            "state_dict": module.state_dict(),
+        }
+        checkpoint = dict(usual)
+        module.on_save_checkpoint(checkpoint)
+        return {key: value for key, value in checkpoint.items() if key not in usual}
+
+    def _call_datamodule(self, method: str, *values: Any) -> Any:
+        datamodule = self._trainer.datamodule
+        return None if datamodule is None else getattr(datamodule, method)(*values)
+
+
+def _walk_loops(name: str, loop: Any) -> Iterator[tuple[str, Any]]:
+    yield name, loop
+    for key, value in vars(loop).items():
+        if hasattr(value, "restarting") and hasattr(value, "on_iteration_done"):
+            yield from _walk_loops(f"{name}.{key}", value)
+
+
+def _is_progress(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and hasattr(value, "reset_on_run")
+
+
+def _capture_loop(loop: Any) -> dict[str, Any]:
+    state = {
+        key: copy.deepcopy(value.state_dict())
+        for key, value in vars(loop).items()
+        if _is_progress(value)
+    }
+    if hasattr(loop, "_batches_that_stepped"):
+        state[_STEPPED] = loop._batches_that_stepped  # noqa: SLF001
+    return state

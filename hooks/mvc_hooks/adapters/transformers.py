@@ -1,0 +1,336 @@
+"""Hugging Face Trainer: a callback that commits beside training, resumes it, and rolls it back.
+
+    callback = MvcCallback("runs/gpt", every=1000)
+    callback.train(trainer)  # in place of trainer.train()
+
+The Trainer keeps its position in local variables, so that nobody can set it back from outside. It
+is therefore entered anew, at a resume as at a rollback, through its own ``resume_from_checkpoint``:
+it is handed a folder with the Trainer's state alone, finds its epoch and step from that, and
+everything else is given back here, to the bit, the data and all random number generators included
+(which the Trainer's own resume only approximates). Optimizer and scheduler stay the objects that
+they are across a rollback. A step is the Trainer's ``global_step``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import json
+import os
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from mvc import NotFoundError, Repo, UnsupportedError, UsageError
+from mvc_hooks.adapters.library import import_library
+from mvc_hooks.adapters.session import Session, measure_gradients
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mvc_hooks.checkpointer import Checkpointer
+    from mvc_hooks.reports import RollbackReport
+
+_LIBRARY = import_library("transformers", extra="transformers")
+_LOOP = import_library("transformers.trainer", extra="transformers")
+_CALLBACK: Any = _LIBRARY.TrainerCallback
+_STATE = "trainer"
+_STATE_FILE = "trainer_state.json"
+# Sums between two records of the log, as far as this version of the Trainer keeps them outside.
+_SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "current_flos")
+
+
+class _WentBackError(Exception):
+    """Leaves the Trainer's loop, to be entered anew."""
+
+
+class MvcCallback(_CALLBACK):  # type: ignore[misc]  # the library is imported when it is there
+    """Commits a Trainer's run to a repository, resumes it, and rolls it back.
+
+    Attributes:
+        checkpointer: of the run, from its start on: reports of commits and rollbacks.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, grad_norm: bool = False, **options: Any
+    ) -> None:
+        """Make a callback for one trainer.
+
+        Args:
+            path: folder of the repository; made where missing.
+            grad_norm: measure the norm of the gradients at every step (after they were clipped),
+                and have it watched beside the loss.
+            **options: of ``Checkpointer``: ``every``, ``branch``, ``ladder``, ``detectors``, ...
+                and further parts by name, such as ``ema=ema``.
+        """
+        self._path, self._options, self._with_grad_norm = path, options, grad_norm
+        self._session: Session | None = None
+        self._state: _TrainerState | None = None
+        self._trainer: Any = None
+        self._feed: Any = None
+        self._tip: str | None = None
+
+    @property
+    def checkpointer(self) -> Checkpointer | None:
+        """The checkpointer of the run; None before it has begun."""
+        return None if self._session is None else self._session.checkpointer
+
+    def train(self, trainer: Any, **options: Any) -> Any:
+        """Train as ``trainer.train()`` does: from where the branch stands, across rollbacks.
+
+        Args:
+            trainer: a ``Trainer``, or one of a class that is derived from it.
+            **options: of ``trainer.train``.
+
+        Returns:
+            What ``trainer.train`` returns.
+
+        Raises:
+            UsageError: another callback of this kind, or ``resume_from_checkpoint``.
+            UnsupportedError: several processes.
+            DivergedError: the ladder says to stop.
+        """
+        self._check(trainer, options)
+        self._trainer, self._feed = trainer, None
+        session = self._session = Session(self, self._path, self._options)
+        self._state = _TrainerState(trainer, session)
+        known = self._find_state()
+        if self not in trainer.callback_handler.callbacks:
+            trainer.add_callback(self)
+        try:
+            with _borrow(trainer, self):
+                while True:
+                    try:
+                        result = _enter(trainer, known, options)
+                    except _WentBackError:
+                        known = self._state.known
+                        # Or the Trainer would make a scheduler that nobody restored.
+                        trainer._created_lr_scheduler = False  # noqa: SLF001  no public way to say so
+                    else:
+                        session.finish(is_between=True)
+                        return result
+        except BaseException as error:
+            session.abandon(type(error), error)
+            raise
+
+    def _check(self, trainer: Any, options: dict[str, Any]) -> None:
+        if options.get("resume_from_checkpoint"):
+            raise UsageError(
+                "both resume_from_checkpoint and the branch's commits say where to resume from",
+                hint="leave resume_from_checkpoint out",
+            )
+        if trainer.args.world_size > 1:
+            raise UnsupportedError(
+                f"a run with {trainer.args.world_size} processes cannot be committed by this callback"
+            )
+        others = [one for one in trainer.callback_handler.callbacks if isinstance(one, MvcCallback)]
+        if any(one is not self for one in others):
+            raise UsageError("the trainer has another callback of mvc already")
+
+    def _find_state(self) -> dict[str, Any] | None:
+        """Return the Trainer's state at the tip, which it needs before anything is restored."""
+        repo = Repo.init(self._path)
+        branch = self._options.get("branch") or repo.head.branch
+        self._tip = None
+        try:
+            tip = self._tip = repo.resolve(f"refs/heads/{branch}")
+        except NotFoundError:
+            return None
+        state = repo.outline_state(tip).get(_STATE)
+        if not isinstance(state, dict) or not isinstance(state.get("state"), dict):
+            raise UsageError(
+                f"the commits of branch {branch!r} are not of a Trainer",
+                hint="pass branch=... for a run of its own",
+            )
+        found: dict[str, Any] = state["state"]
+        return found
+
+    # Events, in the order in which they come.
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Make the checkpointer; where there is one, the Trainer was entered anew."""
+        if self._session is None or not self._trainer.is_in_train or self._feed is None:
+            raise UsageError(
+                "this callback cannot resume a Trainer by itself",
+                hint="call callback.train(trainer) in place of trainer.train()",
+            )
+        if self._session.checkpointer is None:
+            assert self._state is not None
+            opened = self._session.open(**_find_parts(self._trainer), **{_STATE: self._state})
+            if opened.resumed_from != self._tip:
+                # The writer of a run that was killed has brought its last commit home since.
+                self._session.hold()
+                raise _WentBackError
+        self._session.begin()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Judge the step where it may be skipped."""
+        assert self._session is not None
+        params = self._trainer.model.parameters()
+        self._session.check(measure_gradients(params) if self._with_grad_norm else None)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Commit where training is stopped before its state is changed."""
+        if not control.should_training_stop:
+            return
+        assert self._session is not None
+        is_over = float(state.epoch).is_integer()
+        # The best model is loaded over the last one before anybody is told.
+        if not is_over or args.load_best_model_at_end:
+            self._session.finish(is_between=is_over)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Judge the last step; going back is still possible."""
+        assert self._session is not None
+        if self._session.is_open:
+            self._session.data.is_between = True
+            self._session.complete_step()
+
+    # What the session asks for.
+
+    def count_steps(self) -> int:
+        """Return the Trainer's step."""
+        steps: int = self._trainer.state.global_step
+        return steps
+
+    def land(self) -> None:
+        """Become the run that was resumed."""
+        assert self._state is not None
+        self._state.land()
+
+    def go_on_from(self, report: RollbackReport) -> None:
+        """Leave the loop, to enter it anew."""
+        assert self._session is not None
+        self._session.hold()
+        raise _WentBackError(str(report))
+
+    def make_feed(self, loader: Any) -> Any:
+        """Return what the Trainer iterates; across a rollback it stays the same."""
+        assert self._session is not None
+        if self._feed is None:
+            self._feed = self._session.feed(loader)
+        return self._feed
+
+
+@contextlib.contextmanager
+def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
+    """Stand in for what the Trainer would load from a folder, draw from, and keep to itself."""
+    make_loader, step, skip = (
+        trainer.get_train_dataloader,
+        trainer.training_step,
+        _LOOP.skip_first_batches,
+    )
+    session = callback._session  # noqa: SLF001  the same module
+    assert session is not None
+
+    def take_loss(*values: Any, **options: Any) -> Any:
+        loss = step(*values, **options)
+        session.add_loss(loss)
+        return loss
+
+    def skip_batches(loader: Any, *values: Any, **options: Any) -> Any:
+        return loader if loader is callback._feed else skip(loader, *values, **options)  # noqa: SLF001
+
+    def load_nothing(*_: Any, **__: Any) -> None:
+        """Everything is restored by the checkpointer."""
+
+    lent: dict[str, Any] = {
+        "get_train_dataloader": lambda: callback.make_feed(make_loader()),
+        "training_step": take_loss,
+        "_load_from_checkpoint": load_nothing,
+        "_load_optimizer_and_scheduler": load_nothing,
+        "_load_scaler": load_nothing,
+        "_load_rng_state": load_nothing,
+    }
+    before = {name: trainer.__dict__[name] for name in lent if name in trainer.__dict__}
+    trainer.__dict__.update(lent)
+    _LOOP.skip_first_batches = skip_batches
+    try:
+        yield
+    finally:
+        _LOOP.skip_first_batches = skip
+        for name in lent:
+            trainer.__dict__.pop(name, None)
+        trainer.__dict__.update(before)
+
+
+def _enter(trainer: Any, known: dict[str, Any] | None, options: dict[str, Any]) -> Any:
+    """Enter the Trainer's loop, at the step of a known state."""
+    if known is None:
+        return trainer.train(**options)
+    with tempfile.TemporaryDirectory(prefix="mvc-") as folder:
+        with open(os.path.join(folder, _STATE_FILE), "w", encoding="utf-8") as file:
+            json.dump(known, file)
+        return trainer.train(**options, resume_from_checkpoint=folder)
+
+
+def _find_parts(trainer: Any) -> dict[str, object]:
+    accelerator = trainer.accelerator
+    return {
+        "model": trainer.model,
+        "optimizer": getattr(trainer.optimizer, "optimizer", trainer.optimizer),
+        "scheduler": getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler),
+        "scaler": getattr(accelerator, "scaler", None),
+    }
+
+
+class _TrainerState:
+    """What the Trainer itself knows of a run.
+
+    Attributes:
+        known: its ``TrainerState``, as last restored; None before that.
+    """
+
+    def __init__(self, trainer: Any, session: Session) -> None:
+        self._trainer, self._session = trainer, session
+        self._restored: dict[str, Any] | None = None
+        self.known: dict[str, Any] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return its state and sums; the restored ones until they are taken over."""
+        if self._restored is not None:
+            return self._restored
+        trainer = self._trainer
+        found = {name: getattr(trainer, name) for name in _SUMS if hasattr(trainer, name)}
+        sums = {name: getattr(value, "item", lambda v=value: v)() for name, value in found.items()}
+        return {
+            "state": _plain(dataclasses.asdict(trainer.state)),
+            "sums": sums,
+            "callbacks": [
+                [type(one).__name__, _plain(one.state()["attributes"])]
+                for one in self._list_callbacks()
+            ],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remember them: the Trainer makes its own when its loop is entered."""
+        self._restored, self.known = state, state["state"]
+
+    def land(self) -> None:
+        """Set the sums, and the attributes of callbacks that have a state."""
+        state, self._restored = self._restored, None
+        if state is None:
+            return
+        self._session.data.is_between = False
+        for name, value in state["sums"].items():
+            live: Any = getattr(self._trainer, name, None)
+            if hasattr(live, "fill_"):
+                live.fill_(value)
+            elif live is not None:
+                setattr(self._trainer, name, value)
+        stored = list(state["callbacks"])
+        for callback in self._list_callbacks():
+            found = next((one for one in stored if one[0] == type(callback).__name__), None)
+            if found is not None:
+                stored.remove(found)
+                vars(callback).update(copy.deepcopy(found[1]))
+
+    def _list_callbacks(self) -> list[Any]:
+        """Return those that can say their state, as for a checkpoint of the Trainer's own."""
+        callbacks = self._trainer.callback_handler.callbacks
+        return [one for one in callbacks if hasattr(one, "state") and hasattr(one, "from_state")]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON would give it back."""
+    return json.loads(json.dumps(value, default=float))

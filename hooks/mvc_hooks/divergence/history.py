@@ -1,0 +1,191 @@
+"""The last readings of a run, as arrays, newest last.
+
+The arrays that a history hands out are read-only views that later readings never overwrite: new
+readings go behind them, and when the buffers are full, or readings were forgotten, into new buffers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mvc import FormatError, UsageError
+from mvc_hooks.divergence.values import Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+DEFAULT_CAPACITY = 4096
+
+_HAS_LOSS, _HAS_GRAD_NORM, _ALARM = 1, 2, 4
+_COLUMNS = {"steps": "int64", "losses": "float64", "grad_norms": "float64", "flags": "uint8"}
+_MAX_READINGS = 1 << 22
+
+
+class History:
+    """A bounded window of readings, and which of them raised an alarm."""
+
+    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+        """Make an empty history.
+
+        Args:
+            capacity: readings that are kept; older ones are dropped.
+        """
+        if type(capacity) is not int or capacity < 1:
+            raise UsageError(f"capacity of a history is {capacity!r}, not a positive number")
+        self._capacity = capacity
+        self._first = self._end = 0
+        self._columns = self._allocate()
+
+    def __len__(self) -> int:
+        return self._end - self._first
+
+    @property
+    def capacity(self) -> int:
+        """Readings that are kept at most."""
+        return self._capacity
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """Step numbers, rising."""
+        return self._view("steps")
+
+    @property
+    def losses(self) -> NDArray[np.float64]:
+        """Losses; NaN also where a step had none."""
+        return self._view("losses")
+
+    @property
+    def grad_norms(self) -> NDArray[np.float64]:
+        """Gradient norms; NaN also where a step had none."""
+        return self._view("grad_norms")
+
+    @property
+    def alarms(self) -> NDArray[np.bool_]:
+        """True where the reading raised an alarm."""
+        flags: NDArray[np.bool_] = (self._view("flags") & _ALARM) != 0
+        return flags
+
+    @property
+    def latest(self) -> Reading | None:
+        """The newest reading, or None."""
+        return self[-1] if len(self) else None
+
+    @property
+    def last_alarm_step(self) -> int | None:
+        """The newest step that raised an alarm, as far back as the window goes, or None."""
+        found = np.flatnonzero(self.alarms)
+        return int(self.steps[found[-1]]) if found.size else None
+
+    def __getitem__(self, index: int) -> Reading:
+        at = range(self._first, self._end)[index]
+        flags = self._columns["flags"][at]
+        loss = float(self._columns["losses"][at]) if flags & _HAS_LOSS else None
+        norm = float(self._columns["grad_norms"][at]) if flags & _HAS_GRAD_NORM else None
+        return Reading(int(self._columns["steps"][at]), loss, norm)
+
+    def append(self, reading: Reading) -> None:
+        """Take the newest reading.
+
+        Raises:
+            UsageError: its step is not behind the newest one.
+        """
+        latest = self.latest
+        if latest is not None and reading.step <= latest.step:
+            raise UsageError(
+                f"a reading of step {reading.step} came after one of step {latest.step}",
+                hint="call forget_after() when the run goes back",
+            )
+        if self._end == len(self._columns["steps"]):
+            self._move(keep=self._capacity - 1)
+        at = self._end
+        has_loss, has_norm = reading.loss is not None, reading.grad_norm is not None
+        self._columns["steps"][at] = reading.step
+        self._columns["losses"][at] = reading.loss if has_loss else np.nan
+        self._columns["grad_norms"][at] = reading.grad_norm if has_norm else np.nan
+        self._columns["flags"][at] = has_loss * _HAS_LOSS | has_norm * _HAS_GRAD_NORM
+        self._end += 1
+        self._first = max(self._first, self._end - self._capacity)
+
+    def mark_alarm(self) -> None:
+        """Say that the newest reading raised an alarm."""
+        if not len(self):
+            raise UsageError("a history without a reading has no alarm")
+        self._columns["flags"][self._end - 1] |= _ALARM
+
+    def forget_after(self, step: int) -> None:
+        """Drop the readings of later steps, as a rollback to ``step`` does."""
+        kept = int(np.searchsorted(self.steps, step, side="right"))
+        if kept < len(self):
+            self._end = self._first + kept
+            self._move(keep=kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the readings as plain arrays; copies."""
+        return {name: self._view(name).copy() for name in _COLUMNS}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take readings back; the newest, where there are more than fit.
+
+        Raises:
+            FormatError: not what ``state_dict`` returned. Nothing was changed.
+        """
+        count = _check_state(state)
+        kept = min(count, self._capacity)
+        self._columns = self._allocate()
+        self._first, self._end = 0, kept
+        for name in _COLUMNS:
+            self._columns[name][:kept] = state[name][count - kept :]
+
+    def _allocate(self) -> dict[str, NDArray[Any]]:
+        return {name: np.zeros(2 * self._capacity, dtype) for name, dtype in _COLUMNS.items()}
+
+    def _view(self, name: str) -> NDArray[Any]:
+        view = self._columns[name][self._first : self._end]
+        view.flags.writeable = False
+        return view
+
+    def _move(self, *, keep: int) -> None:
+        """Copy the last readings into new buffers."""
+        fresh = self._allocate()
+        for name, column in self._columns.items():
+            fresh[name][:keep] = column[self._end - keep : self._end]
+        self._columns, self._first, self._end = fresh, 0, keep
+
+
+def _check_state(state: Mapping[str, Any]) -> int:
+    """Return the number of readings in a state."""
+    check_keys("a history", state, _COLUMNS)
+    for name, dtype in _COLUMNS.items():
+        column = state[name]
+        if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
+            raise FormatError(f"{name} of a history is not a row of {dtype}")
+    steps: NDArray[np.int64] = state["steps"]
+    if any(len(state[name]) != len(steps) for name in _COLUMNS):
+        raise FormatError("the columns of a history are of different lengths")
+    if len(steps) > _MAX_READINGS:
+        raise FormatError(f"a history of {len(steps):,} readings is too long")
+    if len(steps) and (steps[0] < 0 or steps[-1] >= 1 << 62 or (steps[1:] <= steps[:-1]).any()):
+        raise FormatError("the steps of a history do not rise")
+    if (state["flags"] > (_HAS_LOSS | _HAS_GRAD_NORM | _ALARM)).any():
+        raise FormatError("a history has unknown flags")
+    return len(steps)
+
+
+def check_keys(what: str, state: object, keys: Mapping[str, object] | tuple[str, ...]) -> None:
+    """Check that a loaded state is a dict of exactly these keys.
+
+    Raises:
+        FormatError: it is not; the message names what is missing and what is too much.
+    """
+    if not isinstance(state, dict):
+        raise FormatError(f"the state of {what} is a {type(state).__name__}, not a dict")
+    missing = [key for key in keys if key not in state]
+    extra = [repr(key) for key in state if key not in keys]
+    if missing or extra:
+        raise FormatError(
+            f"the state of {what} lacks [{', '.join(missing)}] and has [{', '.join(extra)}] too much"
+        )

@@ -1,0 +1,142 @@
+"""The watch: every reading goes through it, and alarms come out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mvc import FormatError, UsageError
+from mvc_hooks.divergence.detectors import Detector, as_detector, default_detectors
+from mvc_hooks.divergence.history import History, check_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from mvc_hooks.divergence.values import Reading, Verdict
+
+_MAX_NAMES = 1024
+
+
+class Watch:
+    """Detectors over one history.
+
+    A reading with a verdict is marked as an alarm in the history, whether the verdict is reported
+    or not: it leaves the statistics, and the run is not calm. Within the cooldown of a detector its
+    verdicts are not reported again, so that one event is one alarm.
+    """
+
+    def __init__(
+        self,
+        detectors: Iterable[Callable[[History], object]] | None = None,
+        history: History | None = None,
+    ) -> None:
+        """Watch a history.
+
+        Args:
+            detectors: asked in this order; ``default_detectors()`` otherwise.
+            history: an empty one otherwise.
+
+        Raises:
+            UsageError: something that is no detector.
+        """
+        self.history = History() if history is None else history
+        chosen = default_detectors() if detectors is None else tuple(map(as_detector, detectors))
+        self._detectors = _name_apart(chosen)
+        self._reported: dict[str, int] = {}
+
+    @property
+    def last_step(self) -> int | None:
+        """The newest step that was read, or None."""
+        latest = self.history.latest
+        return None if latest is None else latest.step
+
+    @property
+    def last_alarm_step(self) -> int | None:
+        """The newest step with a verdict, reported or not; None where the history has none."""
+        return self.history.last_alarm_step
+
+    def take(self, reading: Reading) -> Verdict | None:
+        """Take the newest reading and return the alarm that it raises, if any.
+
+        Raises:
+            UsageError: a step that is not behind the newest one, or a detector of the user's that
+                failed; then the reading was taken.
+        """
+        self.history.append(reading)
+        reported = None
+        is_alarm = False
+        for name, detector in self._detectors.items():
+            verdict = detector(self.history)
+            if verdict is None:
+                continue
+            is_alarm = True
+            if reported is None and not self._is_cooling(name, detector, reading.step):
+                reported = verdict
+                self._reported[name] = reading.step
+        if is_alarm:
+            self.history.mark_alarm()
+        return reported
+
+    def calm_steps(self) -> int:
+        """Return the steps since the last alarm; since the oldest reading where there is none."""
+        if not len(self.history):
+            return 0
+        since = self.last_alarm_step
+        return int(self.history.steps[-1]) - (
+            int(self.history.steps[0]) if since is None else since
+        )
+
+    def is_healthy(self, step: int, calm_steps: int) -> bool:
+        """Return whether a commit of ``step`` may be called healthy.
+
+        Args:
+            step: the step whose state the commit holds.
+            calm_steps: how many further steps must have been read. There must be no alarm from
+                ``step`` on, ``step`` included.
+        """
+        last, alarm = self.last_step, self.last_alarm_step
+        if last is None or last < step + calm_steps:
+            return False
+        return alarm is None or alarm < step
+
+    def forget_after(self, step: int) -> None:
+        """Forget readings, alarms and cooldowns of later steps, as a rollback to ``step`` does."""
+        self.history.forget_after(step)
+        self._reported = {name: at for name, at in self._reported.items() if at <= step}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return history and cooldowns as plain data."""
+        return {"history": self.history.state_dict(), "reported": dict(self._reported)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take history and cooldowns back.
+
+        Raises:
+            FormatError: not what ``state_dict`` returned. Nothing was changed.
+        """
+        check_keys("a watch", state, ("history", "reported"))
+        reported = state["reported"]
+        if not isinstance(reported, dict) or len(reported) > _MAX_NAMES:
+            raise FormatError("the cooldowns of a watch are not a short dict")
+        for name, step in reported.items():
+            if not isinstance(name, str) or type(step) is not int or not 0 <= step < 1 << 62:
+                raise FormatError(f"the cooldown of {name!r} in a watch is {step!r}, not a step")
+        self.history.load_state_dict(state["history"])
+        self._reported = dict(reported)
+
+    def _is_cooling(self, name: str, detector: Detector, step: int) -> bool:
+        since = self._reported.get(name)
+        return since is not None and step - since <= detector.cooldown
+
+
+def _name_apart(detectors: Iterable[Detector]) -> dict[str, Detector]:
+    """Return detectors by names of their own: ``spike``, ``spike 2``."""
+    named: dict[str, Detector] = {}
+    for detector in detectors:
+        name, count = detector.name, 1
+        while name in named:
+            count += 1
+            name = f"{detector.name} {count}"
+        named[name] = detector
+    if len(named) > _MAX_NAMES:
+        raise UsageError(f"{len(named)} detectors are too many")
+    return named

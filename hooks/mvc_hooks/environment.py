@@ -1,0 +1,233 @@
+"""What a run's bits depend on beside its state: versions, devices, switches, variables, code.
+
+Two runs from the same state take the same path only where all of this is the same. The record is
+plain data, goes into every commit, and is compared item by item at a resume. Reading it starts
+nothing: CUDA is asked only where the run has already begun to use it, no random number is drawn, and
+the one program that is called, Git, has little time to answer.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+import mvc
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_GIT_TIMEOUT_S = 5.0
+_PREFIXES = (
+    *("NCCL_", "CUBLAS_", "CUDNN_", "CUDA_", "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "NVTE_"),
+    *("OMP_", "MKL_", "KMP_", "GLOO_", "XLA_", "TRITON_", "ONEDNN_", "DNNL_", "ATEN_"),
+)
+_VARIABLES = ("PYTHONHASHSEED", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TOKENIZERS_PARALLELISM")
+# Tokens and passwords have no place in a history that others read.
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|(?:^|_)KEY(?:$|_)", re.IGNORECASE)
+_ABSENT = "absent"
+
+
+def read_environment() -> dict[str, Any]:
+    """Return the environment of this process, nested by subject; plain data only."""
+    return {
+        "versions": _read_versions(),
+        "machine": _read_machine(),
+        "devices": _read_devices(),
+        "determinism": _read_switches(),
+        "world": _read_world(),
+        "variables": _read_variables(),
+        "code": _read_code(),
+    }
+
+
+def compare_environments(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> list[tuple[str, object, object]]:
+    """Return (item, old value, new value) for every item that differs.
+
+    Args:
+        old: a record.
+        new: another one.
+
+    Returns:
+        Items dotted, such as ``versions.torch``, in order; ``absent`` stands for no value.
+    """
+    left, right = dict(_flatten(old, "")), dict(_flatten(new, ""))
+    return [
+        (item, left.get(item, _ABSENT), right.get(item, _ABSENT))
+        for item in {**left, **right}
+        if left.get(item, _ABSENT) != right.get(item, _ABSENT)
+    ]
+
+
+def _flatten(value: object, path: str) -> list[tuple[str, object]]:
+    if not isinstance(value, dict):
+        return [(path, value)]
+    pairs: list[tuple[str, object]] = []
+    for key, item in value.items():
+        pairs += _flatten(item, f"{path}.{key}" if path else str(key))
+    return pairs
+
+
+def _read_versions() -> dict[str, object]:
+    return {
+        "mvc": mvc.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": str(torch.__version__),
+        "torch_git": torch.version.git_version,
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "cudnn": _read_cudnn(),
+        "nccl": _read_nccl(),
+        "driver": _read_driver(),
+    }
+
+
+def _uses_cuda() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch has no types
+
+
+def _read_cudnn() -> int | None:
+    # Asking cuDNN loads it, so only a run that has begun to use CUDA does.
+    return torch.backends.cudnn.version() if _uses_cuda() else None  # type: ignore[no-untyped-call]
+
+
+def _read_nccl() -> str | None:
+    if not _uses_cuda() or not torch.distributed.is_available():
+        return None
+    try:
+        from torch.cuda import nccl  # noqa: PLC0415  not in every build
+
+        return ".".join(map(str, nccl.version()))  # type: ignore[no-untyped-call]
+    except (ImportError, AttributeError, RuntimeError):
+        return None
+
+
+def _read_driver() -> str | None:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", text)
+    return found.group() if found else None
+
+
+def _read_machine() -> dict[str, object]:
+    return {
+        "system": platform.system(),
+        "release": platform.release(),
+        "architecture": platform.machine(),
+        "cpu": _read_cpu(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+    }
+
+
+def _read_cpu() -> str | None:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or None
+
+
+def _read_devices() -> list[str]:
+    if not _uses_cuda():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def _read_switches() -> dict[str, object]:
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    switches: dict[str, object] = {
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "fill_uninitialized_memory": torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]  # set on the module
+        "cudnn_deterministic": cudnn.deterministic,
+        "cudnn_benchmark": cudnn.benchmark,
+        "cudnn_enabled": cudnn.enabled,
+        "default_dtype": str(torch.get_default_dtype()),
+    }
+    for name in ("fp16", "bf16"):
+        value = getattr(matmul, f"allow_{name}_reduced_precision_reduction", None)
+        switches[f"{name}_reduced_precision"] = value
+    switches |= _read_precision()
+    return switches
+
+
+def _read_precision() -> dict[str, object]:
+    """Return how exact matrix products are; torch refuses to mix its old and new switches."""
+    read = {
+        "matmul_precision": torch.get_float32_matmul_precision,
+        "cuda_matmul_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
+        "cudnn_tf32": lambda: torch.backends.cudnn.allow_tf32,
+        "cuda_matmul_fp32": lambda: torch.backends.cuda.matmul.fp32_precision,
+        "cudnn_conv_fp32": lambda: torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]  # set on the module
+    }
+    found: dict[str, object] = {}
+    for name, get in read.items():
+        try:
+            found[name] = get()  # type: ignore[no-untyped-call]  # torch has no types
+        except (RuntimeError, AttributeError):
+            found[name] = None
+    return found
+
+
+def _read_world() -> dict[str, object]:
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return {"size": 1, "rank": 0, "backend": None}
+    return {
+        "size": distributed.get_world_size(),
+        "rank": distributed.get_rank(),
+        "backend": distributed.get_backend(),
+    }
+
+
+def _read_variables() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if (name.startswith(_PREFIXES) or name in _VARIABLES) and not _SECRET.search(name)
+    }
+
+
+def _read_code() -> dict[str, object]:
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    folder = Path(script).resolve().parent if script else Path.cwd()
+    commit = _ask_git(folder, "rev-parse", "HEAD")
+    status = None if commit is None else _ask_git(folder, "status", "--porcelain", "-uno")
+    return {
+        "script": None if script is None else Path(script).name,
+        "commit": commit,
+        "dirty": None if status is None else bool(status),
+    }
+
+
+def _ask_git(folder: Path, *arguments: str) -> str | None:
+    """Return what Git says of a folder, or None: no Git, no repository, no time."""
+    try:
+        done = subprocess.run(  # noqa: S603  fixed arguments
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],  # noqa: S607  the user's own Git
+            capture_output=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None

@@ -1,0 +1,85 @@
+"""Everything a training run needs to go on exactly where it was, as one nested state and back.
+
+For custom loops; ``Checkpointer`` does the same by itself. ``capture`` changes nothing and draws no
+random number. ``restore`` is loud: a part that the state lacks, that the call does not take, or that
+has another form is an error before anything is touched, and what does not come back to the bit is an
+error as well, because a silently missing part is how resumed runs drift apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mvc import NotFoundError, UsageError
+from mvc_hooks.parts.make import RNG, make_parts
+from mvc_hooks.parts.part import DETAILS
+from mvc_hooks.parts.restoring import capture_parts, restore_parts
+from mvc_hooks.parts.rng import capture_rng, restore_rng
+from mvc_hooks.parts.value import ValuePart
+from mvc_hooks.parts.values_source import ValuesSource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mvc_hooks.parts.part import Part
+
+__all__ = ["RNG", "capture", "capture_rng", "restore", "restore_rng"]
+
+
+def capture(**parts: object) -> dict[str, Any]:
+    """Return the state of all parts and of the process's random number generators.
+
+    Args:
+        **parts: name → model, optimizer, scheduler, loader, generator, anything with
+            ``state_dict``, a plain value (a step counter, a dict), or a dict or list of such.
+
+    Returns:
+        Name → state, ``rng``, and ``details``, which says what a state dict does not (frozen
+        parameters, ties, parameter names). Tensors are the live ones, not copies: commit them
+        before the next optimizer step.
+
+    Raises:
+        UsageError: a reserved name, or an object that has no state.
+    """
+    return capture_parts(_make(parts))
+
+
+def restore(
+    state: Mapping[str, Any], *, allow: Sequence[str] = (), **parts: object
+) -> dict[str, Any]:
+    """Give a captured state back to the parts and to the random number generators, exactly.
+
+    Args:
+        state: what ``capture`` returned, as ``Repo.load_state`` gives it back.
+        allow: patterns (``model.head.*``) of what may have another form: it stays as it is.
+        **parts: the same names; live objects take their state in place, of a plain value (None
+            will do) the stored one is returned.
+
+    Returns:
+        Name → value of the parts that are plain values.
+
+    Raises:
+        NotFoundError: the state lacks a part; nothing was touched.
+        UsageError: the state has a part that the call does not take; nothing was touched.
+        ConflictError: a part has another form than its state; nothing was touched.
+        MvcError: something did not come back to the bit.
+    """
+    made = _make(parts)
+    missing = [name for name in made if name not in state]
+    if missing:
+        raise NotFoundError(f"the state has no {missing[0]!r}")
+    extra = [name for name in state if name not in made and name != DETAILS]
+    if extra:
+        raise UsageError(
+            f"the state has {extra[0]!r}, which nothing here takes",
+            hint=f"pass {extra[0]}=... (None returns its value)",
+        )
+    # A state that was put together by hand has no details; there is nothing to compare then.
+    older = () if DETAILS in state else (DETAILS,)
+    return restore_parts(ValuesSource(state), made, allow=[*allow, *older])
+
+
+def _make(objects: Mapping[str, object]) -> dict[str, Part]:
+    parts = make_parts(objects)
+    nothing = {name: ValuePart(name, None) for name, value in objects.items() if value is None}
+    return {name: {**parts, **nothing}[name] for name in [*objects, RNG]}

@@ -1,0 +1,169 @@
+"""Is the run still well? Readings, watch, ladder and health marks, taken together.
+
+A reading comes after the step it belongs to, or before ``optimizer.step()`` through ``check``; only
+then can the step still be skipped. On CUDA readings arrive a few steps late, at the same step on
+every rank, so that nobody waits for a device and all decide alike.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mvc_hooks.divergence.detectors import default_detectors
+from mvc_hooks.divergence.ladder import Ladder
+from mvc_hooks.divergence.readings import ReadingQueue
+from mvc_hooks.divergence.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from mvc_hooks.divergence.detectors import Detector
+    from mvc_hooks.divergence.history import History
+    from mvc_hooks.divergence.ladder import Action
+    from mvc_hooks.divergence.rungs import Rung
+    from mvc_hooks.divergence.values import Reading, Verdict
+    from mvc_hooks.runlog import RunLog
+
+WATCH, LADDER = "watch", "ladder"
+
+
+class Judge:
+    """Judges a run step by step.
+
+    Attributes:
+        verdict: the last alarm, or None.
+        ladder: of answers.
+    """
+
+    def __init__(
+        self,
+        detectors: Iterable[Callable[[History], object] | Detector] | None,
+        ladder: Iterable[Rung] | None,
+        healthy_after: int,
+        *,
+        has_scaler: bool = False,
+    ) -> None:
+        """Judge by these.
+
+        Args:
+            detectors: ``default_detectors()`` where None.
+            ladder: ``default_ladder()`` where None.
+            healthy_after: calm steps that make a commit healthy.
+            has_scaler: a ``GradScaler`` is at work, which overflows on purpose.
+
+        Raises:
+            UsageError: something that is no detector, or no ladder.
+        """
+        if detectors is None:
+            detectors = default_detectors(has_scaler=has_scaler)
+        self._watch = Watch(detectors)
+        self.ladder = Ladder(ladder)
+        self._readings = ReadingQueue()
+        self._healthy_after = healthy_after
+        self._unripe: list[tuple[int, str]] = []
+        self._was_checked = False
+        self._early: Action | None = None
+        self.verdict: Verdict | None = None
+
+    @property
+    def latest(self) -> Reading | None:
+        """The newest reading, or None."""
+        return self._watch.history.latest
+
+    def check(
+        self, step: int, loss: object, grad_norm: object, log: RunLog, note: float = 0.0
+    ) -> Action | None:
+        """Judge a step that is not complete yet; waits for the device.
+
+        Args:
+            step: its number once it is complete.
+            loss: of it.
+            grad_norm: of it.
+            log: is told of alarms.
+            note: to the other ranks.
+        """
+        self._was_checked = True
+        self._readings.put(step, loss, grad_norm, note=note)
+        self._early = self._take(self._readings.drain(), log)
+        return self._early
+
+    def judge(
+        self, step: int, loss: object, grad_norm: object, log: RunLog, note: float = 0.0
+    ) -> Action | None:
+        """Judge a complete step, and answer an alarm that ``check`` left open."""
+        if not self._was_checked:
+            self._readings.put(step, loss, grad_norm, note=note)
+        early, self._early, self._was_checked = self._early, None, False
+        if early is not None and not early.skip:
+            return early
+        action = self._take(self._readings.take(step), log)
+        while action is not None and action.skip:
+            # The step is done: what cannot be skipped any more is for the next rung.
+            assert self.verdict is not None
+            action = self._answer(self.verdict, log)
+        return action
+
+    def _take(self, readings: Iterable[Reading], log: RunLog) -> Action | None:
+        action = None
+        for reading in readings:
+            verdict = self._watch.take(reading)
+            if verdict is None:
+                continue
+            log.step(reading, None)
+            log.alarm(verdict)
+            if action is None or action.rollback is None:
+                action = self._answer(verdict, log)
+        return action
+
+    def _answer(self, verdict: Verdict, log: RunLog) -> Action:
+        self.verdict = verdict
+        action = self.ladder.climb(verdict)
+        log.action(verdict.step, action.reason)
+        return action
+
+    def take_notes(self) -> float:
+        """Return the sum of what the ranks noted."""
+        return self._readings.take_notes()
+
+    def drain(self, log: RunLog) -> Action | None:
+        """Judge what was read and not looked at yet, as at the end of a run."""
+        return self._take(self._readings.drain(), log)
+
+    def note_commit(self, step: int, commit: str) -> None:
+        """Say that a commit was made; it may become healthy."""
+        self._unripe.append((step, commit))
+
+    def take_healthy(self) -> Iterator[tuple[int, str]]:
+        """Yield (step, commit) of those that have become healthy.
+
+        That is decided by the steps right behind a commit, whenever the writer was done with it.
+        """
+        last, history = self._watch.last_step, self._watch.history
+        alarms = history.steps[history.alarms]
+        while self._unripe and last is not None:
+            step, commit = self._unripe[0]
+            if last < step + self._healthy_after:
+                return
+            self._unripe.pop(0)
+            if not ((alarms >= step) & (alarms <= step + self._healthy_after)).any():
+                yield step, commit
+
+    def capture(self) -> dict[str, Any]:
+        """Return what belongs to a commit."""
+        return {WATCH: self._watch.state_dict(), LADDER: self.ladder.state_dict()}
+
+    def restore(self, watch: Any, ladder: Any) -> None:
+        """Take what a commit has, at a resume.
+
+        Raises:
+            FormatError: it is none.
+        """
+        self._watch.load_state_dict(watch)
+        self.ladder.load_state_dict(ladder)
+
+    def forget_after(self, step: int) -> None:
+        """Go back with the run; the ladder does not, or the first rung would answer for ever."""
+        self._watch.forget_after(step)
+        self._readings.clear()
+        self._unripe = [one for one in self._unripe if one[0] <= step]
+        self._was_checked, self._early = False, None

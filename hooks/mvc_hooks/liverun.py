@@ -1,0 +1,350 @@
+"""The live run as one state: its parts, its counters, and what changes when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from mvc import FormatError, UsageError
+from mvc_hooks.divergence.guard import StepGuard
+from mvc_hooks.environment import read_environment
+from mvc_hooks.parts.data import DataPart
+from mvc_hooks.parts.gradients import GradsPart
+from mvc_hooks.parts.make import GRADIENTS, make_parts, name_all_parameters
+from mvc_hooks.parts.part import flatten_parts
+from mvc_hooks.parts.restoring import capture_parts, restore_parts
+from mvc_hooks.parts.value import ValuePart
+from mvc_hooks.ranks import Ranks
+from mvc_hooks.rankstate import RANKS, RankState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from mvc_hooks.snapshot.copying import Fence
+    from mvc_hooks.sources import StateSource
+
+RUN, ENVIRONMENT = "run", "environment"
+EXTRAS = (RUN, ENVIRONMENT, "watch", "ladder")
+"""The top-level names of what is of the run and of no part."""
+_RATES = ("lr", "initial_lr", "max_lr", "min_lr")
+
+
+@dataclass(slots=True)
+class Counters:
+    """How far the run has come.
+
+    Attributes:
+        step: completed steps.
+        tokens: tokens seen, where the user counts them.
+        samples: samples seen, where the user counts them.
+        batches: batches drawn, left out ones included.
+        left_out: first and last of each run of batches that is left out whenever it comes,
+            counted from 1, in order.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    samples: int = 0
+    batches: int = 0
+    left_out: list[list[int]] = field(default_factory=list)
+
+    @classmethod
+    def parse(cls, state: object) -> Counters:
+        """Return stored counters.
+
+        Raises:
+            FormatError: not the counters of a run.
+        """
+        names = [one.name for one in fields(cls) if one.name != "left_out"]
+        if not isinstance(state, Mapping) or not all(
+            type(state.get(name)) is int for name in names
+        ):
+            raise FormatError("the commit has no counters of a run")
+        windows = state.get("left_out")
+        if not isinstance(windows, list) or not all(map(_is_window, windows)):
+            raise FormatError("the commit does not say which batches are left out")
+        return cls(**{name: state[name] for name in names}, left_out=windows)
+
+    def leave_out(self, windows: Iterable[Sequence[int]]) -> None:
+        """Add runs of batches, joined with those that they touch."""
+        joined: list[list[int]] = []
+        for first, last in sorted([*map(tuple, self.left_out), *map(tuple, windows)]):
+            if joined and first <= joined[-1][1] + 1:
+                joined[-1][1] = max(joined[-1][1], last)
+            else:
+                joined.append([first, last])
+        self.left_out = joined
+
+    def last_left_out(self, batch: int) -> int | None:
+        """Return the last of the batches that are left out with this one, or None: it is not."""
+        return next((last for first, last in self.left_out if first <= batch <= last), None)
+
+
+def _is_window(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and [type(one) for one in value] == [int, int]
+        and 1 <= value[0] <= value[1]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """What a commit says of the run beside the parts.
+
+    Attributes:
+        counters: how far it had come.
+        watch, ladder: states of the detectors and of the ladder.
+        environment: its environment record.
+    """
+
+    counters: Counters
+    watch: Any
+    ladder: Any
+    environment: Mapping[str, Any]
+
+
+class LiveRun:
+    """Everything that is alive in a run.
+
+    Attributes:
+        parts: name → part.
+        data: the loader, or None.
+        counters: how far it has come.
+        environment: record of where it runs.
+        has_scaler: whether a ``GradScaler`` is among the parts.
+        is_clean: whether nothing was drawn, run or stepped since the last complete step, as far
+            as can be seen.
+    """
+
+    def __init__(self, objects: Mapping[str, object], ranks: Ranks | None = None) -> None:
+        """Take the objects of a run.
+
+        Args:
+            objects: name → object.
+            ranks: of which this process is one; a run of its own where None.
+
+        Raises:
+            UsageError: none at all, a reserved name, or an object without a state.
+        """
+        for name in (*EXTRAS, RANKS):
+            if name in objects:
+                raise UsageError(
+                    f"{name!r} is a name that mvc uses itself; call the part otherwise"
+                )
+        if not any(isinstance(one, (nn.Module, Optimizer)) for one in _walk(objects)):
+            raise UsageError("there is no model and no optimizer to commit", hint="pass model=...")
+        self.parts = make_parts(objects)
+        self._modules = [one for one in _walk(objects) if isinstance(one, nn.Module)]
+        self._optimizers = [one for one in _walk(objects) if isinstance(one, Optimizer)]
+        self._schedulers = [one for one in _walk(objects) if isinstance(one, LRScheduler)]
+        self._grads = GradsPart(self._optimizers, name_all_parameters(objects))
+        self.parts[GRADIENTS] = self._grads
+        entries = flatten_parts(self.parts)
+        found = [entry.part for entry in entries if isinstance(entry.part, DataPart)]
+        self.data = found[0] if len(found) == 1 else None
+        self._data_parts = found
+        self._data_names = {
+            str(entry.path[0]) for entry in entries if isinstance(entry.part, DataPart)
+        }
+        self.has_scaler = any(isinstance(one, torch.amp.GradScaler) for one in _walk(objects))
+        self.counters = Counters()
+        self.environment = read_environment()
+        self.is_clean = True
+        self._ranks = RankState(ranks or Ranks(), self.parts)
+        self._guard = StepGuard(self._optimizers) if self._optimizers else None
+        self._fences: list[Fence] = []
+        self._handles = [one.register_step_pre_hook(self._before_step) for one in self._optimizers]
+        for module in self._modules:
+            if not hasattr(module, "_orig_mod"):  # a hook would be compiled in, or not be called
+                self._handles.append(module.register_forward_pre_hook(self._note_forward))
+
+    # What happens in the run.
+
+    def _before_step(self, *_: object) -> None:
+        self.is_clean = False
+        for fence in self._fences:
+            fence.stand()
+        self._fences.clear()
+
+    def _note_forward(self, *_: object) -> None:
+        self.is_clean = False
+
+    def stand_before_step(self, fence: Fence) -> None:
+        """Have a fence stand before the next optimizer step."""
+        if fence.watched:
+            self._fences.append(fence)
+
+    def drop_next_step(self) -> None:
+        """Make the next step of every optimizer do nothing."""
+        if self._guard is not None:
+            self._guard.drop_next()
+
+    def complete_step(self, tokens: int, samples: int) -> None:
+        """Count a complete step."""
+        self.counters.step += 1
+        self.counters.tokens += tokens
+        self.counters.samples += samples
+        if self.data is not None and self.data.batches_drawn:
+            self.counters.batches = self.data.batches_drawn
+        else:
+            self.counters.batches += 1
+            self.pass_over()
+        if self._guard is not None:
+            self._guard.cancel()  # a scaler that skipped the step did not call the optimizer
+        self.is_clean = True
+
+    @property
+    def lr(self) -> float | None:
+        """Learning rate of the first group, where it can be read without waiting for a device."""
+        for optimizer in self._optimizers:
+            rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+            return float(rate) if isinstance(rate, (int, float)) else None
+        return None
+
+    # Data.
+
+    def next_batch(self) -> Any:
+        """Return the next batch; those that are to be left out are drawn and dropped.
+
+        Raises:
+            UsageError: no loader, or several.
+        """
+        if self.data is None:
+            what = "no dataloader was" if not self._data_parts else "several dataloaders were"
+            raise UsageError(f"{what} passed", hint="draw the batches yourself")
+        self.is_clean = False
+        last = self.counters.last_left_out(self.data.batches_drawn + 1)
+        if last is not None:
+            self.data.drop(last - self.data.batches_drawn)
+        return self.data.next_batch()
+
+    @property
+    def can_rewind_data(self) -> bool:
+        """Whether the data goes back with the state: it is drawn here, or by the step number."""
+        return all(part.can_rewind and part.batches_drawn for part in self._data_parts)
+
+    def pass_over(self) -> None:
+        """Move the index on over batches that are to be left out, where data is found by it."""
+        last = self.counters.last_left_out(self.counters.batches + 1)
+        if not self._data_parts and last is not None:
+            self.counters.batches = last
+
+    def drop_batches(self, count: int) -> int:
+        """Draw and drop batches where they are drawn here; return how many are counted as gone."""
+        if self.data is not None and self.data.batches_drawn:
+            self.data.drop(count)
+            self.counters.batches = self.data.batches_drawn
+            return count
+        if not self._data_parts:
+            self.counters.batches += count
+            return count
+        return 0
+
+    # The state.
+
+    def capture(self, extras: Mapping[str, object], *, gather: bool = True) -> dict[str, object]:
+        """Return the whole state; tensors are the live ones.
+
+        Args:
+            extras: what is stored besides.
+            gather: in a distributed run, with what the other ranks have of their own, on rank 0;
+                then every rank must call this.
+        """
+        state: dict[str, object] = {
+            **capture_parts(self.parts),
+            RUN: asdict(self.counters),
+            ENVIRONMENT: self.environment,
+            **extras,
+        }
+        return self._ranks.gather(state) if gather else state
+
+    def restore(
+        self, source: StateSource, *, allow: Sequence[str] = (), leave_data: bool = False
+    ) -> StoredRun:
+        """Give a state back to all parts, verified to the bit.
+
+        Args:
+            source: where it comes from.
+            allow: patterns of what may differ.
+            leave_data: the loaders stay where they are.
+
+        Raises:
+            ConflictError: it does not fit; nothing was touched.
+            InexactRestoreError: it is not the same afterwards.
+        """
+        extras = {name: ValuePart(name, None) for name in EXTRAS}
+        source, unknown = self._ranks.open(source, allow)
+        leave: Collection[str] = {*unknown, *(self._data_names if leave_data else ())}
+        values = restore_parts(source, {**self.parts, **extras}, allow=allow, leave=leave)
+        counters = Counters.parse(values[RUN])
+        environment = values[ENVIRONMENT] if isinstance(values[ENVIRONMENT], Mapping) else {}
+        return StoredRun(counters, values["watch"], values["ladder"], environment)
+
+    def fenced_tensors(self) -> dict[int, torch.Tensor]:
+        """Return the device tensors that change in ``optimizer.step`` only, by storage address."""
+        found: dict[int, torch.Tensor] = {}
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                for param in group["params"]:
+                    for tensor in (param, *_tensors(optimizer.state.get(param, {}))):
+                        if tensor.is_cuda:
+                            found[tensor.untyped_storage().data_ptr()] = tensor
+        return found
+
+    def scale_lr(self, factor: float) -> None:
+        """Multiply the learning rates, and what schedulers compute them from."""
+        if factor == 1:
+            return
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                for name in _RATES:
+                    if name in group:
+                        group[name] = group[name] * factor
+        for scheduler in self._schedulers:
+            _scale_scheduler(scheduler, factor)
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if self._guard is not None:
+            self._guard.remove()
+        self._grads.remove()
+        for part in self._data_parts:
+            part.remove()
+
+
+def _walk(value: object) -> Iterator[object]:
+    """Yield the objects in nested containers."""
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _walk(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _walk(item)
+    else:
+        yield value
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    return (one for one in _walk(value) if isinstance(one, torch.Tensor))
+
+
+def _scale_scheduler(scheduler: Any, factor: float) -> None:
+    for name in ("base_lrs", "_last_lr", "min_lrs"):
+        rates = getattr(scheduler, name, None)
+        if isinstance(rates, list):
+            setattr(scheduler, name, [rate * factor for rate in rates])
+    for name in ("eta_min",):
+        if isinstance(getattr(scheduler, name, None), (int, float)):
+            setattr(scheduler, name, getattr(scheduler, name) * factor)
+    for inner in getattr(scheduler, "_schedulers", ()):
+        _scale_scheduler(inner, factor)

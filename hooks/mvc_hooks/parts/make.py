@@ -1,0 +1,148 @@
+"""Which part an object is."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from mvc import UsageError
+from mvc_hooks.parts.data import DataPart
+from mvc_hooks.parts.module import ModulePart, name_parameters
+from mvc_hooks.parts.optimizer import OptimizerPart
+from mvc_hooks.parts.part import DETAILS, Group, Order, Part
+from mvc_hooks.parts.power_sgd import PowerSgdPart
+from mvc_hooks.parts.rng import GeneratorPart, RngPart
+from mvc_hooks.parts.stateful import Stateful, StatefulPart
+from mvc_hooks.parts.value import ValuePart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+RNG = "rng"
+"""The top-level name of the generators of the process."""
+GRADIENTS = "gradients"
+"""The top-level name of accumulated gradients."""
+_RESERVED = (RNG, DETAILS, GRADIENTS)
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_SCALARS = (bool, int, float, complex, str, bytes, np.generic, np.dtype, range, slice)
+_TORCH_SCALARS = (torch.Size, torch.dtype, torch.device)
+_CONTAINERS = (dict, list, tuple, deque, set, frozenset, bytearray, np.ndarray, torch.Tensor)
+
+
+def make_parts(objects: Mapping[str, object]) -> dict[str, Part]:
+    """Return the parts of a run, and the generators of the process as ``rng``.
+
+    Args:
+        objects: name → model, optimizer, scheduler, loader, generator, value, ... or a dict or
+            list of such; None is left out.
+
+    Raises:
+        UsageError: a name that is reserved, or an object that has no state to take.
+    """
+    for name in _RESERVED:
+        if name in objects:
+            raise UsageError(f"{name!r} is a name that mvc uses itself; call the part otherwise")
+    names = name_all_parameters(objects)
+    parts = {
+        name: make_part(name, value, names) for name, value in objects.items() if value is not None
+    }
+    return {**parts, RNG: RngPart()}
+
+
+def make_part(name: str, value: Any, names: Mapping[int, str] | None = None) -> Part:
+    """Return the part that an object is.
+
+    Args:
+        name: its name, for messages.
+        value: the object.
+        names: ``id`` of parameter → name, as ``name_all_parameters`` returns them.
+
+    Raises:
+        UsageError: an object that has no state to take.
+    """
+    part = value if isinstance(value, Part) else _find_part(name, value, names or {})
+    if part is not None:
+        return part
+    if isinstance(value, (dict, list, tuple)) and _holds_objects(value):
+        return _make_group(name, value, names)
+    if value is None or isinstance(value, (*_SCALARS, *_TORCH_SCALARS, *_CONTAINERS)):
+        return ValuePart(name, value)
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise UsageError(
+        f"{name} is a {kind}, which has no state_dict and is no plain value",
+        hint="give it state_dict() and load_state_dict(), or pass its values",
+    )
+
+
+def name_all_parameters(objects: Mapping[str, object]) -> dict[int, str]:
+    """Return ``id`` of parameter → name, for all models among some objects.
+
+    Returns:
+        Names such as ``model.0.weight``.
+    """
+    return {
+        id(param): f"{path}.{name}"
+        for path, module in _find_modules("", objects)
+        for name, param in name_parameters(module).items()
+    }
+
+
+def _find_modules(path: str, value: object) -> Iterator[tuple[str, nn.Module]]:
+    if isinstance(value, nn.Module):
+        yield path, value
+        return
+    items: Any = value.items() if isinstance(value, dict) else ()
+    if isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    for key, item in items:
+        yield from _find_modules(f"{path}.{key}" if path else str(key), item)
+
+
+def _find_part(name: str, value: Any, names: Mapping[int, str]) -> Part | None:
+    if isinstance(value, nn.Module):
+        return ModulePart(name, value)
+    if isinstance(value, Optimizer):
+        return OptimizerPart(name, value, names)
+    if isinstance(value, _GENERATORS):
+        return GeneratorPart(value)
+    if isinstance(value, torch.utils.data.DataLoader):
+        return DataPart(name, value)
+    if _is_power_sgd(value):
+        return PowerSgdPart(value)
+    return _make_stateful(name, value) if isinstance(value, Stateful) else None
+
+
+def _make_stateful(name: str, value: Any) -> Part:
+    is_fixed = isinstance(value, (LRScheduler, torch.amp.GradScaler))
+    if is_fixed:
+        return StatefulPart(name, value, Order.SCHEDULER)
+    return DataPart(name, value) if hasattr(value, "__iter__") else StatefulPart(name, value)
+
+
+def _make_group(name: str, value: Any, names: Mapping[int, str] | None) -> Part:
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    members = {key: make_part(f"{name}.{key}", item, names) for key, item in items}
+    kind = next(kind for kind in (dict, list, tuple) if isinstance(value, kind))
+    return Group(kind, members)
+
+
+def _holds_objects(value: object) -> bool:
+    """Tell whether a container holds live objects, not only values."""
+    if isinstance(value, (dict, list, tuple)):
+        items = value.values() if isinstance(value, dict) else value
+        return any(map(_holds_objects, items))
+    return isinstance(value, (Stateful, *_GENERATORS)) or _is_power_sgd(value)
+
+
+def _is_power_sgd(value: object) -> bool:
+    return any(
+        kind.__name__ == "PowerSGDState" and "error_dict" in getattr(kind, "__slots__", ())
+        for kind in type(value).__mro__
+    )

@@ -1,0 +1,295 @@
+"""A model: what its ``state_dict`` says, filled in place, and what it does not say.
+
+The state of a model is its plain state dict, so that ``model.safetensors`` loads anywhere. Wrappers
+are looked through: a model has the same names whether it runs bare, as DistributedDataParallel or
+DataParallel, or compiled by ``torch.compile``, also where only pieces of it are (the step
+``_orig_mod`` is left out of names). An ``AveragedModel`` is a model of its own, and keeps its names.
+
+Beside it, under ``details``: which parameters are frozen, which modules are in training mode, which
+entries are tied (a tie that is missing after a restore would train another model), and the buffers
+that are in no state dict because they are not persistent.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from mvc import ConflictError, UnsupportedError, UsageError
+from mvc_hooks.parts.part import Order, Part
+from mvc_hooks.parts.tree import (
+    ABSENT,
+    Difference,
+    compare_arrays,
+    describe,
+    find_at,
+    is_array,
+    locate,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mvc import ArrayOutline
+
+_COMPILED = "_orig_mod"
+_NAMED = 3
+
+
+def unwrap_module(module: nn.Module) -> nn.Module:
+    """Return the model inside of DistributedDataParallel, DataParallel and torch.compile."""
+    while True:
+        inner = getattr(module, _COMPILED, None)
+        if inner is None and isinstance(
+            module, (nn.DataParallel, nn.parallel.DistributedDataParallel)
+        ):
+            inner = module.module
+        if not isinstance(inner, nn.Module):
+            return module
+        module = inner
+
+
+def clean_name(name: str) -> str:
+    """Return a name without the steps that torch.compile adds."""
+    if _COMPILED not in name:
+        return name
+    return ".".join(step for step in name.split(".") if step != _COMPILED)
+
+
+def name_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters of a model by name, tied ones once."""
+    return {clean_name(name): param for name, param in unwrap_module(module).named_parameters()}
+
+
+class ModulePart(Part):
+    """The state dict of a model.
+
+    Attributes:
+        module: the model without its wrappers.
+    """
+
+    order = Order.MODULE
+
+    def __init__(self, name: str, module: nn.Module) -> None:
+        """Take a model.
+
+        Raises:
+            UsageError: parameters that are made in the first forward pass, and were not yet.
+            UnsupportedError: quantised, distributed or data-less parameters.
+        """
+        self.module = unwrap_module(module)
+        _check_parameters(name, self.module)
+        self.companion = ModuleDetails(self.module)
+
+    def capture(self) -> dict[str, Any]:
+        """Return the state dict, its tensors those of the model."""
+        state = self.module.state_dict()
+        return _rename(state) if any(_COMPILED in name for name in state) else state
+
+    def compare(
+        self, live: object, stored: object, path: tuple[object, ...]
+    ) -> Iterator[Difference]:
+        """Compare by name: every entry must be on both sides, tensors of the same type and shape."""
+        assert isinstance(live, dict)
+        if not isinstance(stored, dict):
+            yield Difference(path, "a state dict", describe(stored))
+            return
+        for key in [*live, *(key for key in stored if key not in live)]:
+            ours, theirs = live.get(key, ABSENT), stored.get(key, ABSENT)
+            if ours is ABSENT or theirs is ABSENT:
+                yield Difference((*path, key), describe(ours), describe(theirs))
+            elif is_array(ours) or is_array(theirs):
+                yield from compare_arrays(ours, theirs, (*path, key))
+
+    def targets(self, captured: object) -> object:
+        """Return the entries that are memory of the model (hooks may have made others)."""
+        own = self._locate_own()
+        assert isinstance(captured, dict)
+        return {
+            name: value
+            for name, value in captured.items()
+            if isinstance(value, torch.Tensor) and locate(value) in own
+        }
+
+    def restore(self, stored: object) -> None:
+        """Take what could not be filled in place through the model's own ``load_state_dict``.
+
+        Raises:
+            ConflictError: the model refuses it.
+        """
+        assert isinstance(stored, dict)
+        own, live = self._locate_own(), self.capture()
+        if any(not _is_taken(stored[name], live.get(name), own) for name in stored):
+            self._load(stored)
+        # What autograd kept of before is void; memory was written behind its back.
+        for param in self.module.parameters():
+            if not param.is_inference():
+                torch.autograd.graph.increment_version(param)
+
+    def _load(self, stored: dict[str, Any]) -> None:
+        names = {clean_name(name): name for name in self.module.state_dict()}
+        state = OrderedDict((names.get(name, name), value) for name, value in stored.items())
+        if hasattr(stored, "_metadata"):
+            items = stored._metadata.items()  # noqa: SLF001  the name torch gives it
+            names = _name_modules(self.module)
+            state._metadata = {names.get(key, key): item for key, item in items}  # type: ignore[attr-defined]  # noqa: SLF001
+        try:
+            self.module.load_state_dict(state, strict=True)
+        except RuntimeError as error:
+            raise ConflictError(f"the model does not take its state: {error}") from error
+
+    def _locate_own(self) -> set[tuple[object, ...] | None]:
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        return {locate(tensor) for tensor in tensors} - {None}
+
+
+def _rename(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state dict under clean names; as it is where two of them are the same."""
+    renamed = OrderedDict((clean_name(name), value) for name, value in state.items())
+    if len(renamed) != len(state):
+        return state
+    if hasattr(state, "_metadata"):
+        items = state._metadata.items()  # noqa: SLF001  the name torch gives it
+        renamed._metadata = OrderedDict((clean_name(key), item) for key, item in items)  # type: ignore[attr-defined]  # noqa: SLF001
+    return renamed
+
+
+def _name_modules(module: nn.Module) -> dict[str, str]:
+    """Return clean names of modules → their names."""
+    return {clean_name(name): name for name, _ in module.named_modules(remove_duplicate=False)}
+
+
+def _is_taken(stored: Any, live: Any, own: set[tuple[object, ...] | None]) -> bool:
+    if not isinstance(stored, torch.Tensor) or not isinstance(live, torch.Tensor):
+        return False
+    place = locate(stored)
+    if place is None or place == locate(live):
+        return place in own or not stored.numel()
+    # Memory in which elements overlap cannot be filled; it may hold the values already.
+    return locate(live) in own and torch.equal(stored.to(live.device), live)
+
+
+def _check_parameters(name: str, module: nn.Module) -> None:
+    lazy, odd = [], []
+    for key, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            lazy.append(f"{name}.{key}")
+        elif tensor.is_meta or tensor.is_quantized or hasattr(tensor, "to_local"):
+            odd.append(f"{name}.{key}")
+    if lazy:
+        raise UsageError(
+            f"{_list(lazy)} has no shape yet", hint="run the model once before this is made"
+        )
+    if odd:
+        raise UnsupportedError(f"{_list(odd)} is a quantised, distributed or data-less tensor")
+
+
+def _list(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+class ModuleDetails(Part):
+    """What a model has that its state dict does not say."""
+
+    order = Order.MODULE
+
+    def __init__(self, module: nn.Module) -> None:
+        """Take a model without its wrappers."""
+        self._module = module
+
+    def capture(self) -> dict[str, object]:
+        """Return modes, frozen parameters, ties and buffers.
+
+        Returns:
+            ``training`` of the model and ``other_mode``, the modules that are in the other one;
+            ``frozen`` parameters; ``ties``, groups of entries that are one tensor; ``buffers``
+            that are not persistent, by name.
+        """
+        module = self._module
+        modules = module.named_modules()
+        parameters = module.named_parameters()
+        return {
+            "training": module.training,
+            "other_mode": [clean_name(k) for k, m in modules if m.training != module.training],
+            "frozen": [clean_name(k) for k, p in parameters if not p.requires_grad],
+            "ties": _find_ties(module),
+            "buffers": {
+                clean_name(name): owner._buffers[key]  # noqa: SLF001  there is no public way
+                for name, owner, key in self._find_buffers()
+            },
+        }
+
+    def compare(
+        self, live: object, stored: object, path: tuple[object, ...]
+    ) -> Iterator[Difference]:
+        """Compare ties, and the names and types of buffers.
+
+        Buffers that are in no state dict are caches, as a rule; one that has grown is replaced.
+        """
+        ties = find_at(live, ("ties",)), find_at(stored, ("ties",))
+        if ties[0] != ties[1]:
+            yield Difference((*path, "ties"), str(ties[0]), str(ties[1]))
+        ours, theirs = find_at(live, ("buffers",)), find_at(stored, ("buffers",))
+        for difference in compare_arrays(ours, theirs, (*path, "buffers")):
+            key = difference.path[len(path) + 1 :]
+            if not _is_cache(find_at(ours, key), find_at(theirs, key)):
+                yield difference
+
+    def targets(self, captured: object) -> object:
+        """Return the buffers."""
+        return {"buffers": find_at(captured, ("buffers",))}
+
+    def restore(self, stored: object) -> None:
+        """Set modes, frozen parameters and buffers."""
+        assert isinstance(stored, dict)
+        module = self._module
+        other, frozen = set(stored["other_mode"]), set(stored["frozen"])
+        for name, child in module.named_modules():
+            child.training = stored["training"] != (clean_name(name) in other)
+        for name, param in module.named_parameters():
+            if param.requires_grad == (clean_name(name) in frozen):
+                param.requires_grad_(clean_name(name) not in frozen)
+        for name, owner, key in self._find_buffers():
+            _replace(owner, key, stored["buffers"].get(clean_name(name)), module)
+
+    def _find_buffers(self) -> list[tuple[str, nn.Module, str]]:
+        return [
+            (f"{prefix}.{key}" if prefix else key, owner, key)
+            for prefix, owner in self._module.named_modules()
+            for key in sorted(owner._non_persistent_buffers_set)  # noqa: SLF001  there is no public way
+            if key in owner._buffers  # noqa: SLF001
+        ]
+
+
+def _is_cache(live: ArrayOutline | None, stored: ArrayOutline | None) -> bool:
+    """Tell whether two outlines may be those of one buffer, made lazily or grown."""
+    if live is None or stored is None:
+        return True
+    is_both = is_array(live) and is_array(stored)
+    return is_both and live.dtype == stored.dtype and len(live.shape) == len(stored.shape)
+
+
+def _replace(owner: nn.Module, key: str, stored: object, module: nn.Module) -> None:
+    live = owner._buffers[key]  # noqa: SLF001
+    if isinstance(stored, torch.Tensor):
+        if live is not None and (stored is live or locate(stored) == locate(live) is not None):
+            return
+        some = live if live is not None else next(module.parameters(), stored)
+        stored = stored.to(some.device)
+    owner._buffers[key] = stored  # type: ignore[assignment]  # noqa: SLF001  a tensor or None
+
+
+def _find_ties(module: nn.Module) -> list[list[str]]:
+    places: dict[tuple[object, ...], list[str]] = {}
+    named: Mapping[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    named = {**named, **dict(module.named_buffers(remove_duplicate=False))}
+    for name, tensor in named.items():
+        place = locate(tensor)
+        if place is not None:
+            places.setdefault(place, []).append(clean_name(name))
+    return [names for names in places.values() if len(names) > 1]

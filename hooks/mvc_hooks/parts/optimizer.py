@@ -1,0 +1,311 @@
+"""An optimizer: its state filled in place, made exactly where it is stored, and only there.
+
+``Optimizer.load_state_dict`` is not used to restore: it casts every state tensor to the type of its
+parameter (32-bit moments of bfloat16 parameters lose half of their bits), and it copies all of
+them. Here the state of a parameter is taken as it was stored, in type and in presence: a parameter
+that had no state yet has none afterwards, because *absent* means that the optimizer will initialise
+it, and that is not always zero.
+
+The device is that of the parameter, but for tensors that were kept on the host beside a parameter
+on a device (``step`` of most optimizers); ``details`` says which. It also says which parameter has
+which index, by name, because an optimizer matches state to parameters by position alone.
+
+Hooks registered for ``state_dict`` and ``load_state_dict`` are called as by torch. An optimizer
+that overrides those methods has its own called as well, and then gets the exact bits of what
+lies in ``state``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from mvc import ConflictError
+from mvc_hooks.parts.part import Order, Part
+from mvc_hooks.parts.tree import (
+    ABSENT,
+    Difference,
+    compare_arrays,
+    describe,
+    find_at,
+    is_array,
+    locate,
+    map_tensors,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_ORDER_HINT = "parameter {!r}"
+
+
+class OptimizerPart(Part):
+    """A torch optimizer."""
+
+    order = Order.OPTIMIZER
+
+    def __init__(
+        self, name: str, optimizer: Optimizer, names: Mapping[int, str] | None = None
+    ) -> None:
+        """Take an optimizer.
+
+        Args:
+            name: its name, for messages.
+            optimizer: the optimizer.
+            names: ``id`` of parameter → its name, as far as models are known.
+        """
+        self._name = name
+        self._optimizer = optimizer
+        self.companion: OptimizerDetails = OptimizerDetails(optimizer, names or {})
+        kind = type(optimizer)
+        self._is_custom = (
+            kind.state_dict is not Optimizer.state_dict
+            or kind.load_state_dict is not Optimizer.load_state_dict
+        )
+
+    def capture(self) -> dict[str, Any]:
+        """Return ``state_dict()``, which makes nothing and steps nothing."""
+        return self._optimizer.state_dict()
+
+    def compare(
+        self, live: object, stored: object, path: tuple[object, ...]
+    ) -> Iterator[Difference]:
+        """Compare groups strictly; state may be there or not, but never of another form."""
+        if not _is_standard(live) or not _is_standard(stored):
+            yield from compare_arrays(live, stored, path)
+            return
+        assert isinstance(live, dict)
+        assert isinstance(stored, dict)
+        yield from _compare_groups(live["param_groups"], stored["param_groups"], path)
+        for key, theirs in stored["state"].items():
+            ours = live["state"].get(key, ABSENT)
+            yield from _compare_entry(ours, theirs, (*path, "state", key))
+        for key in stored.keys() - live.keys():
+            yield Difference((*path, key), None, describe(stored[key]))
+        for key in live.keys() - stored.keys():
+            yield Difference((*path, key), describe(live[key]), None)
+
+    def targets(self, captured: object) -> object:
+        """Return the tensors of state and groups that share their memory with nothing else."""
+        if self._is_custom or not _is_standard(captured):
+            return ABSENT
+        assert isinstance(captured, dict)
+        params = index_parameters(self._optimizer).values()
+        seen = {locate(param) for param in params}
+        state: dict[Any, dict[Any, torch.Tensor]] = {}
+        for key, entry in captured["state"].items():
+            for name, value in entry.items() if isinstance(entry, dict) else ():
+                if isinstance(value, torch.Tensor) and locate(value) not in seen - {None}:
+                    seen.add(locate(value))
+                    state.setdefault(key, {})[name] = value
+        groups = [
+            {name: value for name, value in group.items() if isinstance(value, torch.Tensor)}
+            for group in captured["param_groups"]
+        ]
+        return {"state": state, "param_groups": groups}
+
+    def restore(self, stored: object) -> None:
+        """Make state and groups what is stored.
+
+        Raises:
+            ConflictError: an optimizer with a ``load_state_dict`` of its own refuses it.
+        """
+        assert isinstance(stored, dict)
+        if self._is_custom:
+            self._load(stored)
+            if not _is_standard(stored) or not self._is_plain(stored):
+                return
+            self._take(stored)
+            return
+        state: dict[str, Any] = dict(stored)
+        for hook in list(self._optimizer._optimizer_load_state_dict_pre_hooks.values()):  # noqa: SLF001  torch has no public way to call them
+            changed = hook(self._optimizer, state)
+            state = state if changed is None else changed
+        self._take(state)
+        for done in list(self._optimizer._optimizer_load_state_dict_post_hooks.values()):  # noqa: SLF001
+            done(self._optimizer)
+
+    def _load(self, stored: dict[str, Any]) -> None:
+        try:
+            self._optimizer.load_state_dict(map_tensors(stored, torch.clone))
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConflictError(f"{self._name} does not take its state: {error}") from error
+
+    def _is_plain(self, stored: dict[str, Any]) -> bool:
+        known = index_parameters(self._optimizer)
+        return all(key in known for key in stored["state"])
+
+    def _take(self, stored: dict[str, Any]) -> None:
+        groups = self._optimizer.param_groups
+        for group, values in zip(groups, stored["param_groups"], strict=True):
+            _take_group(group, values)
+        params = index_parameters(self._optimizer)
+        hosted = set(self.companion.hosted)
+        entries: dict[Any, Any] = {}
+        live = self._optimizer.state
+        for key, entry in stored["state"].items():
+            param = params.get(key)
+            if param is None:
+                entries[key] = entry
+                continue
+            mine = live.get(param, {})
+            on_host = {name for index, name in hosted if index == key}
+            if not self.companion.was_on_device:
+                on_host |= self._find_hosted(param)
+            entries[param] = _take_entry(mine, entry, param, on_host)
+        live.clear()
+        live.update(entries)
+
+    def _find_hosted(self, param: torch.Tensor) -> set[str]:
+        """Return what torch's own optimizers keep on the host unless they are told otherwise."""
+        for group in self._optimizer.param_groups:
+            if any(param is other for other in group["params"]):
+                is_device = group.get("fused") or group.get("capturable")
+                return set() if is_device else {"step"}
+        return set()
+
+
+class OptimizerDetails(Part):
+    """Which parameter an index means, and what of the state lies on the host.
+
+    Attributes:
+        hosted: (index, key) of state tensors that were on the host beside a parameter on a device,
+            as last restored.
+        was_on_device: whether there were parameters on a device, so that ``hosted`` says all.
+    """
+
+    # Before the optimizer, which needs to know what was on the host.
+    order = Order.SCHEDULER
+
+    def __init__(self, optimizer: Optimizer, names: Mapping[int, str]) -> None:
+        """Take an optimizer, and ``id`` of parameter → name."""
+        self._optimizer = optimizer
+        self._names = names
+        self.hosted: list[tuple[object, str]] = []
+        self.was_on_device = False
+
+    def capture(self) -> dict[str, object]:
+        """Return the names by group (None where unknown), and what is on the host."""
+        groups = self._optimizer.param_groups
+        known = index_parameters(self._optimizer)
+        state = self._optimizer.state
+        return {
+            "parameters": [[self._names.get(id(p)) for p in group["params"]] for group in groups],
+            "on_device": any(param.device.type != "cpu" for param in known.values()),
+            "on_host": [
+                [index, name]
+                for index, param in known.items()
+                if param.device.type != "cpu" and param in state
+                for name, value in state[param].items()
+                if isinstance(value, torch.Tensor) and value.device.type == "cpu"
+            ],
+        }
+
+    def compare(
+        self, live: object, stored: object, path: tuple[object, ...]
+    ) -> Iterator[Difference]:
+        """Compare the order of the parameters, where both sides know their names."""
+        ours, theirs = find_at(live, ("parameters",)), find_at(stored, ("parameters",))
+        for group, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
+            for index, (here, there) in enumerate(zip(mine, other, strict=False)):
+                if here is not None and there is not None and here != there:
+                    place = (*path, "parameters", group, index)
+                    yield Difference(place, _ORDER_HINT.format(here), _ORDER_HINT.format(there))
+
+    def restore(self, stored: object) -> None:
+        """Remember what lay on the host."""
+        pairs: list[Any] = find_at(stored, ("on_host",))
+        self.hosted = [(index, name) for index, name in pairs]
+        self.was_on_device = bool(find_at(stored, ("on_device",)))
+
+
+def index_parameters(optimizer: Optimizer) -> dict[int, torch.Tensor]:
+    """Return the parameters by the index that the state dict gives them."""
+    params: dict[int, torch.Tensor] = {}
+    seen: set[int] = set()
+    start = 0
+    for group in optimizer.param_groups:
+        for index, param in enumerate(group["params"], start):
+            if id(param) not in seen:
+                seen.add(id(param))
+                params[index] = param
+        start += len(group["params"])
+    return params
+
+
+def _is_standard(state: object) -> bool:
+    """Tell whether a state dict is of the form that torch's optimizers have."""
+    return (
+        isinstance(state, dict)
+        and isinstance(state.get("state"), dict)
+        and isinstance(state.get("param_groups"), list)
+        and all(isinstance(g, dict) and "params" in g for g in state["param_groups"])
+    )
+
+
+def _compare_groups(
+    live: list[dict[str, Any]], stored: list[dict[str, Any]], path: tuple[object, ...]
+) -> Iterator[Difference]:
+    path = (*path, "param_groups")
+    if len(live) != len(stored):
+        yield Difference(path, f"{len(live)} groups", f"{len(stored)} groups")
+        return
+    for index, (mine, other) in enumerate(zip(live, stored, strict=True)):
+        counts = [f"{len(group['params'])} parameters" for group in (mine, other)]
+        if mine["params"] != other["params"]:
+            yield Difference((*path, index, "params"), *counts)
+        if mine.get("param_names") != other.get("param_names"):
+            yield Difference((*path, index, "param_names"), "another list", "its own")
+        for name in mine:
+            if name not in other:  # such a setting would have to be taken away
+                yield Difference((*path, index, name), describe(mine[name]), None)
+            elif is_array(mine[name]) != is_array(other[name]) or (
+                is_array(mine[name]) and mine[name] != other[name]
+            ):
+                place = (*path, index, name)
+                yield Difference(place, describe(mine[name]), describe(other[name]))
+
+
+def _compare_entry(live: object, stored: object, path: tuple[object, ...]) -> Iterator[Difference]:
+    """Compare the state of one parameter: what both sides have must be of the same form."""
+    if not isinstance(live, dict) or not isinstance(stored, dict):
+        return
+    for name in live.keys() & stored.keys():
+        ours, theirs = live[name], stored[name]
+        if is_array(ours) and is_array(theirs) and ours != theirs:
+            yield Difference((*path, name), str(ours), str(theirs))
+
+
+def _take_group(group: dict[str, Any], stored: Mapping[str, Any]) -> None:
+    live = dict(group)
+    group.clear()
+    for name, value in stored.items():
+        is_own = name == "params"
+        group[name] = live[name] if is_own else _take_value(live.get(name), value, None)
+
+
+def _take_entry(live: dict[Any, Any], stored: Any, param: torch.Tensor, hosted: set[str]) -> Any:
+    if not isinstance(stored, dict):
+        return _take_value(None, stored, param.device)
+    values = {
+        name: _take_value(live.get(name), value, None if name in hosted else param.device)
+        for name, value in stored.items()
+    }
+    if type(live) is type(stored):
+        live.clear()
+        live.update(values)
+        return live
+    return values
+
+
+def _take_value(live: object, stored: Any, device: torch.device | None) -> Any:
+    """Return the live tensor with the stored content, or the stored value on the device."""
+    if not isinstance(stored, torch.Tensor):
+        return map_tensors(stored, lambda t: t if device is None else t.to(device))
+    if isinstance(live, torch.Tensor):
+        if locate(live) == locate(stored) is not None:
+            return live
+        device = live.device
+    return stored if device is None else stored.to(device)

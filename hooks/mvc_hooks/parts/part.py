@@ -1,0 +1,167 @@
+"""What a part of a run is: a live object that says its state and takes it back, exactly.
+
+A state goes back in four steps, and a part has a method for each. ``compare`` names every
+difference in structure before anything is touched. ``targets`` lends the live tensors that may be
+filled where they lie. ``restore`` does the rest, with those tensors already filled. Then everything
+is captured again and compared with what was stored, bit by bit.
+
+Capturing must be without any side effect: it may neither draw a random number, nor create state
+that does not exist yet (a fresh optimizer has none, and *absent* is not *zero*), nor change a mode.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from mvc_hooks.parts.tree import ABSENT, Difference, compare_arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+DETAILS = "details"
+"""The top-level name of what has no place in a part's own state (flags, ties, parameter names)."""
+
+
+class Order(IntEnum):
+    """When a part is restored; random number generators come last, because others may draw.
+
+    Schedulers come before optimizers: their constructors and some ``load_state_dict`` write learning
+    rates into the optimizer, and the optimizer's own stored values have the last word.
+    """
+
+    OTHER = 0
+    MODULE = 1
+    SCHEDULER = 2
+    OPTIMIZER = 3
+    GRADIENTS = 4
+    DATA = 5
+    RNG = 6
+
+
+class Part(ABC):
+    """A live object of the run.
+
+    Attributes:
+        order: when it is restored.
+        companion: what else belongs to it, stored under ``details``; None for most.
+    """
+
+    order: Order = Order.OTHER
+    companion: Part | None = None
+
+    @abstractmethod
+    def capture(self) -> object:
+        """Return the state, nested; tensors are the live ones, detached, not copies."""
+
+    @abstractmethod
+    def restore(self, stored: object) -> None:
+        """Take a stored state; the tensors that ``targets`` lent stand in it, filled.
+
+        Args:
+            stored: the state; other tensors are new and lie on the host. Its containers are not
+                shared with anyone.
+
+        Raises:
+            ConflictError: it cannot be taken as it is.
+        """
+
+    def compare(
+        self, live: object, stored: object, path: tuple[object, ...]
+    ) -> Iterable[Difference]:
+        """Return the differences between two outlines that this part cannot restore over.
+
+        Args:
+            live: outline of what ``capture`` returned.
+            stored: outline of the stored state.
+            path: of the part.
+        """
+        return compare_arrays(live, stored, path)
+
+    def targets(self, captured: object) -> object:  # noqa: ARG002  the default lends nothing
+        """Return what of a captured state may be filled in place, nested; ABSENT: nothing."""
+        return ABSENT
+
+
+class Group(Part):
+    """Parts under one name: a dict, list or tuple of models, optimizers, ...
+
+    Attributes:
+        members: key or index → part.
+    """
+
+    def __init__(self, kind: type, members: Mapping[object, Part]) -> None:
+        """Make a group whose state is a container of that kind (dict, list or tuple)."""
+        self.kind = kind
+        self.members = dict(members)
+
+    def capture(self) -> object:
+        """Return the members' states in a container as the live one."""
+        states = {key: part.capture() for key, part in self.members.items()}
+        return states if self.kind is dict else self.kind(states.values())
+
+    def restore(self, stored: object) -> None:
+        """Do nothing: members are restored one by one, in their own order."""
+
+    def compare(
+        self, live: object, stored: object, path: tuple[object, ...]
+    ) -> Iterator[Difference]:
+        """Compare member by member; one more or less is a difference."""
+        ours, theirs = index_members(live), index_members(stored)
+        if theirs is None or ours is None:
+            yield Difference(path, type(live).__name__, type(stored).__name__)
+            return
+        for key in theirs.keys() - self.members.keys():
+            yield Difference((*path, key), None, "a part")
+        for key, part in self.members.items():
+            if key in theirs:
+                yield from part.compare(ours[key], theirs[key], (*path, key))
+            else:
+                yield Difference((*path, key), "a part", None)
+
+    def targets(self, captured: object) -> object:
+        """Return what the members lend."""
+        states = index_members(captured) or {}
+        lent = {key: part.targets(states[key]) for key, part in self.members.items()}
+        if self.kind is dict:
+            return {key: value for key, value in lent.items() if value is not ABSENT}
+        return [None if value is ABSENT else value for value in lent.values()]
+
+
+def index_members(value: object) -> dict[object, object] | None:
+    """Return the items of a dict, list or tuple by key or index; None for anything else."""
+    if isinstance(value, dict):
+        return dict(value)
+    return dict(enumerate(value)) if isinstance(value, (list, tuple)) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A part, or a companion, and where its state lies.
+
+    Attributes:
+        path: keys from the top.
+        part: the part; never a group.
+    """
+
+    path: tuple[object, ...]
+    part: Part
+
+
+def flatten_parts(parts: Mapping[str, Part]) -> list[Entry]:
+    """Return all parts and companions, groups dissolved."""
+    entries: list[Entry] = []
+    pending = [Entry((name,), part) for name, part in reversed(list(parts.items()))]
+    while pending:
+        entry = pending.pop()
+        if isinstance(entry.part, Group):
+            members = reversed(entry.part.members.items())
+            pending += [Entry((*entry.path, key), member) for key, member in members]
+            continue
+        entries.append(entry)
+        if entry.part.companion is not None:
+            place = (DETAILS, *(key if type(key) is str else str(key) for key in entry.path))
+            entries.append(Entry(place, entry.part.companion))
+    return entries

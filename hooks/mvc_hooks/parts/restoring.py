@@ -1,0 +1,200 @@
+"""All parts of a run at once: captured, and given back bit by bit or not at all."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from mvc import ConflictError, MvcError
+from mvc_hooks.parts.part import DETAILS, Entry, flatten_parts
+from mvc_hooks.parts.tree import (
+    ABSENT,
+    Difference,
+    edit_at,
+    find_at,
+    format_path,
+    order_like,
+    outline,
+    pick_targets,
+)
+from mvc_hooks.parts.value import ValuePart
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from mvc_hooks.parts.part import Part
+    from mvc_hooks.sources import StateSource
+
+_NAMED = 10
+
+
+class InexactRestoreError(MvcError):
+    """After a restore something live is not, bit for bit, what was stored."""
+
+    kind = "inexact-restore"
+    exit_code = 8
+
+
+def capture_parts(parts: Mapping[str, Part]) -> dict[str, Any]:
+    """Return the state of all parts, and under ``details`` what belongs to them besides.
+
+    Tensors are the live ones, not copies. Nothing is changed, no random number is drawn.
+    """
+    state: dict[str, Any] = {name: part.capture() for name, part in parts.items()}
+    for entry in flatten_parts(parts):
+        if entry.path[0] == DETAILS:
+            state = edit_at(state, entry.path, entry.part.capture())
+    return state
+
+
+def restore_parts(
+    source: StateSource,
+    parts: Mapping[str, Part],
+    *,
+    allow: Sequence[str] = (),
+    leave: Collection[str] = (),
+) -> dict[str, Any]:
+    """Give a stored state back to the live parts, exactly.
+
+    Args:
+        source: where it comes from.
+        parts: name → part, as for ``capture_parts``.
+        allow: patterns (``model.head.*``) of what may differ in structure: it stays as it is live.
+        leave: top-level names that stay as they are, here and in the stored state.
+
+    Returns:
+        Name → value of the parts that are plain values.
+
+    Raises:
+        ConflictError: something is missing, extra, or of another type or shape; the message names
+            it all. Nothing was touched.
+        InexactRestoreError: what is live afterwards is not what was stored.
+    """
+    parts = {name: part for name, part in parts.items() if name not in leave}
+    entries = flatten_parts(parts)
+    captured, stored_outline = capture_parts(parts), source.outline()
+    differences = list(find_differences(parts, outline(captured), stored_outline, leave))
+    _refuse([one for one in differences if not is_allowed(one, allow)])
+    stored = source.load(_lend(entries, captured, stored_outline))
+    edited = _keep_live(stored, captured, differences)
+    for entry in sorted(entries, key=lambda entry: entry.part.order):
+        value = find_at(edited, entry.path)
+        if value is not ABSENT and not _is_kept(entry, differences):
+            entry.part.restore(value)
+    _check_exact(source, parts, stored, differences, leave)
+    return {name: part.value for name, part in parts.items() if isinstance(part, ValuePart)}
+
+
+def find_differences(
+    parts: Mapping[str, Part],
+    live: Mapping[str, Any],
+    stored: Mapping[str, Any],
+    leave: Collection[str] = (),
+) -> Iterator[Difference]:
+    """Return every difference in structure that cannot be restored over.
+
+    Args:
+        parts: name → part.
+        live: outline of their captured state.
+        stored: outline of the stored state.
+        leave: top-level names that do not count.
+    """
+    for name, part in parts.items():
+        if name in stored:
+            yield from part.compare(live[name], stored[name], (name,))
+        else:
+            yield Difference((name,), "a part", None)
+    for entry in flatten_parts(parts):
+        if entry.path[0] != DETAILS:
+            continue
+        theirs = find_at(stored, entry.path)
+        if theirs is not ABSENT:
+            yield from entry.part.compare(find_at(live, entry.path), theirs, entry.path)
+        elif entry.path[1] in stored:
+            yield Difference(entry.path, "there", None)
+    for name in stored:
+        if name not in parts and name != DETAILS and name not in leave:
+            yield Difference((name,), None, "a part")
+
+
+def is_allowed(difference: Difference, allow: Sequence[str]) -> bool:
+    """Tell whether a difference, or something around it, fits a pattern."""
+    path = format_path(difference.path)
+    return any(fnmatchcase(path, one) or fnmatchcase(path, f"{one}.*") for one in allow)
+
+
+def _refuse(differences: list[Difference]) -> None:
+    if not differences:
+        return
+    named = "; ".join(map(str, differences[:_NAMED]))
+    more = f"; and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
+    raise ConflictError(
+        f"the run does not fit the stored state: {named}{more}",
+        hint=f'nothing was changed; allow=["{format_path(differences[0].path)}"] keeps what is live',
+    )
+
+
+def _lend(entries: list[Entry], captured: object, stored: object) -> dict[str, Any]:
+    lent: dict[str, Any] = {}
+    for entry in entries:
+        theirs = find_at(stored, entry.path)
+        if theirs is ABSENT:
+            continue
+        targets = entry.part.targets(find_at(captured, entry.path))
+        picked = pick_targets(targets, theirs)
+        if picked is not ABSENT:
+            lent = _put(lent, entry.path, picked, stored)
+    return lent
+
+
+def _put(lent: Any, path: tuple[Any, ...], value: object, like: Any) -> Any:
+    """Return nested containers with a value at a path; lists where the stored state has them."""
+    if not path:
+        return value
+    key = path[0]
+    if isinstance(like, (list, tuple)):
+        items = [None] * len(like) if lent is ABSENT else list(lent)
+        inner = ABSENT if items[key] is None else items[key]
+        items[key] = _put(inner, path[1:], value, like[key])
+        return items
+    result = {} if lent is ABSENT else dict(lent)
+    result[key] = _put(result.get(key, ABSENT), path[1:], value, like[key])
+    return result
+
+
+def _keep_live(stored: Any, captured: Any, differences: list[Difference]) -> Any:
+    """Return the stored state with the live side of every difference that was allowed."""
+    for one in reversed(differences):
+        stored = edit_at(stored, one.path, find_at(captured, one.path))
+    return stored
+
+
+def _is_kept(entry: Entry, differences: list[Difference]) -> bool:
+    return any(entry.path[: len(one.path)] == one.path for one in differences)
+
+
+def _check_exact(
+    source: StateSource,
+    parts: Mapping[str, Part],
+    stored: Mapping[str, Any],
+    differences: list[Difference],
+    leave: Collection[str],
+) -> None:
+    """Capture everything again and compare it; what was allowed to differ does not count."""
+    state: Any = capture_parts(parts)
+    for one in reversed(differences):
+        state = edit_at(state, one.path, find_at(stored, one.path))
+    for name in leave:
+        state = edit_at(state, (name,), stored.get(name, ABSENT))
+    details = stored.get(DETAILS, {})
+    for name in details.keys() - parts.keys():
+        state = edit_at(state, (DETAILS, name), details[name])
+    if not details and DETAILS not in stored:
+        state.pop(DETAILS, None)
+    found = source.check(order_like(state, stored))
+    if found:
+        more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        raise InexactRestoreError(
+            f"what was restored is not what was stored: {'; '.join(found[:_NAMED])}{more}",
+            hint="an object whose load_state_dict loses something is the usual reason",
+        )

@@ -1,0 +1,145 @@
+"""Random number generators: those of the process, and those with a name of their own."""
+
+from __future__ import annotations
+
+import random
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mvc import UsageError
+from mvc_hooks.parts.part import Order, Part
+from mvc_hooks.parts.tree import Difference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_KEYS = {"python", "numpy", "torch", "cuda"}
+
+
+def capture_rng() -> dict[str, object]:
+    """Return the state of Python's, NumPy's, torch's and every CUDA device's generator."""
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch has no types
+    devices = torch.cuda.get_rng_state_all() if is_used else []
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002  the global generator is what runs use
+        "torch": torch.get_rng_state(),
+        "cuda": list(devices),
+    }
+
+
+def restore_rng(state: object) -> None:
+    """Set every generator back.
+
+    Raises:
+        UsageError: not what ``capture_rng`` returned, or it needs more CUDA devices than there are.
+    """
+    if not isinstance(state, dict) or set(state) != _KEYS:
+        raise UsageError("not the state of the random number generators")
+    devices = state["cuda"]
+    if devices and len(devices) > torch.cuda.device_count():
+        raise UsageError(
+            f"the state is of {len(devices)} CUDA devices, this machine has "
+            f"{torch.cuda.device_count()}"
+        )
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if devices:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    for index, device in enumerate(devices):
+        torch.cuda.set_rng_state(device, index)
+
+
+@contextmanager
+def keep_rng(generators: Iterable[torch.Generator] = ()) -> Iterator[None]:
+    """Put all generators of the process, and the given ones, back as they were on leaving."""
+    before = capture_rng()
+    named = [(generator, generator.get_state()) for generator in generators]
+    try:
+        yield
+    finally:
+        restore_rng(before)
+        for generator, state in named:
+            generator.set_state(state)
+
+
+class RngPart(Part):
+    """All generators of the process."""
+
+    order = Order.RNG
+
+    def capture(self) -> object:
+        """Return their states."""
+        return capture_rng()
+
+    def restore(self, stored: object) -> None:
+        """Set them back."""
+        restore_rng(stored)
+
+    def compare(
+        self, live: object, stored: object, path: tuple[object, ...]
+    ) -> Iterator[Difference]:
+        """Compare the number of CUDA devices; there must be as many as there were."""
+        if not isinstance(stored, dict) or set(stored) != _KEYS:
+            yield Difference(path, "the process's generators", "something else")
+            return
+        assert isinstance(live, dict)
+        here, there = len(live["cuda"]) or torch.cuda.device_count(), len(stored["cuda"])
+        if there != here and (there or live["cuda"]):
+            yield Difference((*path, "cuda"), f"{here} devices", f"{there} devices")
+
+
+class GeneratorPart(Part):
+    """A generator of torch, NumPy or Python that is not the global one."""
+
+    order = Order.RNG
+
+    def __init__(self, generator: Any) -> None:
+        """Take a torch.Generator, numpy Generator or RandomState, or random.Random."""
+        self._generator = generator
+
+    def capture(self) -> object:
+        """Return its state."""
+        generator = self._generator
+        if isinstance(generator, torch.Generator):
+            return generator.get_state()
+        if isinstance(generator, np.random.Generator):
+            state: object = generator.bit_generator.state
+            return state
+        if isinstance(generator, np.random.RandomState):
+            return generator.get_state(legacy=False)
+        return generator.getstate()
+
+    def restore(self, stored: object) -> None:
+        """Set it back."""
+        generator = self._generator
+        state: Any = stored
+        if isinstance(generator, torch.Generator):
+            assert isinstance(stored, torch.Tensor)
+            generator.set_state(stored)
+        elif isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = state
+        elif isinstance(generator, np.random.RandomState):
+            generator.set_state(state)
+        else:
+            generator.setstate(state)
+
+    def compare(
+        self, live: object, stored: object, path: tuple[object, ...]
+    ) -> Iterator[Difference]:
+        """Compare the kind of generator."""
+        ours, theirs = _find_kind(live), _find_kind(stored)
+        if ours != theirs:
+            yield Difference(path, ours, theirs)
+        else:
+            yield from super().compare(live, stored, path)
+
+
+def _find_kind(state: object) -> str:
+    if isinstance(state, dict):
+        return f"a generator of kind {str(state.get('bit_generator'))[:40]}"
+    return "a state of random.Random" if isinstance(state, tuple) else "a state of torch.Generator"

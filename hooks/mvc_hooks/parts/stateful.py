@@ -1,0 +1,84 @@
+"""Anything else with ``state_dict`` and ``load_state_dict``: schedulers, scalers, the user's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from mvc import ConflictError
+from mvc_hooks.parts.part import Order, Part
+from mvc_hooks.parts.rng import keep_rng
+from mvc_hooks.parts.tree import (
+    Difference,
+    compare_arrays,
+    compare_keys,
+    is_growth,
+    place_like,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything that can say and take back its state."""
+
+    def state_dict(self) -> object:
+        """Return the state."""
+        ...
+
+    def load_state_dict(self, state_dict: object) -> object:
+        """Take a state back."""
+        ...
+
+
+class StatefulPart(Part):
+    """An object that takes its state back by itself, through ``load_state_dict``.
+
+    Its tensors are not filled in place: what such a method does with memory that already holds the
+    new values is its own affair. They are handed over on the device of the live ones.
+    """
+
+    def __init__(self, name: str, value: Stateful, order: Order = Order.OTHER) -> None:
+        """Take an object.
+
+        Args:
+            name: its name, for messages.
+            value: the object.
+            order: when it is restored.
+        """
+        self._name = name
+        self._value = value
+        self.order = order
+        # Of schedulers and scalers the keys are fixed, so other keys mean another kind of one.
+        self._is_strict = order is Order.SCHEDULER
+
+    def capture(self) -> object:
+        """Return what ``state_dict`` says; should it draw random numbers, they are put back."""
+        with keep_rng():
+            return self._value.state_dict()
+
+    def compare(
+        self, live: object, stored: object, path: tuple[object, ...]
+    ) -> Iterator[Difference]:
+        """Compare keys where they are fixed, and arrays but for those that fill as a run goes on."""
+        if self._is_strict:
+            yield from compare_keys(live, stored, path)
+        for difference in compare_arrays(live, stored, path):
+            inner = Difference(difference.path[len(path) :], difference.live, difference.stored)
+            if not is_growth(inner, live, stored):
+                yield difference
+
+    def restore(self, stored: object) -> None:
+        """Hand the state over.
+
+        Raises:
+            ConflictError: the object refuses it.
+        """
+        try:
+            self._value.load_state_dict(place_like(stored, self.capture()))
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            kind = type(self._value).__name__
+            raise ConflictError(
+                f"{self._name} ({kind}) does not take its state: {error}"
+            ) from error

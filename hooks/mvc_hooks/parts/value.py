@@ -1,0 +1,130 @@
+"""Plain values: counters, histories, arrays and tensors that belong to no object."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mvc import UsageError
+from mvc_hooks.parts.part import Part
+from mvc_hooks.parts.tree import Difference, compare_arrays, is_growth, outline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class ValuePart(Part):
+    """A plain value: containers and arrays are changed in place, other values are handed back.
+
+    Attributes:
+        value: the live value; after a restore the stored one, which for containers, tensors and
+            arrays is the same object as before.
+    """
+
+    def __init__(self, name: str, value: object) -> None:
+        """Take a value: numbers, strings, dicts, lists, deques, arrays, tensors, None."""
+        self._name = name
+        self.value: Any = value
+
+    def capture(self) -> object:
+        """Return it."""
+        return self.value.detach() if isinstance(self.value, torch.Tensor) else self.value
+
+    def compare(
+        self, live: object, stored: object, path: tuple[object, ...]
+    ) -> Iterator[Difference]:
+        """Compare arrays but for those that fill as a run goes on; None takes anything."""
+        if live is None:
+            return
+        is_held = isinstance(live, (dict, list, tuple))
+        for difference in compare_arrays(live, stored, path):
+            inner = Difference(difference.path[len(path) :], difference.live, difference.stored)
+            if not (is_held and is_growth(inner, live, stored)):
+                yield difference
+
+    def targets(self, captured: object) -> object:
+        """Return all of it: nothing but this part knows what is in there."""
+        return captured
+
+    def restore(self, stored: object) -> None:
+        """Put the stored content into the live containers.
+
+        Raises:
+            UsageError: an array of the user's that cannot take it.
+        """
+        try:
+            self.value = _fill(self.value, stored)
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"{self._name} cannot be filled in place: {error}") from error
+
+
+def _fill(live: Any, stored: Any) -> Any:
+    """Return the live container with the stored content, or what is stored where none fits."""
+    if live is stored:
+        return live
+    if isinstance(live, torch.Tensor) and isinstance(stored, torch.Tensor):
+        return _fill_tensor(live, stored)
+    if type(live) is not type(stored):
+        return stored
+    fill = _FILLS.get(type(live))
+    return stored if fill is None else fill(live, stored)
+
+
+def _fill_dict(live: dict[Any, Any], stored: dict[Any, Any]) -> object:
+    items = {key: _fill(live.get(key), item) for key, item in stored.items()}
+    live.clear()
+    live.update(items)
+    return live
+
+
+def _fill_sequence(live: Any, stored: Any) -> object:
+    items = list(stored)
+    for index, (mine, item) in enumerate(zip(live, items, strict=False)):
+        items[index] = _fill(mine, item)
+    live.clear()
+    live.extend(items)
+    return live
+
+
+def _fill_bytes(live: bytearray, stored: bytearray) -> object:
+    live[:] = stored
+    return live
+
+
+def _fill_set(live: set[Any], stored: set[Any]) -> object:
+    live.clear()
+    live.update(stored)
+    return live
+
+
+def _fill_tuple(live: tuple[Any, ...], stored: tuple[Any, ...]) -> object:
+    return tuple(map(_fill, live, stored)) if len(live) == len(stored) else stored
+
+
+def _fill_array(live: np.ndarray[Any, Any], stored: np.ndarray[Any, Any]) -> object:
+    if outline(live) != outline(stored) or not live.flags.writeable:
+        return stored
+    live[...] = stored
+    return live
+
+
+def _fill_tensor(live: torch.Tensor, stored: torch.Tensor) -> torch.Tensor:
+    if outline(live) != outline(stored) or live.layout is not torch.strided:
+        return stored.to(live.device)
+    if live.data_ptr() != stored.data_ptr():
+        with torch.no_grad():
+            live.copy_(stored)
+    return live
+
+
+_FILLS: dict[type, Callable[[Any, Any], object]] = {
+    **dict.fromkeys((dict, OrderedDict, defaultdict, Counter), _fill_dict),
+    **dict.fromkeys((list, deque), _fill_sequence),
+    bytearray: _fill_bytes,
+    set: _fill_set,
+    tuple: _fill_tuple,
+    np.ndarray: _fill_array,
+}

@@ -1,0 +1,200 @@
+"""Commits of a distributed run: rank 0 makes them, the others take part.
+
+Whether a commit is made, and what became of it, only rank 0 knows. It says so at the places where
+all ranks are anyway. A failure that it comes to know of in between is kept until the next note can
+tell the others, so that all of them stop at the same step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc_hooks.commits import Commits
+from mvc_hooks.errors import CommitFailedError
+from mvc_hooks.snapshot.ring import SnapshotRing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mvc import Identity, Repo
+    from mvc_hooks.branchlock import BranchLock
+    from mvc_hooks.liverun import LiveRun
+    from mvc_hooks.ranks import Ranks
+    from mvc_hooks.reports import CommitReport
+    from mvc_hooks.runlog import RunLog
+    from mvc_hooks.settings import Settings
+    from mvc_hooks.snapshot.image import Snapshot
+
+_MAKE, _LEAVE_OUT = True, False
+
+
+def make_commits(
+    ranks: Ranks,
+    repo: Repo,
+    branch: str,
+    run: LiveRun,
+    *,
+    settings: Settings,
+    log: RunLog,
+    lock: BranchLock | None,
+    identity: Identity | None,
+    on_commit: Callable[[CommitReport], None],
+) -> Commits | FollowingCommits:
+    """Return the commits of this rank; the arguments are those of ``Commits``."""
+    if lock is None:
+        return FollowingCommits(branch, run, settings, ranks)
+    kind = Commits if ranks.size == 1 else LeadingCommits
+    commits = kind(
+        repo, branch, run, settings=settings, log=log, lock=lock, identity=identity,
+        on_commit=on_commit,
+    )  # fmt: skip
+    if isinstance(commits, LeadingCommits):
+        commits.ranks = ranks
+    return commits
+
+
+class LeadingCommits(Commits):
+    """Commits of rank 0; ``ranks`` is set right after it is made."""
+
+    ranks: Ranks
+    _is_committing = False
+
+    def commit(
+        self,
+        capture: Callable[[], Mapping[str, object]],
+        step: int,
+        message: str,
+        metrics: Mapping[str, float],
+        *,
+        is_asked: bool,
+        branch: str | None = None,
+    ) -> bool:
+        """As for one process; the others hear of it before the state is gathered."""
+        told: list[bool] = []
+
+        def tell_and_capture() -> Mapping[str, object]:
+            self.ranks.share(_MAKE)
+            told.append(_MAKE)
+            return capture()
+
+        self._is_committing = True
+        try:
+            return super().commit(
+                tell_and_capture, step, message, metrics, is_asked=is_asked, branch=branch
+            )
+        except CommitFailedError as error:
+            self.failure = error
+            return bool(told)
+        finally:
+            self._is_committing = False
+            if not told:
+                self.ranks.share(_LEAVE_OUT)
+
+    def pump(self) -> None:
+        """Move what can be moved; a failure is kept."""
+        try:
+            super().pump()
+        except CommitFailedError as error:
+            self.failure = error
+
+    def wait(self) -> None:
+        """Wait until all are durable; the other ranks wait as well."""
+        if self._is_committing:
+            super().wait()
+        else:
+            self.ranks.on_first(self._wait_for_all)
+
+    def _wait_for_all(self) -> None:
+        super().wait()
+        if self.failure is not None:
+            raise self.failure
+
+    def settle(self) -> None:
+        """Wait until nothing is under way; the other ranks wait as well."""
+        self.ranks.on_first(super().settle)
+
+
+class FollowingCommits:
+    """The part of the other ranks in the commits of rank 0; the attributes are those of it."""
+
+    def __init__(self, branch: str, run: LiveRun, settings: Settings, ranks: Ranks) -> None:
+        """Take part."""
+        self.branch, self._run, self._ranks = branch, run, ranks
+        self.reports: list[CommitReport] = []
+        self.skipped: list[int] = []
+        self.ring = None if settings.ring is None else SnapshotRing(settings.ring)
+        self.last_step: int | None = None
+        self.facts: dict[str, str] = {}
+        self.tips: dict[str, str] = {}
+        self.depth = 0
+        self.failure: CommitFailedError | None = None
+
+    def commit(
+        self,
+        capture: Callable[[], Mapping[str, object]],
+        step: int,
+        message: str,  # noqa: ARG002  as Commits.commit
+        metrics: Mapping[str, float],  # noqa: ARG002
+        *,
+        is_asked: bool,  # noqa: ARG002
+        branch: str | None = None,
+    ) -> bool:
+        """Give the pieces of this rank, where rank 0 makes a commit."""
+        if not self._ranks.share(None):
+            return False
+        capture()
+        if branch is None:
+            self.last_step = step
+        return True
+
+    def freeze(self, capture: Callable[[], Mapping[str, object]], step: int) -> None:  # noqa: ARG002
+        """Give the pieces of this rank."""
+        capture()
+
+    def prepare(self, state: Mapping[str, object]) -> None:
+        """Do nothing; gathering the state was the part of this rank."""
+
+    def drop(self, snapshot: Snapshot) -> None:
+        """Do nothing."""
+
+    def submit(self, *_: object) -> None:
+        """Do nothing."""
+
+    def commit_frozen(self, *_: object) -> None:
+        """Do nothing."""
+
+    def freeze_light(self, capture: Callable[[], Mapping[str, object]], step: int) -> None:
+        """Put the state of this rank into its ring, where there is one and it is time."""
+        if self.ring is None or not self.ring.is_due(step):
+            return
+        snapshot = self.ring.take(capture(), step, self._run.fenced_tensors())
+        self._run.stand_before_step(snapshot.fence)
+
+    def pump(self) -> None:
+        """Do nothing."""
+
+    def wait(self) -> None:
+        """Wait for rank 0."""
+        self._ranks.on_first(_nothing)
+
+    def settle(self) -> None:
+        """Wait for rank 0."""
+        self._ranks.on_first(_nothing)
+
+    def forget_after(self, step: int, commit: str | None) -> None:
+        """Go back with the run."""
+        if self.ring is not None:
+            self.ring.forget_after(step)
+        self.last_step = step if commit is not None else None
+
+    def mark_healthy(self, step: int, commit: str) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Free the memory."""
+        if self.ring is not None:
+            self.ring.close()
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,145 @@
+"""The other processes of a distributed run, and what they have to agree on.
+
+In data-parallel training every rank holds the same model and the same optimizer state, so rank 0
+commits them for all. Every step of every rank must be the same kind of step: a rank that rolls back
+while another goes on is a deadlock. So decisions are made in one of three ways:
+
+* from readings that are averaged over the ranks: alike everywhere, nothing to say;
+* from what one rank knows (a signal, the clock, a writer that failed): as a note that travels with
+  the average of the readings, so it arrives at the same step everywhere and costs no message of its
+  own;
+* by rank 0, which tells the others, where a message costs nothing next to the work: at a commit, at
+  a rollback, at the end.
+
+Messages go over the CPU, so that no device is waited for. Where the process group has no CPU
+backend, the ranks make a gloo group of their own. With one process, none of it does anything.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch import distributed
+
+from mvc import MvcError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Value = TypeVar("_Value")
+
+
+class Ranks:
+    """All ranks of a run, as one of them sees them.
+
+    Attributes:
+        rank: which one this is.
+        size: how many there are.
+        has_left: whether this rank goes its own way, as after an error; then nobody is waited for.
+    """
+
+    def __init__(self) -> None:
+        """Meet the other ranks; every rank must."""
+        self.rank, self.size, self.has_left = 0, 1, False
+        self._group: distributed.ProcessGroup | None = None
+        if distributed.is_available() and distributed.is_initialized():
+            self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+        if self.size > 1 and not _has_cpu_backend():
+            self._group = distributed.new_group(backend="gloo")
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, the one that writes."""
+        return self.rank == 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is nobody to talk to: one process, or this one has left."""
+        return self.size == 1 or self.has_left or not distributed.is_initialized()
+
+    def leave(self) -> None:
+        """Wait for nobody any more."""
+        self.has_left = True
+
+    def share(self, value: Any) -> Any:
+        """Return rank 0's value on every rank."""
+        if self.is_alone:
+            return value
+        box: list[Any] = [value if self.is_first else None]
+        distributed.broadcast_object_list(box, src=0, group=self._group)
+        return box[0]
+
+    def collect(self, value: Any) -> list[Any]:
+        """Return the values of all ranks on rank 0, nothing on the others."""
+        if self.is_alone:
+            return [value]
+        values: list[Any] | None = [None] * self.size if self.is_first else None
+        distributed.gather_object(value, values, dst=0, group=self._group)
+        return values or []
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Return the values of all ranks on every rank."""
+        if self.is_alone:
+            return [value]
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value, group=self._group)
+        return values
+
+    def on_first(self, compute: Callable[[], _Value]) -> _Value | None:
+        """Compute on rank 0 only; None on the others. An error there is one on every rank."""
+        if self.is_alone:
+            return compute()
+        value, error = _try(compute) if self.is_first else (None, None)
+        _raise(error, self.share(None if error is None else _describe(error)))
+        return value
+
+    def ask_first(self, compute: Callable[[], _Value]) -> _Value:
+        """Compute on rank 0, and return what came out on every rank; so with errors."""
+        result: Any = self.share(self.on_first(compute))
+        value: _Value = result
+        return value
+
+    def together(self, compute: Callable[[], _Value]) -> _Value:
+        """Compute on every rank; an error on one is an error on every rank."""
+        if self.is_alone:
+            return compute()
+        value, error = _try(compute)
+        said = self.exchange(None if error is None else _describe(error))
+        _raise(error, next((one for one in said if one is not None), None))
+        result: Any = value
+        done: _Value = result
+        return done
+
+
+def _has_cpu_backend() -> bool:
+    config = distributed.get_backend_config()
+    return any(part.split(":")[0] == "cpu" for part in config.split(","))
+
+
+def _try(compute: Callable[[], _Value]) -> tuple[_Value | None, MvcError | None]:
+    """Return what comes out, or the error; others are bugs and end the process as they are."""
+    try:
+        return compute(), None
+    except MvcError as error:
+        return None, error
+
+
+def _raise(mine: MvcError | None, said: tuple[str, str, str, str | None] | None) -> None:
+    if mine is not None:
+        raise mine
+    if said is not None:
+        raise _rebuild(said)
+
+
+def _describe(error: MvcError) -> tuple[str, str, str, str | None]:
+    kind = type(error)
+    return kind.__module__, kind.__qualname__, error.message, error.hint
+
+
+def _rebuild(said: tuple[str, str, str, str | None]) -> MvcError:
+    """Return another rank's error as one of the same class."""
+    module, name, message, hint = said
+    kind = getattr(importlib.import_module(module), name, MvcError)
+    error: MvcError = kind(message, hint=hint)
+    return error

@@ -1,0 +1,86 @@
+"""What a checkpointer says of its commits and rollbacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReport:
+    """One commit of a run.
+
+    Attributes:
+        step: training step whose state it holds.
+        commit: its id, or None where it was not made.
+        branch: it is on.
+        subject: first line of its message.
+        stall_s: how long the training stood still for it.
+        write_s: how long the writer took beside the training.
+        written_bytes: what was written for it.
+        plain_bytes: length of the state.
+        queue_depth: snapshots that waited for the writer when it was taken, itself included.
+        error: why it was not made, or None.
+    """
+
+    step: int
+    commit: str | None
+    branch: str
+    subject: str
+    stall_s: float
+    write_s: float
+    written_bytes: int
+    plain_bytes: int
+    queue_depth: int
+    error: str | None = None
+
+    def __str__(self) -> str:
+        """Return the one-line record of the log."""
+        if self.commit is None:
+            return f"commit of step {self.step} failed: {self.error}"
+        return (
+            f"commit {self.commit[:10]} step {self.step}: stall {self.stall_s * 1e3:.1f} ms, "
+            f"write {self.write_s:.2f} s, {self.written_bytes:,} of {self.plain_bytes:,} bytes, "
+            f"queue {self.queue_depth}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackReport:
+    """One rollback of a run.
+
+    Attributes:
+        from_step: step at which the run was given up.
+        onset_step: step at which it began to go wrong.
+        to_step: step it went back to.
+        to_commit: commit it went back to, or None: a snapshot of the ring.
+        diverged_branch: branch that keeps what was given up, or None where nothing was committed.
+        reason: why, one line.
+        skipped_first, skipped_last: batches that were left out, counted from 1 over the whole
+            run; None where none was.
+        seconds: from the alarm to the verified state.
+    """
+
+    from_step: int
+    onset_step: int
+    to_step: int
+    to_commit: str | None
+    diverged_branch: str | None
+    reason: str
+    skipped_first: int | None
+    skipped_last: int | None
+    seconds: float
+
+    @property
+    def skipped(self) -> str:
+        """The batches that were left out, as a commit records them."""
+        if self.skipped_first is None:
+            return "none"
+        return f"{self.skipped_first}-{self.skipped_last}"
+
+    def __str__(self) -> str:
+        """Return the one-line record of the log."""
+        where = f"commit {self.to_commit[:10]}" if self.to_commit else "a snapshot in memory"
+        return (
+            f"rolled back from step {self.from_step} to step {self.to_step} ({where}) in "
+            f"{self.seconds:.2f} s: {self.reason}; skipped batches: {self.skipped}"
+        )

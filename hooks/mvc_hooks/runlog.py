@@ -1,0 +1,130 @@
+"""What a run says of itself: one-line records for ``logging``, and the feed that ``mvc watch`` shows."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mvc import RunFeed
+    from mvc_hooks.divergence.values import Reading, Verdict
+    from mvc_hooks.reports import CommitReport, RollbackReport
+    from mvc_hooks.snapshot.image import Snapshot
+
+log = logging.getLogger("mvc_hooks")
+
+
+class RunLog:
+    """Both at once; nothing that happens to either reaches the training."""
+
+    def __init__(self, feed: RunFeed | None) -> None:
+        """Write to a feed; None: to no feed, as of ranks other than 0."""
+        self._feed = _NoFeed() if feed is None else feed
+
+    def start(self, step: int, every: int | None, parts: Iterable[str]) -> None:
+        """The run begins."""
+        host, names = socket.gethostname(), sorted(parts)
+        self._feed.append("start", step=step, pid=os.getpid(), host=host, every=every, parts=names)
+
+    def resume(
+        self, step: int, commit: str, seconds: float, changes: Sequence[tuple[str, object, object]]
+    ) -> None:
+        """The run goes on from a commit."""
+        log.info("resumed step %d from %s in %.2f s, to the bit", step, commit[:10], seconds)
+        for item, then, now in changes:
+            log.warning("environment: %s was %r, is %r", item, then, now)
+        self._feed.append("resume", step=step, commit=commit)
+
+    def step(self, reading: Reading, lr: float | None) -> None:
+        """A step was read."""
+        self._feed.append(
+            "step", step=reading.step, loss=reading.loss, grad_norm=reading.grad_norm, lr=lr
+        )
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """A state was frozen."""
+        stall_s, size = snapshot.stall_s, snapshot.size_bytes
+        self._feed.append("snapshot", step=snapshot.step, stall_s=stall_s, bytes=size)
+
+    def commit(self, report: CommitReport) -> None:
+        """A commit was made, or was not."""
+        if report.commit is None:
+            log.error("%s", report)
+            self._feed.append("error", text=str(report))
+            return
+        log.info("%s", report)
+        self._feed.append(
+            "commit",
+            step=report.step,
+            commit=report.commit,
+            subject=report.subject,
+            stall_s=report.stall_s,
+            write_s=report.write_s,
+            queue_depth=report.queue_depth,
+            written_bytes=report.written_bytes,
+            plain_bytes=report.plain_bytes,
+        )
+
+    def skip(self, step: int, policy: str) -> None:
+        """A commit was left out."""
+        log.warning("step %d is not committed: the writer is behind (%s)", step, policy)
+        self._feed.append("skip", step=step, reason="the writer is behind")
+
+    def behind(self, step: int, policy: str) -> None:
+        """A commit waits for the writer."""
+        log.warning("step %d: the writer is behind (%s)", step, policy)
+
+    def alarm(self, verdict: Verdict) -> None:
+        """A detector raised an alarm."""
+        log.warning("alarm at step %d: %s", verdict.step, verdict.reason)
+        self._feed.append("alarm", step=verdict.step, cause=verdict.cause, reason=verdict.reason)
+
+    def action(self, step: int, text: str) -> None:
+        """The ladder answered."""
+        log.warning("answer at step %d: %s", step, text)
+        self._feed.append("action", step=step, text=text)
+
+    def rollback(self, report: RollbackReport) -> None:
+        """The run went back."""
+        log.warning("%s", report)
+        self._feed.append(
+            "rollback",
+            step=report.from_step,
+            to_step=report.to_step,
+            to_commit=report.to_commit,
+            diverged_branch=report.diverged_branch,
+            skipped_batches=report.skipped,
+            seconds=report.seconds,
+            reason=report.reason,
+        )
+
+    def healthy(self, step: int, commit: str) -> None:
+        """A commit is marked as healthy."""
+        self._feed.append("healthy", step=step, commit=commit)
+
+    def warn(self, text: str) -> None:
+        """Something is not as it should be."""
+        log.warning("%s", text)
+        self._feed.append("error", text=text)
+
+    def stop(self, step: int, reason: str) -> None:
+        """The run ends."""
+        self._feed.append("stop", step=step, reason=reason)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._feed.close()
+
+
+class _NoFeed:
+    """A feed that nobody reads."""
+
+    def append(self, *_: object, **__: object) -> None:
+        """Drop a record."""
+
+    def close(self) -> None:
+        """Do nothing."""

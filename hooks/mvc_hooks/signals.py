@@ -1,0 +1,87 @@
+"""SIGTERM and SIGINT: remembered when they come, obeyed where the state is consistent.
+
+A scheduler that wants its machine back sends SIGTERM and kills a little later; people press
+Ctrl-C. Either may come in the middle of a step. The handler only remembers it; the next ``step()``
+commits and then lets the signal do what it would have done. A second signal of the same kind is
+not held back.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class SignalWatch:
+    """Holds signals back until they can be obeyed.
+
+    Only the main thread of a process may change its handlers, and only there they run.
+    """
+
+    def __init__(self) -> None:
+        self._previous: dict[int, Any] = {}
+        self._caught: int | None = None
+        self._is_over = True
+
+    def start(self) -> None:
+        """Take the handlers over; does nothing in another thread than the main one."""
+        if not _is_main():
+            return
+        self._is_over = False
+        for number in _SIGNALS:
+            previous = signal.getsignal(number)
+            if previous in (signal.SIG_IGN, None, self._remember):  # what is ignored stays so
+                continue
+            self._previous[number] = previous
+            signal.signal(number, self._remember)
+
+    def stop(self) -> None:
+        """Give the handlers back, where nobody took them over in turn."""
+        self._is_over = True
+        if not _is_main():
+            return  # the next signal finds nobody waiting for it, and gives them back
+        for number in list(self._previous):
+            # Whoever took one over in turn will give it back to this watch, which passes it on.
+            if signal.getsignal(number) == self._remember:
+                signal.signal(number, self._previous.pop(number))
+
+    def _remember(self, number: int, _frame: FrameType | None) -> None:
+        is_second = self._caught == number
+        self._caught = number
+        if is_second or self._is_over:
+            self.deliver()
+
+    @property
+    def caught(self) -> str | None:
+        """The name of the signal that waits, or None."""
+        return None if self._caught is None else signal.Signals(self._caught).name
+
+    def take(self, name: str) -> None:
+        """Take a signal as caught that another process caught."""
+        if self._caught is None:
+            self._caught = int(signal.Signals[name])
+
+    def deliver(self) -> None:
+        """Let the signal that waits do what it would have done; may not return."""
+        number, self._caught = self._caught, None
+        if number is None:
+            return
+        if not _is_main():
+            self._caught = number  # so that it counts as the second, over there
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+            return
+        is_over = self._is_over
+        self.stop()
+        signal.raise_signal(number)
+        if not is_over:  # a handler of the user's wants the run to go on
+            self.start()
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()

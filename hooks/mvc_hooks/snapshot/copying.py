@@ -1,0 +1,157 @@
+"""live tensors → image, in one copy.
+
+Host memory is copied at once, by several threads where there is much of it. From a CUDA device the
+copy is asynchronous, into pinned memory. What only ``optimizer.step`` changes (parameters and the
+optimizer's own state) is copied on a side stream, beside the next forward and backward pass;
+whatever could change earlier (buffers, averages, generators) goes on the stream of the training
+itself, whose later work waits for it. The *fence* makes the stream of the training wait for the
+side stream; it has to stand before the next ``optimizer.step``. The host never waits for either.
+
+That order is a promise of the device. What the host could do behind its back, changing a parameter
+between the snapshot and the fence by other means than ``optimizer.step``, is found by the version
+counters that torch keeps of every tensor: such a snapshot is torn, and is not used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from mvc_hooks.snapshot.moving import move_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mvc import StateLayout
+    from mvc_hooks.snapshot.memory import SharedMemory
+
+_LARGE_BYTES = 2**20
+
+
+@dataclass(slots=True)
+class Fence:
+    """What has to happen before a snapshot can be read, and before its tensors may change.
+
+    Attributes:
+        events: device and end of the copies, one per stream.
+        watched: tensors that are copied on a side stream, and their version counters.
+        is_torn: whether one of them changed before the fence stood.
+    """
+
+    events: list[tuple[int, torch.cuda.Event]] = field(default_factory=list)
+    watched: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    is_torn: bool = False
+
+    def stand(self) -> None:
+        """Make the training's streams wait for the copies; called before ``optimizer.step``."""
+        if not self.watched:
+            return
+        self._judge()
+        for device, event in self.events:
+            torch.cuda.current_stream(device).wait_event(event)
+
+    def _judge(self) -> None:
+        """Look whether what is watched has changed; after that it may.
+
+        Whoever sees the copies ended has to look as well: a change that came before the fence came
+        before the end of a copy, as far as anybody can tell.
+        """
+        if any(tensor._version != version for tensor, version in self.watched):  # noqa: SLF001  the only name it has
+            self.is_torn = True
+        self.watched = []
+
+    def is_done(self) -> bool:
+        """Tell whether all copies have ended; never waits."""
+        if not all(event.query() for _, event in self.events):  # type: ignore[no-untyped-call]  # torch has no types
+            return False
+        self._judge()
+        return True
+
+    def wait(self) -> None:
+        """Wait for the copies on the host."""
+        for _, event in self.events:
+            event.synchronize()
+        self._judge()
+
+
+def copy_layout(
+    layout: StateLayout, memory: SharedMemory, fenced: Mapping[int, torch.Tensor] | None = None
+) -> Fence:
+    """Copy a live state into memory.
+
+    Args:
+        layout: of the state; its arrays are read now.
+        memory: takes it, from its first byte on.
+        fenced: address of the storage → tensor, of those that change in ``optimizer.step`` only.
+
+    Returns:
+        The fence; done at once where no device is involved.
+    """
+    memory.wait_ready()
+    image, runs = memory.view(), list[tuple[int, memoryview]]()
+    copier = _DeviceCopier(memory, fenced or {})
+    try:
+        for part in layout.parts:
+            words = part.find_device_words()
+            if words is not None and words.is_cuda:
+                copier.copy(words, part.offset)
+                continue
+            seen = part.view() if part.size_bytes >= _LARGE_BYTES else None
+            if seen is None:
+                part.copy_into(image)
+            else:
+                runs.append((part.offset, seen))
+        start = memory.bytes.data_ptr()
+        move_runs((start + offset, _find_address(seen), seen.nbytes) for offset, seen in runs)
+    except BaseException:
+        copier.finish().wait()  # what was begun still writes to the memory
+        raise
+    return copier.finish()
+
+
+def _find_address(seen: memoryview) -> int:
+    address: int = np.frombuffer(seen, np.uint8).ctypes.data
+    return address
+
+
+class _DeviceCopier:
+    """Copies from CUDA devices, each on its side stream or its current one."""
+
+    def __init__(self, memory: SharedMemory, fenced: Mapping[int, torch.Tensor]) -> None:
+        self._memory = memory
+        self._fenced = fenced
+        self._sides: dict[int, torch.cuda.Stream] = {}
+        self._fence = Fence()
+
+    def copy(self, words: torch.Tensor, offset: int) -> None:
+        self._memory.pin()
+        size = words.numel() * words.element_size()
+        target = self._memory.bytes[offset : offset + size].view(words.dtype).view(words.shape)
+        side = self._find_side(words.device)
+        live = self._fenced.get(words.untyped_storage().data_ptr())
+        if live is None or live.is_inference():  # those have no version
+            target.copy_(words, non_blocking=True)
+            return
+        with torch.cuda.stream(side):
+            target.copy_(words, non_blocking=True)
+        words.record_stream(side)
+        self._fence.watched.append((live, live._version))  # noqa: SLF001  the only name it has
+
+    def _find_side(self, device: torch.device) -> torch.cuda.Stream:
+        """Return the side stream of a device; what it copies waits for all work up to now."""
+        if device.index not in self._sides:
+            side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types
+            side.wait_stream(torch.cuda.current_stream(device))
+            self._sides[device.index] = side
+        return self._sides[device.index]
+
+    def finish(self) -> Fence:
+        for index, side in self._sides.items():
+            for stream in (side, torch.cuda.current_stream(index)):
+                event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types
+                event.record(stream)
+                self._fence.events.append((index, event))
+        return self._fence

@@ -1,0 +1,172 @@
+"""Memory that another process can map, by handing over a descriptor; nothing has a name.
+
+It is anonymous (``memfd``), so that it counts neither against the size of ``/dev/shm``, which is
+64 MiB in many containers, nor stays behind when the run is killed: the kernel frees it when the
+last process that holds it is gone. Where the system has no such thing, an unlinked temporary file
+serves. All pages are allocated when the memory is made: a machine without room says so there, and
+never by a bus error in the middle of a copy.
+
+Children that the training forks do not get it: neither can they write to it, nor keep it from being
+freed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import tempfile
+import threading
+import weakref
+
+import torch
+
+from mvc import StorageError, UsageError
+from mvc_hooks.forked import keep_from_children
+from mvc_hooks.snapshot.room import measure_room
+
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14; older kernels refuse it harmlessly
+_ROUND_BYTES = 2**21
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    *(ctypes.c_void_p, ctypes.c_size_t),
+    *(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64),
+]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class SharedMemory:
+    """A run of bytes that this process writes and another one reads.
+
+    Attributes:
+        size_bytes: its length.
+        descriptor: to be handed to the other process; -1 once closed.
+    """
+
+    def __init__(self, size_bytes: int, folder: str | None = None) -> None:
+        """Allocate it.
+
+        Args:
+            size_bytes: at least so many, at least one.
+            folder: lie in an unlinked file there instead of in memory.
+
+        Raises:
+            StorageError: there is not that much.
+        """
+        self.size_bytes = -(-max(size_bytes, 1) // _ROUND_BYTES) * _ROUND_BYTES
+        if folder is None:
+            _check_room(self.size_bytes)
+        self.descriptor = _open_nameless(folder)
+        try:
+            os.posix_fallocate(self.descriptor, 0, self.size_bytes)
+            self._map = _map_pages(self.descriptor, self.size_bytes)
+        except (OSError, ValueError, OverflowError) as error:
+            os.close(self.descriptor)
+            raise _no_room(
+                self.size_bytes, getattr(error, "strerror", None) or str(error)
+            ) from error
+        self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._is_pinned = False
+        self._free = weakref.finalize(self, os.close, self.descriptor)
+        self._free.atexit = False
+        keep_from_children(self)
+        self._touching = threading.Thread(target=self._touch, daemon=True)
+        self._touching.start()
+
+    def _touch(self) -> None:
+        """Map all pages, so that the first copy is as fast as the others."""
+        _libc.madvise(self.bytes.data_ptr(), self.size_bytes, _POPULATE_WRITE)
+
+    def view(self, start: int = 0, size_bytes: int | None = None) -> memoryview:
+        """Return a range of it."""
+        stop = self.size_bytes if size_bytes is None else start + size_bytes
+        return memoryview(self._map).cast("B")[start:stop]
+
+    def wait_ready(self) -> None:
+        """Wait until all of it is mapped.
+
+        Raises:
+            UsageError: it is closed, or belongs to the process that this one was forked from.
+        """
+        if self.descriptor < 0:
+            raise UsageError("the memory of this snapshot is closed, or another process's")
+        self._touching.join()
+
+    def pin(self) -> None:
+        """Lock it for CUDA devices, so that they copy to it by themselves.
+
+        A device that refuses copies more slowly, and just as well.
+        """
+        self.wait_ready()
+        if not self._is_pinned and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types
+            result = torch.cuda.cudart().cudaHostRegister(  # type: ignore[no-untyped-call]  # torch has no types
+                self.bytes.data_ptr(), self.size_bytes, 0
+            )
+            self._is_pinned = int(result) == 0
+
+    def close(self) -> None:
+        """Let go of it; what another process mapped stays there."""
+        if self.descriptor < 0:
+            return
+        self.wait_ready()
+        if self._is_pinned:
+            torch.cuda.cudart().cudaHostUnregister(self.bytes.data_ptr())  # type: ignore[no-untyped-call]  # torch has no types
+            self._is_pinned = False
+        self.drop_in_child()
+
+    def drop_in_child(self) -> None:
+        """Let go of the descriptor; the mapping did not come along."""
+        self._free()
+        self.descriptor = -1
+
+
+def _map_pages(descriptor: int, size_bytes: int) -> ctypes.Array[ctypes.c_uint8]:
+    """Map a file, for this process only; the mapping lives as long as anything that views it.
+
+    ``mmap.mmap`` would keep a second descriptor, which forked children inherit.
+
+    Raises:
+        OSError: the machine refused.
+    """
+
+    class Pages(ctypes.c_uint8 * size_bytes):  # type: ignore[misc]  # a length is no constant
+        """The bytes; of a class of its own, since plain arrays have no weak references."""
+
+    prot = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _libc.mmap(None, size_bytes, prot, mmap.MAP_SHARED, descriptor, 0)
+    if address == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    pages: ctypes.Array[ctypes.c_uint8] = Pages.from_address(address)
+    weakref.finalize(pages, _libc.munmap, address, size_bytes).atexit = False
+    if hasattr(mmap, "MADV_DONTFORK"):
+        _libc.madvise(address, size_bytes, mmap.MADV_DONTFORK)
+    return pages
+
+
+def _check_room(size_bytes: int) -> None:
+    room = measure_room()
+    if room is not None and size_bytes > room:
+        raise _no_room(size_bytes, f"{room:,} are free")
+
+
+def _no_room(size_bytes: int, why: str) -> StorageError:
+    return StorageError(
+        f"there is no room for a snapshot of {size_bytes:,} bytes: {why}",
+        hint="give the machine more memory, or set ring=None or in_flight=1",
+    )
+
+
+def _open_nameless(folder: str | None) -> int:
+    try:
+        if folder is None and hasattr(os, "memfd_create"):
+            return os.memfd_create("mvc-snapshot", os.MFD_CLOEXEC)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.dup(file.fileno())
+    except OSError as error:
+        where = "in memory" if folder is None else f"in {folder}"
+        raise StorageError(f"cannot make a file {where}: {error.strerror}") from error

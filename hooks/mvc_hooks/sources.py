@@ -1,0 +1,81 @@
+"""Where a state comes back from: a commit of a repository, or an image in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mvc import compare_image, outline_image, read_image
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mvc import Repo
+
+
+class StateSource(Protocol):
+    """A state that can be given back to a live run."""
+
+    def outline(self) -> dict[str, Any]:
+        """Return its structure, with ``mvc.ArrayOutline`` in place of every array."""
+        ...
+
+    def load(self, into: Mapping[str, object]) -> dict[str, Any]:
+        """Return the state; the live tensors of ``into`` are filled in place and stand in it.
+
+        Args:
+            into: nested as the state; may hold less than it, never more.
+        """
+        ...
+
+    def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
+        """Return a line for every difference of a live state; none: it is the same to the bit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSource:
+    """The state of a commit.
+
+    Attributes:
+        repo: the repository.
+        revision: which commit.
+    """
+
+    repo: Repo
+    revision: str
+
+    def outline(self) -> dict[str, Any]:
+        """Return its structure."""
+        return self.repo.outline_state(self.revision)
+
+    def load(self, into: Mapping[str, object]) -> dict[str, Any]:
+        """Return it; every byte is hashed on its way."""
+        return self.repo.load_state(self.revision, into=into)
+
+    def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
+        """Hash a live state and compare it with the commit."""
+        return self.repo.verify_state(state, self.revision).differences
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageSource:
+    """The state of an image.
+
+    Attributes:
+        files: name → bytes.
+    """
+
+    files: Mapping[str, memoryview]
+
+    def outline(self) -> dict[str, Any]:
+        """Return its structure."""
+        return outline_image(self.files)
+
+    def load(self, into: Mapping[str, object]) -> dict[str, Any]:
+        """Return it."""
+        return read_image(self.files, into=into)
+
+    def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
+        """Compare a live state with the image, byte by byte."""
+        return compare_image(state, self.files)

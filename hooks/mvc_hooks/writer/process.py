@@ -1,0 +1,255 @@
+"""The training's side of the writer: starts it, hands images over, collects answers.
+
+The process is started afresh (never forked: a forked child would share CUDA handles, locks held by
+other threads, and pages whose later change it may or may not see). It is told where memory lies by
+descriptors over a socket, so nothing of the model is ever serialised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+import msgspec
+
+from mvc import StorageError
+from mvc_hooks.forked import keep_from_children
+from mvc_hooks.writer.messages import (
+    Answer,
+    Commit,
+    MarkHealthy,
+    Open,
+    Request,
+    encode_line,
+    parse_answer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mvc_hooks.snapshot.memory import SharedMemory
+
+LOST = "lost"
+"""Kind of error of a request whose writer ended before it could answer."""
+
+_READ_BYTES = 2**16
+_LAST_WORDS_BYTES = 2000
+_DEATH_S = 5.0
+_GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """How a writer is started.
+
+    Attributes:
+        worktree: folder of the repository.
+        name, email: identity, or None for the repository's.
+        threads: workers, all cores where None.
+        held: descriptors that the writer keeps open as long as it lives (the branch's lock).
+    """
+
+    worktree: str
+    name: str | None = None
+    email: str | None = None
+    threads: int | None = None
+    held: tuple[int, ...] = ()
+
+
+class WriterProcess:
+    """A running writer.
+
+    ``poll`` and ``wait`` return answers in the order of the requests. When the process is gone,
+    they return an answer with an error for every request that it took with it.
+    """
+
+    def __init__(self, settings: WriterSettings) -> None:
+        """Start it; returns before it is ready.
+
+        Raises:
+            StorageError: the machine refused.
+        """
+        self._open: list[int] = []
+        self._rest = b""
+        self._is_lost = False
+        try:
+            self._begin(settings.held)
+        except OSError as error:
+            why = error.strerror or error
+            raise StorageError(f"cannot start the writer process: {why}") from error
+        keep_from_children(self)
+        self._send(Open(settings.worktree, settings.name, settings.email, settings.threads))
+
+    def _begin(self, held: Sequence[int]) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs, contextlib.ExitStack() as undo:
+            undo.enter_context(ours)
+            self._words: IO[bytes] = undo.enter_context(tempfile.TemporaryFile())
+            self._process = _start(theirs, self._words, held)
+            undo.pop_all()
+        self._channel = ours
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer."""
+        return len(self._open)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is gone."""
+        return self._is_lost
+
+    def commit(self, request: Commit, memory: SharedMemory) -> None:
+        """Hand an image over; returns at once.
+
+        Args:
+            request: what to commit.
+            memory: it lies in; must not change before the answer came.
+        """
+        self._open.append(request.number)
+        self._send(request, [memory.descriptor])
+
+    def mark(self, request: MarkHealthy) -> None:
+        """Have a commit marked; returns at once."""
+        self._open.append(request.number)
+        self._send(request)
+
+    def poll(self) -> list[Answer]:
+        """Return the answers that are there; never waits."""
+        return self._receive(0.0)
+
+    def wait(self, timeout_s: float | None = None) -> list[Answer]:
+        """Return the next answers, waiting for one at most so long.
+
+        Args:
+            timeout_s: as long as it takes where None; returns nothing when it is over.
+        """
+        return self._receive(timeout_s) if self._open else []
+
+    def close(self, timeout_s: float | None = None) -> list[Answer]:
+        """Let it finish what it has, and end; return the last answers."""
+        answers: list[Answer] = []
+        with contextlib.suppress(OSError):
+            self._channel.shutdown(socket.SHUT_WR)
+        while self._open:
+            came = self._receive(timeout_s)
+            if not came:
+                break
+            answers += came
+        self._channel.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        self._words.close()
+        return answers
+
+    def _send(self, request: Request, descriptors: Sequence[int] = ()) -> None:
+        line = encode_line(request)
+        try:
+            if descriptors:
+                sent = socket.send_fds(self._channel, [line], list(descriptors))
+                line = line[sent:]
+            self._channel.sendall(line)
+        except OSError:
+            return  # it is gone; what it answered before is still to be read, and then its end
+
+    def _receive(self, timeout_s: float | None) -> list[Answer]:
+        answers: list[Answer] = []
+        while not answers and not self._is_lost:
+            readable, _, _ = select.select([self._channel], [], [], timeout_s)
+            if not readable:
+                return []
+            answers = self._read()
+        if self._is_lost:
+            cause = self._cause_of_death() if self._open else ""
+            answers += [_lost_answer(number, cause) for number in self._open]
+            self._open.clear()
+        return answers
+
+    def _read(self) -> list[Answer]:
+        try:
+            data = self._channel.recv(_READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            self._is_lost = True
+            return []
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        try:
+            answers = [parse_answer(line) for line in lines]
+        except msgspec.DecodeError:
+            self._is_lost = True
+            return []
+        for answer in answers:
+            self._open.remove(answer.number)
+        return answers
+
+    def _cause_of_death(self) -> str:
+        try:
+            status = self._process.wait(_DEATH_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # never two that write one branch
+            self._process.wait()
+            return "it closed its channel"
+        if status < 0:
+            return f"killed by signal {-status}"
+        self._words.seek(0)
+        words = self._words.read()[-_LAST_WORDS_BYTES:].decode("utf-8", "replace").strip()
+        return f"exit status {status}" + (f": {words.splitlines()[-1]}" if words else "")
+
+    def drop_in_child(self) -> None:
+        """Let go of the channel in a forked child; it is the parent's."""
+        self._channel.close()
+        self._is_lost = True
+
+
+def _lost_answer(number: int, cause: str) -> Answer:
+    return Answer(
+        number,
+        error=LOST,
+        message=f"the writer process ended ({cause})",
+        hint="the last good commit stays good; the next commit starts a new writer",
+    )
+
+
+def _start(
+    channel: socket.socket, words: IO[bytes], held: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    """Start the process; a signal to everybody does not end it before it can ignore it.
+
+    Raises:
+        OSError: the machine refused.
+    """
+    with _blocked(_GROUP_SIGNALS):
+        return subprocess.Popen(  # noqa: S603  our own interpreter and module
+            # -P, since the current folder may hold a types.py or an mvc of its own.
+            [sys.executable, "-P", "-m", "mvc_hooks.writer", str(channel.fileno())],
+            pass_fds=(channel.fileno(), *held),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=words,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,
+        )
+
+
+@contextlib.contextmanager
+def _blocked(signals: Sequence[signal.Signals]) -> Iterator[None]:
+    """Hold signals back in this thread; a process that is started meanwhile begins like that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,142 @@
+"""rollback: a branch back to an earlier commit, with the abandoned ones kept and explained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mvc.cli.group import PlainCommand, check_alone, new_app
+from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.output import Output, printable, stdout, write_json
+from mvc.cli.progress import byte_progress
+from mvc.cli.render import count_text, short_id
+from mvc.cli.session import open_repo
+
+if TYPE_CHECKING:
+    from mvc.operations.rollback import RollbackPlan, RollbackResult
+    from mvc.repo import Repo
+
+app = new_app()
+
+
+@app.command(cls=PlainCommand)
+def rollback(
+    context: typer.Context,
+    revision: Annotated[str | None, typer.Argument(metavar="[REV]", show_default=False)] = None,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", metavar="N", help="To the commit of step N, or the last before it."),
+    ] = None,
+    steps_back: Annotated[
+        int | None,
+        typer.Option("--steps-back", metavar="N", help="At least N steps back from the tip."),
+    ] = None,
+    healthy: Annotated[
+        bool, typer.Option("--healthy", help="To the newest healthy commit (as without a target).")
+    ] = False,
+    branch: Annotated[
+        str | None,
+        typer.Option("--branch", metavar="NAME", help="Move this branch, not the current one."),
+    ] = None,
+    message: Annotated[
+        str, typer.Option("-m", "--message", metavar="REASON", help="Why; the log shows it.")
+    ] = "",
+    force: Annotated[
+        bool, typer.Option("-f", "--force", help="Throw local changes away that are in the way.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("-n", "--dry-run", help="Print what would be done, and stop.")
+    ] = False,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Take a branch back to an earlier commit; what it leaves stays on diverged/BRANCH/STEP.
+
+    The target is REV, or the commit of a step, or so many steps back, or the newest commit that
+    is marked as healthy. Commits whose content was released are passed over.
+
+    Nothing is rewritten: the commits that are left keep their ids and content, "mvc log --graph
+    --all" shows them with the reason, and "mvc undo" brings the branch back. Where HEAD is on the
+    branch, index and files follow; changed files stop a rollback that would overwrite them.
+    """
+    check_alone(
+        context,
+        [
+            ("REV", revision is not None),
+            ("--step", step is not None),
+            ("--steps-back", steps_back is not None),
+            ("--healthy", healthy),
+        ],
+    )
+    repo = open_repo(writes=True)
+    plan = repo.plan_rollback(
+        revision, step=step, steps_back=steps_back, healthy=healthy, branch=branch
+    )
+    shown = not as_json and not quiet
+    if shown:
+        _write_plan(repo, stdout(), plan)
+    result = None
+    if not dry_run:
+        with byte_progress("rolling back", wanted=progress and not quiet) as bar:
+            result = repo.rollback(plan, reason=message, force=force, progress=bar)
+    if as_json:
+        write_json(rollback_fields(plan, result, message))
+    elif shown and not plan.is_empty:
+        _write_end(stdout(), plan, result)
+
+
+def rollback_fields(
+    plan: RollbackPlan, result: RollbackResult | None, reason: str
+) -> dict[str, object]:
+    """Return what ``rollback --json`` prints; without a result it is a plan."""
+    return {
+        "branch": plan.branch,
+        "from": plan.tip,
+        "from_step": plan.tip_step,
+        "to": plan.target,
+        "to_step": plan.target_step,
+        "choice": plan.choice,
+        "abandoned": plan.abandoned,
+        "diverged_branch": plan.diverged_branch if result is None else result.diverged_branch,
+        "reason": reason,
+        "moved": result is not None and not plan.is_empty,
+        "dry_run": result is None,
+        "written": () if result is None else result.written,
+        "removed": () if result is None else result.removed,
+    }
+
+
+def _write_plan(repo: Repo, out: Output, plan: RollbackPlan) -> None:
+    """Write from where to where, what is left behind, and where that stays."""
+    name = printable(plan.branch)
+    if plan.is_empty:
+        step = "" if plan.tip_step is None else f" (step {plan.tip_step:,})"
+        choice = printable(plan.choice)
+        out.line(f"nothing to do: '{name}' is at {short_id(plan.tip)}{step} already, {choice}")
+        return
+    ends = (("from", plan.tip, plan.tip_step), ("to", plan.target, plan.target_step))
+    numbers = ["" if step is None else f"{step:,}" for _, _, step in ends]
+    size = max(map(len, numbers))
+    for (word, commit, _), number in zip(ends, numbers, strict=True):
+        step = f"step {number:>{size}}" if number else ""
+        subject = printable(repo.show(commit).info.subject)
+        parts = (f"{word:<4}", out.style(short_id(commit), "yellow"), step, subject)
+        out.line("  ".join(part for part in parts if part))
+    out.line(f"why   {printable(plan.choice)}")
+    kept = printable(plan.diverged_branch or "")
+    out.line(f"left  {count_text(plan.abandoned, 'commit')}, kept on {out.style(kept, 'green')}")
+
+
+def _write_end(out: Output, plan: RollbackPlan, result: RollbackResult | None) -> None:
+    verb = "would go back" if result is None else "went back"
+    out.line(f"Branch '{printable(plan.branch)}' {verb} to {short_id(plan.target)}")
+    if result is None:
+        return
+    if result.diverged_branch != plan.diverged_branch:
+        out.line(f"what it left is kept on {printable(result.diverged_branch or '')}")
+    counts = [(result.written, "written"), (result.removed, "removed")]
+    text = ", ".join(f"{count_text(len(paths), 'file')} {verb}" for paths, verb in counts if paths)
+    if text:
+        out.line(text)

@@ -1,0 +1,319 @@
+"""rollback: a branch goes back to an earlier commit, and what it leaves stays to be looked at.
+
+    plan   one way to say the target ──► the commit, and what is left behind
+    run    ``diverged/<branch>/<step>`` on the tip, durable
+           ──► a note on the tip: why, and where the branch went, durable
+           ──► the branch moves by compare-and-swap; with HEAD, index and files where HEAD is on it
+
+History is never rewritten: the abandoned commits keep their ids and their content (``prune`` spares
+``diverged/``), and ``undo`` brings the branch back. A crash before the last step leaves a branch too
+many, never a commit too few.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, UsageError
+from mvc.history.refnames import HEADS
+from mvc.operations.abandoned import Divergence, add_divergence
+from mvc.operations.annotations import read_annotations
+from mvc.operations.checkout_plan import execute, plan_checkout
+from mvc.operations.context import unswept
+from mvc.operations.note_text import one_line
+from mvc.operations.recorded import tree_of
+from mvc.operations.rollback_target import (
+    ROLLBACK_COMMAND,
+    SHORT_ID,
+    check_whole,
+    checked,
+    count_left,
+    find_ancestor,
+    find_back,
+    find_healthy,
+    find_step,
+    find_tip,
+)
+from mvc.operations.transition import plan_head_move, recover
+from mvc.operations.upkeep.retention import DIVERGED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mvc.history.values import Head, Identity
+    from mvc.ids import GitId
+    from mvc.operations.context import Context
+
+    ByteProgress = Callable[[int], None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPlan:
+    """Where a branch would go back to, and what it would leave.
+
+    Attributes:
+        branch: the branch.
+        tip: where it is; the plan holds only as long as it is there.
+        target: where it would go; the tip itself where there is nothing to do.
+        tip_step: training step of the tip, or None.
+        target_step: training step of the target, or None.
+        choice: how the target was found, for people.
+        abandoned: how many commits the tip reaches and the target does not.
+        diverged_branch: the branch that would keep them; None where there is nothing to do.
+        at_step: the step at which the trouble was seen, or None.
+    """
+
+    branch: str
+    tip: GitId
+    target: GitId
+    tip_step: int | None
+    target_step: int | None
+    choice: str
+    abandoned: int
+    diverged_branch: str | None
+    at_step: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the branch is there already."""
+        return self.target == self.tip
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackResult:
+    """What a rollback did.
+
+    Attributes:
+        branch: the branch.
+        commit: where it is now.
+        left: where it was.
+        diverged_branch: the branch that keeps what it left; None where there was nothing to do.
+        abandoned: how many commits that are.
+        written: files written.
+        removed: files taken away.
+    """
+
+    branch: str
+    commit: GitId
+    left: GitId
+    diverged_branch: str | None
+    abandoned: int
+    written: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+def plan_rollback(
+    context: Context,
+    revision: str | None = None,
+    *,
+    step: int | None = None,
+    steps_back: int | None = None,
+    healthy: bool = False,
+    branch: str | None = None,
+    at_step: int | None = None,
+) -> RollbackPlan:
+    """Return where a branch would go back to; nothing is changed.
+
+    The target is said in one way; in none, it is the newest healthy commit. But for a revision,
+    commits whose content was released are passed over.
+
+    Args:
+        context: the repository.
+        revision: this commit.
+        step: the newest commit of this training step, or else of the last one before it.
+        steps_back: the newest commit at least so many steps before the tip.
+        healthy: the newest commit below the tip that is marked as healthy.
+        branch: the branch to move; the current one where None.
+        at_step: the step at which the trouble was seen, for the name of what is left.
+
+    Raises:
+        UsageError: more than one way, a negative number, or no branch where HEAD is on none.
+        NotFoundError: no such branch or revision, or no commit that fits.
+        ConflictError: the revision is no ancestor of the branch.
+        ReleasedError: the content of the revision was released.
+    """
+    ways = (revision is not None, step is not None, steps_back is not None, healthy)
+    if sum(ways) > 1:
+        raise UsageError(
+            "a rollback has one target: a revision, a step, a number of steps back or healthy"
+        )
+    at_step = None if at_step is None else checked("at_step", at_step)
+    name, tip = find_tip(context, branch)
+    if revision is not None:
+        target, choice = find_ancestor(context, name, tip, revision), revision
+    elif step is not None:
+        target, choice = find_step(context, name, tip, checked("step", step))
+    elif steps_back is not None:
+        target, choice = find_back(context, name, tip, checked("steps_back", steps_back))
+    else:
+        target, choice = find_healthy(context, name, tip)
+    tip_step = read_annotations(tip).step
+    plan = RollbackPlan(
+        branch=name,
+        tip=tip.id,
+        target=target.id,
+        tip_step=tip_step,
+        target_step=read_annotations(target).step,
+        choice=choice,
+        abandoned=count_left(context, tip, target),
+        diverged_branch=None,
+        at_step=at_step,
+    )
+    return plan if plan.is_empty else _with_name(context, plan)
+
+
+def _with_name(context: Context, plan: RollbackPlan) -> RollbackPlan:
+    """Return a plan with the name that keeps what it leaves: one that is free, or is there."""
+    step = plan.tip_step if plan.at_step is None else plan.at_step
+    label = plan.tip[:SHORT_ID] if step is None else str(step)
+    base = f"{DIVERGED}{plan.branch}/{label}"
+    refs = context.history.list_refs(HEADS + DIVERGED)
+    names = (base if number == 1 else f"{base}-{number}" for number in count(1))
+    name = next(one for one in names if _is_usable(refs, HEADS + one, plan.tip))
+    return replace(plan, diverged_branch=name)
+
+
+def _is_usable(refs: Mapping[str, GitId], ref: str, tip: GitId) -> bool:
+    if any(other.startswith(ref + "/") for other in refs):
+        return False  # Git keeps refs as files, and a folder of that name is in the way
+    return refs.get(ref, tip) == tip
+
+
+@unswept
+def run_rollback(
+    context: Context,
+    plan: RollbackPlan,
+    *,
+    reason: str = "",
+    force: bool = False,
+    who: Identity | None = None,
+    progress: ByteProgress = None,
+) -> RollbackResult:
+    """Carry out a plan: name what is left, then move the branch, and HEAD's files with it.
+
+    Files that exist only in the index, as those of a commit from memory, are not made.
+
+    Args:
+        context: the repository.
+        plan: from ``plan_rollback``.
+        reason: why, on one line; for the note, the log and the reflog.
+        force: throw local changes away that are in the way.
+        who: for the note and the reflog.
+        progress: called with bytes written.
+
+    Raises:
+        ConflictError: the branch moved since the plan was made, or local changes would be lost,
+            and not ``force``.
+        ReleasedError: the content of the target was released meanwhile.
+    """
+    if plan.is_empty:
+        return RollbackResult(plan.branch, plan.target, plan.tip, None, 0)
+    recover(context)
+    head = context.history.head()
+    _check_tip(context, plan)
+    check_whole(context, plan.target)
+    move = _Move(context, plan, one_line(reason), context.who(who))
+    if head.branch == plan.branch:
+        return move.with_files(head, progress, force=force)
+    return move.ref_only()
+
+
+def _check_tip(context: Context, plan: RollbackPlan) -> None:
+    tip = context.history.find_ref(HEADS + plan.branch)
+    if tip != plan.tip:
+        raise ConflictError(
+            f"branch {plan.branch!r} moved since the rollback was planned: it was at "
+            f"{plan.tip[:SHORT_ID]} and is {f'at {tip[:SHORT_ID]}' if tip else 'gone'}",
+            hint="plan it again",
+        )
+
+
+class _Move:
+    """One rollback on its way."""
+
+    def __init__(self, context: Context, plan: RollbackPlan, reason: str, who: Identity) -> None:
+        self._context = context
+        self._plan = plan
+        self._reason = reason
+        self._who = who
+
+    def with_files(self, head: Head, progress: ByteProgress, *, force: bool) -> RollbackResult:
+        """Move the branch that HEAD is on, index and files with it, all or nothing."""
+        context, plan = self._context, self._plan
+        if head.commit != plan.tip:
+            raise ConflictError("HEAD moved while this was prepared", hint="try again")
+        index = context.history.read_index()
+        checkout = plan_checkout(
+            context,
+            index,
+            {} if force else tree_of(context, plan.tip),
+            context.history.read_tree(plan.target),
+            force=force,
+            materialise=False,
+        )
+        move = plan_head_move("move", plan.target, head, self._message, self._who)
+        execute(
+            context,
+            checkout,
+            index,
+            move,
+            progress,
+            source=plan.target,
+            command=ROLLBACK_COMMAND,
+            before=self._keep_tip,
+        )
+        return self._result(tuple(path for path, _ in checkout.write), checkout.remove)
+
+    def ref_only(self) -> RollbackResult:
+        """Move a branch that HEAD is not on."""
+        history, plan = self._context.history, self._plan
+        with history.lock():
+            if history.head().branch == plan.branch:
+                raise ConflictError("HEAD moved while this was prepared", hint="try again")
+            _check_tip(self._context, plan)
+            self._keep_tip()
+            history.update_ref(
+                HEADS + plan.branch,
+                plan.target,
+                expected=plan.tip,
+                message=self._message,
+                who=self._who,
+            )
+        return self._result((), ())
+
+    def _keep_tip(self) -> None:
+        """Name the tip and say why it is left, durably; under the lock, before the branch moves."""
+        # The name that was planned may have been taken since by somebody else.
+        self._plan = plan = _with_name(self._context, self._plan)
+        assert plan.diverged_branch is not None
+        ref = HEADS + plan.diverged_branch
+        if self._context.history.find_ref(ref) is None:
+            self._context.history.update_ref(
+                ref, plan.tip, expected=None, message=self._message, who=self._who
+            )
+        divergence = Divergence(
+            self._reason, plan.branch, plan.target, plan.target_step, plan.at_step, int(time.time())
+        )
+        add_divergence(self._context, plan.tip, divergence, who=self._who)
+
+    @property
+    def _message(self) -> str:
+        plan = self._plan
+        step = "" if plan.target_step is None else f" (step {plan.target_step})"
+        reason = f": {self._reason}" if self._reason else ""
+        return f"rollback: to {plan.target[:SHORT_ID]}{step}{reason}"
+
+    def _result(self, written: tuple[str, ...], removed: tuple[str, ...]) -> RollbackResult:
+        plan = self._plan
+        return RollbackResult(
+            branch=plan.branch,
+            commit=plan.target,
+            left=plan.tip,
+            diverged_branch=plan.diverged_branch,
+            abandoned=plan.abandoned,
+            written=written,
+            removed=removed,
+        )

@@ -1,0 +1,139 @@
+"""One record of a run's feed ⇄ one line of JSON, and names of branches as names of files. Pure.
+
+A record is an object with ``kind``, ``time`` (seconds since 1970) and the fields of its kind.
+Numbers that JSON lacks are written as the texts ``nan``, ``inf`` and ``-inf``. Readers pass over
+kinds and fields they do not know, and treat everything as hostile: a feed is telemetry that anybody
+may have written into.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import numbers
+from typing import Any
+from urllib.parse import quote, unquote
+
+Record = dict[str, Any]
+
+MAX_LINE_BYTES = 64 * 1024
+"""A longer line is no record."""
+MAX_TEXT = 2000
+"""Characters of a text that are kept."""
+
+_MAX_ITEMS = 64
+_MAX_DEPTH = 3
+_MAX_WHOLE = 2**63 - 1
+_MAX_TIME_S = 253402300799.0  # the end of the year 9999, the last one that dates can be made of
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_MAX_NAME_BYTES = 180  # what is added to it fits into the 255 bytes of a file name
+_HEAD_BYTES = 96
+
+
+def encode_record(kind: str, time_s: float, fields: Record) -> tuple[bytes | None, int]:
+    """Return the line of a record, and how many fields had to be left out.
+
+    Args:
+        kind: what happened.
+        time_s: when, in seconds since 1970.
+        fields: plain values, and lists and dicts of them; anything else is left out.
+
+    Returns:
+        The line with its line feed, or None where it would be too long for readers.
+    """
+    record: Record = {"kind": kind, "time": round(time_s, 3)}
+    lost = 0
+    for name, value in fields.items():
+        try:
+            record.setdefault(name, _plain(value, _MAX_DEPTH))
+        except (TypeError, ValueError, OverflowError):
+            lost += 1
+    line = json.dumps(record, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
+    return (line, lost) if len(line) <= MAX_LINE_BYTES else (None, lost)
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return value[:MAX_TEXT]
+    if isinstance(value, numbers.Integral):
+        whole = int(value)
+        return whole if abs(whole) <= _MAX_WHOLE else float(whole)
+    if isinstance(value, numbers.Real):  # NumPy's numbers are; a tensor is not, it might wait
+        number = float(value)
+        return number if math.isfinite(number) else str(number)
+    if depth and isinstance(value, dict):
+        pairs = list(value.items())[:_MAX_ITEMS]
+        return {str(key)[:MAX_TEXT]: _plain(item, depth - 1) for key, item in pairs}
+    if depth and isinstance(value, (list, tuple)):
+        return [_plain(item, depth - 1) for item in value[:_MAX_ITEMS]]
+    raise TypeError(f"{type(value).__name__} is no plain value")
+
+
+def parse_record(line: bytes) -> Record | None:
+    """Return the record in a line, or None where there is none: then the line is damaged."""
+    if len(line) > MAX_LINE_BYTES:
+        return None
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):  # no UTF-8 is a ValueError too
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        return None
+    time_s = find_number(record, "time")
+    if time_s is None or not 0 <= time_s <= _MAX_TIME_S:
+        return None
+    return record
+
+
+def find_number(record: Record, name: str) -> float | None:
+    """Return a field as a number, which may be infinite or NaN; None where it is none."""
+    value = record.get(name)
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def find_amount(record: Record, name: str) -> float | None:
+    """Return a field as a finite number that is not negative; None where it is none."""
+    value = find_number(record, name)
+    return value if value is not None and 0 <= value < math.inf else None
+
+
+def find_whole(record: Record, name: str) -> int | None:
+    """Return a field as a whole number from 0 to 2**63 - 1; None where it is none."""
+    value = record.get(name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= _MAX_WHOLE else None
+
+
+def find_text(record: Record, name: str) -> str:
+    """Return a field as text of bounded length; empty where it is none."""
+    value = record.get(name)
+    return value[:MAX_TEXT] if isinstance(value, str) else ""
+
+
+def feed_name(branch: str) -> str:
+    """Return the name of a branch's feed without its ending; two branches never share one.
+
+    All signs but letters, digits and ``_.-`` are escaped as in a URL. Of a long name the beginning
+    is kept, and behind ``~``, which no other name has, a hash of the whole.
+    """
+    name = quote(branch, safe="").replace("~", "%7E")
+    if len(name) <= _MAX_NAME_BYTES and not name.startswith("."):
+        return name
+    digest = hashlib.sha256(branch.encode()).hexdigest()[:32]
+    return f"{name[:_HEAD_BYTES].lstrip('.')}~{digest}"
+
+
+def find_branch(name: str) -> str | None:
+    """Return the branch that ``feed_name`` made this of, or None where only a hash is left."""
+    return None if "~" in name else unquote(name)

@@ -1,0 +1,358 @@
+"""verify of the worktree: does it hold the model of a commit, tensor by tensor, to the bit?
+
+Every file is read; stat data is not believed. What counts are tensors: a file with another header,
+of another format or cut into other shards is told apart from one whose tensors differ.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mvc.checkpoints.detect import is_checkpoint_name, read_layout
+from mvc.checkpoints.source import FileSource, read_bytes
+from mvc.checkpoints.state import STATE_FILE
+from mvc.checkpoints.state_compare import compare_texts
+from mvc.errors import (
+    ConflictError,
+    FormatError,
+    StorageError,
+    UnsupportedError,
+    translate_os_errors,
+)
+from mvc.formats.manifest import cut_sizes
+from mvc.ids import hash_chunk
+from mvc.operations.files import PLAIN_FILE_MAX_BYTES, GapStream, find_manifest, stored_size
+from mvc.operations.state import find_state_files
+from mvc.operations.transition import recover
+from mvc.operations.verify_tensors import (
+    LiveTensor,
+    StoredVersion,
+    TensorCheck,
+    compare_tensors,
+    live_tensors,
+)
+from mvc.operations.worktree import (
+    MODE_SYMLINK,
+    find_file_stat,
+    ignore_rules,
+    scan_files,
+    select_paths,
+)
+from mvc.progress import announce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from mvc.formats.layout import FileLayout, Segment, TensorView
+    from mvc.formats.manifest import Manifest
+    from mvc.history.values import Index, TreeEntry
+    from mvc.ids import GitId
+    from mvc.operations.context import Context
+
+SAME = "same"
+SAME_TENSORS = "same-tensors"
+DIFFERENT = "different"
+MISSING = "missing"
+NOT_IN_WORKTREE = "not-in-worktree"
+_SHARD = re.compile(r"-\d+-of-\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class FileCheck:
+    """One file of a commit and what the worktree has of it.
+
+    Attributes:
+        path: its path.
+        status: ``same``; ``same-tensors``: all tensors are, but not the file around them;
+            ``different``; ``missing``; ``not-in-worktree``: of a state that was committed from
+            memory and never written, so that there is nothing to compare.
+        format: checkpoint format in the commit; None for plain files and links.
+        tensors: those that are missing, extra or differ.
+        tensors_total: tensors of the commit's file.
+        size_bytes: its length in the commit.
+        found_in: the files whose tensors were compared, where they are not in ``path`` itself.
+        reason: what else is wrong, or None.
+    """
+
+    path: str
+    status: str
+    format: str | None = None
+    tensors: tuple[TensorCheck, ...] = ()
+    tensors_total: int = 0
+    size_bytes: int = 0
+    found_in: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorktreeCheck:
+    """What a comparison of the worktree with a commit found.
+
+    Attributes:
+        commit: compared with.
+        files: every file that was asked for, by path.
+    """
+
+    commit: GitId
+    files: tuple[FileCheck, ...]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether every tensor and plain file that could be compared is, and there was one."""
+        compared = [file for file in self.files if file.status != NOT_IN_WORKTREE]
+        if not compared:
+            return not self.files
+        return all(file.status in (SAME, SAME_TENSORS) for file in compared)
+
+
+def verify_worktree(
+    context: Context,
+    revision: str = "HEAD",
+    *,
+    paths: Sequence[str] = (),
+    progress: Callable[[int], None] | None = None,
+) -> WorktreeCheck:
+    """Compare the files of the worktree with a commit's, tensor by tensor; nothing is changed.
+
+    Args:
+        context: the repository.
+        revision: which commit.
+        paths: only these files, folders or wildcards of it.
+        progress: called with bytes hashed.
+
+    Raises:
+        NotFoundError: no such revision, or it has no such path.
+        ConflictError: a file changed while it was read.
+        ReleasedError: a tensor that can only be compared by its content, which was released.
+        CorruptionError: what differs cannot be read from the store.
+    """
+    recover(context)
+    commit = context.history.resolve(revision)
+    tree = context.history.read_tree(commit)
+    chosen = select_paths(paths, sorted(tree))
+    announce(progress, sum(stored_size(context, tree[path].blob) for path in chosen))
+    unwritten = _find_unwritten(context, tree, context.history.read_index())
+    elsewhere = _Elsewhere(context, tree)
+    files = []
+    for path in chosen:
+        check = _check_file(context, commit, path, tree[path], progress)
+        if check.status == MISSING:
+            if path in unwritten:
+                check = replace(check, status=NOT_IN_WORKTREE)
+            check = elsewhere.find(commit, check, progress)
+        files.append(check)
+    return WorktreeCheck(commit, tuple(files))
+
+
+def _find_unwritten(context: Context, tree: Mapping[str, TreeEntry], index: Index) -> set[str]:
+    """Return the files that nobody expects in the worktree: of a state that lives in commits."""
+    kept = {path for path, entry in index.entries.items() if entry.skip_worktree}
+    states = find_state_files(context, tree)
+    return kept | {path for path in states if path not in index.entries}
+
+
+def _check_file(
+    context: Context,
+    commit: GitId,
+    path: str,
+    entry: TreeEntry,
+    progress: Callable[[int], None] | None,
+) -> FileCheck:
+    manifest = None if entry.mode == MODE_SYMLINK else find_manifest(context, entry.blob)
+    check = FileCheck(path, SAME, size_bytes=stored_size(context, entry.blob))
+    if manifest is not None:
+        total = sum(len(stored.segment.tensors) for stored in manifest.segments)
+        check = replace(check, format=manifest.format, tensors_total=total)
+    stat = find_file_stat(context.worktree, path)
+    if stat is None:
+        return replace(check, status=MISSING)
+    if stat.is_symlink != (entry.mode == MODE_SYMLINK):
+        return _different(check, "it is a link" if stat.is_symlink else "it is no link")
+    if not (stat.is_symlink or stat.is_regular):
+        return _different(check, "it is no file")
+    if manifest is None:
+        reason = _compare_plain(context, path, entry, check.size_bytes)
+        return check if reason is None else _different(check, reason)
+    with open_unchanged(context, path) as source:
+        version = StoredVersion(path, entry.blob, commit, manifest)
+        return _compare_checkpoint(context, version, source, check, progress)
+
+
+def _compare_plain(context: Context, path: str, entry: TreeEntry, size_bytes: int) -> str | None:
+    """Return in what a link or a small file differs from a blob, or None."""
+    if entry.mode == MODE_SYMLINK:
+        with translate_os_errors(f"read link {path}"):
+            text = os.readlink(os.fsencode(context.worktree / path))
+        return None if text == context.history.read_blob(entry.blob) else "it leads elsewhere"
+    with open_unchanged(context, path) as source:
+        is_state = path == STATE_FILE and source.size_bytes <= PLAIN_FILE_MAX_BYTES
+        if source.size_bytes != size_bytes and not is_state:
+            return "its bytes differ"
+        live = read_bytes(source, 0, source.size_bytes)
+    stored = context.history.read_blob(entry.blob)
+    if live == stored:
+        return None
+    return (_compare_values(stored, live) if is_state else None) or "its bytes differ"
+
+
+def _compare_values(stored: bytes, live: bytes) -> str | None:
+    """Return the first value that two descriptions of a state have otherwise, if they are such."""
+    with suppress(FormatError, UnsupportedError):
+        lines = compare_texts(stored, live)
+        more = f" (and {len(lines) - 1:,} more)" if len(lines) > 1 else ""
+        return f"{lines[0]}{more}" if lines else "its text differs, its values do not"
+    return None
+
+
+def _different(check: FileCheck, reason: str) -> FileCheck:
+    return replace(check, status=DIFFERENT, reason=reason)
+
+
+@contextmanager
+def open_unchanged(context: Context, path: str) -> Iterator[FileSource]:
+    """Open a file of the worktree and check at the end that nobody wrote to it meanwhile.
+
+    Raises:
+        ConflictError: it changed, went away, or became something else.
+    """
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(FileSource.open(context.worktree / path))
+        except (FileNotFoundError, NotADirectoryError, UnsupportedError) as error:
+            raise ConflictError(f"{path!r} was removed or replaced meanwhile") from error
+        yield source
+        if find_file_stat(context.worktree, path) != source.stat:
+            raise ConflictError(
+                f"{path!r} changed while it was read",
+                hint="verify it again once nothing writes to it",
+            )
+
+
+def _compare_checkpoint(
+    context: Context,
+    version: StoredVersion,
+    source: FileSource,
+    check: FileCheck,
+    progress: Callable[[int], None] | None,
+) -> FileCheck:
+    manifest = version.manifest
+    is_around_same = _gaps_match(source, manifest)
+    if is_around_same:  # then it names the same tensors at the same places
+        segments: Sequence[Segment] = [stored.segment for stored in manifest.segments]
+    elif not manifest.segments:
+        return _different(check, "its bytes differ")
+    else:
+        layout = read_layout(source, version.path.rpartition("/")[2])
+        if not layout.segments:
+            why = layout.warning or "it holds no tensors"
+            return _different(check, f"no tensor can be found in it: {why}")
+        segments = layout.segments
+    live = live_tensors(source, segments)
+    tensors = compare_tensors(context, version, live, progress)
+    known = {view.name for view, _ in manifest.tensors()}
+    tensors += [
+        TensorCheck(name, "extra", tensor.view.dtype, tensor.view.shape)
+        for name, tensor in live.items()
+        if name not in known
+    ]
+    if tensors:
+        return replace(check, status=DIFFERENT, tensors=tuple(tensors))
+    return check if is_around_same else replace(check, status=SAME_TENSORS)
+
+
+def _gaps_match(source: FileSource, manifest: Manifest) -> bool:
+    """Tell whether all bytes outside of tensors are the same, so that the file has its form."""
+    if source.size_bytes != manifest.size_bytes:
+        return False
+    gaps = GapStream(source, list(manifest.gap_ranges()))
+    offset = 0
+    for size, wanted in zip(
+        cut_sizes(gaps.size_bytes, manifest.chunk_bytes), manifest.gaps, strict=True
+    ):
+        part = memoryview(bytearray(size))
+        gaps.read_into(offset, part)
+        if hash_chunk(part) != wanted:
+            return False
+        offset += size
+    return True
+
+
+class _Elsewhere:
+    """Looks for the tensors of files that are not there in checkpoints that the commit lacks."""
+
+    def __init__(self, context: Context, tree: Mapping[str, TreeEntry]) -> None:
+        self._context = context
+        self._tree = tree
+        self._layouts: dict[str, FileLayout] | None = None
+
+    def find(
+        self, commit: GitId, check: FileCheck, progress: Callable[[int], None] | None
+    ) -> FileCheck:
+        """Return what is to be said of a file that is not there."""
+        if not check.tensors_total:
+            return check
+        blob = self._tree[check.path].blob
+        manifest = self._context.read_manifest(blob)
+        version = StoredVersion(check.path, blob, commit, manifest)
+        for paths in self._candidates(manifest, check.path):
+            with ExitStack() as stack:
+                live: dict[str, LiveTensor] = {}
+                for path in paths:
+                    source = stack.enter_context(open_unchanged(self._context, path))
+                    live |= live_tensors(source, self._find_layouts()[path].segments)
+                tensors = tuple(compare_tensors(self._context, version, live, progress))
+            found = replace(check, status=SAME_TENSORS, found_in=paths)
+            if not tensors:
+                return found
+            if check.status == MISSING and _stem(paths[0]) == _stem(check.path):
+                return replace(found, status=DIFFERENT, tensors=tensors)
+        return check
+
+    def _candidates(self, manifest: Manifest, missing: str) -> Iterator[tuple[str, ...]]:
+        """Yield files that name all tensors of a missing one, those that are called so first."""
+        wanted = {view.name: (view.dtype, view.shape) for view, _ in manifest.tensors()}
+        shards: dict[str, list[str]] = {}
+        alone: list[tuple[str, ...]] = []
+        layouts = self._find_layouts()
+        for path, layout in layouts.items():
+            has = {view.name: (view.dtype, view.shape) for view in _views(layout)}
+            if wanted.items() <= has.items():
+                alone.append((path,))
+            elif has.items() <= wanted.items():
+                shards.setdefault(_stem(path), []).append(path)
+        whole = [
+            tuple(paths)
+            for paths in shards.values()
+            if wanted.keys() <= {view.name for path in paths for view in _views(layouts[path])}
+        ]
+        yield from sorted([*alone, *whole], key=lambda paths: _stem(paths[0]) != _stem(missing))
+
+    def _find_layouts(self) -> dict[str, FileLayout]:
+        """Return path → layout of the checkpoints in the worktree that the commit does not hold."""
+        if self._layouts is None:
+            self._layouts = {}
+            worktree = self._context.worktree
+            for path in scan_files(worktree, ignore_rules(worktree)):
+                if path in self._tree or not is_checkpoint_name(path):
+                    continue
+                try:
+                    with FileSource.open(worktree / path) as source:
+                        layout = read_layout(source, path.rpartition("/")[2])
+                except (OSError, StorageError, UnsupportedError, ConflictError):
+                    continue  # it cannot be the one that is looked for
+                if layout.segments:
+                    self._layouts[path] = layout
+        return self._layouts
+
+
+def _views(layout: FileLayout) -> Iterator[TensorView]:
+    return (view for segment in layout.segments for view in segment.tensors)
+
+
+def _stem(path: str) -> str:
+    """Return a path without suffix and shard numbers."""
+    return _SHARD.sub("", path.rpartition(".")[0])

@@ -1,0 +1,384 @@
+"""Tensors of files against a commit's: equal to the bit, or how many elements differ by how much.
+
+Where a tensor lies in its segment as the commit's does, the file's bytes are cut and hashed where
+the commit's were, and nothing is decoded. Only chunks that differ, and tensors that are laid out
+otherwise (a transposed or sliced one of a .pt file), are read from the store and compared.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mvc.chunkstore.parallel import for_each
+from mvc.dtypes import count_elements, get_dtype, numpy_dtype, size_in_bytes
+from mvc.errors import ReleasedError
+from mvc.formats.layout import view_extent_bytes
+from mvc.formats.manifest import cut_sizes
+from mvc.ids import hash_chunk
+from mvc.operations.released.content import check_content
+from mvc.operations.tensors import StoredTensor, check_fits, read_tensor_into
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mvc.checkpoints.source import Source
+    from mvc.dtypes import DType
+    from mvc.formats.layout import Segment, TensorView
+    from mvc.formats.manifest import Manifest, StoredSegment
+    from mvc.ids import ChunkId, GitId
+    from mvc.operations.context import Context
+
+
+_WORD_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TensorCheck:
+    """One tensor that is not as in the commit.
+
+    Attributes:
+        name: its name.
+        status: ``modified``, ``missing`` (from the file) or ``extra`` (in the file).
+        dtype: dtype in the file; in the commit where it is missing.
+        shape: shape at the same place.
+        old_dtype: dtype in the commit, where it is another.
+        old_shape: shape in the commit, where it is another.
+        elements_total: elements of the tensor.
+        elements_changed: elements that differ in a bit; None where dtype or shape do, where the
+            dtype packs several elements into a block, or where the commit's content was released.
+        bytes_changed: bytes that differ; None as above, but known for packed types.
+        largest_difference: of two elements, as numbers; NaN where only one of them is a number;
+            None where the elements are no numbers or were not compared.
+    """
+
+    name: str
+    status: str
+    dtype: str
+    shape: tuple[int, ...]
+    old_dtype: str | None = None
+    old_shape: tuple[int, ...] | None = None
+    elements_total: int = 0
+    elements_changed: int | None = None
+    bytes_changed: int | None = None
+    largest_difference: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveTensor:
+    """A tensor of an open file.
+
+    Attributes:
+        source: the file.
+        segment: the byte range it lies in.
+        view: the tensor in its segment.
+    """
+
+    source: Source
+    segment: Segment
+    view: TensorView
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredVersion:
+    """A checkpoint of a commit.
+
+    Attributes:
+        path: its path.
+        blob: of its manifest.
+        commit: the commit.
+        manifest: how it is stored.
+    """
+
+    path: str
+    blob: GitId
+    commit: GitId
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pair:
+    """The same tensor on both sides."""
+
+    live: LiveTensor
+    view: TensorView
+    stored: StoredSegment
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether both lie in their segments at the same place, so that chunks compare."""
+        old, new = self.view, self.live.view
+        if self.stored.segment.size_bytes != self.live.segment.size_bytes:
+            return False
+        return (old.offset_bytes, old.strides) == (new.offset_bytes, new.strides)
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The two segments, for tensors that share them."""
+        return id(self.live.source), self.live.segment.start, self.stored.segment.start
+
+
+def live_tensors(source: Source, segments: Sequence[Segment]) -> dict[str, LiveTensor]:
+    """Return name → place of the tensors of an open file."""
+    return {
+        view.name: LiveTensor(source, segment, view)
+        for segment in segments
+        for view in segment.tensors
+    }
+
+
+def compare_tensors(
+    context: Context,
+    version: StoredVersion,
+    live: Mapping[str, LiveTensor],
+    progress: Callable[[int], None] | None = None,
+) -> list[TensorCheck]:
+    """Compare the tensors of a checkpoint with those of one or more open files.
+
+    Args:
+        context: the repository.
+        version: what a commit holds.
+        live: name → tensor of the files; further ones than the commit's are not looked at.
+        progress: called with bytes hashed.
+
+    Returns:
+        The tensors that are missing or differ, in the order of the commit.
+
+    Raises:
+        ReleasedError: tensors that are laid out otherwise cannot be compared: their content was
+            released.
+        CorruptionError: what differs cannot be read from the store.
+        StorageError: a transposed tensor that the machine's memory does not hold.
+    """
+    found: dict[str, TensorCheck] = {}
+    pairs: list[_Pair] = []
+    for view, stored in version.manifest.tensors():
+        tensor = live.get(view.name)
+        if tensor is None:
+            found[view.name] = TensorCheck(view.name, "missing", view.dtype, view.shape)
+        elif (view.dtype, view.shape) != (tensor.view.dtype, tensor.view.shape):
+            found[view.name] = _other_kind(view, tensor.view)
+        else:
+            pairs.append(_Pair(tensor, view, stored))
+    wrong = _hash_aligned(context, pairs, version.manifest.chunk_bytes, progress)
+    for pair in pairs:
+        if not pair.is_aligned or wrong.get(pair.place):
+            check = _compare_pair(context, version, pair, wrong.get(pair.place, set()))
+            if check is not None:
+                found[pair.view.name] = check
+    return [found[view.name] for view, _ in version.manifest.tensors() if view.name in found]
+
+
+def _other_kind(old: TensorView, new: TensorView) -> TensorCheck:
+    return TensorCheck(
+        new.name,
+        "modified",
+        new.dtype,
+        new.shape,
+        old_dtype=None if old.dtype == new.dtype else old.dtype,
+        old_shape=None if old.shape == new.shape else old.shape,
+        elements_total=count_elements(new.shape),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    """One chunk to hash."""
+
+    pair: _Pair
+    number: int
+    size_bytes: int
+    wanted: ChunkId
+
+
+def _hash_aligned(
+    context: Context,
+    pairs: Sequence[_Pair],
+    chunk_bytes: int,
+    progress: Callable[[int], None] | None,
+) -> dict[tuple[int, int, int], set[int]]:
+    """Return segments → numbers of the chunks that differ, of segments that are cut alike."""
+    segments = {pair.place: pair for pair in pairs if pair.is_aligned}
+    jobs = [job for pair in segments.values() for job in _cut(pair, chunk_bytes)]
+    wrong: dict[tuple[int, int, int], set[int]] = {place: set() for place in segments}
+
+    def compare(job: _Job, buffer: memoryview) -> int:
+        part = buffer[: job.size_bytes]
+        job.pair.live.source.read_into(job.pair.live.segment.start + job.number * chunk_bytes, part)
+        if hash_chunk(part) != job.wanted:
+            wrong[job.pair.place].add(job.number)
+        return job.size_bytes
+
+    largest = max((job.size_bytes for job in jobs), default=0)
+    threads = context.store.threads
+    for_each(
+        jobs, lambda: memoryview(bytearray(largest)), compare, threads=threads, progress=progress
+    )
+    return wrong
+
+
+def _cut(pair: _Pair, chunk_bytes: int) -> Iterator[_Job]:
+    sizes = cut_sizes(pair.stored.segment.size_bytes, chunk_bytes)
+    for number, (size, wanted) in enumerate(zip(sizes, pair.stored.chunks, strict=True)):
+        yield _Job(pair, number, size, wanted)
+
+
+def _compare_pair(
+    context: Context, version: StoredVersion, pair: _Pair, wrong: set[int]
+) -> TensorCheck | None:
+    """Return what differs between two tensors of one kind; None where all bits are the same."""
+    chunk_bytes = version.manifest.chunk_bytes
+    tensor = StoredTensor(version.path, pair.view, pair.stored, chunk_bytes)
+    count = Difference(get_dtype(pair.view.dtype))
+    check = TensorCheck(
+        pair.view.name,
+        "modified",
+        pair.view.dtype,
+        pair.view.shape,
+        elements_total=count_elements(pair.view.shape),
+    )
+    is_plain = pair.is_aligned and pair.stored.segment.is_plain
+    try:
+        check_content(context, [(version.path, version.blob)], commit=version.commit)
+    except ReleasedError:
+        if is_plain:
+            return check
+        raise
+    numbers = sorted(wrong) if is_plain else range(-(-tensor.size_bytes // chunk_bytes))
+    old, new = _stored_reader(context, tensor), _live_reader(pair.live, tensor)
+
+    def compare(number: int, _: None) -> int:
+        start = number * chunk_bytes
+        size = min(chunk_bytes, tensor.size_bytes - start)
+        count.add(old(start, size), new(start, size))
+        return size
+
+    for_each(numbers, lambda: None, compare, threads=context.store.threads)
+    if not count.bytes_changed:
+        return None
+    return replace(
+        check,
+        elements_changed=count.elements_changed,
+        bytes_changed=count.bytes_changed,
+        largest_difference=count.largest,
+    )
+
+
+class Difference:
+    """Counts in what two runs of elements differ; takes pieces of them from many threads.
+
+    Args:
+        dtype: what the elements are.
+
+    Attributes:
+        bytes_changed: bytes that differ.
+        elements_changed: elements that differ in a bit; None for packed types.
+        largest: difference of two elements, as in ``TensorCheck``.
+    """
+
+    def __init__(self, dtype: DType) -> None:
+        self._dtype = dtype
+        self._scalar = numpy_dtype(dtype)
+        self._lock = threading.Lock()
+        self.bytes_changed = 0
+        self.elements_changed: int | None = 0 if dtype.block_elements == 1 else None
+        self.largest: float | None = None if self._scalar is None else 0.0
+
+    def add(self, old: NDArray[np.uint8], new: NDArray[np.uint8]) -> None:
+        """Take the bytes of the same whole elements of both."""
+        import numpy as np  # noqa: PLC0415  import cost
+
+        size_bytes = int(np.count_nonzero(old != new))
+        elements, largest = 0, 0.0
+        if size_bytes and self._dtype.block_elements == 1:
+            elements = _count_elements(old, new, self._dtype)
+            if self._scalar is not None:
+                largest = find_largest(old.view(self._scalar), new.view(self._scalar))
+        with self._lock:
+            self.bytes_changed += size_bytes
+            if self.elements_changed is not None:
+                self.elements_changed += elements
+            if self.largest is not None and (math.isnan(largest) or largest > self.largest):
+                self.largest = largest  # nothing is more than NaN
+
+
+def _count_elements(old: NDArray[np.uint8], new: NDArray[np.uint8], dtype: DType) -> int:
+    import numpy as np  # noqa: PLC0415  import cost
+
+    word_bytes = min(dtype.block_bytes, _WORD_BYTES)
+    differs = old.view(f"u{word_bytes}") != new.view(f"u{word_bytes}")
+    if dtype.block_bytes > word_bytes:  # an element of two words
+        differs = differs[0::2] | differs[1::2]
+    return int(np.count_nonzero(differs))
+
+
+def find_largest(old: NDArray[np.generic], new: NDArray[np.generic]) -> float:
+    """Return the largest difference of two elements; NaN where only one of two is a number."""
+    import numpy as np  # noqa: PLC0415  import cost
+
+    if old.dtype.kind in "biu":
+        words = f"u{old.dtype.itemsize}"
+        high, low = (pick(old, new).view(words) for pick in (np.maximum, np.minimum))
+        return float((high - low).max())  # exact: unsigned words wrap
+    wide = np.complex128 if old.dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        left, right = old.astype(wide), new.astype(wide)
+        largest = float(np.abs(left - right).max())
+        if math.isnan(largest):  # also of infinity and itself, and of NaN and NaN
+            differences = np.abs(left - right)
+            differences[(left == right) | (np.isnan(left) & np.isnan(right))] = 0
+            largest = float(differences.max())
+    return largest
+
+
+def _stored_reader(
+    context: Context, tensor: StoredTensor
+) -> Callable[[int, int], NDArray[np.uint8]]:
+    """Return what reads the elements of a stored tensor in C order, by offset and bytes."""
+
+    def read(start: int, size: int) -> NDArray[np.uint8]:
+        import numpy as np  # noqa: PLC0415  import cost
+
+        buffer = np.empty(size, np.uint8)
+        offset = tensor.view.offset_bytes + start
+        view = replace(tensor.view, dtype="U8", shape=(size,), offset_bytes=offset, strides=None)
+        read_tensor_into(context, replace(tensor, view=view), buffer.data)
+        return buffer
+
+    return read if tensor.view.strides is None else _gather(tensor, tensor.view, read)
+
+
+def _live_reader(live: LiveTensor, tensor: StoredTensor) -> Callable[[int, int], NDArray[np.uint8]]:
+    """Return the same for a tensor of a file."""
+    first = live.segment.start + live.view.offset_bytes
+
+    def read(start: int, size: int) -> NDArray[np.uint8]:
+        import numpy as np  # noqa: PLC0415  import cost
+
+        buffer = np.empty(size, np.uint8)
+        live.source.read_into(first + start, buffer.data)
+        return buffer
+
+    return read if live.view.strides is None else _gather(tensor, live.view, read)
+
+
+def _gather(
+    tensor: StoredTensor, view: TensorView, read: Callable[[int, int], NDArray[np.uint8]]
+) -> Callable[[int, int], NDArray[np.uint8]]:
+    """Return what reads a strided tensor; its elements are brought into C order in memory."""
+    import numpy as np  # noqa: PLC0415  import cost
+
+    check_fits(replace(tensor, view=view))
+    dtype = get_dtype(view.dtype)
+    raw = read(0, view_extent_bytes(view))
+    strides = tuple(stride * dtype.block_bytes for stride in view.strides or ())
+    words = np.dtype(f"V{dtype.block_bytes}")
+    if size_in_bytes(dtype, view.shape):
+        raw = np.ascontiguousarray(np.ndarray(view.shape, words, raw, 0, strides))
+    flat = raw.reshape(-1).view(np.uint8)
+    return lambda start, size: flat[start : start + size]

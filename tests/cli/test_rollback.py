@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mvc import Repo
+from support.cli import plain
+
+
+@pytest.fixture
+def marked(shell):
+    """main: base (step 0, v1, healthy), tuned (1000), grown (2000)."""
+    Repo.open(shell.folder).mark_healthy("v1")
+    return shell
+
+
+def ids(shell):
+    return {entry["subject"]: entry["commit"] for entry in shell.json("log", "--all")}
+
+
+def test_the_plan_and_then_what_was_done(marked):
+    short = {subject: commit[:7] for subject, commit in ids(marked).items()}
+    planned = [
+        f"from  {short['grown']}  step 2,000  grown",
+        f"to    {short['base model']}  step     0  base model",
+        "why   the newest healthy commit below the tip",
+        "left  2 commits, kept on diverged/main/2000",
+    ]
+    head = marked.json("status")["commit"]
+    answer = marked.ok("rollback", "--dry-run")
+    assert answer.lines == [*planned, f"Branch 'main' would go back to {short['base model']}"]
+    assert marked.json("status")["commit"] == head
+    assert len(marked.json("branch")) == 2
+    answer = marked.ok("rollback", "-m", "loss is NaN")
+    assert answer.lines == [
+        *planned,
+        f"Branch 'main' went back to {short['base model']}",
+        "1 file written",
+    ]
+    assert answer.err == ""
+    assert marked.json("status")["clean"]
+    assert [one["name"] for one in marked.json("branch")] == ["diverged/main/2000", "main", "side"]
+    (line,) = marked.ok("reflog", "-n1").lines
+    assert line.endswith("HEAD@{0}: rollback: to " + ids(marked)["base model"][:10]
+                         + " (step 0): loss is NaN")  # fmt: skip
+
+
+def test_every_way_to_name_the_target(marked):
+    found = ids(marked)
+    for arguments, subject in (
+        (["--step", "1000"], "tuned"),
+        (["--step", "1999"], "tuned"),
+        (["--steps-back", "1001"], "base model"),
+        (["HEAD~1"], "tuned"),
+        (["v1"], "base model"),
+        (["--healthy"], "base model"),
+        (["main@1000"], "tuned"),
+    ):
+        fields = marked.json("rollback", "-n", *arguments)
+        assert fields["to"] == found[subject], arguments
+        assert fields["dry_run"]
+        assert not fields["moved"]
+
+
+def test_json(marked):
+    found = ids(marked)
+    fields = marked.json("rollback", "--step", "1500", "-m", "loss is NaN")
+    assert fields == {
+        "branch": "main",
+        "from": found["grown"],
+        "from_step": 2000,
+        "to": found["tuned"],
+        "to_step": 1000,
+        "choice": "the newest commit up to step 1,500",
+        "abandoned": 1,
+        "diverged_branch": "diverged/main/2000",
+        "reason": "loss is NaN",
+        "moved": True,
+        "dry_run": False,
+        "written": ["model.safetensors"],
+        "removed": [],
+    }
+    (entry,) = [one for one in marked.json("log", "--all") if one["diverged"]]
+    assert entry["commit"] == found["grown"]
+    assert entry["refs"] == ["diverged/main/2000"]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", entry["diverged"].pop("time"))
+    assert entry["diverged"] == {
+        "reason": "loss is NaN", "branch": "main", "target": found["tuned"], "target_step": 1000,
+        "at_step": None,
+    }  # fmt: skip
+    healthy = [one["subject"] for one in marked.json("log", "--all") if one["healthy"]]
+    assert healthy == ["base model"]
+
+
+def test_the_log_shows_the_abandoned_arm(marked):
+    marked.ok("rollback", "--step", "1000", "-m", "loss \x1b[31mis NaN")
+    marked.ok("commit", "-q", "--allow-empty", "-m", "again", "--step", "1500")
+    found = {subject: commit[:7] for subject, commit in ids(marked).items()}
+    lines = marked.ok("log", "--oneline", "--graph", "--all").lines
+    (arm,) = [line for line in lines if "grown" in line]
+    assert "[diverged: loss [31mis NaN] (diverged/main/2000) grown" in arm
+    assert any("(tag: v1, healthy) base model" in line for line in lines)
+    assert any("(HEAD -> main) again" in line for line in lines)
+    text = marked.ok("log", "--graph", "--all").out
+    cause = f"Diverged: loss [31mis NaN; main went back to {found['tuned']} (step 1,000)\n"
+    assert cause in text
+    assert text.index("grown") < text.index("tuned")
+    assert "diverged" not in marked.ok("log").out
+    undecorated = marked.ok("log", "--oneline", "--no-decorate", "--all").out
+    assert "healthy" not in undecorated
+    assert "[diverged: loss" in undecorated
+
+
+def test_the_log_on_a_terminal(marked):
+    marked.ok("rollback", "v1", "-m", "the loss was far above the median of the last 128 steps")
+    marked.environment["COLUMNS"] = "150"
+    raw = marked.ok("log", "--oneline", "--all", terminal=True).out
+    (line,) = [line for line in plain(raw).splitlines() if "grown" in line]
+    assert "[diverged: the loss was far above the median of th…] (diverged/main/2000) grown" in line
+    assert "\x1b[31m[diverged: " in raw
+    assert "\x1b[32mhealthy\x1b[0m" in raw
+    piped = marked.ok("log", "--oneline", "--all").out
+    assert "[diverged: the loss was far above the median of the last 128 steps] " in piped
+
+
+def test_undo(marked):
+    before = marked.json("status"), (marked.folder / "model.safetensors").read_bytes()
+    marked.ok("rollback", "-m", "by mistake")
+    lines = marked.ok("undo").lines
+    assert lines[0].startswith("Took back: rollback: to ")
+    assert (marked.json("status"), (marked.folder / "model.safetensors").read_bytes()) == before
+
+
+def test_a_branch_where_head_is_not(marked):
+    marked.ok("switch", "side")
+    model = (marked.folder / "model.safetensors").read_bytes()
+    answer = marked.ok("rollback", "--branch", "main", "--steps-back", "500")
+    assert answer.lines[-1].startswith("Branch 'main' went back to ")
+    assert (marked.folder / "model.safetensors").read_bytes() == model
+    assert marked.json("branch", "--show-current") == {"branch": "side"}
+    assert marked.json("log", "main", "-n1")[0]["step"] == 1000
+
+
+def test_nothing_to_do(marked):
+    tip = ids(marked)["grown"][:7]
+    assert marked.ok("rollback", "HEAD").lines == [
+        f"nothing to do: 'main' is at {tip} (step 2,000) already, HEAD"
+    ]
+    fields = marked.json("rollback", "--step", "9000")
+    assert (fields["moved"], fields["diverged_branch"], fields["abandoned"]) == (False, None, 0)
+    assert fields["from"] == fields["to"]
+    assert marked.ok("rollback", "-q", "--step", "9000").out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["nope"], 3, "revision 'nope' does not exist"),
+        (["side"], 4, "'side' is commit "),
+        (["v1", "--healthy"], 2, "REV and --healthy cannot be used together"),
+        (["--step", "1", "--steps-back", "1"], 2, "--step and --steps-back cannot be used together"),
+        (["--step", "x"], 2, "'x' is not a whole number"),
+        (["--step", "-1"], 2, "step is not negative, but -1"),
+        (["--branch", "nope"], 3, "no branch 'nope'"),
+        (["--branch", "side"], 3, "no commit below the tip of branch 'side' is marked as healthy"),
+    ],
+)  # fmt: skip
+def test_errors_are_one_line_and_a_hint(shell, arguments, code, error):
+    before = shell.json("branch"), shell.json("reflog")
+    answer = shell("rollback", *arguments)
+    assert answer.code == code
+    assert error in answer.error
+    assert answer.out == ""
+    assert len([line for line in answer.err.splitlines() if line.startswith("error")]) == 1
+    assert (shell.json("branch"), shell.json("reflog")) == before
+
+
+def test_changed_files_stop_it(marked):
+    (marked.folder / "model.safetensors").write_bytes(b"mine")
+    answer = marked("rollback")
+    assert answer.code == 4
+    assert "'model.safetensors'" in answer.error
+    assert "-f" in answer.hint
+    assert (marked.folder / "model.safetensors").read_bytes() == b"mine"
+    assert len(marked.json("branch")) == 2
+    marked.ok("rollback", "-f")
+    assert marked.json("status")["clean"]
+
+
+def test_released_content(marked):
+    marked.ok("tag", "-d", "v1")
+    marked.ok("switch", "-q", "main")
+    marked.ok("branch", "-D", "side")
+    marked.ok("prune", "-q", "--keep-last", "1")
+    answer = marked("rollback", "main@1000")
+    assert answer.code == 9
+    assert answer.error.startswith("content of commit ")
+    answer = marked("rollback")
+    assert answer.code == 3
+    assert "1 passed over whose content was released" in answer.error

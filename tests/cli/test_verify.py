@@ -1,0 +1,211 @@
+"""verify: text, JSON, exit codes, and the process that replays."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from mvc.cli import verify as module
+from mvc.operations.verify_files import FileCheck, WorktreeCheck
+from mvc.repo import Repo
+from support.cli import plain
+from support.models import write_config
+
+
+def change(shell, **tensors):
+    path = shell.folder / "model.safetensors"
+    values = {name: value.copy() for name, value in load_file(path).items()}
+    save_file({**values, **tensors}, path)
+
+
+def test_the_same(shell):
+    answer = shell.ok("verify")
+    assert answer.lines == [
+        f"the same: 2 files, 9 tensors as in HEAD ({shell.json('verify')['commit'][:7]})"
+    ]
+    assert shell.ok("verify", "-q").out == ""
+    assert shell.ok("verify", "main", "config.json").out.startswith("the same: 1 file, 0 tensors")
+
+
+def test_another_header_is_the_same(shell):
+    path = shell.folder / "model.safetensors"
+    values = {name: value.copy() for name, value in load_file(path).items()}
+    save_file(values, path, metadata={"by": "hand"})
+    assert shell("diff", "--exit-code").code == 1
+    assert shell.ok("verify").lines[0] == (
+        "same tensors: model.safetensors  (the same 9 tensors in another file)"
+    )
+    assert shell.ok("verify", "-q").out == ""
+    path.rename(shell.folder / "renamed.safetensors")
+    assert shell.ok("verify").lines[0] == (
+        "same tensors: model.safetensors  "
+        "(in renamed.safetensors; the same 9 tensors in another file)"
+    )
+
+
+def test_what_differs(shell):
+    write_config(shell.folder / "config.json", lr=1)
+    embed = np.zeros((80, 32), np.float32)
+    embed[0, :3] = [1, -0.0, 2.5]
+    norm = np.ones(32, np.float32)
+    norm[0] = np.nan
+    q = np.zeros((32, 32), np.float32)
+    q[3, 3] = -0.0
+    head = np.ones((2, 64), np.float16)
+    change(shell, embed=embed, norm=norm, layers__more=embed, head=head, **{"layers.1.q": q})
+    answer = shell("verify")
+    assert answer.code == 1
+    assert [" ".join(line.split()) for line in answer.lines[:-1]] == [
+        "different: config.json (its bytes differ)",
+        "different: model.safetensors (4 of 9 tensors differ)",
+        "M embed F32[80, 32] 3 of 2,560 elements, by up to 2.5",
+        "M layers.1.q F32[32, 32] 1 of 1,024 elements, equal as numbers (-0 or another NaN)",
+        "M norm F32[32] 1 of 32 elements, some NaN on one side only",
+        "M head F16[4, 32] -> F16[2, 64]",
+        "A layers__more F32[80, 32] only in the file",
+    ]
+    assert answer.lines[-1].startswith("not the same: 2 of 2 files are not as in HEAD (")
+    assert shell("verify", "-q").lines == answer.lines[:-1]
+    fields = shell.json("verify", code=1)
+    assert fields["same"] is False
+    tensors = {tensor["name"]: tensor for tensor in fields["files"][1]["tensors"]}
+    assert tensors["norm"]["largest_difference"] == "nan"
+    assert tensors["embed"]["elements"] == {"changed": 3, "total": 2560}
+    assert tensors["head"]["old_shape"] == [4, 32]
+    assert tensors["head"]["elements"]["changed"] is None
+
+
+def test_other_revisions_and_paths(shell):
+    assert shell("verify", "v1").code == 1
+    assert shell("verify", "v1", "--", "config.json").code == 0
+    assert shell("verify", "HEAD~1", "nope").code == 3
+    assert shell("verify", "nope").error == "'nope' is neither a revision nor a path"
+    assert shell("verify", "v1", "main").code == 2
+
+
+def test_a_state_that_is_not_there(shell):
+    repo = Repo.open(shell.folder)
+    repo.commit_state({"w": np.ones(3)}, message="x", branch="run", step=7)
+    answer = shell("verify", "run@7")
+    assert answer.code == 1
+    assert answer.lines == [
+        "not in the worktree: state.json",
+        "not in the worktree: w.safetensors",
+        (
+            "nothing to compare: run@7 "
+            f"({repo.resolve('run')[:7]}) has no file that is in the worktree"
+        ),
+    ]
+    shell.ok("switch", "run")
+    assert shell.ok("verify").lines[-1].startswith("the same: 2 files, 1 tensor as in HEAD")
+
+
+def test_a_long_list_on_a_terminal(empty):
+    path = empty.folder / "m.safetensors"
+    save_file({f"w{number:02}": np.zeros(2, np.float32) for number in range(40)}, path)
+    empty.ok("add", ".")
+    empty.ok("commit", "-m", "x")
+    save_file({f"w{number:02}": np.ones(2, np.float32) for number in range(40)}, path)
+    lines = plain(empty("verify", terminal=True).out).splitlines()
+    assert len(lines) == 1 + 19 + 1 + 1
+    assert lines[-2] == "  … and 21 more (--json has all)"
+    assert len(empty("verify").lines) == 1 + 40 + 1
+
+
+def test_hostile_names_are_escaped():
+    out = []
+
+    class Lines:
+        width = None
+
+        def style(self, text, *_):
+            return text
+
+        def line(self, text):
+            out.append(text)
+
+    file = FileCheck("a\x1b[2J", "different", reason="b\x07")
+    module.write_verify(Lines(), WorktreeCheck("0" * 40, (file,)), "r\x1b", quiet=False)
+    assert not any(sign in line for line in out for sign in "\x1b\x07")
+
+
+FAKE_REPLAY = """
+import json, sys
+print(json.dumps(sys.argv[1:]))
+print("to stderr", file=sys.stderr)
+sys.exit(1 if sys.argv[3] == "2" else 0)
+"""
+
+
+class TestReplay:
+    @pytest.mark.parametrize(
+        ("arguments", "code", "message"),
+        [
+            (["--replay", "3"], 2, "go together"),
+            (["--entry", "train.py:build"], 2, "go together"),
+            (["--replay", "0", "--entry", "train.py:build"], 2, "at least one step"),
+            (["--replay", "3", "--entry", "train.py:build", "HEAD", "config.json"], 2, "path"),
+            (["--replay", "3", "--entry", "train.py"], 3, "names no function"),
+            (["--replay", "3", "--entry", "none.py:build"], 3, "'none.py' does not exist"),
+            (["--replay", "3", "--entry", "train.py:build", "nope"], 3, "'nope'"),
+            (["--replay", "x", "--entry", "train.py:build"], 2, "whole number"),
+        ],
+    )
+    def test_wrong_use(self, shell, arguments, code, message):
+        (shell.folder / "train.py").write_text("")
+        answer = shell("verify", *arguments)
+        assert answer.code == code
+        assert message in answer.error
+
+    @pytest.mark.parametrize("missing", ["torch", "mvc_hooks", "mvc_hooks.replay"])
+    def test_hooks_that_are_not_there(self, shell, monkeypatch, missing):
+        (shell.folder / "train.py").write_text("")
+        found = importlib.util.find_spec
+
+        def find(name, *arguments):
+            return None if name == missing else found("json", *arguments)
+
+        monkeypatch.setattr(importlib.util, "find_spec", find)
+        answer = shell("verify", "--replay", "3", "--entry", "train.py:build")
+        assert (answer.code, answer.error) == (
+            7,
+            f"--replay needs {missing}, which is not installed",
+        )
+
+    @pytest.mark.parametrize(("steps", "code"), [("2", 1), ("3", 0)])
+    def test_what_it_says_goes_through(self, shell, steps, code, monkeypatch):
+        (shell.folder / "train.py").write_text("")
+        package = shell.folder / "other" / "mvc_hooks"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "replay.py").write_text(FAKE_REPLAY)
+        (package.parent / "torch.py").write_text("")
+        monkeypatch.setenv("PYTHONPATH", str(package.parent))
+        arguments = ["verify", "--replay", steps, "--entry", "train.py:build", "v1"]
+        commit = Repo.open(shell.folder).resolve("v1")
+        expected = [str(shell.folder.resolve()), commit, steps, "train.py:build"]
+        done = shell.process(*arguments)
+        assert done.returncode == code
+        assert json.loads(done.stdout) == expected
+        assert done.stderr == b"to stderr\n"
+        assert json.loads(shell.process(*arguments, "--json").stdout) == [*expected, "--json"]
+        assert shell.process(*arguments, "-q").stdout == b""
+
+
+def test_the_interpreter_is_the_same(shell, monkeypatch):
+    seen = []
+
+    def run(command, **_):
+        seen.append(command)
+        return type("Done", (), {"returncode": -9})
+
+    (shell.folder / "train.py").write_text("")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(module.subprocess, "run", run)
+    assert shell("verify", "--replay", "3", "--entry", "train.py:build").code == 137
+    assert seen[0][:3] == [sys.executable, "-m", "mvc_hooks.replay"]

@@ -1,0 +1,37 @@
+"""The examples of training libraries run to their end, where they prove what they say."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(name, folder, steps):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), "--folder", str(folder), "--steps", steps],
+        capture_output=True, text=True, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.torch
+def test_lightning(tmp_path):
+    pytest.importorskip("lightning")
+    out = run("lightning_fit.py", tmp_path / "run", "36")
+    assert "bit-exact: " in out
+    assert "step 20" in out
+    assert "step 36" in out
+
+
+@pytest.mark.torch
+def test_trainer(tmp_path):
+    pytest.importorskip("transformers")
+    out = run("hf_trainer.py", tmp_path / "run", "36")
+    assert "bit-exact: " in out
+    assert "rolled back from step 21 to step 12" in out
+    assert "diverged/main/21     steps [6, 12, 18, 21]" in out

@@ -1,0 +1,242 @@
+"""Real fits of real libraries: with the adapter, stopped, killed, rolled back, and never stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from mvc import Repo, UsageError
+from mvc_hooks import DivergedError, rollback, skip_step, stop
+
+pytest.importorskip("lightning")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from support.fits import FITS, fit_lightning, fit_transformers, same
+
+ROOT = Path(__file__).parents[3]
+
+pytestmark = [
+    pytest.mark.torch,
+    # Lightning advises on workers, logging intervals and its own use of torch's deprecated names.
+    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:lightning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:lightning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.`.*"),
+    # Trainer and Accelerate do the same about their own names.
+    pytest.mark.filterwarnings("ignore::FutureWarning:transformers"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:accelerate"),
+    # Both step a scheduler in front of the first optimizer step that a scaler or accumulation holds.
+    pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step"),
+]
+
+KINDS = list(FITS)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Fits without the adapter, made once: (kind, accumulate, total) → run."""
+    made = {}
+
+    def get(kind, accumulate=1, total=26):
+        key = kind, accumulate, total
+        if key not in made:
+            made[key] = FITS[kind](None, accumulate=accumulate, total=total)
+        return made[key]
+
+    return get
+
+
+@pytest.mark.parametrize(("accumulate", "stops"), [(1, (7, 11, 26)), (3, (7, 8, 14))])
+@pytest.mark.parametrize("kind", KINDS)
+def test_stopped_and_resumed_is_as_never_stopped(kind, accumulate, stops, plain, tmp_path):
+    """Stops in the middle of an epoch and at an end of one: 11 batches, 4 steps of up to 3."""
+    through = plain(kind, accumulate, stops[-1])
+    losses = []
+    for until in stops:
+        run = FITS[kind](tmp_path, until=until, total=stops[-1], accumulate=accumulate, every=10)
+        losses += run.losses
+        assert run.steps == until
+        assert run.checkpointer.is_closed
+    assert losses == through.losses
+    assert same(run, through)
+    assert run.log == through.log
+    assert run.checkpointer.environment_changes == []
+    steps = [entry.annotations.step for entry in Repo.open(tmp_path).log("main")]
+    assert steps == sorted({*stops, *range(10, stops[-1], 10)}, reverse=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_commits_change_no_bit(kind, plain, tmp_path):
+    run = FITS[kind](tmp_path, every=6)
+    assert run.losses == plain(kind).losses
+    assert same(run, plain(kind))
+    assert run.log == plain(kind).log
+    assert [one.step for one in run.checkpointer.commits] == [6, 12, 18, 24, 26]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exception_loses_what_was_not_committed_only(kind, plain, tmp_path):
+    with pytest.raises(RuntimeError, match="on fire"):
+        FITS[kind](tmp_path, fail_at=18, every=8)
+    assert [entry.annotations.step for entry in Repo.open(tmp_path).log("main")] == [16, 8]
+    run = FITS[kind](tmp_path, every=20)
+    assert len(run.losses) == 26 - 16
+    assert run.losses == plain(kind).losses[-len(run.losses) :]
+    assert same(run, plain(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_and_resumed_is_as_never_killed(kind, plain, tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests/support/fits.py"), kind, str(tmp_path), "18"],
+        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    run = FITS[kind](tmp_path, every=20)
+    assert 26 - 17 <= len(run.losses) < 26
+    assert run.losses == plain(kind).losses[-len(run.losses) :]
+    assert same(run, plain(kind))
+
+
+@pytest.mark.parametrize("skip", [0, 20])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_nan_rolls_back_and_the_fit_goes_on(kind, skip, plain, tmp_path):
+    ladder = [rollback(min_steps_back=2, skip_batches=skip), stop(after=2)]
+    run = FITS[kind](tmp_path, spike=(19,), every=6, healthy_after=5, ladder=ladder)
+    (report,) = run.checkpointer.rollbacks
+    assert (report.from_step, report.to_step) == (19, 12)
+    assert run.steps == 26
+    assert len(run.losses) == 19 + 26 - 12
+    assert all(torch.isfinite(value).all() for value in run.state.values())
+    repo = Repo.open(tmp_path)
+    assert report.diverged_branch == "diverged/main/19"
+    assert [e.annotations.step for e in repo.log("diverged/main/19")][:3] == [19, 18, 12]
+    assert [e.annotations.step for e in repo.log("main")][:3] == [26, 24, 18]
+    through = plain(kind)
+    assert run.losses[:19] == through.losses[:19]
+    # With nothing left out the run that went back is the run that never diverged.
+    assert same(run, through) == (skip == 0)
+    assert run.log == through.log or skip
+
+
+@pytest.mark.parametrize("kind", ["lightning", "transformers"])
+def test_a_step_is_skipped_before_it_is_taken(kind, plain, tmp_path):
+    run = FITS[kind](tmp_path, spike=(10,), every=20, ladder=[skip_step(), stop()])
+    assert run.steps == 26
+    assert run.checkpointer.rollbacks == []
+    assert all(torch.isfinite(value).all() for value in run.state.values())
+    assert run.losses[:10] == plain(kind).losses[:10]
+    assert run.losses[10:] != plain(kind).losses[10:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ladder_ends(kind, tmp_path):
+    ladder = [rollback(to="last", min_steps_back=1, skip_batches=0), stop(after=1)]
+    with pytest.raises(DivergedError):
+        FITS[kind](tmp_path, spike=range(10, 99), every=4, ladder=ladder)
+    assert Repo.open(tmp_path).resolve("main@8")
+
+
+def test_epochs_of_lightning_continue_with_more_of_them(tmp_path):
+    through = fit_lightning(None, epochs=4)
+    first = fit_lightning(tmp_path, epochs=2)
+    second = fit_lightning(tmp_path, epochs=4)
+    assert first.losses + second.losses == through.losses
+    assert first.seen + second.seen == through.seen
+    assert same(second, through)
+    assert second.module.batches == through.module.batches == 44
+
+
+def test_a_finished_fit_of_lightning_gives_its_model_back(tmp_path):
+    first = fit_lightning(tmp_path, total=9)
+    again = fit_lightning(tmp_path, total=9)
+    assert again.losses == []
+    assert same(first, again)
+
+
+def test_lightnings_counters_are_those_of_a_fit_that_was_never_stopped(plain, tmp_path):
+    through = plain("lightning")
+    first = fit_lightning(tmp_path, until=13)
+    second = fit_lightning(tmp_path)
+    assert first.seen + second.seen == through.seen
+    assert second.trainer.current_epoch == through.trainer.current_epoch
+    assert second.trainer.fit_loop.epoch_loop._batches_that_stepped == 26
+
+
+def test_early_stopping_of_lightning_remembers_how_long_it_waits(tmp_path):
+    from lightning.pytorch.callbacks import EarlyStopping, Timer
+
+    first, second = (
+        EarlyStopping("held_out", patience=50, min_delta=1e9, check_on_train_epoch_end=False)
+        for _ in range(2)
+    )
+    fit_lightning(tmp_path, until=13, callbacks=[first, Timer()])
+    assert first.wait_count > 0
+    fit_lightning(tmp_path, until=15, callbacks=[second, Timer()])
+    assert second.wait_count == first.wait_count + 1
+
+
+def test_callbacks_of_the_trainer_keep_their_state(tmp_path):
+    import transformers
+    from transformers.trainer_callback import ExportableState
+
+    class Counter(transformers.TrainerCallback, ExportableState):
+        def __init__(self):
+            self.count = 0
+
+        def state(self):
+            return {"args": {}, "attributes": {"count": self.count}}
+
+        def on_step_end(self, args, state, control, **_):
+            self.count += 1
+
+    fit_transformers(tmp_path, until=7, callbacks=[Counter()])
+    second = Counter()
+    fit_transformers(tmp_path, until=9, callbacks=[second])
+    assert second.count == 9
+
+
+def test_a_commit_that_comes_home_while_the_trainer_begins_is_gone_on_from(plain, tmp_path):
+    """As from the writer of a killed run, which ends its work after the run."""
+    import transformers
+
+    class Late(transformers.TrainerCallback):
+        losses = ()
+
+        def on_train_begin(self, args, state, control, **_):
+            if not self.losses:
+                self.losses = fit_transformers(tmp_path, until=13).losses
+
+    first, late = fit_transformers(tmp_path, until=7), Late()
+    second = fit_transformers(tmp_path, callbacks=[late])
+    assert first.losses + late.losses + second.losses == plain("transformers").losses
+    assert same(second, plain("transformers"))
+
+
+def test_what_says_twice_where_to_resume_from_is_refused(tmp_path):
+    import transformers
+
+    from mvc_hooks.adapters.transformers import MvcCallback
+
+    run = fit_transformers(None, total=2)
+    with pytest.raises(UsageError, match="resume_from_checkpoint"):
+        MvcCallback(tmp_path).train(run.trainer, resume_from_checkpoint="x")
+    run.trainer.add_callback(MvcCallback(tmp_path))
+    with pytest.raises(UsageError, match="by itself"):
+        run.trainer.train()
+    with pytest.raises(UsageError, match="another callback"):
+        MvcCallback(tmp_path).train(run.trainer)
+    assert transformers.trainer.skip_first_batches.__module__.startswith("accelerate")
+
+
+def test_a_library_that_is_not_there_is_one_clear_line():
+    from mvc_hooks.adapters.library import import_library
+
+    with pytest.raises(ImportError, match=r"needs nolib; pip install 'mvc-models\[nolib\]'"):
+        import_library("nolib.part", extra="nolib")

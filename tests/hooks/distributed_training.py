@@ -1,0 +1,164 @@
+"""One rank of a run on several processes, for ``test_ranks``: a program of its own.
+
+distributed_training.py RANK SIZE PORT FOLDER JSON
+
+JSON is a list of runs, made one after the other; what a run says is in FOLDER/NAME/said-RANK-N.json.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch import distributed, nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
+from torch.nn.parallel import DistributedDataParallel
+
+import mvc_hooks
+from mvc import MvcError
+
+WIDTH = 32
+
+
+def make_model(wanted):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(16, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Dropout(0.2),
+        nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 4),
+    )  # fmt: skip
+
+
+def make_loader(rank, size):
+    generator = torch.Generator().manual_seed(7)
+    data = torch.utils.data.TensorDataset(
+        torch.randn(96, 16, generator=generator), torch.randint(0, 4, (96,), generator=generator)
+    )
+    sampler = torch.utils.data.distributed.DistributedSampler(data, size, rank, shuffle=True)
+    return torch.utils.data.DataLoader(data, batch_size=8, sampler=sampler)
+
+
+def compress(state, bucket):
+    """PowerSGD bucket by bucket: over gloo, with several at once, the hook waits for itself."""
+    future = power_sgd.powerSGD_hook(state, bucket)
+    future.wait()
+    return future
+
+
+def train(rank, size, folder, wanted):
+    model = make_model(wanted)
+    torch.manual_seed(100 + rank + wanted.get("seed", 0))
+    random.seed(rank)
+    ddp = DistributedDataParallel(
+        model,
+        forward_sync_buffers=wanted.get("sync_buffers", True),
+        bucket_cap_mb=wanted.get("bucket_cap_mb"),
+    )
+    parts = {}
+    if "power_sgd" in wanted:
+        state = power_sgd.PowerSGDState(None, **wanted["power_sgd"])
+        ddp.register_comm_hook(state, compress)
+        parts["power_sgd"] = state
+    optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.8)
+    loader = make_loader(rank, size)
+    parts |= {"model": ddp, "optimizer": optimizer, "scheduler": scheduler, "dataloader": loader}
+    options = dict(wanted.get("options", {}))
+    if "ladder" in wanted:
+        options["ladder"] = [mvc_hooks.rollback(**wanted["ladder"]), mvc_hooks.stop(after=2)]
+    if "ring" in wanted:
+        options["ring"] = mvc_hooks.Ring(**wanted["ring"])
+    if wanted.get("diverse"):
+        with torch.no_grad():
+            model[0].weight += rank
+    if wanted.get("warm_up"):
+        options["warm_up"] = lambda: ddp(torch.randn(8, 16)).sum().backward()
+    said = {"rollbacks": [], "steps": [], "losses": []}
+
+    with mvc_hooks.Checkpointer(
+        folder, **{"every": 4, "healthy_after": 2, **options}, **parts
+    ) as ckpt:
+        said["resumed"] = ckpt.step_count
+        for step in ckpt.steps(wanted["total"]):
+            for _ in range(wanted.get("micro", 1)):
+                features, targets = ckpt.next_batch()
+                loss = nn.functional.cross_entropy(ddp(features), targets)
+                loss.backward()
+            noise = random.random()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+            value = loss.detach() + 0 * noise
+            if rank == wanted.get("bad_rank") and step + 1 in wanted["bad_steps"]:
+                wanted["bad_steps"].remove(step + 1)  # once
+                value = value * float("nan")
+            if rank == wanted.get("signal_rank") and step + 1 == wanted["signal_step"]:
+                signal.raise_signal(signal.SIGTERM)
+            if rank == wanted.get("error_rank") and step + 1 == wanted["error_step"]:
+                raise ValueError("on purpose")
+            if rank == 0 and step + 1 == wanted.get("break_step"):
+                (Path(folder) / ".mvc").rename(Path(folder) / "gone")
+            ckpt.step(loss=value)
+            said["steps"].append(ckpt.step_count)
+            if rank == wanted.get("kill_rank") and step + 1 == wanted["kill_step"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+        said["rollbacks"] = [(one.from_step, one.to_step) for one in ckpt.rollbacks]
+        said["commits"] = [one.step for one in ckpt.commits]
+        said["changes"] = [list(map(str, one)) for one in ckpt.environment_changes]
+    torch.save(
+        {
+            "model": model.state_dict(), "optimizer": optimizer.state_dict(),
+            "rng": torch.get_rng_state(), "python": random.getstate(),
+        },
+        Path(folder) / f"out-{rank}.pt",
+    )  # fmt: skip
+    return said
+
+
+class EndedError(Exception):
+    """What a signal does here once it is delivered."""
+
+
+def end(number, _):
+    raise EndedError(signal.Signals(number).name)
+
+
+def make_run(number, rank, size, folder, wanted):
+    started_s = time.perf_counter()
+    folder = Path(folder, wanted["name"])
+    folder.mkdir(exist_ok=True)
+    try:
+        said = train(rank, size, folder, wanted)
+    except (MvcError, EndedError, ValueError, RuntimeError) as error:
+        said = {"error": type(error).__name__, "message": str(error)}
+        if isinstance(error, MvcError):
+            said["hint"] = error.hint
+    said["seconds"] = time.perf_counter() - started_s
+    Path(folder, f"said-{rank}-{number}.json").write_text(json.dumps(said))
+
+
+def main():
+    rank, size, port, folder, runs = sys.argv[1:]
+    rank, size = int(rank), int(size)
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, end)
+    logging.basicConfig(level=logging.WARNING, filename=f"{folder}/log{rank}.txt")
+    store = distributed.TCPStore("127.0.0.1", int(port), size, rank == 0)
+    distributed.init_process_group(
+        "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60)
+    )
+    for number, wanted in enumerate(json.loads(runs)):
+        make_run(number, rank, size, folder, wanted)
+        distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

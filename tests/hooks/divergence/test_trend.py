@@ -1,0 +1,113 @@
+"""Slow divergence is seen, noise and falling losses are not."""
+
+import math
+
+import numpy as np
+import pytest
+
+from mvc import UsageError
+from mvc_hooks.divergence.history import History
+from mvc_hooks.divergence.trend import Trend
+from mvc_hooks.divergence.values import Reading
+from mvc_hooks.divergence.watch import Watch
+
+_SMALL = Trend(window=256, smooth=16, patience=64)
+
+
+def _first_alarm(losses, detector=_SMALL):
+    history = History()
+    for step, loss in enumerate(losses, start=1):
+        history.append(Reading(step, None if loss is None else float(loss)))
+        verdict = detector(history)
+        if verdict is not None:
+            return verdict
+    return None
+
+
+def _drifting(seed, slope, turn=300, count=900, noise=0.05):
+    rng = np.random.default_rng(seed)
+    steps = np.arange(count)
+    falling = 2 + 3 * np.exp(-steps / 60)
+    return falling + np.maximum(steps - turn, 0) * slope + noise * rng.normal(size=count)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_slow_drift_alarms_with_its_onset(seed):
+    verdict = _first_alarm(_drifting(seed, 0.003))
+    assert verdict.cause == "trend"
+    assert 360 < verdict.step < 600
+    assert 280 < verdict.onset_step < verdict.step - 16
+    assert f"at step {verdict.step}" in verdict.reason
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_noise_alone_does_not_alarm(seed):
+    assert _first_alarm(_drifting(seed, 0.0, noise=0.2)) is None
+
+
+def test_no_step_of_the_drift_is_a_spike():
+    watch = Watch(history=History())
+    found = [watch.take(Reading(n + 1, float(x))) for n, x in enumerate(_drifting(0, 0.002))]
+    assert {verdict.cause for verdict in found if verdict} <= {"trend"}
+
+
+def test_single_spikes_do_not_count():
+    losses = _drifting(1, 0.0)
+    losses[310::9] = 50.0
+    assert _first_alarm(losses) is None
+
+
+def test_a_short_hump_is_forgiven():
+    losses = _drifting(2, 0.0)
+    losses[400:440] += 1.0
+    assert _first_alarm(losses) is None
+
+
+def test_a_lasting_step_up_alarms_once_and_becomes_normal():
+    losses = np.full(1000, 2.0)
+    losses[500:] = 3.0  # half of the first block of 16 decides it, so 8 steps early
+    watch = Watch([_SMALL])
+    alarms = [n + 1 for n, x in enumerate(losses) if watch.take(Reading(n + 1, float(x)))]
+    assert alarms == [556]
+    assert 740 < watch.last_alarm_step < 760
+
+
+@pytest.mark.parametrize("unit", [2.0**-40, 1e-3, 1e6])
+def test_units_do_not_matter(unit):
+    losses, detector = _drifting(7, 0.003), Trend(256, 16, 64, min_delta=0.0)
+    plain, scaled = _first_alarm(losses, detector), _first_alarm(losses * unit, detector)
+    assert (plain.step, plain.onset_step) == (scaled.step, scaled.onset_step)
+
+
+@pytest.mark.parametrize("level", [1.6e308, -1.6e308, 1e-320, 0.0])
+def test_ends_of_the_range(level):
+    assert _first_alarm([level] * 300) is None
+    assert _first_alarm([-abs(level)] * 150 + [abs(level)] * 150) is None or level
+
+
+def test_holes_in_the_readings():
+    losses = [x for loss in _drifting(0, 0.004) for x in (None, math.nan, loss)]
+    verdict = _first_alarm(losses, Trend(window=900, smooth=16, patience=64))
+    assert verdict is not None
+    assert verdict.onset_step % 3 == 0
+
+
+def test_memory_of_the_best_is_the_window():
+    assert _first_alarm([1.0] * 100 + [math.nan] * 400 + [3.0] * 300) is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"window": 100},
+        {"smooth": 0},
+        {"patience": 0},
+        {"rise": -1},
+        {"min_delta": math.inf},
+        {"sigmas": math.nan},
+        {"cooldown": -1},
+    ],
+)
+def test_bad_settings_are_refused(settings):
+    with pytest.raises(UsageError):
+        Trend(**settings)

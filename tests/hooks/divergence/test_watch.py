@@ -1,0 +1,203 @@
+"""One event is one alarm; what is calm is known; a rollback and a resume change neither."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mvc import FormatError, Repo, UsageError
+from mvc_hooks.divergence.detectors import NotFinite, Spike, as_detector, default_detectors
+from mvc_hooks.divergence.values import Reading
+from mvc_hooks.divergence.watch import Watch
+
+
+def _losses(count=400, seed=0):
+    return np.random.default_rng(seed).normal(2.5, 0.05, count)
+
+
+def _feed(watch, losses, first=1):
+    pairs = ((step, watch.take(Reading(step, float(x)))) for step, x in enumerate(losses, first))
+    return [step for step, verdict in pairs if verdict is not None]
+
+
+def test_a_plateau_is_one_alarm_per_cooldown():
+    watch = Watch([Spike(cooldown=50)])
+    losses = _losses()
+    losses[200:280] = 9.0
+    assert _feed(watch, losses) == [201, 252]
+    assert watch.last_alarm_step == 280
+    assert watch.calm_steps() == 120
+
+
+def test_nan_is_never_cooled_down():
+    watch = Watch()
+    assert _feed(watch, [*_losses(100), math.nan, math.nan]) == [101, 102]
+
+
+def test_nan_first():
+    assert _feed(Watch(), [math.nan, 1.0]) == [1]
+
+
+def test_detectors_cool_down_apart():
+    watch = Watch([Spike(), as_detector(lambda h: h.losses[-1] > 8, name="hot")])
+    losses = _losses()
+    losses[200:203] = 9.0
+    assert _feed(watch, losses) == [201, 202, 203]
+
+
+def test_health():
+    watch = Watch([NotFinite()])
+    assert not watch.is_healthy(0, 0)
+    _feed(watch, [1.0] * 50)
+    assert watch.is_healthy(30, 20)
+    assert not watch.is_healthy(31, 20)
+    _feed(watch, [math.nan], first=51)
+    assert not watch.is_healthy(30, 20)
+    assert not watch.is_healthy(51, 0)
+    _feed(watch, [1.0] * 10, first=52)
+    assert not watch.is_healthy(51, 10)
+    assert watch.is_healthy(52, 9)
+    assert watch.last_step == 61
+
+
+def test_a_silent_alarm_is_not_calm():
+    watch = Watch([Spike(cooldown=1000)])
+    losses = _losses()
+    losses[200] = losses[300] = 9.0
+    assert _feed(watch, losses) == [201]
+    assert watch.last_alarm_step == 301
+    assert not watch.is_healthy(250, 20)
+
+
+def test_after_a_rollback_the_same_spike_alarms_again():
+    losses = _losses()
+    losses[300] = 9.0
+    watch, fresh = Watch(), Watch()
+    assert _feed(watch, losses[:301]) == [301]
+    watch.forget_after(250)
+    _feed(fresh, losses[:250])
+    assert watch.last_alarm_step is None
+    assert _same(watch, fresh)
+    assert _feed(watch, losses[250:301], first=251) == [301]
+
+
+def test_after_a_rollback_the_cooldown_of_earlier_alarms_goes_on():
+    losses = _losses()
+    losses[200] = losses[240] = 9.0
+    watch = Watch()
+    _feed(watch, losses[:230])
+    watch.forget_after(210)
+    assert _feed(watch, losses[210:245], first=211) == []
+
+
+def _same(left, right):
+    a, b = left.state_dict(), right.state_dict()
+    columns = all(x.tobytes() == b["history"][name].tobytes() for name, x in a["history"].items())
+    return columns and a["reported"] == b["reported"]
+
+
+def test_resumed_watch_says_the_same(tmp_path):
+    losses = _losses(600)
+    losses[250:270] = losses[500] = 9.0
+    whole, first, second = Watch(), Watch(), Watch()
+    expected = _feed(whole, losses)
+    before = _feed(first, losses[:260])
+    repo = Repo.init(tmp_path)
+    repo.commit_state({"watch": first.state_dict()}, message="x", step=260)
+    second.load_state_dict(repo.load_state("HEAD")["watch"])
+    assert before + _feed(second, losses[260:], first=261) == expected == [251, 501]
+    assert _same(second, whole)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda state: None,
+        lambda state: state | {"more": 1},
+        lambda state: {"history": state["history"]},
+        lambda state: state | {"history": {}},
+        lambda state: state | {"reported": [1]},
+        lambda state: state | {"reported": {"spike": -1}},
+        lambda state: state | {"reported": {"spike": 1.0}},
+        lambda state: state | {"reported": {"spike": True}},
+        lambda state: state | {"reported": {3: 3}},
+        lambda state: state | {"reported": dict.fromkeys(map(str, range(2000)), 1)},
+    ],
+)
+def test_garbage_is_a_format_error_and_changes_nothing(spoil):
+    watch, other = Watch(), Watch()
+    _feed(watch, [*_losses(100), 9.0])
+    _feed(other, [*_losses(100), 9.0])
+    with pytest.raises(FormatError):
+        watch.load_state_dict(spoil(watch.state_dict()))
+    assert _same(watch, other)
+
+
+def test_bad_detectors_are_refused_at_once():
+    with pytest.raises(UsageError, match="a detector is"):
+        Watch([Spike])
+    watch = Watch([])
+    watch.take(Reading(2))
+    with pytest.raises(UsageError, match="came after"):
+        watch.take(Reading(2))
+
+
+def _llm_like(seed, count=10_000):
+    """Return losses and norms of a falling curve with noise that is correlated, and broad norms."""
+    rng = np.random.default_rng(seed)
+    steps, noise = np.arange(count), np.zeros(count)
+    shocks = rng.normal(0, 0.03, count)
+    for at in range(1, count):
+        noise[at] = 0.6 * noise[at - 1] + shocks[at]
+    losses = 2 + 8 * np.exp(-steps / 150) + 1.5 / np.sqrt(1 + steps / 800) + noise
+    return losses, np.exp(np.log(0.5 + 3 * np.exp(-steps / 300)) + 0.25 * rng.normal(size=count))
+
+
+def _fine_tuned(seed, count=10_000):
+    """Return losses that end near zero, spread over decades."""
+    rng = np.random.default_rng(seed)
+    steps = np.arange(count)
+    losses = np.exp(np.log(2.3 * np.exp(-steps / 400) + 0.002) + 0.8 * rng.normal(size=count))
+    return losses, losses * np.exp(0.3 * rng.normal(size=count))
+
+
+@pytest.mark.parametrize("curve", [_llm_like, _fine_tuned])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_false_alarm_in_ten_thousand_steps(curve, seed):
+    watch = Watch(default_detectors())
+    losses, norms = curve(seed)
+    found = [
+        watch.take(Reading(step, float(loss), float(norm)))
+        for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), start=1)
+    ]
+    assert [verdict for verdict in found if verdict] == []
+
+
+def _train(steps, bad_steps=(), *, seed=0):
+    """Yield losses and norms of a small network on digits-like blobs; bad batches on demand."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    centres = torch.randn(4, 16)
+    for step in range(1, steps + 1):
+        labels = torch.randint(4, (32,))
+        batch = centres[labels] + 1.5 * torch.randn(32, 16)
+        if step in bad_steps:
+            batch, labels = 30 * batch, (labels + 1) % 4
+        loss = nn.functional.cross_entropy(model(batch), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+        optimizer.step()
+        yield Reading(step, loss.item(), norm.item())
+
+
+def test_real_training_is_calm_and_bad_batches_are_found():
+    watch = Watch()
+    assert [v for r in _train(400) if (v := watch.take(r))] == []
+    watch = Watch()
+    found = [v for r in _train(160, {150}) if (v := watch.take(r))]
+    assert found[0].step == found[0].onset_step == 150
+    assert found[0].cause == "spike"

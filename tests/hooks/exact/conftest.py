@@ -1,0 +1,95 @@
+"""One process with torch imported, whose children train and are killed; and a run by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mvc_hooks import Checkpointer
+from support.training_runs import fingerprint, seed_all
+from support.training_scenarios import make_net, make_step, simple
+from support.zygote import Zygote
+
+
+@pytest.fixture(scope="session")
+def trainings():
+    with Zygote("support.training_runs") as zygote:
+        yield zygote
+
+
+class Kept:
+    """A small run with a checkpointer; without one it is the measure.
+
+    Attributes:
+        seen: (step, index of the batch, fingerprint) after every step, before it was judged.
+    """
+
+    def __init__(self, root=None, *, seed=0, build=None, **options):
+        seed_all(seed)
+        self.run = build() if build is not None else _build()
+        self.seen = []
+        self._options = {"every": 2, "detectors": None, **options}
+        self.ckpt = None
+        if root is not None:
+            self.ckpt = Checkpointer(root, **self.run.parts, **self._options)
+
+    @property
+    def model(self):
+        return self.run.parts["model"]
+
+    @property
+    def optimizer(self):
+        return self.run.parts["optimizer"]
+
+    def step(self, *, loss=None, between=lambda: None, **readings):
+        """Take one step, and report a loss, or the true one."""
+        index = len(self.seen) if self.ckpt is None else self.ckpt.batch_index
+        step = len(self.seen) + 1 if self.ckpt is None else self.ckpt.step_count + 1
+        true = self.run.step(self.run.data(index), between)
+        self.seen.append((step, index, fingerprint(self.run)))
+        if self.ckpt is not None:
+            return self.ckpt.step(loss=true if loss is None else loss, **readings)
+        return None
+
+    def steps(self, count):
+        for _ in range(count):
+            self.step()
+        return self
+
+    def now(self):
+        return fingerprint(self.run)
+
+
+def _build():
+    model = make_net()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+    run = simple(model, optimizer, scheduler=scheduler)
+    run.step = make_step(model, optimizer, schedulers=[scheduler])
+    return run
+
+
+@pytest.fixture
+def keep(tmp_path):
+    """Return a function that begins, or goes on with, the run of this test."""
+    begun = []
+
+    def begin(name="run", **options):
+        kept = Kept(tmp_path / name, **options)
+        begun.append(kept)
+        return kept
+
+    yield begin
+    for kept in begun:
+        if kept.ckpt is not None and not kept.ckpt.is_closed:
+            kept.ckpt.close()
+
+
+@pytest.fixture
+def plain():
+    """Return a function that trains so many steps without mvc."""
+
+    def train(count, **options):
+        return Kept(None, **options).steps(count)
+
+    return train

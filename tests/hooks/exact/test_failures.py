@@ -1,0 +1,159 @@
+"""What breaks under a run: the disk, the writer, the repository. The last good commit stays good."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+
+import pytest
+
+from mvc import Repo
+from mvc_hooks import CommitFailedError, rollback, stop
+from support.training_runs import find_writer
+
+pytestmark = pytest.mark.torch
+
+_NO_LIMIT = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+
+def _fill_disk(run):
+    """Have the writer's files end behind a few bytes, as on a full disk."""
+    run.ckpt.wait()
+    resource.prlimit(find_writer(run.ckpt), resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
+
+
+def _empty_disk(run):
+    resource.prlimit(find_writer(run.ckpt), resource.RLIMIT_FSIZE, _NO_LIMIT)
+
+
+def _kill_writer(run):
+    """Kill the writer, and wait until it is gone; it stays to be collected."""
+    writer = find_writer(run.ckpt)
+    os.kill(writer, signal.SIGKILL)
+    os.waitid(os.P_PID, writer, os.WEXITED | os.WNOWAIT)
+
+
+def _hold(run):
+    """Stop the writer, so that its next commit is not made before it is told to go on."""
+    os.kill(find_writer(run.ckpt), signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("when", ["between commits", "in a commit"])
+def test_a_killed_writer_stops_the_run_where_that_is_wanted(keep, plain, when):
+    run = keep(every=3).steps(5)
+    run.ckpt.wait()
+    _hold(run)
+    if when == "in a commit":
+        run.step()
+    _kill_writer(run)
+    if when == "between commits":
+        run.steps(4)  # the next commit starts a writer of its own
+        run.ckpt.close()
+    else:
+        with pytest.raises(CommitFailedError, match="killed by signal 9"):
+            run.ckpt.wait()
+        run.ckpt.close()
+    again = keep(seed=8)
+    assert again.ckpt.step_count == (9 if when == "between commits" else 3)
+    again.steps(12 - again.ckpt.step_count)
+    assert again.now() == plain(12).now()
+
+
+def test_a_full_disk_stops_the_run_where_that_is_wanted(keep, plain, tmp_path):
+    run = keep(every=3).steps(3)
+    _fill_disk(run)
+    with pytest.raises(CommitFailedError, match="step 6"):
+        run.steps(20)
+    with pytest.raises(CommitFailedError):
+        run.ckpt.commit("still full")
+        run.ckpt.wait()
+    run.ckpt.close()
+    assert not Repo.open(tmp_path / "run").fsck().problems
+    again = keep(seed=8)
+    assert again.ckpt.step_count == 3
+    assert again.steps(6).now() == plain(9).now()
+
+
+def test_a_run_goes_on_over_a_full_disk_and_a_killed_writer(keep, plain, tmp_path):
+    run = keep(every=2, on_failure="continue").steps(2)
+    _fill_disk(run)
+    run.steps(4)
+    run.ckpt.wait()
+    _empty_disk(run)
+    run.steps(2)
+    run.ckpt.wait()
+    _kill_writer(run)
+    run.steps(3)
+    run.ckpt.close()
+    made = {one.step: one.commit is not None for one in run.ckpt.commits}
+    assert made == {2: True, 4: False, 6: False, 8: True, 10: True}
+    assert [one.annotations.step for one in Repo.open(tmp_path / "run").log("main")] == [10, 8, 2]
+    assert all(one.error for one in run.ckpt.commits if one.commit is None)
+    assert run.now() == plain(11).now()
+    assert keep(seed=8).steps(1).now() == run.now()
+
+
+def test_a_repository_that_is_moved_away(keep, plain, tmp_path):
+    run = keep(every=2).steps(2)
+    run.ckpt.wait()
+    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
+    with pytest.raises(CommitFailedError):
+        run.steps(8)
+    run.ckpt.close()
+    assert not (tmp_path / "run").exists(), "a second history must not begin"
+    again = keep("elsewhere", seed=8)
+    assert again.ckpt.step_count == 2
+    assert again.steps(4).now() == plain(6).now()
+
+
+def test_a_branch_that_somebody_else_moves(keep, tmp_path):
+    run = keep(every=2).steps(4)
+    run.ckpt.wait()
+    other = Repo.open(tmp_path / "run")
+    other.rollback(other.plan_rollback(step=2, branch="main"), reason="by somebody else")
+    here = other.resolve("main")
+    with pytest.raises(CommitFailedError, match="main"):
+        run.steps(4)
+    run.ckpt.close()
+    assert other.resolve("main") == here, "what somebody else did is not undone"
+    assert keep(seed=8).ckpt.step_count == 2
+
+
+def test_gc_and_prune_beside_a_run(keep, plain, tmp_path):
+    run = keep(every=2).steps(6)
+    run.ckpt.wait()
+    other = Repo.open(tmp_path / "run")
+    other.prune(other.plan_prune(keep_last=1))
+    other.gc(grace_s=0)
+    run.steps(2)
+    other.gc(grace_s=0)
+    run.steps(3)
+    run.ckpt.close()
+    assert not Repo.open(tmp_path / "run").fsck().problems
+    again = keep(seed=8)
+    assert again.ckpt.step_count == 10
+    assert again.steps(2).now() == plain(12).now()
+
+
+def test_a_rollback_onto_a_damaged_commit_takes_the_one_before(keep, plain, tmp_path):
+    ladder = [rollback(to="last", min_steps_back=1, skip_batches=0), stop(after=3)]
+    run = keep(every=2, ladder=ladder).steps(4)
+    run.ckpt.wait()
+    packs = tmp_path / "run" / ".mvc"
+    before = {path for path in packs.rglob("*") if path.is_file()}
+    run.steps(3)
+    run.ckpt.wait()
+    fresh = [path for path in packs.rglob("*.pack") if path not in before]
+    assert fresh
+    for path in fresh:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.chmod(0o644)
+        path.write_bytes(data)
+    report = run.step(loss=float("nan"))
+    assert report.to_step == 4
+    assert run.ckpt.step_count == 4
+    run.steps(2)
+    assert run.now() == plain(6).now()

@@ -1,0 +1,305 @@
+"""What a training loop may do to a checkpointer, and what it gets for it."""
+
+from __future__ import annotations
+
+import signal
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mvc import ConflictError, NotFoundError, Repo, UsageError
+from mvc_hooks import Checkpointer, DivergedError
+from support.training_runs import find_deviation, fingerprint, read_trace, seed_all
+from support.training_scenarios import WIDTH, make_net, simple
+
+pytestmark = pytest.mark.torch
+
+
+def _log(root, revision="main"):
+    return [(entry.info.subject, entry.annotations.step) for entry in Repo.open(root).log(revision)]
+
+
+def test_steps_are_those_that_are_missing(keep, tmp_path, plain):
+    first = keep(every=4)
+    seen = []
+    for index in first.ckpt.steps(5):
+        seen.append(index)
+        first.step()
+    assert seen == [0, 1, 2, 3, 4]
+    assert list(first.ckpt.steps(3)) == []
+    first.ckpt.close()
+    second = keep(seed=9, every=4)
+    for index in second.ckpt.steps(9):
+        seen.append(index)
+        second.step()
+    assert seen == list(range(9))
+    assert second.now() == plain(9).now()
+    assert [step for _, step in _log(tmp_path / "run")] == [9, 8, 5, 4]
+
+
+def test_a_body_without_step_is_an_error(keep):
+    with pytest.raises(UsageError, match="did not call step"):
+        for _ in keep().ckpt.steps(2):
+            pass
+
+
+def test_commits_by_seconds(keep):
+    eager = keep("eager", every=None, every_seconds=1e-9).steps(3)
+    eager.ckpt.wait()
+    assert [one.step for one in eager.ckpt.commits] == [1, 2, 3]
+    patient = keep("patient", every=None, every_seconds=1e6).steps(3)
+    patient.ckpt.wait()
+    assert patient.ckpt.commits == []
+
+
+def test_commits_by_call(keep, tmp_path):
+    run = keep(every=None).steps(3)
+    run.ckpt.commit("before lr drop\n\nIt has come to rest.", accuracy=0.5)
+    run.ckpt.close()
+    (entry,) = Repo.open(tmp_path / "run").log("main")
+    assert entry.info.subject == "before lr drop"
+    assert entry.annotations.step == 3
+    assert entry.annotations.metrics["accuracy"] == 0.5
+    assert keep(seed=5).now() == run.now()
+
+
+def test_counters_come_back(keep):
+    with keep(every=1).ckpt as ckpt:
+        ckpt.step(loss=1.0, tokens=100, samples=4)
+        ckpt.step(loss=1.0, tokens=50, samples=4)
+    ckpt = keep().ckpt
+    assert (ckpt.step_count, ckpt.tokens, ckpt.samples, ckpt.batch_index) == (2, 150, 8, 2)
+
+
+def test_an_exception_between_steps_commits_the_last_one(keep, tmp_path, plain):
+    run = keep(every=100)
+    with pytest.raises(ZeroDivisionError):
+        with run.ckpt:
+            run.steps(3)
+            raise ZeroDivisionError
+    assert _log(tmp_path / "run") == [("step 3, at ZeroDivisionError", 3)]
+    assert keep(seed=8).steps(2).now() == plain(5).now()
+
+
+@pytest.mark.parametrize("with_backward", [False, True])
+def test_an_exception_in_a_step_commits_nothing_of_it(keep, tmp_path, plain, with_backward):
+    run = keep(every=2)
+
+    def fail():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        with run.ckpt:
+            run.steps(3)
+            if with_backward:
+                run.step(between=fail)
+            run.model(torch.ones(2, WIDTH))
+            fail()
+    assert _log(tmp_path / "run") == [("step 2", 2)]
+    assert keep(seed=8).steps(3).now() == plain(5).now()
+
+
+def test_an_exception_before_the_first_commit(keep, tmp_path, plain):
+    run = keep(every=100)
+    with pytest.raises(ZeroDivisionError):
+        with run.ckpt:
+            raise ZeroDivisionError
+    with pytest.raises(NotFoundError):
+        Repo.open(tmp_path / "run").resolve("main")
+    again = keep().steps(2)
+    assert again.now() == plain(2).now()
+
+
+def test_signals_after_checkpointers_that_ended_in_their_order(keep):
+    first, second = keep(branch="one"), keep(branch="two")
+    first.ckpt.close()
+    second.ckpt.close()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_numbers_of_every_kind_are_metrics(keep, tmp_path):
+    ckpt = keep(every=1, detectors=[]).ckpt
+    ckpt.step(loss=float("nan"), one=torch.tensor(1.5), two=np.float32(2), three=3)
+    ckpt.step(loss=float("-inf"), grad_norm=torch.tensor([2.0]))
+    ckpt.close()
+    later, first = (one.annotations.metrics for one in Repo.open(tmp_path / "run").log("main"))
+    assert (first["one"], first["two"], first["three"]) == (1.5, 2, 3)
+    assert np.isnan(first["loss"])
+    assert (later["loss"], later["grad_norm"]) == (float("-inf"), 2)
+
+
+def test_a_metric_that_is_no_number(keep):
+    ckpt = keep(every=1).ckpt
+    with pytest.raises(UsageError, match="'name' is no number"):
+        ckpt.step(loss=1.0, name="resnet")
+
+
+def test_sigint_commits_and_interrupts(keep, tmp_path, plain):
+    run = keep(every=100).steps(2)
+    with pytest.raises(KeyboardInterrupt):
+        run.step(between=lambda: signal.raise_signal(signal.SIGINT))
+    assert run.ckpt.is_closed
+    assert _log(tmp_path / "run") == [("step 3, at SIGINT", 3)]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert keep(seed=8).steps(2).now() == plain(5).now()
+
+
+def test_sigterm_commits_and_ends_the_process(trainings, tmp_path):
+    traces = [tmp_path / name for name in ("plain", "ended", "resumed")]
+    trainings.run("plain", tmp_path, scenario="loader-plain", trace=str(traces[0]))
+    ended = trainings.run("terminated", tmp_path / "run", trace=str(traces[1]))
+    assert ended.result is None
+    assert ended.error is None
+    assert _log(tmp_path / "run") == [("step 5, at SIGTERM", 5)]
+    resumed = trainings.run(
+        "kept", tmp_path / "run", scenario="loader-plain", trace=str(traces[2]), seed=4
+    )
+    assert resumed.error is None
+    plain, one, other = map(read_trace, traces)
+    assert [line["step"] for line in one + other] == list(range(1, 17))
+    assert find_deviation(one + other, plain) is None
+
+
+def test_one_branch_one_checkpointer(keep, plain):
+    run = keep()
+    with pytest.raises(ConflictError, match="being written by"):
+        keep(seed=1)
+    keep(branch="other", seed=3).steps(2).ckpt.close()
+    assert keep(branch="other", seed=8).now() == plain(2, seed=3).now()
+    run.ckpt.step(loss=1.0)
+
+
+def test_a_closed_checkpointer_says_so(keep):
+    ckpt = keep().steps(1).ckpt
+    ckpt.close()
+    ckpt.close()
+    calls = [
+        ckpt.step, ckpt.wait, ckpt.check, ckpt.next_batch, ckpt.roll_back,
+        lambda: ckpt.commit("x"), lambda: next(ckpt.steps(3)), ckpt.__enter__,
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(UsageError, match="closed"):
+            call()
+
+
+def _other(change):
+    def build():
+        model, kind = make_net(), torch.optim.AdamW
+        if change == "names":
+            model = nn.Sequential(*(list(model)[:4]), nn.Identity(), model[4])
+        if change == "shape":
+            model[4] = nn.Linear(12, 5)
+        if change == "type":
+            model.double()
+        if change == "optimizer":
+            kind = torch.optim.SGD
+        optimizer = kind(model.parameters(), 0.01)
+        if change == "group":
+            optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+        run = simple(model, optimizer)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+        if change == "scheduler":
+            scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+        if change != "missing":
+            run.parts["scheduler"] = scheduler
+        if change == "extra":
+            run.parts["more"] = nn.Linear(1, 1)
+        return run
+
+    return build
+
+
+_CHANGES = {
+    "names": r"model\.5\.weight",
+    "shape": r"model\.4\.weight",
+    "type": r"model\.0\.weight",
+    "optimizer": r"optimizer\.param_groups",
+    "group": r"optimizer\.param_groups",
+    "scheduler": "scheduler",
+    "missing": "scheduler",
+    "extra": "more",
+}
+
+
+def test_a_run_that_changed_is_refused_and_left_alone(keep):
+    run = keep(every=1).steps(2)
+    run.ckpt.close()
+    for change, named in _CHANGES.items():
+        built = []
+
+        def build(change=change, built=built):
+            built.append(_other(change)())
+            return built[0]
+
+        with pytest.raises(ConflictError, match=named):
+            keep(seed=8, build=build)
+        left = fingerprint(built[0])
+        seed_all(8)
+        assert left == fingerprint(_other(change)())
+    same = keep(seed=8)
+    assert same.now() == run.now()
+
+
+def test_what_is_allowed_to_differ_stays_as_it_is(keep):
+    run = keep(every=1).steps(2)
+    run.ckpt.close()
+    live = {}
+
+    def build():
+        found = _other("shape")()
+        found.parts["optimizer"] = torch.optim.AdamW(found.parts["model"].parameters(), 0.01)
+        found.parts.pop("scheduler")
+        live["head"] = found.parts["model"][4].weight.detach().clone()
+        return found
+
+    allow = ["model.4.*", "optimizer*", "scheduler*", "details.*", "gradients*"]
+    other = keep(seed=8, build=build, allow=allow)
+    assert torch.equal(other.model[4].weight, live["head"])
+    assert torch.equal(other.model[0].weight, run.model[0].weight)
+
+
+def test_a_changed_environment_is_shown(keep, monkeypatch, caplog):
+    keep(every=1).steps(1).ckpt.close()
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    again = keep()
+    changes = {item: (then, now) for item, then, now in again.ckpt.environment_changes}
+    assert len(changes) == 1
+    ((item, (then, now)),) = changes.items()
+    assert "CUBLAS_WORKSPACE_CONFIG" in item
+    assert (then, now) == ("absent", ":4096:8")
+    assert any("CUBLAS_WORKSPACE_CONFIG" in record.getMessage() for record in caplog.records)
+
+
+def test_a_model_without_parameters(tmp_path):
+    model = nn.Sequential(nn.Dropout(0.5), nn.Flatten())
+    with Checkpointer(tmp_path, model=model, every=1) as ckpt:
+        for _ in ckpt.steps(2):
+            model(torch.ones(2, 2))
+            ckpt.step()
+    state = torch.get_rng_state()
+    torch.manual_seed(3)
+    with Checkpointer(tmp_path, model=model) as ckpt:
+        assert ckpt.step_count == 2
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_no_loss_is_no_alarm(keep):
+    ckpt = keep(every=2).ckpt
+    for _ in ckpt.steps(4):
+        ckpt.step()
+    assert [one.step for one in ckpt.commits] == [2, 4]
+    assert ckpt.rollbacks == []
+
+
+def test_nan_at_the_first_step_stops_the_run(keep, tmp_path):
+    run = keep()
+    with pytest.raises(DivergedError, match="nothing to go back to"):
+        with run.ckpt:
+            run.step(loss=float("nan"))
+    with pytest.raises(NotFoundError):
+        Repo.open(tmp_path / "run").resolve("main")
+    assert keep().ckpt.step_count == 0

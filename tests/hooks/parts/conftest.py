@@ -1,0 +1,84 @@
+"""A run that is committed, thrown away and brought back, and one that never stopped."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from mvc import Repo, compare_image, layout_state
+from mvc_hooks.parts.make import make_parts
+from mvc_hooks.parts.restoring import capture_parts, restore_parts
+from mvc_hooks.sources import CommitSource
+
+
+def seed_all(seed):
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def freeze(state):
+    """Return a state as the bytes of its image, which hold everything of it."""
+    layout = layout_state(state)
+    data = memoryview(bytearray(layout.size_bytes))
+    for part in layout.parts:
+        part.copy_into(data)
+    return {one.path: data[one.offset : one.offset + one.size_bytes] for one in layout.files}
+
+
+def assert_same(state, frozen):
+    assert compare_image(state, frozen) == ()
+
+
+class Lab:
+    """Commits and brings back; a run is ``build()`` → namespace with ``parts`` and ``train``."""
+
+    def __init__(self, folder):
+        self.repo = Repo.init(folder)
+
+    def commit(self, parts):
+        self.repo.commit_state(capture_parts(parts), message="x")
+        return CommitSource(self.repo, self.repo.resolve("HEAD"))
+
+    def make(self, build, seed):
+        seed_all(seed)
+        run = build()
+        run.live = make_parts(run.parts)
+        return run
+
+    def check_resume(self, build, *, before=3, after=4, **options):
+        """Train, commit, train on; bring a fresh run and the old one back, and train those on."""
+        first = self.make(build, 0)
+        for _ in range(before):
+            first.train()
+        source = self.commit(first.live)
+        for _ in range(after):
+            first.train()
+        frozen = freeze(capture_parts(first.live))
+        second = self.make(build, 1)
+        second.train()
+        third = self.make(build, 2)
+        for run in (second, third, first):
+            restore_parts(source, run.live, **options)
+            for _ in range(after):
+                run.train()
+            assert_same(capture_parts(run.live), frozen)
+        return SimpleNamespace(first=first, source=source)
+
+
+@pytest.fixture
+def lab(tmp_path):
+    return Lab(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Keep threads of tiny products from waiting for each other on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

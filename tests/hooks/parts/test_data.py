@@ -1,0 +1,232 @@
+"""The next batch after a resume is the one that would have come."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    WeightedRandomSampler,
+)
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from mvc import ConflictError, UsageError
+from mvc_hooks.parts.data import DataPart
+from mvc_hooks.parts.make import make_parts
+from mvc_hooks.parts.restoring import capture_parts, restore_parts
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata still calls it
+]
+
+
+class Numbers(Dataset):
+    """Twenty-two numbers, with noise from the process's generator where that is asked for."""
+
+    def __init__(self, *, noise=False):
+        self.noise = noise
+
+    def __len__(self):
+        return 22
+
+    def __getitem__(self, index):
+        return torch.tensor(float(index)) + (torch.rand(()) * 0.1 if self.noise else 0)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.rand(22))
+
+
+def _generator():
+    return torch.Generator().manual_seed(9)
+
+
+def _sampled(make):
+    return lambda: DataLoader(Numbers(), batch_size=4, sampler=make())
+
+
+PLAIN = {
+    "in order": lambda: DataLoader(Numbers(), batch_size=4),
+    "shuffled": lambda: DataLoader(Numbers(noise=True), batch_size=4, shuffle=True),
+    "generator": lambda: DataLoader(Numbers(), 4, shuffle=True, generator=_generator()),
+    "weighted": _sampled(lambda: WeightedRandomSampler([1.0, 5.0] * 11, 22)),
+    "distributed": _sampled(lambda: DistributedSampler(Numbers(), 2, 1, seed=4)),
+    "stream": lambda: DataLoader(Stream(), batch_size=4),
+    "a list": lambda: [torch.tensor(float(n)) for n in range(6)],
+    "workers": lambda: DataLoader(Numbers(noise=True), 4, shuffle=True, num_workers=2),
+}
+STATEFUL = {
+    "stateful": lambda: StatefulDataLoader(Numbers(noise=True), 4, shuffle=True),
+    "stateful generator": lambda: StatefulDataLoader(
+        Numbers(), 4, shuffle=True, generator=_generator()
+    ),
+    "stateful distributed": lambda: StatefulDataLoader(
+        Numbers(), 4, sampler=DistributedSampler(Numbers(), 2, 1, seed=4)
+    ),
+    "stateful random sampler": lambda: StatefulDataLoader(
+        Numbers(), 4, sampler=RandomSampler(Numbers())
+    ),
+    "stateful workers": lambda: StatefulDataLoader(Numbers(), 4, shuffle=True, num_workers=2),
+}
+
+
+def _build(make):
+    def build():
+        torch.manual_seed(torch.initial_seed())
+        loader = make()
+        part = DataPart("dataloader", loader)
+        model = nn.Linear(1, 1)
+        seen = []
+
+        def train():
+            batch = part.next_batch()
+            seen.append(batch.reshape(-1).tolist() + torch.rand(2).tolist())
+
+        return SimpleNamespace(
+            parts={"model": model, "dataloader": part}, train=train, seen=seen, part=part
+        )
+
+    return build
+
+
+# Workers take long to start; two positions do.
+CASES = [
+    (kind, before)
+    for kind in (*PLAIN, *STATEFUL)
+    for before in ((3, 8) if "workers" in kind else (0, 3, 6, 8))
+]
+
+
+@pytest.mark.parametrize(("kind", "before"), CASES)
+def test_batches_go_on_as_if_nothing_had_been(lab, kind, before):
+    make = {**PLAIN, **STATEFUL}[kind]
+    first = lab.make(_build(make), 0)
+    for _ in range(before):
+        first.train()
+    source = lab.commit(first.live)
+    for _ in range(9):
+        first.train()
+    expected = first.seen[before:]
+    second = lab.make(_build(make), 1)
+    runs = [(second, 0), (first, before + 9)]
+    for run, start in runs:
+        restore_parts(source, run.live)
+        assert source.check(capture_parts(run.live)) == ()
+        assert run.part.batches_drawn == before
+        for _ in range(9):
+            run.train()
+        assert run.seen[start:] == expected
+    assert len({tuple(batch) for batch in expected}) > 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("before", [2, 6])
+def test_a_run_that_iterates_by_itself(lab, workers, before):
+    def build():
+        loader = StatefulDataLoader(
+            Numbers(), 4, shuffle=True, num_workers=workers, generator=_generator()
+        )
+        return SimpleNamespace(parts={"dataloader": loader}, loader=loader)
+
+    def draw(run, count, commit_at=None):
+        seen, source = [], None
+        while len(seen) < count:
+            for batch in run.loader:
+                seen.append(batch.tolist() + torch.rand(2).tolist())
+                if len(seen) == commit_at:
+                    source = lab.commit(run.live)
+                if len(seen) == count:
+                    break
+        return seen, source
+
+    seen, source = draw(lab.make(build, 0), before + 8, before)
+    second = lab.make(build, 1)
+    restore_parts(source, second.live)
+    assert draw(second, 8)[0] == seen[before:]
+
+
+def test_capturing_a_loader_before_its_first_batch_makes_no_iterator():
+    loader = StatefulDataLoader(Numbers(), 4, shuffle=True)
+    part = DataPart("dataloader", loader)
+    before = torch.get_rng_state(), loader.sampler.generator.get_state()
+    part.capture()
+    assert loader._iterator is None
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.equal(loader.sampler.generator.get_state(), before[1])
+
+
+def test_an_iterator_that_somebody_holds_cannot_be_rewound():
+    for loader in (StatefulDataLoader(Numbers(), 4), DataLoader(Numbers(), 4)):
+        part = DataPart("dataloader", loader)
+        state = part.capture()
+        assert part.can_rewind
+        held = iter(loader)
+        next(held)
+        assert not part.can_rewind
+        with pytest.raises(ConflictError, match="already being iterated"):
+            part.restore(state)
+
+
+def test_a_position_that_nobody_knows_is_an_error_not_a_guess():
+    plain = DataLoader(Numbers(), 4)
+    part = DataPart("dataloader", plain)
+    next(iter(plain))
+    with pytest.raises(UsageError, match="does not know its position"):
+        part.capture()
+    loader = StatefulDataLoader(Numbers(), 4, sampler=RandomSampler(Numbers()))
+    part = DataPart("dataloader", loader)
+    held = iter(loader)
+    next(held)
+    with pytest.raises(UsageError, match="RandomSampler, whose order"):
+        part.capture()
+    with pytest.raises(UsageError, match="is an iterator"):
+        DataPart("dataloader", iter([1]))
+    with pytest.raises(UsageError, match="gives no batch"):
+        DataPart("dataloader", []).next_batch()
+
+
+def test_dropping_counts():
+    part = DataPart("dataloader", list(range(5)))
+    part.drop(7)
+    assert (part.next_batch(), part.batches_drawn, part.epoch) == (2, 8, 1)
+
+
+def test_removing_leaves_the_loader_as_it_was():
+    loader = DataLoader(Numbers(), 4)
+    part = DataPart("dataloader", loader)
+    assert "_get_iterator" in vars(loader)
+    part.remove()
+    assert "_get_iterator" not in vars(loader)
+
+
+def test_a_loader_of_the_users_own(lab):
+    class Own:
+        def __init__(self):
+            self.at = 0
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.at += 1
+            return torch.tensor(self.at)
+
+        def state_dict(self):
+            return {"at": self.at}
+
+        def load_state_dict(self, state):
+            self.at = state["at"]
+
+    old = make_parts({"dataloader": Own()})
+    old["dataloader"].drop(4)
+    source = lab.commit(old)
+    new = make_parts({"dataloader": Own()})
+    restore_parts(source, new)
+    assert new["dataloader"].next_batch() == 5

@@ -1,0 +1,233 @@
+"""Two real processes over gloo: resumed, killed, rolled back, and always of one mind.
+
+All runs but the killed one share two processes, because starting them is what takes long.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mvc import ConflictError, Repo, UnsupportedError
+from mvc_hooks import Checkpointer, replay_steps
+from mvc_hooks.notes import Note, Talk, decode_notes
+from mvc_hooks.rankstate import RANKS
+
+PROGRAM = Path(__file__).with_name("distributed_training.py")
+TOTAL = 10
+BACK = {"to": "last", "min_steps_back": 1, "skip_batches": 0}
+POWER_SGD = {
+    "total": TOTAL,
+    "power_sgd": {"matrix_approximation_rank": 2, "start_powerSGD_iter": 3, "min_compression_rate": 0.5},
+    "bucket_cap_mb": 0.003,
+}  # fmt: skip
+RUNS = [
+    {"name": "plain", "total": TOTAL},
+    {"name": "back", "total": TOTAL, "bad_rank": 1, "bad_steps": [7], "ladder": BACK},
+    {"name": "ring", "total": TOTAL, "bad_rank": 1, "bad_steps": [8], "ladder": BACK,
+     "ring": {"every": 3, "keep": 3}},
+    {"name": "signal", "total": TOTAL, "signal_rank": 1, "signal_step": 6},
+    {"name": "signal", "total": TOTAL, "seed": 9},
+    {"name": "buffers", "total": TOTAL, "sync_buffers": False},
+    {"name": "buffers in two", "total": 6, "sync_buffers": False},
+    {"name": "buffers in two", "total": TOTAL, "sync_buffers": False, "seed": 4},
+    {"name": "micro", "total": 6, "micro": 3},
+    {"name": "micro in two", "total": 3, "micro": 3},
+    {"name": "micro in two", "total": 6, "micro": 3, "seed": 2},
+    {"name": "power", **POWER_SGD},
+    {"name": "power in two", **POWER_SGD, "total": 6},
+    {"name": "power in two", **POWER_SGD, "seed": 5},
+    {"name": "power in two", **POWER_SGD, "seed": 5, "warm_up": True},
+    {"name": "diverse", "total": 6, "diverse": True},
+    {"name": "broken", "total": TOTAL, "break_step": 3},
+    {"name": "clock", "total": 30, "options": {"every": None, "every_seconds": 0.02}},
+]  # fmt: skip
+
+
+def launch(folder, runs, size=2):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    commands = [
+        [sys.executable, str(PROGRAM), str(rank), str(size), str(port), str(folder), json.dumps(runs)]
+        for rank in range(size)
+    ]  # fmt: skip
+    ranks = [subprocess.Popen(command, stderr=subprocess.PIPE) for command in commands]
+    return [(rank.communicate(timeout=240)[1].decode(), rank.returncode) for rank in ranks]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    for text, code in launch(folder, RUNS):
+        assert code == 0, text
+
+    def say(name, which=0):
+        numbers = [number for number, run in enumerate(RUNS) if run["name"] == name]
+        paths = [folder / name / f"said-{rank}-{numbers[which]}.json" for rank in (0, 1)]
+        return [SimpleNamespace(**json.loads(path.read_text())) for path in paths]
+
+    return SimpleNamespace(folder=folder, say=say)
+
+
+def walk(value, path=()):
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from walk(item, (*path, key))
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from walk(item, (*path, number))
+    else:
+        yield path, value.numpy().tobytes() if isinstance(value, torch.Tensor) else value
+
+
+def assert_same_end(lab, left, right):
+    for rank in (0, 1):
+        ends = [
+            torch.load(lab.folder / name / f"out-{rank}.pt", weights_only=False)
+            for name in (left, right)
+        ]
+        assert dict(walk(ends[0])) == dict(walk(ends[1]))
+
+
+def test_the_ranks_of_a_run_are_not_the_same(lab):
+    ends = [
+        torch.load(lab.folder / "plain" / f"out-{rank}.pt", weights_only=False) for rank in (0, 1)
+    ]
+    assert not torch.equal(ends[0]["rng"], ends[1]["rng"])
+    assert torch.equal(ends[0]["model"]["0.weight"], ends[1]["model"]["0.weight"])
+    state = Repo.open(lab.folder / "plain").load_state("main")
+    assert state[RANKS]["size"] == 2
+    assert ["rng"] in [one["at"] for one in state[RANKS]["1"]]
+
+
+def test_bad_news_of_one_rank_take_both_back(lab):
+    for said in lab.say("back"):
+        assert said.rollbacks == [[7, 4]]
+    assert_same_end(lab, "plain", "back")
+
+
+def test_each_rank_goes_back_to_its_own_snapshot(lab):
+    for said in lab.say("ring"):
+        assert said.rollbacks == [[8, 6]]
+    assert_same_end(lab, "plain", "ring")
+
+
+def test_a_signal_to_one_rank_commits_and_ends_both(lab):
+    for said in lab.say("signal"):
+        assert (said.error, said.message) == ("EndedError", "SIGTERM")
+    for said in lab.say("signal", 1):
+        assert said.resumed == 6
+        assert said.changes == []
+    assert_same_end(lab, "plain", "signal")
+
+
+def test_buffers_that_differ_come_back_to_their_rank(lab):
+    ends = [
+        torch.load(lab.folder / "buffers" / f"out-{rank}.pt", weights_only=False) for rank in (0, 1)
+    ]
+    assert not torch.equal(*(end["model"]["1.running_mean"] for end in ends))
+    assert_same_end(lab, "buffers", "buffers in two")
+
+
+def test_accumulating_runs_resume(lab):
+    assert_same_end(lab, "micro", "micro in two")
+
+
+def test_power_sgd_resumes_exactly_after_a_warm_up_and_is_refused_without(lab):
+    for said in lab.say("power in two", 1):
+        assert said.error == "ConflictError"
+        assert "buckets" in said.message
+        assert "warm_up" in said.hint
+    for said in lab.say("power in two", 2):
+        assert said.resumed == 6
+    assert_same_end(lab, "power", "power in two")
+
+
+def test_ranks_with_models_of_their_own_are_refused(lab):
+    for said in lab.say("diverse"):
+        assert said.error == "UnsupportedError"
+        assert "model.0.weight is not the same on rank 0 and rank 1" in said.message
+
+
+def test_a_commit_that_fails_stops_both_ranks(lab):
+    for said in lab.say("broken"):
+        assert said.error == "CommitFailedError"
+
+
+def test_the_clock_of_rank_0_counts(lab):
+    first, second = lab.say("clock")
+    assert len(first.commits) > 1
+    assert second.steps == first.steps == list(range(1, 31))
+
+
+def test_another_number_of_ranks_is_refused_unless_allowed(lab, tmp_path):
+    spec = importlib.util.spec_from_file_location("distributed_training", PROGRAM)
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    model = program.make_model({})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    parts = {
+        "model": model,
+        "optimizer": optimizer,
+        "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.8),
+        "dataloader": program.make_loader(0, 1),
+    }
+    before = [param.clone() for param in model.parameters()]
+    folder = lab.folder / "plain"
+    with pytest.raises(ConflictError, match="has 1 rank, the commit is of 2 ranks"):
+        Checkpointer(folder, **parts)
+    assert all(map(torch.equal, before, model.parameters()))
+    with Checkpointer(folder, allow=["ranks"], **parts) as ckpt:
+        assert ckpt.step_count == TOTAL
+    end = torch.load(folder / "out-0.pt", weights_only=False)
+    assert torch.equal(model[0].weight, end["model"]["0.weight"])
+
+
+def test_a_replay_says_that_it_has_one_rank(lab):
+    with pytest.raises(UnsupportedError, match="several ranks"):
+        replay_steps(lab.folder / "plain", "main@4", 4, dict)
+
+
+def test_a_rank_that_is_killed_ends_the_other_and_both_resume(lab):
+    run = {"name": "killed", "total": TOTAL, "kill_rank": 1, "kill_step": 6}
+    codes = [code for _, code in launch(lab.folder, [run])]
+    assert codes[1] == -9
+    assert codes[0] not in (0, None)
+    for text, code in launch(lab.folder, [{"name": "killed", "total": TOTAL, "seed": 3}]):
+        assert code == 0, text
+    said = json.loads((lab.folder / "killed" / "said-1-0.json").read_text())
+    assert said["resumed"] == 4
+    assert_same_end(lab, "plain", "killed")
+
+
+@pytest.mark.parametrize("signal", [None, "SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("is_due", [False, True])
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_notes_add_up_over_many_ranks(signal, is_due, has_failed):
+    others = 40_000 * Note(signal).encode()
+    assert decode_notes(others + Note(signal, is_due, has_failed).encode()) == Note(
+        signal, is_due, has_failed
+    )
+
+
+def test_for_a_commit_is_asked_once_however_long_the_answer_takes():
+    talk = Talk()
+    first = talk.write(None, is_due=True, has_failed=False)
+    assert decode_notes(first).is_due
+    assert talk.write(None, is_due=True, has_failed=False) == 0
+    talk.read(first)
+    assert talk.take_due()
+    talk.read(0.0)
+    assert not talk.take_due()
+    assert decode_notes(talk.write(None, is_due=True, has_failed=False)).is_due
+    talk.forget()
+    assert decode_notes(talk.write(None, is_due=True, has_failed=False)).is_due

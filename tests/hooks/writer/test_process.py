@@ -1,0 +1,186 @@
+"""The writer as a process: fresh, without torch, of low priority, deaf to signals, not growing."""
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mvc_hooks.writer.process import WriterProcess, WriterSettings
+from support.committing import Rig, make_state, process_counts, read_links, train_on
+
+pytestmark = pytest.mark.torch
+
+
+def test_it_is_fresh_and_without_torch(tmp_path):
+    with Rig(tmp_path) as rig:
+        assert rig.commit(make_state(), 1).error is None
+        maps = Path(f"/proc/{rig.writer.pid}/maps").read_text()
+        assert "libtorch" not in maps
+        assert "libpython" in maps or "python" in maps
+        command = Path(f"/proc/{rig.writer.pid}/cmdline").read_bytes().split(b"\0")
+        assert command[1:4] == [b"-P", b"-m", b"mvc_hooks.writer"]
+        assert os.getsid(rig.writer.pid) == rig.writer.pid
+
+
+def test_it_keeps_no_image_mapped(tmp_path):
+    with Rig(tmp_path) as rig:
+        for step in (1, 2):
+            rig.commit(make_state(step), step)
+        assert "mvc-snapshot" not in Path(f"/proc/{rig.writer.pid}/maps").read_text()
+        links = read_links(rig.writer.pid)
+        assert not any("mvc-snapshot" in link for link in links)
+
+
+def test_it_steps_back(tmp_path):
+    with Rig(tmp_path) as rig:
+        rig.commit(make_state(), 1)
+        ours, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, rig.writer.pid))
+        assert its >= min(19, ours + 10)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_do_not_stop_it(tmp_path, number):
+    with Rig(tmp_path) as rig:
+        rig.signal(number)  # before it could say that it does not listen
+        assert rig.commit(make_state(1), 1).error is None
+        os.killpg(rig.writer.pid, number)
+        assert rig.commit(make_state(2), 2).error is None
+
+
+def test_ours_are_not_held_back(tmp_path):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with Rig(tmp_path):
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_files_in_the_current_folder_are_not_imported(tmp_path, monkeypatch):
+    (tmp_path / "types.py").write_text("raise SystemExit(7)")
+    (tmp_path / "msgspec.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    with Rig(tmp_path / "run") as rig:
+        assert rig.commit(make_state(), 1).error is None
+
+
+def test_nothing_is_left_behind(tmp_path):
+    def look():
+        names = {path for folder in ("/dev/shm", "/tmp") for path in os.listdir(folder)}
+        return {name for name in names if "mvc-snapshot" in name}
+
+    before, descriptors = look(), len(os.listdir("/proc/self/fd"))
+    with Rig(tmp_path) as rig:
+        pid = rig.writer.pid
+        rig.commit(make_state(), 1)
+        assert look() == before
+        assert len(read_links(os.getpid())) > descriptors
+    assert look() == before
+    gc.collect()
+    assert not any("mvc-snapshot" in link for link in read_links(os.getpid()))
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert "mvc-snapshot" not in Path("/proc/self/maps").read_text()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def _counts(rig):
+    gc.collect()
+    return process_counts(os.getpid()), process_counts(rig.writer.pid)
+
+
+@pytest.mark.slow
+def test_200_commits_take_no_more_than_50(tmp_path):
+    state = make_state(size=2**19)
+    _assert_steady(tmp_path, state, 50, 200, 32 * 2**20)
+
+
+def test_commits_take_no_more_and_more(tmp_path):
+    _assert_steady(tmp_path, make_state(), 8, 24, 8 * 2**20)
+
+
+def _assert_steady(root, state, warm, total, most_bytes):
+    """Check that nothing grows but the writer's index of the store, a few dozen kB per commit."""
+    with Rig(root) as rig:
+        seen = {}
+        for step in range(1, total + 1):
+            train_on(state, 1)
+            assert rig.commit(state, step).error is None
+            if step in (warm, total):
+                seen[step] = _counts(rig)
+        for early, late in zip(seen[warm], seen[total], strict=True):
+            assert late["descriptors"] == early["descriptors"]
+            assert late["threads"] == early["threads"]
+            assert late["rss"] - early["rss"] < most_bytes
+
+
+def test_an_end_of_the_run_ends_it(tmp_path):
+    with Rig(tmp_path) as rig:
+        rig.commit(make_state(), 1)
+        rig.writer._channel.shutdown(socket.SHUT_RDWR)
+        assert rig.writer._process.wait(30) == 0
+
+
+def test_forked_children_keep_nothing(tmp_path):
+    """A worker of a data loader lives on; lock, channel and memory do not live on with it."""
+    with Rig(tmp_path) as rig:
+        rig.commit(make_state(), 1)
+        rig.pool.prepare(1)
+        down, up = os.pipe()
+        child = os.fork()
+        if not child:
+            links = read_links(os.getpid())
+            maps = Path("/proc/self/maps").read_text()
+            found = any("mvc-snapshot" in link for link in links) or "mvc-snapshot" in maps
+            channel = rig.writer._channel.fileno() >= 0
+            os.write(up, b"kept" if found or channel else b"free")
+            os._exit(0)
+        assert os.read(down, 4) == b"free"
+        os.waitpid(child, 0)
+        os.close(down)
+        os.close(up)
+        assert rig.commit(make_state(2), 2).error is None
+
+
+_KILLED_RUN = """
+import os, signal, sys
+from support.committing import Rig, make_state
+from mvc_hooks.branchlock import BranchLock
+from mvc import Repo
+repo = Repo.init(sys.argv[1])
+lock = BranchLock(repo.git_dir, "main")
+rig = Rig(sys.argv[1], held=(lock.descriptor,))
+rig.hold()
+rig.submit(make_state(7), 7)
+print(rig.writer.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_run_leaves_its_last_commit(tmp_path):
+    from mvc_hooks.branchlock import BranchLock
+
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED_RUN, tmp_path / "run"],
+        env=env,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    with Rig(tmp_path / "other") as rig:  # not yet: the lock is the writer's
+        with pytest.raises(Exception, match="is being written by process"):
+            BranchLock(tmp_path / "run" / ".mvc", "main", patience_s=0.0)
+        os.kill(int(done.stdout), signal.SIGCONT)
+        lock = BranchLock(tmp_path / "run" / ".mvc", "main")
+        lock.release()
+        repo = type(rig.repo).open(tmp_path / "run")
+        assert repo.verify_state(make_state(7), "main@7").is_exact
+        assert repo.fsck(data=True).problems == ()
+
+
+def test_a_channel_that_closes_is_not_waited_for(tmp_path):
+    writer = WriterProcess(WriterSettings(str(tmp_path)))
+    assert writer.wait() == []
+    assert writer.close() == []

@@ -1,0 +1,523 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mvc import ConflictError, NotFoundError, ReleasedError, Repo, UsageError
+from mvc.operations.health import HEALTHY_REF
+from support.stockgit import git
+
+
+@pytest.fixture
+def trained(repo):
+    """main: states of steps 100 to 600, as a training makes them; 200 and 400 are healthy."""
+    commits = {}
+    for step in range(100, 700, 100):
+        commits[step] = repo.commit_state(
+            {"w": np.full(50, step, np.float32)}, message=f"step {step}", step=step
+        ).commit
+    repo.mark_healthy(commits[400])
+    repo.mark_healthy(commits[200])
+    return repo, commits
+
+
+def refs(repo):
+    return repo._context.history.list_refs("refs/")
+
+
+def everything(repo):
+    """Return all that a rollback may change."""
+    index = repo._context.history.read_index().entries
+    files = {
+        path.relative_to(repo.worktree).as_posix(): path.read_bytes()
+        for path in repo.worktree.rglob("*")
+        if path.is_file() and ".mvc" not in path.parts
+    }
+    staged = {path: (entry.mode, entry.blob) for path, entry in index.items()}
+    return repo.head, refs(repo), staged, files, repo.reflog()
+
+
+# Finding the target.
+
+
+@pytest.mark.parametrize(
+    ("options", "step", "choice"),
+    [
+        ({}, 400, "the newest healthy commit below the tip"),
+        ({"healthy": True}, 400, "the newest healthy commit below the tip"),
+        ({"step": 300}, 300, "the commit of step 300"),
+        ({"step": 399}, 300, "the newest commit up to step 399"),
+        ({"steps_back": 100}, 500, "the newest commit at least 100 steps before the tip's step 600"),
+        ({"steps_back": np.int64(101)}, 400, "the newest commit at least 101 steps before"),
+        ({"revision": "main@200"}, 200, "main@200"),
+        ({"revision": "HEAD~5"}, 100, "HEAD~5"),
+    ],
+)  # fmt: skip
+def test_each_way_to_say_where_to(trained, options, step, choice):
+    repo, commits = trained
+    before = everything(repo)
+    plan = repo.plan_rollback(**options)
+    assert (plan.target, plan.target_step) == (commits[step], step)
+    assert (plan.branch, plan.tip, plan.tip_step) == ("main", commits[600], 600)
+    assert plan.abandoned == (600 - step) // 100
+    assert plan.diverged_branch == "diverged/main/600"
+    assert plan.choice.startswith(choice)
+    assert not plan.is_empty
+    assert everything(repo) == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"revision": "HEAD", "step": 1}, {"step": 1, "steps_back": 1}, {"steps_back": 0, "healthy": True},
+        {"revision": "HEAD", "healthy": True}, {"step": -1}, {"steps_back": -5}, {"step": 1.5},
+        {"step": "100"}, {"at_step": -1, "step": 100},
+    ],
+)  # fmt: skip
+def test_wrong_ways_to_say_it(trained, options):
+    with pytest.raises(UsageError):
+        trained[0].plan_rollback(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"step": 99}, NotFoundError, "no commit up to step 99"),
+        ({"steps_back": 501}, NotFoundError, "no commit up to step 99"),
+        ({"steps_back": 10**17}, NotFoundError, "no commit up to step -"),
+        ({"revision": "nope"}, NotFoundError, "'nope' does not exist"),
+        ({"branch": "nope"}, NotFoundError, "no branch 'nope'"),
+        ({"revision": "side"}, ConflictError, "is no ancestor of branch 'main'"),
+        ({"revision": "main", "branch": "side"}, ConflictError, "no ancestor of branch 'side'"),
+    ],
+)
+def test_what_cannot_be_gone_back_to(trained, options, error, text):
+    repo, commits = trained
+    repo.create_branch("side", commits[300])
+    repo.commit_state({"w": np.zeros(3)}, message="side", branch="side")
+    with pytest.raises(error, match=text) as caught:
+        repo.plan_rollback(**options)
+    assert caught.value.hint or "does not exist" in text
+
+
+def test_without_a_healthy_commit_there_is_a_hint(repo):
+    repo.commit("one", allow_empty=True)
+    repo.commit("two", allow_empty=True)
+    repo.mark_healthy("HEAD")  # the tip itself is not below the tip
+    with pytest.raises(NotFoundError, match="no commit below the tip") as caught:
+        repo.plan_rollback()
+    assert "--steps-back" in caught.value.hint
+
+
+def test_commits_without_steps(repo):
+    first = repo.commit("one", allow_empty=True).commit
+    tip = repo.commit("two", allow_empty=True).commit
+    with pytest.raises(NotFoundError, match="no step to count back from"):
+        repo.plan_rollback(steps_back=1)
+    plan = repo.plan_rollback("HEAD~1")
+    assert (plan.tip_step, plan.target_step, plan.abandoned) == (None, None, 1)
+    result = repo.rollback(plan)
+    assert result.diverged_branch == f"diverged/main/{tip[:10]}"
+    assert repo.head.commit == first
+    assert repo.reflog()[0].message == f"rollback: to {first[:10]}"
+
+
+def test_no_branch(repo):
+    with pytest.raises(NotFoundError, match="'main' has no commit yet"):
+        repo.plan_rollback(step=1)
+    commit = repo.commit("one", step=1, allow_empty=True).commit
+    repo.checkout(commit)
+    with pytest.raises(UsageError, match="HEAD is on no branch") as caught:
+        repo.plan_rollback(step=1)
+    assert "--branch" in caught.value.hint
+    assert repo.plan_rollback(step=1, branch="main").is_empty
+
+
+def test_a_branch_that_counts_anew_has_a_step_twice(repo):
+    ids = [
+        repo.commit(f"{n}", step=s, allow_empty=True).commit for n, s in enumerate((5, 7, 9, 4, 8))
+    ]
+    assert repo.plan_rollback(step=7).target == ids[1]
+    assert repo.plan_rollback(step=6).target == ids[3]
+    assert repo.plan_rollback(step=5).target == ids[0]
+    assert repo.plan_rollback(steps_back=1).target == ids[3]
+
+
+def test_what_merges_brought_in_is_counted_as_git_does(repo):
+    def commit(text, *parents):
+        history, who = repo._context.history, repo.identity
+        tree = repo.show().info.tree
+        return history.write_commit(
+            tree=tree, parents=parents, message=text, author=who, committer=who,
+            time_s=1_700_000_000, timezone_s=0,
+        )  # fmt: skip
+
+    base = repo.commit("base", allow_empty=True, time_s=1_600_000_000).commit
+    one, side = commit("one", base), commit("side", base)
+    side = commit("side 2", side)
+    merge = commit("merge", one, side)
+    tip = commit("tip", merge)
+    repo._context.history.update_head(tip, expected=base, message="x", who=repo.identity)
+    for target in (base, one, side, merge, tip):
+        expected = int(git(repo.git_dir, "rev-list", "--count", f"{target}..{tip}"))
+        assert repo.plan_rollback(target).abandoned == expected
+
+
+def test_nothing_to_do(trained):
+    repo, commits = trained
+    for options in ({"step": 600}, {"step": 10**6}, {"steps_back": 0}, {"revision": "HEAD"}):
+        before = everything(repo)
+        plan = repo.plan_rollback(**options)
+        assert plan.is_empty
+        assert (plan.abandoned, plan.diverged_branch) == (0, None)
+        result = repo.rollback(plan, reason="none")
+        assert (result.commit, result.left, result.diverged_branch) == (commits[600],) * 2 + (None,)
+        assert everything(repo) == before
+
+
+# Going there.
+
+
+def test_the_branch_goes_back_and_the_tip_stays(trained):
+    repo, commits = trained
+    result = repo.rollback(repo.plan_rollback(at_step=612), reason="loss is NaN")
+    assert dataclasses.astuple(result) == (
+        "main", commits[400], commits[600], "diverged/main/612", 2, (), (),
+    )  # fmt: skip
+    assert repo.head.branch == "main"
+    assert repo.head.commit == commits[400]
+    assert repo.resolve("diverged/main/612") == commits[600]
+    message = f"rollback: to {commits[400][:10]} (step 400): loss is NaN"
+    assert [repo.reflog(ref)[0].message for ref in ("HEAD", "main", "diverged/main/612")] == [
+        message
+    ] * 3
+    assert repo.status().files == ()
+    assert [path.name for path in repo.worktree.iterdir()] == [".mvc"]
+    assert repo.load_state(framework="numpy")["w"][0] == 400
+    again = repo.commit_state({"w": np.zeros(50, np.float32)}, message="other", step=500)
+    assert again.parents == (commits[400],)
+    assert repo.fsck(data=True).ok
+
+
+def test_the_log_tells_of_it(trained):
+    repo, commits = trained
+    repo.rollback(repo.plan_rollback(at_step=612), reason="loss is\nNaN")
+    entries = {entry.info.id: entry for entry in repo.log(everything=True)}
+    assert set(entries) == set(commits.values())
+    found = entries[commits[600]].diverged
+    assert (found.reason, found.branch, found.target, found.target_step, found.at_step) == (
+        "loss is NaN", "main", commits[400], 400, 612,
+    )  # fmt: skip
+    assert found.time_s > 1_700_000_000
+    assert [entry.info.id for entry in entries.values() if entry.diverged] == [commits[600]]
+
+
+def test_a_stock_git_tells_of_it(trained):
+    repo, commits = trained
+    repo.rollback(repo.plan_rollback(step=300), reason="loss is NaN")
+    shown = git(repo.git_dir, "log", "--notes=diverged", "-1", "diverged/main/600")
+    assert "Notes (diverged):\n    Diverged: loss is NaN\n    Branch: main\n" in shown
+    assert f"Rolled-back-to: {commits[300]} (step 300)" in shown
+    assert git(repo.git_dir, "fsck", "--strict") == ""
+
+
+def test_undo_brings_it_back(trained):
+    repo, commits = trained
+    repo.rollback(repo.plan_rollback(), reason="by mistake")
+    result = repo.undo()
+    assert (result.kind, result.commit) == ("reset", commits[600])
+    assert repo.load_state(framework="numpy")["w"][0] == 600
+    assert repo.status().files == ()
+    assert repo.undo(redo=True).commit == commits[400]
+    assert repo.undo().commit == commits[600]
+    assert [path.name for path in repo.worktree.iterdir()] == [".mvc"]
+
+
+@pytest.fixture
+def filed(repo, root):
+    """main: files of steps 1 to 3; ``extra`` since step 2."""
+    commits = []
+    for step in (1, 2, 3):
+        (root / "file").write_text(f"{step}")
+        (root / "same").write_text("same")
+        if step == 2:
+            (root / "extra").write_text("extra")
+        commits.append(repo.commit(f"step {step}", paths=".", step=step).commit)
+    return repo, commits
+
+
+def test_files_follow_the_branch(filed, root):
+    repo, commits = filed
+    (root / "untracked").write_text("mine")
+    (root / "same").write_text("edited")
+    result = repo.rollback(repo.plan_rollback(step=1))
+    assert (result.written, result.removed) == (("file",), ("extra",))
+    assert (root / "file").read_text() == "1"
+    assert not (root / "extra").exists()
+    assert (root / "untracked").read_text() == "mine"
+    assert (root / "same").read_text() == "edited"  # the same in both commits: carried along
+    repo.undo()
+    assert (root / "file").read_text() == "3"
+    assert repo.head.commit == commits[2]
+
+
+@pytest.mark.parametrize("kind", ["edited", "staged", "in the way"])
+def test_local_changes_are_not_lost(filed, root, kind):
+    repo, _ = filed
+    if kind == "in the way":
+        (root / "new").write_text("tracked at step 4 only")
+        repo.commit("gone", paths=".", step=4)
+        repo.remove("new")
+        repo.commit("without", step=5)
+        (root / "new").write_text("mine")
+        target = 4
+    else:
+        (root / "file").write_text("mine")
+        target = 1
+        if kind == "staged":
+            repo.add("file")
+    before, plan = everything(repo), repo.plan_rollback(step=target)
+    with pytest.raises(ConflictError):
+        repo.rollback(plan, reason="no")
+    assert everything(repo) == before
+    repo.rollback(plan, force=True)
+    assert repo.status().is_clean
+    assert repo.head.commit == plan.target
+
+
+def test_a_branch_where_head_is_not(filed, root):
+    repo, commits = filed
+    repo.switch("side", create=True)
+    (root / "file").write_text("mine")
+    before = everything(repo)
+    result = repo.rollback(repo.plan_rollback(step=1, branch="main"), reason="NaN")
+    after = everything(repo)
+    assert (result.written, result.removed) == ((), ())
+    assert (after[0], after[2:]) == (before[0], before[2:])
+    assert repo.resolve("main") == commits[0]
+    assert repo.resolve("diverged/main/3") == commits[2]
+    assert repo.reflog("main")[0].message == f"rollback: to {commits[0][:10]} (step 1): NaN"
+    assert repo.head.branch == "side"
+
+
+def test_names_that_are_taken(trained):
+    repo, commits = trained
+    repo.create_branch("diverged/main/600", commits[100])
+    plan = repo.plan_rollback()
+    assert plan.diverged_branch == "diverged/main/600-2"
+    assert repo.rollback(plan).diverged_branch == "diverged/main/600-2"
+    assert repo.resolve("diverged/main/600") == commits[100]
+    repo.undo()
+    again = repo.rollback(
+        repo.plan_rollback(step=100), reason="again"
+    )  # the same tip: its own name
+    assert again.diverged_branch == "diverged/main/600-2"
+    note = git(repo.git_dir, "notes", "--ref=diverged", "show", commits[600])
+    assert note.count("Diverged:") == 2
+    assert repo.show(commits[600]).diverged.reason == "again"
+    repo.create_branch("diverged/main/100/deep", commits[100])
+    repo.commit_state({"w": np.zeros(9)}, message="x", step=101)
+    assert repo.plan_rollback(step=100, at_step=100).diverged_branch == "diverged/main/100-2"
+
+
+def test_a_name_that_is_taken_meanwhile(trained):
+    repo, commits = trained
+    plan = repo.plan_rollback()
+    repo.create_branch("diverged/main/600", commits[300])
+    result = repo.rollback(plan)
+    assert (plan.diverged_branch, result.diverged_branch) == (
+        "diverged/main/600", "diverged/main/600-2",
+    )  # fmt: skip
+    assert repo.resolve("diverged/main/600") == commits[300]
+
+
+def test_a_name_that_cannot_be_leaves_everything_as_it_is(trained):
+    repo, commits = trained
+    repo.create_branch("diverged/main", commits[100])
+    before, plan = everything(repo), repo.plan_rollback()
+    with pytest.raises(ConflictError, match="cannot exist beside refs/heads/diverged/main"):
+        repo.rollback(plan)
+    assert everything(repo) == before
+    assert repo.show(commits[600]).diverged is None
+
+
+def test_back_again_and_again(trained):
+    """Each time from another tip, and once on a branch that was left behind itself."""
+    repo, commits = trained
+    repo.rollback(repo.plan_rollback())
+    repo.commit_state({"w": np.zeros(9)}, message="x", step=600)
+    assert repo.rollback(repo.plan_rollback()).diverged_branch == "diverged/main/600-2"
+    assert repo.rollback(repo.plan_rollback()).commit == commits[200]
+    result = repo.rollback(repo.plan_rollback(branch="diverged/main/600", step=500))
+    assert result.diverged_branch == "diverged/diverged/main/600/600"
+    names = {ref.name: ref.commit for ref in repo.branches()}
+    assert names["diverged/main/600"] == commits[500]
+    assert names["diverged/main/400"] == commits[400]
+    assert repo.fsck(data=True).ok
+
+
+def test_prune_spares_what_was_left(trained):
+    repo, commits = trained
+    repo.rollback(repo.plan_rollback(step=100))
+    for step in (110, 120):
+        repo.commit_state({"w": np.full(50, step, np.float32)}, message=f"{step}", step=step)
+    repo.prune(repo.plan_prune(keep_last=1))
+    repo.gc(grace_s=0)
+    for step in (200, 400, 600):
+        assert repo.load_state(commits[step], framework="numpy")["w"][0] == step
+
+
+# Somebody else was there.
+
+
+def test_a_commit_in_between(trained):
+    repo, _ = trained
+    plan = repo.plan_rollback()
+    other = Repo.open(repo.worktree, identity=repo.identity)
+    new = other.commit_state({"w": np.zeros(9)}, message="late", step=700).commit
+    before = everything(repo)
+    with pytest.raises(ConflictError, match="moved since the rollback was planned") as caught:
+        repo.rollback(plan)
+    assert caught.value.hint == "plan it again"
+    assert everything(repo) == before
+    assert repo.head.commit == new
+    repo.switch("side", create=True)
+    other.delete_branch("main", force=True)
+    with pytest.raises(ConflictError, match="and is gone"):
+        repo.rollback(plan)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_commit_while_it_is_under_way(trained, monkeypatch, elsewhere):
+    """The branch moves after everything was looked at and before the lock is taken."""
+    import mvc.operations.rollback as module
+
+    repo, commits = trained
+    if elsewhere:
+        repo.switch("side", create=True)
+    plan = repo.plan_rollback(branch="main")
+    other = Repo.open(repo.worktree, identity=repo.identity)
+    real, made = module.check_whole, []
+
+    def check(context, commit):
+        real(context, commit)
+        new = other.commit_state({"w": np.zeros(9)}, message="late", step=700, branch="main")
+        made.append(new.commit)
+
+    monkeypatch.setattr(module, "check_whole", check)
+    with pytest.raises(ConflictError):
+        repo.rollback(plan)
+    assert repo.resolve("main") == made[0]
+    assert not [name for name in refs(repo) if "diverged" in name]
+    assert repo.show(commits[600]).diverged is None
+
+
+def test_head_comes_onto_the_branch_while_it_is_under_way(trained, monkeypatch):
+    import mvc.operations.rollback as module
+
+    repo, commits = trained
+    repo.switch("side", create=True)
+    plan = repo.plan_rollback(branch="main")
+    other, real = Repo.open(repo.worktree, identity=repo.identity), module.check_whole
+
+    def check(context, commit):
+        real(context, commit)
+        other.switch("main")
+
+    monkeypatch.setattr(module, "check_whole", check)
+    with pytest.raises(ConflictError, match="HEAD moved"):
+        repo.rollback(plan)
+    assert repo.resolve("main") == commits[600]
+
+
+def test_an_interrupted_switch_is_finished_first(filed, root, monkeypatch):
+    """It is on its way to the branch that shall go back: HEAD is on it then."""
+    import mvc.operations.transition as module
+
+    repo, commits = filed
+    repo.switch("side", create=True, start=commits[1])
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(module, "_apply", lambda *_: 1 // 0)
+        repo.switch("main")
+    assert repo.head.branch == "side"
+    result = repo.rollback(repo.plan_rollback(step=1, branch="main"))
+    assert result.removed == ("extra",)
+    assert (root / "file").read_text() == "1"
+    assert repo.head.branch == "main"
+    assert repo.status().is_clean
+
+
+# Content that was let go.
+
+
+@pytest.fixture
+def released(trained):
+    """Of steps 200 and 300 the content is gone."""
+    repo, commits = trained
+    for step in (100, 400, 500):
+        repo.create_tag(f"keep-{step}", commits[step])
+    repo.mark_healthy(commits[100])
+    repo.prune(repo.plan_prune(keep_tagged=True))
+    return repo, commits
+
+
+def test_released_commits_are_passed_over(released):
+    repo, commits = released
+    plan = repo.plan_rollback(step=300)
+    assert (plan.target, plan.choice) == (
+        commits[100],
+        "the newest commit up to step 300, 2 passed over whose content was released",
+    )
+    assert repo.plan_rollback(steps_back=300).target == commits[100]
+    repo.rollback(repo.plan_rollback())
+    plan = repo.plan_rollback()
+    assert (plan.target, plan.abandoned) == (commits[100], 3)
+    assert "1 passed over" in plan.choice
+    repo.rollback(plan)
+    assert repo.load_state(framework="numpy")["w"][0] == 100
+
+
+def test_a_released_revision_is_refused(released):
+    repo, commits = released
+    with pytest.raises(ReleasedError, match="was released") as caught:
+        repo.plan_rollback("main@200")
+    assert caught.value.commit == commits[200]
+    assert '"mvc rollback ' in caught.value.hint
+
+
+def test_content_that_is_released_after_the_plan(trained):
+    repo, _ = trained
+    plan = repo.plan_rollback(step=300)
+    repo.prune(repo.plan_prune(keep_last=1))
+    before = everything(repo)
+    with pytest.raises(ReleasedError):
+        repo.rollback(plan)
+    assert everything(repo) == before
+
+
+def test_only_released_commits_are_left(trained):
+    repo, _ = trained
+    repo.prune(repo.plan_prune(keep_last=1))
+    with pytest.raises(NotFoundError, match="2 passed over whose content was released"):
+        repo.plan_rollback()
+    with pytest.raises(NotFoundError, match="5 passed over whose content was released"):
+        repo.plan_rollback(step=500)
+
+
+def test_content_that_came_back_counts(released):
+    repo, commits = released
+    repo.commit_state({"w": np.full(50, 300, np.float32)}, message="again", step=300, branch="x")
+    assert repo.plan_rollback(step=300).target == commits[300]
+    assert repo.plan_rollback(commits[300]).target == commits[300]
+
+
+def test_reasons_stay_on_one_line(trained):
+    repo, commits = trained
+    repo.rollback(repo.plan_rollback(), reason="a\n\nReleased: \x1b[2J\udcff" + "b" * 9000)
+    assert repo.show(commits[600]).diverged.reason.startswith("a Released: [2J bbb")
+    assert len(repo.reflog()[0].message) < 600
+    assert "\x1b" not in repo.reflog()[0].message
+    assert repo._context.history.find_ref(HEALTHY_REF) is not None
+    assert repo.fsck().ok

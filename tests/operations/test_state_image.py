@@ -1,0 +1,185 @@
+"""commit_image, parent= and describe: a state from a snapshot's bytes, on the right commit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from mvc import ConflictError, FormatError, Repo, UsageError, WriteCounts
+from support.images import make_image
+from support.state_strategies import states, torch_states
+
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+
+
+def array(value, count=300):
+    return np.full(count, value, np.float32)
+
+
+def tree(repo, revision="HEAD"):
+    return [(info.path, info.mode, info.blob) for info in repo.ls(revision)]
+
+
+def packs(repo):
+    return sorted((repo.git_dir / "chunks").rglob("*.pack"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(state=states | torch_states)
+def test_the_same_tree_as_commit_state(repo, state):
+    repo.commit_state(state, message="live", branch="live")
+    repo.commit_image(make_image(state), message="image", branch="image")
+    assert tree(repo, "image") == tree(repo, "live")
+    assert repo.verify_state(state, "image").is_exact
+
+
+def test_an_image_is_committed_like_a_state(repo, root):
+    (root / "train.py").write_text("x")
+    repo.commit("code", paths=".")
+    state = {"model": {"w": torch.ones(300)}, "step": 1}
+    result = repo.commit_image(
+        make_image(state), message="subject\n\nbody", step=5, metrics={"loss": 2}, meta={"by": "me"}
+    )
+    entry = repo.show()
+    assert (entry.info.subject, entry.annotations.step) == ("subject", 5)
+    assert (entry.annotations.metrics, entry.annotations.meta) == ({"loss": 2}, {"by": "me"})
+    assert result.branch == "main"
+    assert [path for path, _, _ in tree(repo)] == ["model.safetensors", "state.json", "train.py"]
+    assert repo.status().is_clean
+    repo.commit_image(make_image({"ema": {"w": torch.ones(3)}}), message="another form")
+    assert [path for path, _, _ in tree(repo)] == ["ema.safetensors", "state.json", "train.py"]
+
+
+def test_a_later_image_is_stored_as_differences(repo):
+    values = np.random.default_rng(0).standard_normal(50_000).astype(np.float32)
+    repo.commit_image(make_image({"m": {"w": values}}), message="one", delta=True)
+    first = sum(path.stat().st_size for path in packs(repo))
+    values[:] *= 1 + 2**-20
+    repo.commit_image(make_image({"m": {"w": values}}), message="two", delta=True)
+    assert sum(path.stat().st_size for path in packs(repo)) < first * 1.5
+    assert repo.verify_state({"m": {"w": values}}).is_exact
+
+
+def test_what_is_no_image_is_refused_and_nothing_written(repo):
+    image = make_image({"model": {"w": array(1)}, "step": 1})
+    for broken in (
+        {},
+        {"state.json": memoryview(b"garbage")},
+        {"state.json": image["state.json"]},
+        {**image, "model.safetensors": memoryview(b"garbage")},
+        {**image, "../evil.safetensors": image["model.safetensors"]},
+    ):
+        with pytest.raises(FormatError):
+            repo.commit_image(broken, message="x")
+    with pytest.raises(UsageError, match="needs a message"):
+        repo.commit_image(image, message=" ")
+    assert repo.head.commit is None
+    assert not packs(repo)
+
+
+@pytest.fixture(params=["live", "image"])
+def commit(request, repo):
+    """Commit a state in both ways."""
+
+    def run(state, **options):
+        if request.param == "live":
+            return repo.commit_state(state, message="x", **options)
+        return repo.commit_image(make_image(state), message="x", **options)
+
+    return run
+
+
+class TestParent:
+    def test_the_right_one(self, repo, commit):
+        first = commit({"step": 1}, parent="")
+        second = commit({"step": 2}, parent=first.commit)
+        assert second.parents == (first.commit,)
+        assert commit({"step": 3}).parents == (second.commit,)
+
+    def test_on_another_branch(self, repo, commit):
+        repo.commit("base", allow_empty=True)
+        first = commit({"step": 1}, branch="run", parent="")
+        second = commit({"step": 2}, branch="run", parent=first.commit)
+        assert repo.resolve("run") == second.commit
+        with pytest.raises(ConflictError, match="'run' is at"):
+            commit({"step": 3}, branch="run", parent=first.commit)
+
+    def test_a_wrong_one(self, repo, commit):
+        base = repo.commit("base", allow_empty=True).commit
+        tip = commit({"step": 1}).commit
+        stored = packs(repo)
+        for wrong in (base, "", "0" * 40, "main"):
+            with pytest.raises(ConflictError, match="branch 'main' is at") as caught:
+                commit({"m": {"w": array(2)}}, parent=wrong)
+            assert "nothing was committed" in caught.value.hint
+        assert repo.resolve("main") == tip
+        assert packs(repo) == stored
+        assert repo.status().is_clean
+
+    def test_where_there_is_none_yet(self, repo, commit):
+        with pytest.raises(ConflictError, match="without a commit"):
+            commit({"step": 1}, parent="0" * 40)
+        assert repo.head.commit is None
+
+    def test_detached(self, repo, commit):
+        tip = commit({"step": 1}).commit
+        repo.checkout("HEAD", detach=True)
+        with pytest.raises(ConflictError, match="HEAD is at"):
+            commit({"step": 2}, parent="0" * 40)
+        assert commit({"step": 2}, parent=tip).parents == (tip,)
+
+    def test_moved_while_it_was_stored(self, repo, root, commit):
+        base = repo.commit("base", allow_empty=True).commit
+        other, moved = Repo.open(root), []
+
+        def meanwhile(_):
+            if not moved:
+                moved.append(other.commit("theirs", allow_empty=True).commit)
+
+        with pytest.raises(ConflictError):
+            commit({"m": {"w": array(1)}}, parent=base, progress=meanwhile)
+        assert repo.resolve("main") == moved[0]
+        assert repo.fsck().ok
+
+
+class TestDescribe:
+    def test_it_joins_the_meta(self, repo):
+        seen = []
+
+        def describe(counts):
+            assert isinstance(counts, WriteCounts)
+            assert packs(repo)  # durable already
+            seen.append(counts)
+            return {"written": str(counts.stored_bytes), "by": "describe"}
+
+        state = {"model": {"w": np.random.default_rng(0).standard_normal(500)}}
+        result = repo.commit_image(
+            make_image(state), message="x", meta={"by": "caller", "kept": "yes"}, describe=describe
+        )
+        meta = repo.show().annotations.meta
+        assert meta == {"by": "describe", "kept": "yes", "written": str(seen[0].stored_bytes)}
+        assert seen[0].stored_bytes >= result.written_bytes > 0  # with the pack around it
+        assert len(seen) == 1
+
+    def test_what_it_raises_stops_the_commit(self, repo):
+        def describe(_):
+            raise KeyError("mine")
+
+        with pytest.raises(KeyError, match="mine"):
+            repo.commit_image(make_image({"step": 1}), message="x", describe=describe)
+        with pytest.raises(UsageError):
+            repo.commit_image(make_image({"step": 1}), message="x", describe=lambda _: {"": "x"})
+        assert repo.head.commit is None
+
+
+class TestOutline:
+    def test_of_a_commit_and_of_an_image(self, repo):
+        from mvc import ArrayOutline, outline_image
+
+        state = {"model": {"w": torch.ones(2, 3)}, "step": 1}
+        repo.commit_state(state, message="x", step=1)
+        expected = {"model": {"w": ArrayOutline("tensor", "float32", (2, 3))}, "step": 1}
+        assert repo.outline_state("main@1") == expected
+        assert outline_image(make_image(state)) == expected

@@ -1,0 +1,495 @@
+"""verify_worktree: the files of the worktree against a commit, tensor by tensor, to the bit."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from mvc import ConflictError, CorruptionError, NotFoundError, ReleasedError, Repo
+from mvc.dtypes import get_dtype
+from mvc.operations import verify_files
+from mvc.operations.verify_tensors import Difference, find_largest
+from support.models import write_model
+
+
+def statuses(check):
+    return {file.path: file.status for file in check.files}
+
+
+def only(check):
+    (file,) = check.files
+    return file
+
+
+def tensors_of(file):
+    return {tensor.name: tensor for tensor in file.tensors}
+
+
+def load(path):
+    return {name: value.copy() for name, value in load_file(path).items()}
+
+
+def as_torch(tensors):
+    return {name: torch.from_numpy(value) for name, value in tensors.items()}
+
+
+@pytest.fixture
+def model(repo, root):
+    """A committed model of several chunks a tensor, and a plain file."""
+    repo.set_config("mvc.chunkbytes", "1024")
+    (root / "config.json").write_text("{}")
+    path = write_model(root / "model.safetensors")
+    repo.commit("base", paths=".")
+    return path
+
+
+class TestSame:
+    def test_untouched(self, repo, model):
+        check = repo.verify_worktree()
+        assert check.is_same
+        assert check.commit == repo.resolve("HEAD")
+        assert statuses(check) == {"config.json": "same", "model.safetensors": "same"}
+        assert check.files[1].tensors_total == 8
+
+    def test_stat_data_is_not_believed(self, repo, model):
+        repo.status()
+        stat = model.stat()
+        data = bytearray(model.read_bytes())
+        data[-5] ^= 1
+        model.write_bytes(data)
+        os.utime(model, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        assert not repo.verify_worktree().is_same
+
+    def test_another_header(self, repo, model):
+        save_file(load(model), model, metadata={"by": "hand"})
+        check = repo.verify_worktree()
+        assert check.is_same
+        assert statuses(check)["model.safetensors"] == "same-tensors"
+
+    @pytest.mark.parametrize("name", ["model.safetensors", "model.pt", "other.pt"])
+    def test_another_format(self, repo, model, name):
+        tensors = as_torch(load(model))
+        model.unlink()
+        torch.save(tensors, model.parent / name)
+        check = repo.verify_worktree(paths="model.safetensors")
+        assert check.is_same
+        assert only(check).status == "same-tensors"
+        assert only(check).found_in == (() if name == model.name else (name,))
+
+    def test_transposed_sliced_and_tied_in_a_torch_file(self, repo, model):
+        tensors = as_torch(load(model))
+        torch.save(
+            {
+                **tensors,
+                "layers.0.q": tensors["layers.0.q"].t().contiguous().t(),
+                "layers.0.v": torch.stack([tensors["layers.0.v"], tensors["layers.1.v"]])[0],
+            },
+            model,
+        )
+        assert only(repo.verify_worktree(paths="model.safetensors")).status == "same-tensors"
+        tensors["layers.0.q"][3, 4] += 0.5
+        torch.save({**tensors, "layers.0.q": tensors["layers.0.q"].t().contiguous().t()}, model)
+        (tensor,) = only(repo.verify_worktree(paths="model.safetensors")).tensors
+        assert (tensor.name, tensor.elements_changed) == ("layers.0.q", 1)
+        assert tensor.largest_difference == pytest.approx(0.5)
+
+    def test_a_torch_file_against_a_torch_file(self, repo, root):
+        base = torch.arange(2000.0).reshape(40, 50)
+        tensors = {"w": base, "t": base.t(), "s": base[:, ::2], "o": torch.ones(3)}
+        torch.save(tensors, root / "m.pt")
+        repo.commit("base", paths=".")
+        torch.save({"more": {"nested": 1}, **tensors}, root / "m.pt")
+        assert only(repo.verify_worktree()).status == "same-tensors"
+        save_file({name: np.ascontiguousarray(one) for name, one in tensors.items()}, root / "m.pt")
+        assert only(repo.verify_worktree()).status == "same-tensors"
+        base[0, 1] += 1  # in w and t, not in every second column
+        torch.save(tensors, root / "m.pt")
+        assert list(tensors_of(only(repo.verify_worktree()))) == ["w", "t"]
+
+    def test_shards(self, repo, model):
+        tensors = load(model)
+        model.unlink()
+        names = sorted(tensors)
+        for number, part in ((1, names[:3]), (2, names[3:])):
+            path = model.parent / f"model-0000{number}-of-00002.safetensors"
+            save_file({name: tensors[name] for name in part}, path)
+        file = only(repo.verify_worktree(paths="model.safetensors"))
+        assert file.status == "same-tensors"
+        assert file.found_in == tuple(f"model-0000{n}-of-00002.safetensors" for n in (1, 2))
+        path.unlink()
+        assert only(repo.verify_worktree(paths="model.safetensors")).status == "missing"
+
+    def test_shards_that_were_joined(self, repo, root):
+        for number in (1, 2):
+            write_model(root / f"m-{number}-of-2.safetensors", seed=number)
+            tensors = load(root / f"m-{number}-of-2.safetensors")
+            renamed = {f"{number}.{name}": value for name, value in tensors.items()}
+            save_file(renamed, root / f"m-{number}-of-2.safetensors")
+        repo.commit("shards", paths=".")
+        whole = {}
+        for number in (1, 2):
+            whole |= load(root / f"m-{number}-of-2.safetensors")
+            (root / f"m-{number}-of-2.safetensors").unlink()
+        save_file(whole, root / "all.safetensors")
+        check = repo.verify_worktree()
+        assert check.is_same
+        assert [file.found_in for file in check.files] == [("all.safetensors",)] * 2
+
+    def test_an_older_commit(self, repo, model):
+        kept = model.read_bytes()
+        write_model(model, seed=1)
+        repo.commit("tuned", everything=True)
+        assert repo.verify_worktree().is_same
+        assert not repo.verify_worktree("HEAD~1").is_same
+        model.write_bytes(kept)
+        assert repo.verify_worktree("HEAD~1").is_same
+
+    def test_files_that_the_commit_lacks_do_not_count(self, repo, model):
+        write_model(model.parent / "new.safetensors", seed=1)
+        assert repo.verify_worktree().is_same
+
+    def test_progress_counts_every_tensor_byte(self, repo, model):
+        calls = []
+        repo.verify_worktree(progress=calls.append)
+        assert sum(calls) == sum(value.nbytes for value in load(model).values())
+
+
+class TestDifferent:
+    def test_what_differs_is_told_in_numbers(self, repo, model):
+        tensors = load(model)
+        tensors["embed"][3, :2] += [0.25, -2]
+        tensors["norm"][5] = np.nan
+        tensors["layers.0.v"][0, 0] = tensors["layers.0.v"][0, 0] * 0 - 0.0
+        save_file(tensors, model)
+        found = tensors_of(only(repo.verify_worktree(paths="model.safetensors")))
+        assert list(found) == ["embed", "layers.0.v", "norm"]
+        assert (found["embed"].elements_changed, found["embed"].elements_total) == (2, 64 * 32)
+        assert found["embed"].largest_difference == 2
+        assert 2 <= found["embed"].bytes_changed <= 8
+        assert found["norm"].elements_changed == 1
+        assert math.isnan(found["norm"].largest_difference)
+
+    def test_minus_zero_and_the_payload_of_nan(self, repo, root):
+        values = {"zero": np.zeros(3, np.float32), "nan": np.full(3, np.nan, np.float32)}
+        save_file(values, root / "m.safetensors")
+        repo.commit("base", paths=".")
+        values["zero"][1] = -0.0
+        values["nan"].view(np.uint32)[2] += 1
+        save_file(values, root / "m.safetensors")
+        found = tensors_of(only(repo.verify_worktree()))
+        assert {name: (one.elements_changed, one.largest_difference) for name, one in found.items()} == {
+            "zero": (1, 0.0), "nan": (1, 0.0),
+        }  # fmt: skip
+
+    def test_missing_extra_reshaped_retyped(self, repo, model):
+        tensors = load(model)
+        tensors["more"] = tensors.pop("norm")
+        tensors["embed"] = tensors["embed"].reshape(32, 64)
+        tensors["layers.0.q"] = tensors["layers.0.q"].astype(np.float16)
+        save_file(tensors, model)
+        found = tensors_of(only(repo.verify_worktree(paths="model.safetensors")))
+        assert {name: one.status for name, one in found.items()} == {
+            "embed": "modified", "layers.0.q": "modified", "norm": "missing", "more": "extra",
+        }  # fmt: skip
+        assert (found["embed"].old_shape, found["embed"].shape) == ((64, 32), (32, 64))
+        assert (found["layers.0.q"].old_dtype, found["layers.0.q"].dtype) == ("F32", "F16")
+        assert found["embed"].elements_changed is None
+
+    def test_a_plain_file(self, repo, model):
+        (model.parent / "config.json").write_text("[]")
+        file = only(repo.verify_worktree(paths="config.json"))
+        assert (file.status, file.reason) == ("different", "its bytes differ")
+
+    def test_a_long_plain_file(self, repo, root):
+        data = bytearray(3 * 2**20)
+        (root / "data.txt").write_bytes(data)
+        repo.commit("base", paths=".")
+        assert repo.verify_worktree().is_same
+        data[2**21] = 1
+        (root / "data.txt").write_bytes(data)
+        assert only(repo.verify_worktree()).reason == "its bytes differ"
+
+    def test_a_file_that_is_no_checkpoint_any_more(self, repo, model):
+        model.write_bytes(b"garbage" * 100)
+        file = only(repo.verify_worktree(paths="model.safetensors"))
+        assert file.status == "different"
+        assert file.reason.startswith("no tensor can be found in it: ")
+        model.write_bytes(b"")
+        assert only(repo.verify_worktree(paths="model.safetensors")).status == "different"
+
+    def test_links_and_folders(self, repo, root):
+        (root / "link").symlink_to("one")
+        (root / "file").write_text("one")
+        repo.commit("base", paths=".")
+        assert repo.verify_worktree().is_same
+        (root / "link").unlink()
+        (root / "link").symlink_to("two")
+        (root / "file").unlink()
+        (root / "file").symlink_to("link")
+        check = repo.verify_worktree()
+        assert [file.reason for file in check.files] == ["it is a link", "it leads elsewhere"]
+        for name in ("link", "file"):
+            (root / name).unlink()
+            (root / name).mkdir()
+        assert not repo.verify_worktree().is_same
+
+    def test_missing_files(self, repo, model):
+        model.unlink()
+        (model.parent / "config.json").unlink()
+        check = repo.verify_worktree()
+        assert statuses(check) == {"config.json": "missing", "model.safetensors": "missing"}
+        assert not check.is_same
+
+    def test_another_model_does_not_stand_in_for_a_missing_one(self, repo, model):
+        model.unlink()
+        write_model(model.parent / "other.safetensors", seed=1)
+        assert only(repo.verify_worktree(paths="model.safetensors")).status == "missing"
+
+    def test_but_one_of_its_name_does(self, repo, model):
+        tensors = as_torch(load(model))
+        model.unlink()
+        tensors["embed"][0, 0] += 1
+        torch.save(tensors, model.with_suffix(".pt"))
+        file = only(repo.verify_worktree(paths="model.safetensors"))
+        assert (file.status, file.found_in) == ("different", ("model.pt",))
+        assert list(tensors_of(file)) == ["embed"]
+
+    def test_damage_in_the_store_is_no_difference(self, repo, model):
+        for pack in (repo.git_dir / "chunks/packs").glob("*.pack"):
+            pack.unlink()
+        assert repo.verify_worktree().is_same
+        save_file({**load(model), "norm": np.zeros(32, np.float32)}, model)
+        with pytest.raises(CorruptionError, match="tensor 'norm'"):
+            Repo.open(repo.worktree).verify_worktree()
+
+
+@pytest.fixture(scope="module")
+def flipped(tmp_path_factory):
+    repo = Repo.init(tmp_path_factory.mktemp("flips"))
+    repo.set_config("mvc.chunkbytes", "1024")
+    write_model(repo.worktree / "m.safetensors")
+    repo.commit("base", paths=".")
+    return repo
+
+
+@given(st.data())
+def test_every_flipped_bit_is_found(flipped, data):
+    path = flipped.worktree / "m.safetensors"
+    kept = path.read_bytes()
+    broken = bytearray(kept)
+    first = 8 + int.from_bytes(kept[:8], "little")
+    is_header = data.draw(st.booleans())
+    place = data.draw(st.integers(0, first - 1) if is_header else st.integers(first, len(kept) - 1))
+    broken[place] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(broken)
+    try:
+        file = only(flipped.verify_worktree())
+    finally:
+        path.write_bytes(kept)
+    if is_header:
+        assert file.status in ("different", "same-tensors")
+    else:
+        (tensor,) = file.tensors
+        assert (file.status, tensor.status) == ("different", "modified")
+        assert (tensor.elements_changed, tensor.bytes_changed) == (1, 1)
+
+
+class TestStates:
+    state = {"model": {"w": np.arange(500.0)}, "step": 1}  # noqa: RUF012  never changed
+
+    def test_a_state_from_memory_is_not_in_the_worktree(self, repo):
+        repo.commit_state(self.state, message="x")
+        check = repo.verify_worktree()
+        assert set(statuses(check).values()) == {"not-in-worktree"}
+        assert not check.is_same  # nothing was compared
+
+    def test_with_other_files_those_count(self, repo, root):
+        (root / "train.py").write_text("x")
+        repo.commit("code", paths=".")
+        repo.commit_state(self.state, message="x")
+        check = repo.verify_worktree()
+        assert check.is_same
+        assert statuses(check)["train.py"] == "same"
+
+    def test_checked_out_it_is_files_like_any(self, repo, root):
+        repo.commit_state(self.state, message="x", step=1)
+        repo.checkout("main")
+        assert set(statuses(repo.verify_worktree()).values()) == {"same"}
+        tensors = load(root / "model.safetensors")
+        tensors["w"][7] += 1
+        save_file(tensors, root / "model.safetensors")
+        assert statuses(repo.verify_worktree())["model.safetensors"] == "different"
+        (root / "model.safetensors").unlink()
+        assert statuses(repo.verify_worktree())["model.safetensors"] == "missing"
+
+    def test_the_values_of_a_state_are_named(self, repo, root):
+        repo.commit_state(self.state, message="x", step=1)
+        repo.commit_state({"model": self.state["model"], "step": 20, "lr": 1}, message="y")
+        repo.checkout("main")
+        reasons = {file.path: file.reason for file in repo.verify_worktree("main@1").files}
+        assert reasons["state.json"] == 'state["step"] is 20, the commit has 1 (and 1 more)'
+        path = root / "state.json"
+        path.write_text(json.dumps(json.loads(path.read_text())))
+        reasons = {file.path: file.reason for file in repo.verify_worktree().files}
+        assert reasons["state.json"] == "its text differs, its values do not"
+        path.write_text("garbage")
+        reasons = {file.path: file.reason for file in repo.verify_worktree().files}
+        assert reasons["state.json"] == "its bytes differ"
+
+    def test_a_state_of_another_branch(self, repo, root):
+        repo.commit_state(self.state, message="x", branch="run", step=1)
+        check = repo.verify_worktree("run@1")
+        assert set(statuses(check).values()) == {"not-in-worktree"}
+
+    def test_an_export_of_it_counts(self, repo, root):
+        repo.commit_state(self.state, message="x")
+        torch.save({"w": torch.arange(500.0, dtype=torch.float64)}, root / "final.pt")
+        assert statuses(repo.verify_worktree()) == {
+            "model.safetensors": "same-tensors", "state.json": "not-in-worktree",
+        }  # fmt: skip
+        torch.save({"w": torch.zeros(500, dtype=torch.float64)}, root / "model.pt")
+        (root / "final.pt").unlink()
+        assert statuses(repo.verify_worktree())["model.safetensors"] == "not-in-worktree"
+
+
+class TestEdges:
+    def test_paths(self, repo, model):
+        assert statuses(repo.verify_worktree(paths=["*.json"])) == {"config.json": "same"}
+        with pytest.raises(NotFoundError, match="not known"):
+            repo.verify_worktree(paths="nope")
+        with pytest.raises(NotFoundError):
+            repo.verify_worktree("nope")
+
+    def test_before_the_first_commit(self, repo):
+        with pytest.raises(NotFoundError):
+            repo.verify_worktree()
+
+    def test_an_empty_commit(self, repo):
+        repo.commit("nothing", allow_empty=True)
+        assert repo.verify_worktree().is_same
+
+    def test_a_file_that_changes_meanwhile(self, repo, model, monkeypatch):
+        original = verify_files.compare_tensors
+
+        def and_write(*arguments):
+            found = original(*arguments)
+            with model.open("ab") as file:
+                file.write(b"x")
+            return found
+
+        monkeypatch.setattr(verify_files, "compare_tensors", and_write)
+        with pytest.raises(ConflictError, match="changed while it was read"):
+            repo.verify_worktree()
+
+    def test_nothing_is_written(self, repo, model):
+        before = {path: path.stat().st_mtime_ns for path in repo.git_dir.rglob("*")}
+        write_model(model, seed=1)
+        repo.verify_worktree()
+        assert {path: path.stat().st_mtime_ns for path in repo.git_dir.rglob("*")} == before
+
+    def test_released_content(self, repo, model):
+        kept = shutil.copy(model, model.parent / ".keep")
+        for step in (1, 2):
+            write_model(model, seed=step)
+            repo.commit("x", paths=model, step=step)
+        repo.prune(repo.plan_prune(keep_last=1))
+        repo.gc(grace_s=0)
+        first = "HEAD~2"
+        found = only(repo.verify_worktree(first, paths=model))
+        assert len(found.tensors) == 7  # by their ids; norm is the same in all
+        assert found.tensors[0].elements_changed is None
+        shutil.copy(kept, model)
+        assert only(repo.verify_worktree(first, paths=model)).status == "same"
+        tensors = as_torch(load(model))
+        torch.save({**tensors, "embed": tensors["embed"].t().contiguous().t()}, model)
+        with pytest.raises(ReleasedError):
+            repo.verify_worktree(first, paths=model)
+
+    def test_tensors_without_elements_and_packed_ones(self, repo, root):
+        path = root / "m.safetensors"
+
+        def write(data):
+            header = {
+                "e": {"dtype": "F32", "shape": [0, 4], "data_offsets": [0, 0]},
+                "p": {"dtype": "F4", "shape": [8], "data_offsets": [0, 4]},
+            }
+            text = json.dumps(header).encode()
+            path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+        write(b"abcd")
+        repo.commit("base", paths=".")
+        assert repo.verify_worktree().is_same
+        write(b"abce")
+        (tensor,) = only(repo.verify_worktree()).tensors
+        assert (tensor.name, tensor.elements_changed, tensor.bytes_changed) == ("p", None, 1)
+        assert tensor.largest_difference is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "old", "new", "expected"),
+    [
+        ("float32", [1, 2], [1.5, 2.25], 0.5),
+        ("float32", [np.inf], [np.inf], 0),
+        ("float32", [np.inf], [-np.inf], np.inf),
+        ("float32", [np.inf], [1], np.inf),
+        ("float32", [np.nan], [np.nan], 0),
+        ("float32", [np.nan, 1], [1, 9], np.nan),
+        ("float16", [65504], [-65504], 131008),
+        ("bfloat16", [1], [3], 2),
+        ("float8_e4m3fn", [1], [2], 1),
+        ("int8", [-128], [127], 255),
+        ("uint8", [255], [0], 255),
+        ("int64", [-(2**63)], [2**63 - 1], 2.0**64),
+        ("bool", [True], [False], 1),
+        ("complex64", [3 + 4j], [0], 5),
+    ],
+)
+def test_the_largest_difference(dtype, old, new, expected):
+    scalar = getattr(np, dtype, None) or getattr(ml_dtypes, dtype)
+    for left, right in ((old, new), (new, old)):
+        found = find_largest(*(np.array(side).astype(scalar) for side in (left, right)))
+        assert found == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size_bytes", "places", "elements", "has_numbers"),
+    [
+        ("F64", 8, [0, 7, 8], 2, True),
+        ("C128", 16, [0, 8, 16, 40], 3, True),
+        ("C64", 8, [0, 4, 8], 2, True),
+        ("C32", 4, [0, 2, 4], 2, False),
+        ("BOOL", 1, [0, 1], 2, True),
+        ("F8_E5M2", 1, [0, 1], 2, True),
+        ("Q4_0", 18, [0, 1], None, False),
+    ],
+)
+def test_elements_are_counted_by_their_bits(dtype, size_bytes, places, elements, has_numbers):
+    old = np.zeros(size_bytes * 6, np.uint8)
+    new = old.copy()
+    new[places] = 1
+    count = Difference(get_dtype(dtype))
+    count.add(old, old)
+    for _ in range(2):
+        count.add(old, new)
+    assert count.bytes_changed == 2 * len(places)
+    assert count.elements_changed == (None if elements is None else 2 * elements)
+    assert (count.largest is not None) == has_numbers
+    assert not has_numbers or count.largest > 0
+
+
+def test_nan_stays_the_largest_difference():
+    count = Difference(get_dtype("F32"))
+    for value in (1, np.nan, 5):
+        old, new = np.zeros(1, np.float32), np.full(1, value, np.float32)
+        count.add(old.view(np.uint8), new.view(np.uint8))
+    assert math.isnan(count.largest)

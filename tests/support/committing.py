@@ -1,0 +1,159 @@
+"""A repository, a pool and a committer, as a checkpointer puts them together; no training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from pathlib import Path
+
+import torch
+
+from mvc import Identity, NotFoundError, Repo
+from mvc_hooks.committer import CommitPlan, Committer
+from mvc_hooks.snapshot.image import MemoryPool, take_snapshot
+from mvc_hooks.writer.process import WriterSettings
+
+WHO = Identity("Test", "test@example.org")
+
+
+class Rig:
+    """Commits states of a run to a branch."""
+
+    def __init__(self, root, *, branch="main", held=()):
+        self.repo = Repo.init(root)
+        self.repo.identity = WHO
+        self.branch = branch
+        self.pool = MemoryPool()
+        settings = WriterSettings(str(self.repo.worktree), WHO.name, WHO.email, 2, held)
+        self.committer = Committer(settings, self.pool)
+        self.committer.tips[branch] = ""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        if self.is_alive:
+            self.signal(signal.SIGCONT)
+        self.committer.close()
+        self.pool.close()
+
+    @property
+    def writer(self):
+        return self.committer._writer
+
+    @property
+    def is_alive(self):
+        return self.writer._process.poll() is None
+
+    def signal(self, number):
+        os.kill(self.writer.pid, number)
+
+    def hold(self):
+        """Stop the writer, for certain."""
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.writer.pid, os.WSTOPPED)
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+        os.waitid(os.P_PID, self.writer.pid, os.WEXITED | os.WNOWAIT)
+
+    def submit(self, state, step, **meta):
+        snapshot = take_snapshot(state, step, self.pool)
+        self.committer.submit(snapshot, CommitPlan(self.branch, f"step {step}", meta=meta))
+        return snapshot
+
+    def commit(self, state, step):
+        """Commit a state, wait for it, and return its report."""
+        self.submit(state, step)
+        (report,) = self.committer.wait()
+        return report
+
+    def wait_for_tip(self, old):
+        """Wait until the branch has moved; the writer's answer is not read."""
+        for _ in range(3000):
+            with contextlib.suppress(NotFoundError):
+                tip = self.repo.resolve(f"refs/heads/{self.branch}")
+                if tip != old:
+                    return tip
+            select.select([], [], [], 0.005)
+        raise AssertionError("the branch did not move")
+
+    def forget_answer(self):
+        """Read what the writer said and throw it away, as if it had died before."""
+        self.writer._channel.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            self.writer._channel.recv(2**16)
+        self.writer._channel.setblocking(True)
+
+    def assert_holds(self, state, commit):
+        """Check that a commit holds a state, bit by bit, both ways of looking."""
+        assert self.repo.verify_state(state, commit).differences == ()
+        assert self.repo.fsck(data=True).problems == ()
+
+
+def make_state(seed=1, size=2**16):
+    """Return a small training state: ties, a transposed tensor, scalars."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(size, generator=generator)
+    return {
+        "model": {
+            "embed": weight,
+            "head": weight,
+            "wide": torch.randn(64, 33, generator=generator).t(),
+            "half": torch.randn(777, generator=generator).bfloat16(),
+        },
+        "optimizer": {"state": {0: {"step": torch.tensor(float(seed)), "m": weight * 0.5}}},
+        "run": {"step": seed, "loss": 0.25},
+    }
+
+
+def clone_state(state):
+    """Return a deep copy that keeps ties."""
+    copies = {}
+
+    def clone(value):
+        if isinstance(value, dict):
+            return {key: clone(one) for key, one in value.items()}
+        if isinstance(value, torch.Tensor):
+            return copies.setdefault(id(value), value.clone())
+        return value
+
+    return clone(state)
+
+
+def train_on(state, steps):
+    """Change every tensor in place, as an optimizer does."""
+    for _ in range(steps):
+        for tensor in {id(one): one for one in _tensors(state)}.values():
+            tensor.add_(1)
+
+
+def _tensors(value):
+    if isinstance(value, dict):
+        for one in value.values():
+            yield from _tensors(one)
+    elif isinstance(value, torch.Tensor):
+        yield value
+
+
+def read_links(pid):
+    """Return what the descriptors of a process are open on."""
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return found
+
+
+def process_counts(pid):
+    """Return descriptors, threads and resident bytes; not packs, which are kept open up to a limit."""
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    return {
+        "descriptors": sum(not link.endswith(".pack") for link in read_links(pid)),
+        "threads": int(status["Threads"]),
+        "rss": int(status["VmRSS"].split()[0]) * 1024,
+    }

@@ -1,0 +1,265 @@
+"""Small fits of training libraries, each as a function (folder, where it ends, ...) → run.
+
+Also a program, to be killed from outside of the test: ``python fits.py KIND FOLDER STEP`` trains and
+kills itself with SIGKILL in that step.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+from types import SimpleNamespace
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+BATCH = 4
+ROWS = 44
+
+
+class Noisy(Dataset):
+    """Rows to which every look adds noise of the global generator, as an augmentation does."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(1)
+        self.x = torch.randn(ROWS, 8, generator=generator)
+        self.y = torch.randint(0, 2, (ROWS,), generator=generator)
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, index):
+        return {"x": self.x[index] + 0.01 * torch.randn(8), "labels": self.y[index]}
+
+
+class Net(nn.Module):
+    """A model with everything that draws or remembers; it writes down every loss."""
+
+    def __init__(self, spike=(), kill_at=None, fail_at=None):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 2)
+        )
+        self.losses, self.count = [], 0
+        self.spike, self.kill_at, self.fail_at = spike, kill_at, fail_at
+
+    def forward(self, x, labels):
+        out = self.layers(x)
+        loss = nn.functional.cross_entropy(out, labels)
+        if self.training:
+            self.count += 1
+            self.losses.append(loss.item())
+            if self.count == self.kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.count == self.fail_at:
+                raise RuntimeError("the machine is on fire")
+            if self.count in self.spike:
+                loss = loss * float("nan")
+        return {"loss": loss, "logits": out}
+
+
+def make_tools(model):
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.9)
+
+
+def state_of(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(one, other):
+    return one.state.keys() == other.state.keys() and all(
+        torch.equal(value, other.state[name]) for name, value in one.state.items()
+    )
+
+
+def fit_lightning(folder, *, until=None, total=26, accumulate=1, every=20, epochs=None, **options):
+    import lightning.pytorch as pl
+
+    from mvc_hooks.adapters.lightning import MvcCallback
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+    class Module(pl.LightningModule):
+        def __init__(self, net):
+            super().__init__()
+            self.net, self.seen, self.batches = net, [], 0
+
+        def training_step(self, batch, index):
+            self.batches += 1
+            self.seen.append((self.current_epoch, index, self.global_step))
+            loss = self.net(**batch)["loss"]
+            self.log("loss", loss)
+            return loss
+
+        def validation_step(self, batch, index):
+            self.log("held_out", self.net(**batch)["loss"])
+
+        def configure_optimizers(self):
+            optimizer, scheduler = make_tools(self)
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+            }
+
+        def on_save_checkpoint(self, checkpoint):
+            checkpoint["batches"] = self.batches
+
+        def on_load_checkpoint(self, checkpoint):
+            self.batches = checkpoint["batches"]
+
+    pl.seed_everything(0, verbose=False)
+    extra = options.pop("callbacks", [])
+    net = {name: options.pop(name) for name in ("spike", "kill_at", "fail_at") if name in options}
+    module = Module(Net(**net))
+    callback = None if folder is None else MvcCallback(folder, every=every, **options)
+    trainer = pl.Trainer(
+        max_steps=-1 if epochs else (until or total),
+        max_epochs=epochs,
+        accelerator="cpu",
+        accumulate_grad_batches=accumulate,
+        val_check_interval=4,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[*extra, *([callback] if callback else [])],
+    )
+    loaders = DataLoader(Noisy(), BATCH, shuffle=True), DataLoader(Noisy(), BATCH)
+    trainer.fit(module, *loaders)
+    return SimpleNamespace(
+        losses=module.net.losses,
+        seen=module.seen,
+        state=state_of(module.net),
+        steps=trainer.global_step,
+        checkpointer=None if callback is None else callback.checkpointer,
+        trainer=trainer,
+        module=module,
+        log=None,
+    )
+
+
+def fit_transformers(folder, *, until=None, total=26, accumulate=1, every=20, **options):
+    import transformers
+
+    from mvc_hooks.adapters.transformers import MvcCallback
+
+    class StopAt(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            if state.global_step == until:
+                control.should_training_stop = True
+
+    transformers.set_seed(0)
+    net = {name: options.pop(name) for name in ("spike", "kill_at", "fail_at") if name in options}
+    model = Net(**net)
+    with tempfile.TemporaryDirectory() as output:
+        trainer = transformers.Trainer(
+            model=model,
+            args=transformers.TrainingArguments(
+                output_dir=output,
+                max_steps=total,
+                per_device_train_batch_size=BATCH,
+                gradient_accumulation_steps=accumulate,
+                save_strategy="no",
+                report_to=[],
+                disable_tqdm=True,
+                use_cpu=True,
+                logging_steps=3,
+                eval_strategy="steps",
+                eval_steps=5,
+                learning_rate=1e-2,
+                dataloader_pin_memory=False,
+            ),
+            train_dataset=Noisy(),
+            eval_dataset=Noisy(),
+            callbacks=[StopAt(), *options.pop("callbacks", [])],
+        )
+        trainer.remove_callback(transformers.PrinterCallback)
+        callback = None if folder is None else MvcCallback(folder, every=every, **options)
+        trainer.train() if callback is None else callback.train(trainer)
+    return SimpleNamespace(
+        losses=model.losses,
+        state=state_of(model),
+        steps=trainer.state.global_step,
+        checkpointer=None if callback is None else callback.checkpointer,
+        trainer=trainer,
+        # Every stop writes a summary, which says how long it took.
+        log=[_without_times(e) for e in trainer.state.log_history if "train_runtime" not in e],
+    )
+
+
+def _without_times(entry):
+    return {
+        name: value
+        for name, value in entry.items()
+        if "runtime" not in name and "per_second" not in name
+    }
+
+
+def fit_accelerate(folder, *, until=None, total=26, accumulate=1, every=20, **options):
+    from accelerate import Accelerator
+    from accelerate.utils import set_seed
+
+    from mvc_hooks.adapters.accelerate import make_checkpointer
+
+    set_seed(0)
+    accelerator = Accelerator(gradient_accumulation_steps=accumulate, cpu=True)
+    net = {name: options.pop(name) for name in ("spike", "kill_at", "fail_at") if name in options}
+    model = Net(**net)
+    optimizer, scheduler = make_tools(model)
+    model, optimizer, loader, scheduler = accelerator.prepare(
+        model, optimizer, DataLoader(Noisy(), BATCH, shuffle=True), scheduler
+    )
+
+    def train(batch):
+        with accelerator.accumulate(model):
+            loss = model(**batch)["loss"]
+            accelerator.backward(loss)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        return loss.detach()
+
+    def train_plainly():
+        steps = 0
+        while True:
+            for batch in loader:
+                train(batch)
+                steps += accelerator.sync_gradients
+                if steps == (until or total):
+                    return
+
+    checkpointer = None
+    if folder is None:
+        train_plainly()
+    else:
+        with make_checkpointer(accelerator, folder, every=every, **options) as checkpointer:
+            for _ in checkpointer.steps(until or total):
+                loss = train(checkpointer.next_batch())
+                while not accelerator.sync_gradients:
+                    loss = loss + train(checkpointer.next_batch())
+                checkpointer.step(loss=loss)
+    return SimpleNamespace(
+        losses=model.losses,
+        state=state_of(model),
+        steps=None if checkpointer is None else checkpointer.step_count,
+        checkpointer=checkpointer,
+        log=None,
+    )
+
+
+FITS = {
+    "lightning": fit_lightning,
+    "transformers": fit_transformers,
+    "accelerate": fit_accelerate,
+}
+
+if __name__ == "__main__":
+    kind, where, batch = sys.argv[1:]
+    FITS[kind](where, kill_at=int(batch), every=5)
