@@ -15,6 +15,7 @@ import shutil
 import sysconfig
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import lightning.pytorch as pl
 import torch
@@ -24,7 +25,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from mvc_hooks.adapters.lightning import MvcCallback
 
-CONTEXT = 32
+if TYPE_CHECKING:
+    from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+
+CONTEXT = 24
 
 
 class Text(Dataset[Tensor]):
@@ -60,7 +64,7 @@ class CharModel(pl.LightningModule):
         self.log("loss", loss)
         return loss
 
-    def configure_optimizers(self) -> dict[str, object]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Return AdamW and a cosine schedule that steps with every batch."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=3e-3)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 400)
@@ -97,9 +101,10 @@ def main() -> None:
     """Train twice: in one go without mvc, and stopped and resumed with it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("lightning-run"))
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=120)
     options = parser.parse_args()
     shutil.rmtree(options.folder, ignore_errors=True)
+    torch.set_num_threads(1)  # the matrices are small, and threads would only wait for each other
     warnings.simplefilter("ignore")  # Lightning's advice on workers and logging
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     steps, middle = options.steps, options.steps * 5 // 9
@@ -107,11 +112,11 @@ def main() -> None:
     through, loss = fit(steps)
     print(f"in one go, without mvc:      step {steps}  loss {loss:.4f}  {digest(through)[:16]}")
 
-    first = MvcCallback(options.folder, every=50)
+    first = MvcCallback(options.folder, every=40)
     stopped, loss = fit(middle, first)
     print(f"with mvc, stopped:           step {middle}  loss {loss:.4f}  {digest(stopped)[:16]}")
 
-    second = MvcCallback(options.folder, every=50)
+    second = MvcCallback(options.folder, every=40)
     resumed, loss = fit(steps, second)
     print(f"new trainer, gone on to:     step {steps}  loss {loss:.4f}  {digest(resumed)[:16]}")
 

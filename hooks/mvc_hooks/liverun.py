@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 RUN, ENVIRONMENT = "run", "environment"
 EXTRAS = (RUN, ENVIRONMENT, "watch", "ladder")
 """The top-level names of what is of the run and of no part."""
-_RATES = ("lr", "initial_lr", "max_lr", "min_lr")
+_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 
 
 @dataclass(slots=True)
@@ -339,7 +339,7 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def _scale_scheduler(scheduler: Any, factor: float) -> None:
-    for name in ("base_lrs", "_last_lr", "min_lrs"):
+    for name in ("base_lrs", "_last_lr", "min_lrs", "max_lrs"):
         rates = getattr(scheduler, name, None)
         if isinstance(rates, list):
             setattr(scheduler, name, [rate * factor for rate in rates])

@@ -28,6 +28,7 @@ class SignalWatch:
         self._previous: dict[int, Any] = {}
         self._caught: int | None = None
         self._is_over = True
+        self._is_delivering = False
 
     def start(self) -> None:
         """Take the handlers over; does nothing in another thread than the main one."""
@@ -47,11 +48,13 @@ class SignalWatch:
         if not _is_main():
             return  # the next signal finds nobody waiting for it, and gives them back
         for number in list(self._previous):
-            # Whoever took one over in turn will give it back to this watch, which passes it on.
+            # Whoever took one over, or saved it, may give it back to this watch, which passes it on.
             if signal.getsignal(number) == self._remember:
-                signal.signal(number, self._previous.pop(number))
+                signal.signal(number, self._previous[number])
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
+        if self._is_delivering:  # who took the handler over calls this one, too: it is their turn
+            return
         is_second = self._caught == number
         self._caught = number
         if is_second or self._is_over:
@@ -78,7 +81,11 @@ class SignalWatch:
             return
         is_over = self._is_over
         self.stop()
-        signal.raise_signal(number)
+        self._is_delivering = True
+        try:
+            signal.raise_signal(number)
+        finally:
+            self._is_delivering = False
         if not is_over:  # a handler of the user's wants the run to go on
             self.start()
 

@@ -22,10 +22,10 @@ def run(name, folder, steps):
 @pytest.mark.torch
 def test_lightning(tmp_path):
     pytest.importorskip("lightning")
-    out = run("lightning_fit.py", tmp_path / "run", "36")
+    out = run("lightning_fit.py", tmp_path / "run", "45")
     assert "bit-exact: " in out
-    assert "step 20" in out
-    assert "step 36" in out
+    assert "step 25\n" in out
+    assert "step 40\n" in out
 
 
 @pytest.mark.torch

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 BATCH = 4
 ROWS = 44
+NET_OPTIONS = ("spike", "kill_at", "fail_at", "signal_at")
 
 
 class Noisy(Dataset):
@@ -41,13 +42,14 @@ class Noisy(Dataset):
 class Net(nn.Module):
     """A model with everything that draws or remembers; it writes down every loss."""
 
-    def __init__(self, spike=(), kill_at=None, fail_at=None):
+    def __init__(self, spike=(), kill_at=None, fail_at=None, signal_at=None):
         super().__init__()
         self.layers = nn.Sequential(
             nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 2)
         )
         self.losses, self.count = [], 0
         self.spike, self.kill_at, self.fail_at = spike, kill_at, fail_at
+        self.signal_at = signal_at
 
     def forward(self, x, labels):
         out = self.layers(x)
@@ -57,6 +59,8 @@ class Net(nn.Module):
             self.losses.append(loss.item())
             if self.count == self.kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self.signal_at and self.count == self.signal_at[0]:
+                os.kill(os.getpid(), self.signal_at[1])
             if self.count == self.fail_at:
                 raise RuntimeError("the machine is on fire")
             if self.count in self.spike:
@@ -116,7 +120,7 @@ def fit_lightning(folder, *, until=None, total=26, accumulate=1, every=20, epoch
 
     pl.seed_everything(0, verbose=False)
     extra = options.pop("callbacks", [])
-    net = {name: options.pop(name) for name in ("spike", "kill_at", "fail_at") if name in options}
+    net = {name: options.pop(name) for name in NET_OPTIONS if name in options}
     module = Module(Net(**net))
     callback = None if folder is None else MvcCallback(folder, every=every, **options)
     trainer = pl.Trainer(
@@ -156,7 +160,7 @@ def fit_transformers(folder, *, until=None, total=26, accumulate=1, every=20, **
                 control.should_training_stop = True
 
     transformers.set_seed(0)
-    net = {name: options.pop(name) for name in ("spike", "kill_at", "fail_at") if name in options}
+    net = {name: options.pop(name) for name in NET_OPTIONS if name in options}
     model = Net(**net)
     with tempfile.TemporaryDirectory() as output:
         trainer = transformers.Trainer(
@@ -210,7 +214,7 @@ def fit_accelerate(folder, *, until=None, total=26, accumulate=1, every=20, **op
 
     set_seed(0)
     accelerator = Accelerator(gradient_accumulation_steps=accumulate, cpu=True)
-    net = {name: options.pop(name) for name in ("spike", "kill_at", "fail_at") if name in options}
+    net = {name: options.pop(name) for name in NET_OPTIONS if name in options}
     model = Net(**net)
     optimizer, scheduler = make_tools(model)
     model, optimizer, loader, scheduler = accelerator.prepare(
@@ -262,4 +266,5 @@ FITS = {
 
 if __name__ == "__main__":
     kind, where, batch = sys.argv[1:]
+    torch.set_num_threads(1)
     FITS[kind](where, kill_at=int(batch), every=5)

@@ -15,8 +15,10 @@ more for an epoch that is resumed in its middle.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import signal
 from typing import TYPE_CHECKING, Any
 
 from mvc import UnsupportedError, UsageError
@@ -97,7 +99,8 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # of whichever package is i
                 hint="leave ckpt_path out, or the callback",
             )
         state = self._state = _TrainerState(trainer, self._session)
-        self._session.open(**_find_parts(trainer, pl_module), lightning=state)
+        with _leave_sigterm():
+            self._session.open(**_find_parts(trainer, pl_module), lightning=state)
         state.prepare_epoch()
         self._session.begin()
 
@@ -178,6 +181,15 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # of whichever package is i
     def go_on_from(self, report: RollbackReport) -> None:  # noqa: ARG002  it is all done
         """Go on in place."""
         self.land()
+
+
+@contextlib.contextmanager
+def _leave_sigterm() -> Iterator[None]:
+    """Leave SIGTERM to Lightning, which turns it into an exception between two batches."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if signal.getsignal(signal.SIGTERM) is not before and before is not None:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _find_parts(trainer: Any, module: Any) -> dict[str, object]:

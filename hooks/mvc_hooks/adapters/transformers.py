@@ -112,6 +112,8 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # the library is imported w
         except BaseException as error:
             session.abandon(type(error), error)
             raise
+        finally:
+            self._feed = None
 
     def _check(self, trainer: Any, options: dict[str, Any]) -> None:
         if options.get("resume_from_checkpoint"):

@@ -38,6 +38,15 @@ pytestmark = [
 KINDS = list(FITS)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """With so little to compute, threads wait for each other most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def plain():
     """Fits without the adapter, made once: (kind, accumulate, total) → run."""
@@ -89,6 +98,26 @@ def test_an_exception_loses_what_was_not_committed_only(kind, plain, tmp_path):
     assert len(run.losses) == 26 - 16
     assert run.losses == plain(kind).losses[-len(run.losses) :]
     assert same(run, plain(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [(kind, signal.SIGINT) for kind in KINDS] + [("lightning", signal.SIGTERM)],
+)
+def test_a_signal_loses_nothing(kind, number, plain, tmp_path):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    try:
+        # Lightning turns both into an exit.
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            FITS[kind](tmp_path, signal_at=(13, number), total=20)
+    finally:
+        # Lightning leaves some handlers of its own, or of a checkpointer that is closed, behind.
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+    assert [entry.annotations.step for entry in Repo.open(tmp_path).log("main")] == [13]
+    run = FITS[kind](tmp_path, total=20)
+    assert run.losses == plain(kind, total=20).losses[13:]
+    assert same(run, plain(kind, total=20))
 
 
 @pytest.mark.parametrize("kind", KINDS)
