@@ -18,7 +18,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from mvc import NotFoundError, Repo, UsageError
+from mvc import MvcError, NotFoundError, Repo, UsageError
 from mvc_hooks.branchlock import BranchLock
 from mvc_hooks.divergence.rungs import rollback as roll_back_rung
 from mvc_hooks.environment import compare_environments
@@ -499,6 +499,8 @@ class Checkpointer:
 
         Raises:
             DivergedError: there is nothing to go back to.
+            NotFoundError, ConflictError: no such revision, or the branch does not come from it;
+                nothing was changed.
         """
         self._check_open()
         rung = roll_back_rung(to=to, min_steps_back=0, skip_batches=0)
@@ -513,6 +515,7 @@ class Checkpointer:
         if action.rollback is None:
             self._run.scale_lr(action.lr_factor)
             return None
+        self._run.is_clean = False  # should the way back fail, this is not committed at the end
         return self._go_back(
             action.rollback, action.skip_batches, verdict.onset_step, action.reason, started_s
         )
@@ -539,10 +542,13 @@ class Checkpointer:
                 self.repo, self._run, self._commits,
                 Order(rung, skip_batches, onset_step, reason), started_s, self._ranks,
             )  # fmt: skip
-        except DivergedError as error:
+        except MvcError as error:
             if frozen is not None:
                 self._commits.drop(frozen)
-            self._give_up(error.message, error)
+            if isinstance(error, DivergedError):
+                self._give_up(error.message, error)
+            raise
+        self._run.is_clean = True
         before = self._judge.ladder.lr_factor
         self._run.scale_lr(before / _lr_factor(stored.ladder))
         self._judge.forget_after(report.to_step)
@@ -589,6 +595,7 @@ class Checkpointer:
             if last is not None:
                 self._commit_last(last)
             self._settle()
+            self._log.end(self.step_count)
         finally:
             self._is_closed = True
             atexit.unregister(self._at_exit)

@@ -10,6 +10,7 @@ Should a commit turn out to be damaged, the one before it is taken, a few times.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -171,6 +172,9 @@ def _candidates(
     rung = order.target
     if rung.to not in ("healthy", "last"):
         named = repo.resolve(rung.to)
+        with contextlib.suppress(ReleasedError):  # told of when it is read
+            # Only to see, before the run is touched, that the branch can go there.
+            repo.plan_rollback(named, branch=commits.branch)
         yield _Candidate(_step_of(repo, named) or 0, named, None)
         return
     limit = order.onset_step - rung.min_steps_back

@@ -24,6 +24,7 @@ class RunLog:
     def __init__(self, feed: RunFeed | None) -> None:
         """Write to a feed; None: to no feed, as of ranks other than 0."""
         self._feed = _NoFeed() if feed is None else feed
+        self._has_stopped = False
 
     def start(self, step: int, every: int | None, parts: Iterable[str]) -> None:
         """The run begins."""
@@ -112,8 +113,14 @@ class RunLog:
         self._feed.append("error", text=text)
 
     def stop(self, step: int, reason: str) -> None:
-        """The run ends."""
-        self._feed.append("stop", step=step, reason=reason)
+        """The run ends, and why; what is said first counts."""
+        if not self._has_stopped:
+            self._feed.append("stop", step=step, reason=reason)
+        self._has_stopped = True
+
+    def end(self, step: int) -> None:
+        """The run ends as it should."""
+        self.stop(step, "ended")
 
     def close(self) -> None:
         """Write what is left."""

