@@ -16,23 +16,23 @@ import contextlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from mvc import MvcError, NotFoundError, Repo, UsageError
+from mvc import NotFoundError, Repo, UsageError
+from mvc_hooks.answers import answer, go_back
 from mvc_hooks.branchlock import BranchLock
 from mvc_hooks.divergence.rungs import rollback as roll_back_rung
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.errors import DivergedError
 from mvc_hooks.judge import Judge
 from mvc_hooks.liverun import LiveRun
-from mvc_hooks.notes import Talk
 from mvc_hooks.rankcommits import make_commits
 from mvc_hooks.ranks import Ranks
-from mvc_hooks.recovery import Order, name_diverged, roll_back
+from mvc_hooks.recovery import Order
 from mvc_hooks.runlog import RunLog
+from mvc_hooks.running import Running
 from mvc_hooks.schedule import Schedule
 from mvc_hooks.settings import Settings
-from mvc_hooks.signals import SignalWatch
 from mvc_hooks.sources import CommitSource
 
 if TYPE_CHECKING:
@@ -41,15 +41,10 @@ if TYPE_CHECKING:
 
     from mvc import Identity
     from mvc_hooks.divergence.history import History
-    from mvc_hooks.divergence.ladder import Action
-    from mvc_hooks.divergence.rungs import Rollback, Rung
+    from mvc_hooks.divergence.rungs import Rung
     from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.settings import OnFailure, WhenBehind
     from mvc_hooks.snapshot.ring import Ring
-
-
-_SETTLED_STEPS = 2
-"""Steps after which an optimizer has made its state, so that the size of a snapshot is known."""
 
 
 class Checkpointer:
@@ -129,7 +124,7 @@ class Checkpointer:
             NotFoundError, CorruptionError: the tip is no training state, or damaged.
         """
         self._is_closed = True  # until all of it stands
-        self._settings = Settings(
+        settings = Settings(
             every=every,
             every_seconds=every_seconds,
             when_behind=when_behind,
@@ -146,24 +141,50 @@ class Checkpointer:
         self.rollbacks: list[RollbackReport] = []
         self.environment_changes: list[tuple[str, object, object]] = []
         self.resumed_from: str | None = None
-        self._step_calls = 0
         self._pid = os.getpid()
-        self._ranks = Ranks()
+        ranks = Ranks()
         with contextlib.ExitStack() as undo:
-            self._run = LiveRun(parts, self._ranks)
-            undo.callback(self._run.remove)
-            self._judge = Judge(detectors, ladder, healthy_after, has_scaler=self._run.has_scaler)
-            self._ranks.on_first(lambda: Repo.init(path))
+            run = LiveRun(parts, ranks)
+            undo.callback(run.remove)
+            judge = Judge(detectors, ladder, healthy_after, has_scaler=run.has_scaler)
+            ranks.on_first(lambda: Repo.init(path))
             self.repo = Repo.init(path)
             self.repo.identity = identity
-            self.branch = branch or self._ranks.ask_first(self._current_branch)
-            self._lock = self._ranks.on_first(lambda: BranchLock(self.repo.git_dir, self.branch))
+            self.branch = branch or ranks.ask_first(self._current_branch)
+            self._lock = ranks.on_first(lambda: BranchLock(self.repo.git_dir, self.branch))
             undo.callback(self._release)
-            is_first = self._ranks.is_first
-            self._log = RunLog(self.repo.open_feed(self.branch) if is_first else None)
-            undo.callback(self._log.close)
-            self._start(identity, warm_up, resume=resume)
+            log = RunLog(self.repo.open_feed(self.branch) if ranks.is_first else None)
+            undo.callback(log.close)
+            log.start(0, every, run.parts)
+            tip = ranks.ask_first(self._find_tip)
+            if tip is not None:
+                self._check_may_resume(resume=resume)
+                if warm_up is not None:
+                    warm_up()
+                ranks.together(lambda: self._resume(run, judge, log, tip, allow))
+                self.environment_changes = ranks.share(self.environment_changes)
+            commits = make_commits(
+                ranks, self.repo, self.branch, run, settings=settings, log=log, lock=self._lock,
+                identity=identity, on_commit=self._note,
+            )  # fmt: skip
+            schedule = Schedule(every, every_seconds)
+            self._running = Running(
+                settings, self.repo, self.branch, run, judge, commits, ranks, log, schedule
+            )
+            self._start(tip)
             undo.pop_all()
+
+    def _start(self, tip: str | None) -> None:
+        running = self._running
+        running.commits.tips[self.branch] = tip or ""
+        if tip is not None:
+            running.commits.last_step = self.step_count
+            running.judge.note_commit(self.step_count, tip)
+        running.schedule.note(time.monotonic())
+        if running.settings.signals:
+            running.signals.start()
+        atexit.register(self._at_exit)
+        self._is_closed = False
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -175,70 +196,41 @@ class Checkpointer:
             raise UsageError("HEAD is on no branch", hint="pass branch=...")
         return branch
 
-    def _start(
-        self, identity: Identity | None, warm_up: Callable[[], object] | None, *, resume: bool
-    ) -> None:
-        settings = self._settings
-        tip = self._ranks.ask_first(self._find_tip)
-        self._log.start(0, settings.every, self._run.parts)
-        if tip is not None:
-            if not resume:
-                raise UsageError(
-                    f"branch {self.branch!r} has commits, and resume is off",
-                    hint="pass branch=... for a run of its own",
-                )
-            if warm_up is not None:
-                warm_up()
-            self._ranks.together(lambda: self._resume(tip))
-            self.environment_changes = self._ranks.share(self.environment_changes)
-        self._commits = make_commits(
-            self._ranks,
-            self.repo,
-            self.branch,
-            self._run,
-            settings=settings,
-            log=self._log,
-            lock=self._lock,
-            identity=identity,
-            on_commit=self._note,
-        )
-        self._commits.tips[self.branch] = tip or ""
-        if tip is not None:
-            self._commits.last_step = self.step_count
-            self._judge.note_commit(self.step_count, tip)
-        self._schedule = Schedule(settings.every, settings.every_seconds)
-        self._schedule.note(time.monotonic())
-        self._talk = Talk()
-        self._signals = SignalWatch()
-        if settings.signals:
-            self._signals.start()
-        atexit.register(self._at_exit)
-        self._is_closed = False
+    def _check_may_resume(self, *, resume: bool) -> None:
+        if not resume:
+            raise UsageError(
+                f"branch {self.branch!r} has commits, and resume is off",
+                hint="pass branch=... for a run of its own",
+            )
 
     def _find_tip(self) -> str | None:
         with contextlib.suppress(NotFoundError):
             return self.repo.resolve(f"refs/heads/{self.branch}")
         return None
 
-    def _resume(self, tip: str) -> None:
+    def _resume(
+        self, run: LiveRun, judge: Judge, log: RunLog, tip: str, allow: Sequence[str]
+    ) -> None:
         started_s = time.perf_counter()
-        stored = self._run.restore(CommitSource(self.repo, tip), allow=self._settings.allow)
-        self._run.counters = stored.counters
-        self._run.is_clean = True
-        self._judge.restore(stored.watch, stored.ladder)
+        stored = run.restore(CommitSource(self.repo, tip), allow=allow)
+        run.counters = stored.counters
+        run.is_clean = True
+        judge.restore(stored.watch, stored.ladder)
         self.resumed_from = tip
-        self.environment_changes = list(
-            compare_environments(stored.environment, self._run.environment)
-        )
+        self.environment_changes = list(compare_environments(stored.environment, run.environment))
         seconds = time.perf_counter() - started_s
-        self._log.resume(self.step_count, tip, seconds, self.environment_changes)
+        log.resume(run.counters.step, tip, seconds, self.environment_changes)
+
+    def _note(self, report: CommitReport) -> None:
+        if report.branch == self.branch and report.commit is not None:
+            self._running.judge.note_commit(report.step, report.commit)
 
     # How far it is.
 
     @property
     def step_count(self) -> int:
         """Completed steps."""
-        return self._run.counters.step
+        return self._running.run.counters.step
 
     @property
     def is_closed(self) -> bool:
@@ -248,17 +240,17 @@ class Checkpointer:
     @property
     def epoch(self) -> int:
         """Passes over the data that ``next_batch`` completed."""
-        return 0 if self._run.data is None else self._run.data.epoch
+        return 0 if self._running.run.data is None else self._running.run.data.epoch
 
     @property
     def tokens(self) -> int:
         """Tokens seen, as far as ``step`` was told."""
-        return self._run.counters.tokens
+        return self._running.run.counters.tokens
 
     @property
     def samples(self) -> int:
         """Samples seen, as far as ``step`` was told."""
-        return self._run.counters.samples
+        return self._running.run.counters.samples
 
     @property
     def batch_index(self) -> int:
@@ -267,22 +259,22 @@ class Checkpointer:
         For data that is found by a number: unlike the step it moves on when a rollback leaves
         batches out.
         """
-        return self._run.counters.batches
+        return self._running.run.counters.batches
 
     @property
     def commits(self) -> list[CommitReport]:
         """A report for every commit that was tried and has ended, oldest first."""
-        return list(self._commits.reports)
+        return list(self._running.commits.reports)
 
     @property
     def skipped(self) -> list[int]:
         """Steps whose commit was left out because the writer was behind."""
-        return list(self._commits.skipped)
+        return list(self._running.commits.skipped)
 
     @property
     def queue_depth(self) -> int:
         """Snapshots that wait for the writer or are being written."""
-        return self._commits.depth
+        return self._running.commits.depth
 
     # The loop.
 
@@ -298,12 +290,13 @@ class Checkpointer:
         if type(total) is not int or total < 0:
             raise UsageError(f"{total!r} is no number of steps")
         while self.step_count < total:
-            calls = self._step_calls
+            calls = self._running.calls
             yield self.step_count
-            if self._step_calls == calls:
+            if self._running.calls == calls:
                 raise UsageError("the body of the loop over steps() did not call step()")
-        if self._ranks.share(self._commits.last_step) != self.step_count and self.step_count:
-            self._commit(f"step {self.step_count}, the last one", {}, is_asked=True)
+        running = self._running
+        if running.ranks.share(running.commits.last_step) != self.step_count and self.step_count:
+            running.commit(f"step {self.step_count}, the last one", {}, is_asked=True)
         self.wait()
 
     def next_batch(self) -> Any:
@@ -313,7 +306,7 @@ class Checkpointer:
             UsageError: no loader was passed, or several.
         """
         self._check_open()
-        return self._run.next_batch()
+        return self._running.run.next_batch()
 
     def batches(self, total: int) -> Iterator[Any]:
         """Yield a batch for every step until ``total`` steps are complete; see ``steps``."""
@@ -330,13 +323,7 @@ class Checkpointer:
             Whether the step will be taken.
         """
         self._check_open()
-        note = self._write_note()
-        action = self._judge.check(self.step_count + 1, loss, grad_norm, self._log, note)
-        if action is None or not action.skip:
-            return True
-        self._run.drop_next_step()
-        self._run.scale_lr(action.lr_factor)
-        return False
+        return self._running.check(loss, grad_norm)
 
     def step(
         self,
@@ -366,60 +353,18 @@ class Checkpointer:
         """
         self._check_open()
         started_s = time.perf_counter()
-        self._step_calls += 1
-        self._run.complete_step(tokens, samples)
-        note = self._write_note()
-        action = self._judge.judge(self.step_count, loss, grad_norm, self._log, note)
-        self._read_notes()
-        self._pump()
+        running = self._running
+        action = running.take_step(loss, grad_norm, tokens, samples)
         report = None
-        if action is not None:
-            report = self._act(action, started_s)
+        if action is None:
+            running.freeze(metrics)
         else:
-            if self._judge.latest is not None:
-                self._log.step(self._judge.latest, self._run.lr)
-            self._freeze(metrics)
-        every = self._settings.every
-        if self._step_calls == _SETTLED_STEPS and (every is None or every > _SETTLED_STEPS):
-            self._commits.prepare(self._capture())
+            report = answer(running, action, started_s)
+        if report is not None:
+            self.rollbacks.append(report)
+        running.prepare()
         self._obey_signal()
         return report
-
-    def _freeze(self, metrics: dict[str, float]) -> None:
-        if self._is_due():
-            self._commit(f"step {self.step_count}", metrics, is_asked=False)
-        self._commits.freeze_light(self._capture_here, self.step_count)
-
-    def _is_due(self) -> bool:
-        # The clock is rank 0's; the others hear of it.
-        now_s = None if self._ranks.size > 1 else time.monotonic()
-        return self._schedule.is_due(self.step_count, now_s) or self._talk.take_due()
-
-    def _capture(self) -> dict[str, object]:
-        return self._run.capture(self._judge.capture())
-
-    def _capture_here(self) -> dict[str, object]:
-        return self._run.capture(self._judge.capture(), gather=False)
-
-    # What the ranks tell each other.
-
-    def _write_note(self) -> float:
-        if self._ranks.is_alone:
-            return 0.0
-        is_due = self._ranks.is_first and self._schedule.is_late(time.monotonic())
-        failed = self._commits.failure is not None
-        return self._talk.write(self._signals.caught, is_due=is_due, has_failed=failed)
-
-    def _read_notes(self) -> None:
-        if self._ranks.is_alone:
-            return
-        self._talk.read(self._judge.take_notes())
-        if self._talk.heard.has_failed:
-            self._ranks.ask_first(self._raise_failure)
-
-    def _raise_failure(self) -> None:
-        if self._commits.failure is not None:
-            raise self._commits.failure
 
     def commit(self, message: str, **metrics: float) -> None:
         """Commit the live state now, beside the training; between two steps, as a rule.
@@ -437,28 +382,7 @@ class Checkpointer:
         self._check_open()
         if not str(message).strip():
             raise UsageError("a commit needs a message")
-        self._commit(message, metrics, is_asked=True)
-
-    def _commit(
-        self,
-        message: str,
-        metrics: dict[str, float],
-        *,
-        is_asked: bool,
-        branch: str | None = None,
-    ) -> None:
-        latest = self._judge.latest
-        numbers: dict[str, float] = {}
-        if latest is not None and latest.step == self.step_count:
-            read = {"loss": latest.loss, "grad_norm": latest.grad_norm}
-            numbers = {name: value for name, value in read.items() if value is not None}
-        made = self._commits.commit(
-            self._capture, self.step_count, message, {**numbers, **_as_numbers(metrics)},
-            is_asked=is_asked, branch=branch,
-        )  # fmt: skip
-        if made and branch is None:
-            self._schedule.note(time.monotonic())
-        self._pump()
+        self._running.commit(message, metrics, is_asked=True)
 
     def wait(self) -> None:
         """Wait until all commits are durable.
@@ -467,26 +391,8 @@ class Checkpointer:
             CommitFailedError: one failed, and ``on_failure`` is "raise".
         """
         self._check_open()
-        self._commits.wait()
-        self._mark_healthy()
-
-    def _pump(self) -> None:
-        self._commits.pump()
-        self._mark_healthy()
-
-    def _settle(self) -> None:
-        """Wait until all commits are durable, and marked where they are healthy."""
-        self._commits.wait()
-        self._mark_healthy()
-        self._commits.settle()
-
-    def _mark_healthy(self) -> None:
-        for step, commit in self._judge.take_healthy():
-            self._commits.mark_healthy(step, commit)
-
-    def _note(self, report: CommitReport) -> None:
-        if report.branch == self.branch and report.commit is not None:
-            self._judge.note_commit(report.step, report.commit)
+        self._running.commits.wait()
+        self._running.mark_healthy()
 
     # Going back.
 
@@ -503,81 +409,24 @@ class Checkpointer:
                 nothing was changed.
         """
         self._check_open()
+        self._running.judge.ladder.forget()
         rung = roll_back_rung(to=to, min_steps_back=0, skip_batches=0)
-        self._judge.ladder.forget()
-        return self._go_back(rung, 0, self.step_count, reason, time.perf_counter())
-
-    def _act(self, action: Action, started_s: float) -> RollbackReport | None:
-        verdict = self._judge.verdict
-        assert verdict is not None
-        if action.stop:
-            self._give_up(action.reason)
-        if action.rollback is None:
-            self._run.scale_lr(action.lr_factor)
-            return None
-        self._run.is_clean = False  # should the way back fail, this is not committed at the end
-        return self._go_back(
-            action.rollback, action.skip_batches, verdict.onset_step, action.reason, started_s
-        )
-
-    def _give_up(self, reason: str, cause: Exception | None = None) -> NoReturn:
-        self._log.stop(self.step_count, reason)
-        self._run.is_clean = False  # what diverged is not committed at the end
-        raise DivergedError(
-            f"the run diverged: {reason}", hint="mvc log --graph --all shows what was tried"
-        ) from cause
-
-    def _go_back(
-        self, rung: Rollback, skip_batches: int, onset_step: int, reason: str, started_s: float
-    ) -> RollbackReport:
-        self._settle()
-        frozen_step = self.step_count
-        tip = self._ranks.share(self._commits.tips.get(self.branch))
-        keeps = self._settings.keep_diverged and bool(tip)
-        frozen = self._commits.freeze(self._capture, frozen_step) if keeps else None
-        if frozen is not None:
-            frozen.fence.wait()  # the restore below changes what is being copied
-        try:
-            report, stored = roll_back(
-                self.repo, self._run, self._commits,
-                Order(rung, skip_batches, onset_step, reason), started_s, self._ranks,
-            )  # fmt: skip
-        except MvcError as error:
-            if frozen is not None:
-                self._commits.drop(frozen)
-            if isinstance(error, DivergedError):
-                self._give_up(error.message, error)
-            raise
-        self._run.is_clean = True
-        before = self._judge.ladder.lr_factor
-        self._run.scale_lr(before / _lr_factor(stored.ladder))
-        self._judge.forget_after(report.to_step)
-        self._talk.forget()
-        self._commits.forget_after(report.to_step, report.to_commit)
-        if frozen is not None and tip:
-            name = report.diverged_branch or name_diverged(self.repo, self.branch, frozen_step, tip)
-            self._commits.tips[name] = tip
-            self._commits.submit(frozen, name, f"diverged at step {frozen_step}: {reason}", {})
-        self._commits.facts |= {
-            "rolled_back_from": f"step {report.from_step}",
-            "rolled_back_to": f"step {report.to_step}",
-            "rolled_back_because": reason,
-            "skipped_batches": report.skipped,
-        }
+        order = Order(rung, 0, self.step_count, reason)
+        report = go_back(self._running, order, time.perf_counter())
         self.rollbacks.append(report)
-        self._log.rollback(report)
         return report
 
     # The end.
 
     def _obey_signal(self) -> None:
-        name = self._signals.caught if self._ranks.is_alone else self._talk.heard.signal
+        running = self._running
+        name = running.find_signal()
         if name is None:
             return
-        self._signals.take(name)
-        self._log.stop(self.step_count, name)
+        running.signals.take(name)
+        running.log.stop(self.step_count, name)
         self.close(last=f"step {self.step_count}, at {name}")
-        self._signals.deliver()
+        running.signals.deliver()
 
     def close(self, *, last: str | None = None) -> None:
         """Wait until everything is durable, and let go of run, branch and writer.
@@ -591,32 +440,22 @@ class Checkpointer:
         """
         if self._is_closed or os.getpid() != self._pid:  # a forked child leaves it to its parent
             return
+        running = self._running
         try:
             if last is not None:
-                self._commit_last(last)
-            self._settle()
-            self._log.end(self.step_count)
+                running.commit_last(last)
+            running.settle()
+            running.log.end(self.step_count)
         finally:
             self._is_closed = True
             atexit.unregister(self._at_exit)
-            self._signals.stop()
-            self._run.remove()
+            running.signals.stop()
+            running.run.remove()
             try:
-                self._commits.close()
+                running.commits.close()
             finally:
                 self._release()
-                self._log.close()
-
-    def _commit_last(self, message: str) -> None:
-        done, step = self._ranks.share(self._commits.last_step), self.step_count
-        if all(self._ranks.exchange(self._run.is_clean)):
-            if step and done != step:
-                self._commit(message, {}, is_asked=True)
-            return
-        ring = self._commits.ring
-        frozen = None if ring is None else ring.find(step)
-        if self._ranks.size == 1 and frozen is not None and (done is None or frozen.step > done):
-            self._commits.commit_frozen(frozen, f"{message} (as of step {frozen.step})")
+                running.log.close()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -636,11 +475,11 @@ class Checkpointer:
             return
         if self._is_closed:
             return
-        self._log.stop(self.step_count, kind.__name__)
-        self._ranks.leave()  # nobody knows where the others are
+        self._running.log.stop(self.step_count, kind.__name__)
+        self._running.ranks.leave()  # nobody knows where the others are
         # The error on its way out must not be hidden by one of ours; the log has it.
         with contextlib.suppress(Exception):
-            is_last = self._ranks.size == 1 and not issubclass(kind, DivergedError)
+            is_last = self._running.ranks.size == 1 and not issubclass(kind, DivergedError)
             self.close(last=f"step {self.step_count}, at {kind.__name__}" if is_last else None)
 
     def _at_exit(self) -> None:
@@ -654,19 +493,3 @@ class Checkpointer:
     def _check_open(self) -> None:
         if self._is_closed:
             raise UsageError("this checkpointer is closed", hint="make a new one; it resumes")
-
-
-def _as_numbers(metrics: dict[str, float]) -> dict[str, float]:
-    """Return metrics as plain numbers; tensors and arrays of one element are taken, too."""
-    numbers: dict[str, float] = {}
-    for name, value in metrics.items():
-        try:
-            numbers[name] = float(value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise UsageError(f"metric {name!r} is no number: {error}") from error
-    return numbers
-
-
-def _lr_factor(ladder: object) -> float:
-    factor = ladder.get("lr_factor") if isinstance(ladder, dict) else None
-    return factor if isinstance(factor, float) and factor > 0 else 1.0

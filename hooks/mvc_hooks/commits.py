@@ -68,6 +68,7 @@ class Commits:
         self.ring = None if settings.ring is None else SnapshotRing(settings.ring)
         self.last_step: int | None = None
         self.facts: dict[str, str] = {}
+        self._told: dict[int, dict[str, str]] = {}
         self.failure: CommitFailedError | None = None
         self._pool = MemoryPool()
         name, email = (identity.name, identity.email) if identity else (None, None)
@@ -96,7 +97,6 @@ class Commits:
         metrics: Mapping[str, float],
         *,
         is_asked: bool,
-        branch: str | None = None,
     ) -> bool:
         """Freeze the state and hand it to the writer.
 
@@ -106,7 +106,6 @@ class Commits:
             message: subject and body.
             metrics: name → number.
             is_asked: by the user; then it is never left out.
-            branch: another branch than the run's.
 
         Returns:
             Whether it is on its way.
@@ -124,7 +123,7 @@ class Commits:
         if is_behind:
             self._log.behind(step, policy)
             self._take(self._committer.wait(room - 1))
-        self.submit(self.freeze(capture, step, since_s), branch, message, metrics)
+        self.submit(self.freeze(capture, step, since_s), None, message, metrics)
         if is_behind and policy == "sync":
             self.wait()
         return True
@@ -171,6 +170,7 @@ class Commits:
         facts: dict[str, str] = {}
         if target == self.branch:
             facts, self.facts = self.facts, {}
+            self._told[snapshot.step] = facts
         plan = CommitPlan(target, message, metrics, facts, self._settings.delta)
         self._committer.submit(snapshot, plan)
         self._log.snapshot(snapshot)
@@ -222,8 +222,11 @@ class Commits:
         failed = [report for report in reports if report.commit is None]
         for report in reports:
             self._log.commit(report)
+            told = self._told.pop(report.step, {}) if report.branch == self.branch else {}
             if report.commit is not None:
                 self._on_commit(report)
+            else:  # the next one has to say it
+                self.facts = told | self.facts
         for report in failed:
             if self.last_step == report.step:
                 self.last_step = None

@@ -35,8 +35,12 @@ _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|(?:^|_)KEY(?:$|_)", re.I
 _ABSENT = "absent"
 
 
-def read_environment() -> dict[str, Any]:
-    """Return the environment of this process, nested by subject; plain data only."""
+def read_environment(script: Path | None = None) -> dict[str, Any]:
+    """Return the environment of this process, nested by subject; plain data only.
+
+    Args:
+        script: file of the user's code; that of the process where None.
+    """
     return {
         "versions": _read_versions(),
         "machine": _read_machine(),
@@ -44,7 +48,7 @@ def read_environment() -> dict[str, Any]:
         "determinism": _read_switches(),
         "world": _read_world(),
         "variables": _read_variables(),
-        "code": _read_code(),
+        "code": _read_code(script),
     }
 
 
@@ -206,13 +210,15 @@ def _read_variables() -> dict[str, str]:
     }
 
 
-def _read_code() -> dict[str, object]:
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    folder = Path(script).resolve().parent if script else Path.cwd()
+def _read_code(script: Path | None) -> dict[str, object]:
+    if script is None:
+        name = getattr(sys.modules.get("__main__"), "__file__", None)
+        script = None if name is None else Path(name)
+    folder = script.resolve().parent if script else Path.cwd()
     commit = _ask_git(folder, "rev-parse", "HEAD")
     status = None if commit is None else _ask_git(folder, "status", "--porcelain", "-uno")
     return {
-        "script": None if script is None else Path(script).name,
+        "script": None if script is None else script.name,
         "commit": commit,
         "dirty": None if status is None else bool(status),
     }

@@ -67,7 +67,6 @@ class LeadingCommits(Commits):
         metrics: Mapping[str, float],
         *,
         is_asked: bool,
-        branch: str | None = None,
     ) -> bool:
         """As for one process; the others hear of it before the state is gathered."""
         told: list[bool] = []
@@ -79,9 +78,7 @@ class LeadingCommits(Commits):
 
         self._is_committing = True
         try:
-            return super().commit(
-                tell_and_capture, step, message, metrics, is_asked=is_asked, branch=branch
-            )
+            return super().commit(tell_and_capture, step, message, metrics, is_asked=is_asked)
         except CommitFailedError as error:
             self.failure = error
             return bool(told)
@@ -137,14 +134,12 @@ class FollowingCommits:
         metrics: Mapping[str, float],  # noqa: ARG002
         *,
         is_asked: bool,  # noqa: ARG002
-        branch: str | None = None,
     ) -> bool:
         """Give the pieces of this rank, where rank 0 makes a commit."""
         if not self._ranks.share(None):
             return False
         capture()
-        if branch is None:
-            self.last_step = step
+        self.last_step = step
         return True
 
     def freeze(self, capture: Callable[[], Mapping[str, object]], step: int) -> None:  # noqa: ARG002

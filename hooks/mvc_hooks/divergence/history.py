@@ -124,8 +124,16 @@ class History:
             self._move(keep=kept)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the readings as plain arrays; copies."""
-        return {name: self._view(name).copy() for name in _COLUMNS}
+        """Return the readings as plain arrays; copies.
+
+        The arrays are as long as the capacity, whatever they hold, so that the layout of a commit
+        does not change with every step.
+        """
+        columns: dict[str, Any] = {"count": len(self)}
+        for name, dtype in _COLUMNS.items():
+            columns[name] = np.zeros(self._capacity, dtype)
+            columns[name][: len(self)] = self._view(name)
+        return columns
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take readings back; the newest, where there are more than fit.
@@ -138,7 +146,7 @@ class History:
         self._columns = self._allocate()
         self._first, self._end = 0, kept
         for name in _COLUMNS:
-            self._columns[name][:kept] = state[name][count - kept :]
+            self._columns[name][:kept] = state[name][count - kept : count]
 
     def _allocate(self) -> dict[str, NDArray[Any]]:
         return {name: np.zeros(2 * self._capacity, dtype) for name, dtype in _COLUMNS.items()}
@@ -158,19 +166,23 @@ class History:
 
 def _check_state(state: Mapping[str, Any]) -> int:
     """Return the number of readings in a state."""
-    check_keys("a history", state, _COLUMNS)
+    check_keys("a history", state, ("count", *_COLUMNS))
+    count = state["count"]
     for name, dtype in _COLUMNS.items():
         column = state[name]
         if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
             raise FormatError(f"{name} of a history is not a row of {dtype}")
-    steps: NDArray[np.int64] = state["steps"]
-    if any(len(state[name]) != len(steps) for name in _COLUMNS):
+    room = len(state["steps"])
+    if any(len(state[name]) != room for name in _COLUMNS):
         raise FormatError("the columns of a history are of different lengths")
-    if len(steps) > _MAX_READINGS:
-        raise FormatError(f"a history of {len(steps):,} readings is too long")
+    if room > _MAX_READINGS:
+        raise FormatError(f"a history of {room:,} readings is too long")
+    if type(count) is not int or not 0 <= count <= room:
+        raise FormatError(f"a history holds {count!r} of {room:,} readings")
+    steps: NDArray[np.int64] = state["steps"][:count]
     if len(steps) and (steps[0] < 0 or steps[-1] >= 1 << 62 or (steps[1:] <= steps[:-1]).any()):
         raise FormatError("the steps of a history do not rise")
-    if (state["flags"] > (_HAS_LOSS | _HAS_GRAD_NORM | _ALARM)).any():
+    if (state["flags"][:count] > (_HAS_LOSS | _HAS_GRAD_NORM | _ALARM)).any():
         raise FormatError("a history has unknown flags")
     return len(steps)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from mvc import MvcError, UsageError
@@ -34,7 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         chosen = _parse(arguments)
         build = load_entry(chosen.entry)
-        report = replay_steps(chosen.repo, chosen.revision, chosen.steps, build)
+        script = Path(chosen.entry.rpartition(":")[0])
+        report = replay_steps(chosen.repo, chosen.revision, chosen.steps, build, script=script)
     except MvcError as error:
         hint = f"\nhint: {error.hint}" if error.hint else ""
         sys.stderr.write(f"error: {error}{hint}\n")

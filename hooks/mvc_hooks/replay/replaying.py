@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mvc import Repo, UnsupportedError, UsageError
-from mvc_hooks.environment import compare_environments
+from mvc_hooks.environment import compare_environments, read_environment
 from mvc_hooks.judge import Judge
 from mvc_hooks.liverun import EXTRAS, LiveRun
 from mvc_hooks.parts.restoring import InexactRestoreError
@@ -24,6 +24,7 @@ from mvc_hooks.training import as_training
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from mvc_hooks.divergence.ladder import Action
     from mvc_hooks.liverun import StoredRun
@@ -36,6 +37,8 @@ def replay_steps(
     revision: str,
     steps: int,
     build: Callable[[], object],
+    *,
+    script: Path | None = None,
 ) -> ReplayReport:
     """Load a commit, train so many steps, and compare with the commits of those steps.
 
@@ -47,6 +50,7 @@ def replay_steps(
         revision: the commit to begin at; at the tip of a branch, the commit to end at.
         steps: how many steps.
         build: returns a ``Training``, fresh.
+        script: file of the training's code; that of this process where None.
 
     Raises:
         NotFoundError: no such commit, or none so many steps later.
@@ -63,6 +67,7 @@ def replay_steps(
         )
     training = as_training(build())
     run = LiveRun(training.parts)
+    run.environment = read_environment(script)
     try:
         return _replay(repo, stretch, training, run, started_s)
     finally:

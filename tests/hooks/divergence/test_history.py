@@ -64,7 +64,7 @@ def test_state_comes_back_bit_by_bit(pairs, capacity):
     assert _rows(again) == _rows(history)
     assert list(again.alarms) == list(history.alarms)
     for name, column in history.state_dict().items():
-        assert again.state_dict()[name].tobytes() == column.tobytes()
+        assert np.asarray(again.state_dict()[name]).tobytes() == np.asarray(column).tobytes()
 
 
 def test_state_goes_through_a_commit(tmp_path):
@@ -114,7 +114,7 @@ def test_negative_capacity_and_empty_alarm():
 
 
 def _spoil(**changes):
-    state = _fill([(1.0, 2.0), (None, 3.0)]).state_dict()
+    state = _fill([(1.0, 2.0), (None, 3.0)], 2).state_dict()
     state.update(changes)
     return state
 
@@ -134,8 +134,16 @@ _GARBAGE = [
     _spoil(steps=np.array([5, (1 << 62) + 1])),
     _spoil(flags=np.array([0, 8], np.uint8)),
     _spoil(steps=np.array([1.0, 2.0])),
-    {name: np.zeros(1 << 23, v.dtype) for name, v in _spoil().items()},
+    {"count": 2} | {k: np.zeros(1 << 23, v.dtype) for k, v in _spoil().items() if k != "count"},
+    *(_spoil(count=count) for count in (-1, 3, True, 1.0, None)),
 ]
+
+
+def test_the_form_of_the_state_does_not_change_with_the_readings():
+    few, many = _fill([(1.0, 1.0)]).state_dict(), _fill([(1.0, None)] * 70).state_dict()
+    assert {k: v.shape for k, v in few.items() if k != "count"} == {
+        k: v.shape for k, v in many.items() if k != "count"
+    }
 
 
 @pytest.mark.parametrize("state", _GARBAGE, ids=range(len(_GARBAGE)))

@@ -94,7 +94,10 @@ def test_after_a_rollback_the_cooldown_of_earlier_alarms_goes_on():
 
 def _same(left, right):
     a, b = left.state_dict(), right.state_dict()
-    columns = all(x.tobytes() == b["history"][name].tobytes() for name, x in a["history"].items())
+    columns = all(
+        np.asarray(x).tobytes() == np.asarray(b["history"][name]).tobytes()
+        for name, x in a["history"].items()
+    )
     return columns and a["reported"] == b["reported"]
 
 

@@ -447,3 +447,15 @@ def test_a_detector_that_fails_is_named(keep, detector, says):
     run = keep(every=99, detectors=[detector])
     with pytest.raises(UsageError, match=says):
         run.steps(3)
+
+
+def test_two_rollbacks_before_a_commit_are_both_told(keep, tmp_path):
+    run = keep(every=6, ladder=_back(skip_batches=2)).steps(8)
+    first = run.step(loss=_NAN)
+    second = run.steps(2).step(loss=_NAN)
+    assert (first.to_step, second.to_step) == (6, 6)
+    assert first.skipped != second.skipped
+    run.steps(6)
+    run.ckpt.close()
+    facts = Repo.open(tmp_path / "run").show("main@12").annotations.meta
+    assert facts["skipped_batches"] == f"{first.skipped}, {second.skipped}"
