@@ -24,18 +24,45 @@ if TYPE_CHECKING:
     from mvc_hooks.snapshot.image import Snapshot
 
 
-class Commits:
-    """Freezes states of a run and has them committed to its branch.
+class KeptStates:
+    """What every rank keeps of the states of a run: the ring, and how far commits have come.
 
     Attributes:
-        branch: that branch.
+        branch: the branch of the run.
         reports: of every commit that was tried, oldest first.
         skipped: steps whose commit was left out.
         ring: of light snapshots, or None.
-        failure: of an earlier commit that the ranks are not told of yet, or None.
         last_step: newest step that is committed or on its way; None for none.
         facts: what the next commit says beside the rest: name → text.
+        failure: why a commit was not made, where the other ranks have not heard of it yet.
     """
+
+    def __init__(self, branch: str, run: LiveRun, settings: Settings) -> None:
+        """Keep nothing yet."""
+        self.branch, self._run = branch, run
+        self.reports: list[CommitReport] = []
+        self.skipped: list[int] = []
+        self.ring = None if settings.ring is None else SnapshotRing(settings.ring)
+        self.last_step: int | None = None
+        self.facts: dict[str, str] = {}
+        self.failure: CommitFailedError | None = None
+
+    def freeze_light(self, capture: Callable[[], Mapping[str, object]], step: int) -> None:
+        """Put the state into the ring, where there is one and it is time."""
+        if self.ring is None or not self.ring.is_due(step):
+            return
+        snapshot = self.ring.take(capture(), step, self._run.fenced_tensors())
+        self._run.stand_before_step(snapshot.fence)
+
+    def forget_after(self, step: int, commit: str | None) -> None:
+        """Go back with the run: later snapshots are of a run that is gone."""
+        if self.ring is not None:
+            self.ring.forget_after(step)
+        self.last_step = step if commit is not None else None
+
+
+class Commits(KeptStates):
+    """Freezes states of a run and has them committed to its branch."""
 
     def __init__(
         self,
@@ -61,15 +88,9 @@ class Commits:
             identity: who commits.
             on_commit: called for every commit that was made.
         """
-        self.branch, self._on_commit = branch, on_commit
-        self._run, self._settings, self._log = run, settings, log
-        self.reports: list[CommitReport] = []
-        self.skipped: list[int] = []
-        self.ring = None if settings.ring is None else SnapshotRing(settings.ring)
-        self.last_step: int | None = None
-        self.facts: dict[str, str] = {}
+        super().__init__(branch, run, settings)
+        self._settings, self._log, self._on_commit = settings, log, on_commit
         self._told: dict[int, dict[str, str]] = {}
-        self.failure: CommitFailedError | None = None
         self._pool = MemoryPool()
         name, email = (identity.name, identity.email) if identity else (None, None)
         self._committer = Committer(
@@ -183,13 +204,6 @@ class Commits:
         self._committer.submit(snapshot, plan, is_borrowed=True)
         self.last_step = snapshot.step
 
-    def freeze_light(self, capture: Callable[[], Mapping[str, object]], step: int) -> None:
-        """Put the state into the ring, where there is one and it is time."""
-        if self.ring is None or not self.ring.is_due(step):
-            return
-        snapshot = self.ring.take(capture(), step, self._run.fenced_tensors())
-        self._run.stand_before_step(snapshot.fence)
-
     def pump(self) -> None:
         """Move what can be moved; never waits.
 
@@ -209,12 +223,6 @@ class Commits:
     def settle(self) -> None:
         """Wait until nothing at all is under way, health marks included; else as ``wait``."""
         self._take(self._committer.wait(with_marks=True))
-
-    def forget_after(self, step: int, commit: str | None) -> None:
-        """Go back with the run: later snapshots are of a run that is gone."""
-        if self.ring is not None:
-            self.ring.forget_after(step)
-        self.last_step = step if commit is not None else None
 
     def _take(self, reports: list[CommitReport]) -> None:
         """Take reports in, tell of them, and raise for failed ones where that is wanted."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc_hooks.commits import Commits
+from mvc_hooks.commits import Commits, KeptStates
 from mvc_hooks.errors import CommitFailedError
-from mvc_hooks.snapshot.ring import SnapshotRing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -111,20 +110,15 @@ class LeadingCommits(Commits):
         self.ranks.on_first(super().settle)
 
 
-class FollowingCommits:
-    """The part of the other ranks in the commits of rank 0; the attributes are those of it."""
+class FollowingCommits(KeptStates):
+    """The part of the other ranks in the commits of rank 0."""
 
     def __init__(self, branch: str, run: LiveRun, settings: Settings, ranks: Ranks) -> None:
         """Take part."""
-        self.branch, self._run, self._ranks = branch, run, ranks
-        self.reports: list[CommitReport] = []
-        self.skipped: list[int] = []
-        self.ring = None if settings.ring is None else SnapshotRing(settings.ring)
-        self.last_step: int | None = None
-        self.facts: dict[str, str] = {}
+        super().__init__(branch, run, settings)
+        self._ranks = ranks
         self.tips: dict[str, str] = {}
         self.depth = 0
-        self.failure: CommitFailedError | None = None
 
     def commit(
         self,
@@ -158,13 +152,6 @@ class FollowingCommits:
     def commit_frozen(self, *_: object) -> None:
         """Do nothing."""
 
-    def freeze_light(self, capture: Callable[[], Mapping[str, object]], step: int) -> None:
-        """Put the state of this rank into its ring, where there is one and it is time."""
-        if self.ring is None or not self.ring.is_due(step):
-            return
-        snapshot = self.ring.take(capture(), step, self._run.fenced_tensors())
-        self._run.stand_before_step(snapshot.fence)
-
     def pump(self) -> None:
         """Do nothing."""
 
@@ -175,12 +162,6 @@ class FollowingCommits:
     def settle(self) -> None:
         """Wait for rank 0."""
         self._ranks.on_first(_nothing)
-
-    def forget_after(self, step: int, commit: str | None) -> None:
-        """Go back with the run."""
-        if self.ring is not None:
-            self.ring.forget_after(step)
-        self.last_step = step if commit is not None else None
 
     def mark_healthy(self, step: int, commit: str) -> None:
         """Do nothing."""

@@ -22,7 +22,7 @@ from mvc_hooks.reports import RollbackReport
 from mvc_hooks.sources import CommitSource, ImageSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from mvc import Repo
     from mvc_hooks.commits import Commits
@@ -175,16 +175,14 @@ def _candidates(
         with contextlib.suppress(ReleasedError):  # told of when it is read
             # Only to see, before the run is touched, that the branch can go there.
             repo.plan_rollback(named, branch=commits.branch)
-        yield _Candidate(_step_of(repo, named) or 0, named, None)
+        yield _Candidate(repo.show(named).annotations.step or 0, named, None)
         return
     limit = order.onset_step - rung.min_steps_back
     frozen = None if commits.ring is None else commits.ring.find(limit)
-    ids: Iterable[str] = _first_parents(repo, commits)
-    if rung.to == "healthy":
-        ids = repo.healthy(commits.branch) if commits.tips.get(commits.branch) else ()
-    for commit in ids:
-        step = _step_of(repo, commit)
-        if step is None or step > limit:
+    tip = commits.tips.get(commits.branch)
+    for entry in repo.log(tip, first_parent=True) if tip else ():
+        step, commit = entry.annotations.step, entry.info.id
+        if step is None or step > limit or (rung.to == "healthy" and not entry.is_healthy):
             continue
         if frozen is not None and frozen.step > step:
             yield _Candidate(frozen.step, None, frozen)
@@ -192,18 +190,6 @@ def _candidates(
         yield _Candidate(step, commit, None)
     if frozen is not None:
         yield _Candidate(frozen.step, None, frozen)
-
-
-def _first_parents(repo: Repo, commits: Commits | FollowingCommits) -> Iterator[str]:
-    """Yield the commits of the run's branch, newest first."""
-    tip = commits.tips.get(commits.branch)
-    if tip:
-        for entry in repo.log(tip, first_parent=True):
-            yield entry.info.id
-
-
-def _step_of(repo: Repo, commit: str) -> int | None:
-    return repo.show(commit).annotations.step
 
 
 def _leave_out(

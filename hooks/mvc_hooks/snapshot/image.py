@@ -31,7 +31,6 @@ class Snapshot:
         size_bytes: length of the whole.
         fence: when it can be read.
         stall_s: how long the training stood still for it.
-        data_position: batches drawn when it was taken.
         readers: commits that read it; its memory is not used again before there are none.
         is_dropped: whether its owner has no more use for it, so that its last reader frees it.
     """
@@ -42,7 +41,6 @@ class Snapshot:
     size_bytes: int
     fence: Fence
     stall_s: float
-    data_position: int = 0
     readers: int = 0
     is_dropped: bool = False
 
