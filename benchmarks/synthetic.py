@@ -21,7 +21,7 @@ from mvc.formats.layout import single_tensor
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES, Manifest, StoredSegment, encode_manifest
 from mvc.history.values import MODE_FILE, Identity, TreeEntry
 from mvc.ids import ChunkId
-from mvc.operations import context as contexts
+from mvc.workspace import context as contexts
 
 if TYPE_CHECKING:
     from mvc.history.git import History

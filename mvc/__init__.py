@@ -16,9 +16,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mvc.checkpoints.state_image import compare_image, outline_image, read_image
-    from mvc.checkpoints.state_layout import LayoutPlan, StateLayout, layout_state
-    from mvc.checkpoints.state_outline import ArrayOutline
     from mvc.chunkstore.values import WriteCounts
     from mvc.errors import (
         ConflictError,
@@ -33,20 +30,23 @@ if TYPE_CHECKING:
         UsageError,
     )
     from mvc.history.values import Identity
-    from mvc.operations.runs.feed import RunFeed
     from mvc.repo import Repo
+    from mvc.runs.feed import RunFeed
+    from mvc.states.image import compare_image, outline_image, read_image
+    from mvc.states.layout import LayoutPlan, StateLayout, layout_state
+    from mvc.states.outline import ArrayOutline
 
 _HOMES = {
-    "ArrayOutline": "mvc.checkpoints.state_outline",
-    "LayoutPlan": "mvc.checkpoints.state_layout",
+    "ArrayOutline": "mvc.states.outline",
+    "LayoutPlan": "mvc.states.layout",
     "Repo": "mvc.repo",
-    "RunFeed": "mvc.operations.runs.feed",
+    "RunFeed": "mvc.runs.feed",
     "WriteCounts": "mvc.chunkstore.values",
-    "StateLayout": "mvc.checkpoints.state_layout",
-    "compare_image": "mvc.checkpoints.state_image",
-    "layout_state": "mvc.checkpoints.state_layout",
-    "outline_image": "mvc.checkpoints.state_image",
-    "read_image": "mvc.checkpoints.state_image",
+    "StateLayout": "mvc.states.layout",
+    "compare_image": "mvc.states.image",
+    "layout_state": "mvc.states.layout",
+    "outline_image": "mvc.states.image",
+    "read_image": "mvc.states.image",
     "Identity": "mvc.history.values",
     "MvcError": "mvc.errors",
     "UsageError": "mvc.errors",

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from mvc.errors import NotFoundError, UsageError, translate_os_errors
-from mvc.operations import context as contexts
-from mvc.operations.worktree import relative_path
+from mvc.workspace import context as contexts
+from mvc.workspace.worktree import relative_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.operations.add import AddPlan, AddResult
     from mvc.operations.branches import RefInfo
-    from mvc.operations.checkout_plan import CheckoutResult
     from mvc.operations.commit import CommitResult
-    from mvc.operations.context import Context
     from mvc.operations.diff import FileDiff
     from mvc.operations.doctor import DoctorReport
+    from mvc.operations.du import DuReport
     from mvc.operations.export import ExportResult
     from mvc.operations.fsck import FsckReport
+    from mvc.operations.gc import GcPlan, GcResult
     from mvc.operations.log import LogEntry
+    from mvc.operations.prune import PrunePlan, PruneResult
+    from mvc.operations.repack import RepackPlan, RepackResult
     from mvc.operations.rollback import RollbackPlan, RollbackResult
-    from mvc.operations.runs.feed import RunFeed
-    from mvc.operations.runs.follow import RunFollower
-    from mvc.operations.runs.view import RunView
     from mvc.operations.status import Status
     from mvc.operations.tensors import FileInfo
     from mvc.operations.undo import UndoResult
-    from mvc.operations.upkeep.gc import GcPlan, GcResult
-    from mvc.operations.upkeep.prune import PrunePlan, PruneResult
-    from mvc.operations.upkeep.repack import RepackPlan, RepackResult
-    from mvc.operations.usage.du import DuReport
     from mvc.operations.verify import StateCheck
     from mvc.operations.verify_files import WorktreeCheck
+    from mvc.operations.watch import RunFollower
+    from mvc.runs.feed import RunFeed
+    from mvc.runs.view import RunView
+    from mvc.workspace.checkout_plan import CheckoutResult
+    from mvc.workspace.context import Context
 
     PathLike = str | os.PathLike[str]
     Paths = PathLike | Iterable[PathLike]
@@ -235,9 +235,9 @@ class Repo:
             ConflictError: nothing to commit, or the branch moved meanwhile.
             ReleasedError: the index holds released content that is gone, as after a reset.
         """
-        from mvc.operations.annotations import Annotations  # noqa: PLC0415
+        from mvc.operations.aftercare import follow_commit  # noqa: PLC0415
         from mvc.operations.commit import commit  # noqa: PLC0415
-        from mvc.operations.upkeep.aftercare import follow_commit  # noqa: PLC0415
+        from mvc.workspace.annotations import Annotations  # noqa: PLC0415
 
         result = commit(
             self._context,
@@ -637,7 +637,7 @@ class Repo:
             NotFoundError: no such revision.
             FormatError: the marks that are there are damaged.
         """
-        from mvc.operations.health import mark_healthy  # noqa: PLC0415
+        from mvc.workspace.health import mark_healthy  # noqa: PLC0415
 
         mark_healthy(self._context, revision, note=note)
 
@@ -651,7 +651,7 @@ class Repo:
             NotFoundError: no such branch.
             FormatError: the history or its marks are damaged.
         """
-        from mvc.operations.health import healthy_commits  # noqa: PLC0415
+        from mvc.workspace.health import healthy_commits  # noqa: PLC0415
 
         return healthy_commits(self._context, branch)
 
@@ -871,9 +871,9 @@ class Repo:
             ConflictError: the branch moved meanwhile, is not at ``parent``, or a file of the same
                 name is staged.
         """
-        from mvc.operations.annotations import Annotations  # noqa: PLC0415
+        from mvc.operations.aftercare import start_upkeep  # noqa: PLC0415
         from mvc.operations.state import commit_state  # noqa: PLC0415
-        from mvc.operations.upkeep.aftercare import start_upkeep  # noqa: PLC0415
+        from mvc.workspace.annotations import Annotations  # noqa: PLC0415
 
         result = commit_state(
             self._context,
@@ -924,10 +924,10 @@ class Repo:
             UsageError: no message, or no valid branch name.
             ConflictError: as for ``commit_state``.
         """
-        from mvc.checkpoints.state_image import open_image  # noqa: PLC0415
-        from mvc.operations.annotations import Annotations  # noqa: PLC0415
+        from mvc.operations.aftercare import start_upkeep  # noqa: PLC0415
         from mvc.operations.state import commit_files  # noqa: PLC0415
-        from mvc.operations.upkeep.aftercare import start_upkeep  # noqa: PLC0415
+        from mvc.states.image import open_image  # noqa: PLC0415
+        from mvc.workspace.annotations import Annotations  # noqa: PLC0415
 
         result = commit_files(
             self._context,
@@ -1026,7 +1026,7 @@ class Repo:
         Raises:
             UsageError: no branch may have that name.
         """
-        from mvc.operations.runs.feed import open_feed  # noqa: PLC0415
+        from mvc.runs.feed import open_feed  # noqa: PLC0415
 
         return open_feed(self._context, branch)
 
@@ -1062,7 +1062,7 @@ class Repo:
             UsageError: no branch may have that name.
             StorageError: the machine failed.
         """
-        from mvc.operations.runs.follow import follow_run  # noqa: PLC0415
+        from mvc.operations.watch import follow_run  # noqa: PLC0415
 
         return follow_run(self._context, branch, losses=losses, events=events)
 
@@ -1105,8 +1105,8 @@ class Repo:
             UsageError: no rule, a number below 1, or ``keep_best`` and no ``metric``.
             NotFoundError: a name that fits no ``diverged/`` branch.
         """
-        from mvc.operations.upkeep.prune import plan_prune  # noqa: PLC0415
-        from mvc.operations.upkeep.retention import RetentionPolicy  # noqa: PLC0415
+        from mvc.operations.prune import plan_prune  # noqa: PLC0415
+        from mvc.upkeep.retention import RetentionPolicy  # noqa: PLC0415
 
         policy = RetentionPolicy(
             keep_last=keep_last,
@@ -1129,7 +1129,7 @@ class Repo:
             ConflictError: a ref moved meanwhile and protects what would be released.
             StorageError: the machine failed; the next gc frees what is recorded by then.
         """
-        from mvc.operations.upkeep.prune import run_prune  # noqa: PLC0415
+        from mvc.operations.prune import run_prune  # noqa: PLC0415
 
         return run_prune(self._context, plan)
 
@@ -1148,7 +1148,7 @@ class Repo:
             FormatError: the history is damaged.
             CorruptionError: something that is needed is not there.
         """
-        from mvc.operations.upkeep.gc import plan_gc, reflog_expiry  # noqa: PLC0415
+        from mvc.operations.gc import plan_gc, reflog_expiry  # noqa: PLC0415
 
         expiry = reflog_expiry(expire_reflogs_s)
         if grace_s is None:
@@ -1169,7 +1169,7 @@ class Repo:
             ConflictError: another gc, prune or repack is running.
             CorruptionError: the repository is damaged; nothing more is removed.
         """
-        from mvc.operations.upkeep.gc import run_gc  # noqa: PLC0415
+        from mvc.operations.gc import run_gc  # noqa: PLC0415
 
         return run_gc(self._context, plan or self.plan_gc(grace_s=grace_s), progress)
 
@@ -1184,8 +1184,8 @@ class Repo:
             FormatError: the history is damaged.
             CorruptionError: something that is needed is not there.
         """
-        from mvc.operations.upkeep.gc import DEFAULT_GRACE_S  # noqa: PLC0415
-        from mvc.operations.upkeep.repack import plan_repack  # noqa: PLC0415
+        from mvc.operations.gc import DEFAULT_GRACE_S  # noqa: PLC0415
+        from mvc.operations.repack import plan_repack  # noqa: PLC0415
 
         grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
         return plan_repack(self._context, everything=everything, grace_s=grace_s)
@@ -1201,7 +1201,7 @@ class Repo:
             ConflictError: another gc, prune or repack is running.
             CorruptionError: the repository is damaged; nothing more is removed.
         """
-        from mvc.operations.upkeep.repack import run_repack  # noqa: PLC0415
+        from mvc.operations.repack import run_repack  # noqa: PLC0415
 
         return run_repack(self._context, plan or self.plan_repack(), progress)
 
@@ -1211,7 +1211,7 @@ class Repo:
         Raises:
             StorageError: the machine failed.
         """
-        from mvc.operations.upkeep.repack import is_due  # noqa: PLC0415
+        from mvc.operations.repack import is_due  # noqa: PLC0415
 
         return is_due(self._context)
 
@@ -1232,7 +1232,7 @@ class Repo:
             UsageError: no such kind of list.
             FormatError: the history is damaged.
         """
-        from mvc.operations.usage.du import du  # noqa: PLC0415
+        from mvc.operations.du import du  # noqa: PLC0415
 
         return du(self._context, revisions, by=tuple(by))
 

@@ -81,42 +81,42 @@ verify_worktree(self, revision='HEAD', *, paths=(), progress=None)
 PROPERTIES = {"worktree", "git_dir", "head", "identity"}
 
 RESULTS = {
-    "add.AddResult": "added removed unchanged counts",
-    "add.AddPlan": "read drop unchanged size_bytes",
-    "annotations.Annotations": "step metrics meta",
-    "branches.RefInfo": "name commit is_current subject",
-    "checkout_plan.CheckoutResult": "commit branch written removed",
-    "commit.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "
+    "operations.add.AddResult": "added removed unchanged counts",
+    "operations.add.AddPlan": "read drop unchanged size_bytes",
+    "workspace.annotations.Annotations": "step metrics meta",
+    "operations.branches.RefInfo": "name commit is_current subject",
+    "workspace.checkout_plan.CheckoutResult": "commit branch written removed",
+    "operations.commit.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "
     "written_bytes reused_bytes seconds warnings files_total files_changed identical_to",
-    "usage.costs.DuEntry": "kind name raw_bytes alone_bytes shared_bytes commit subject path versions",
-    "usage.costs.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
+    "upkeep.costs.DuEntry": "kind name raw_bytes alone_bytes shared_bytes commit subject path versions",
+    "upkeep.costs.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
     "needed_bytes base_bytes reflog_bytes unneeded_bytes",
-    "diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
+    "operations.diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
     "mode_changed size_bytes",
-    "diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
+    "operations.diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
     "chunks_total size_bytes",
-    "doctor.DoctorReport": "versions python system cores filesystem free_bytes write_bytes_per_s "
+    "operations.doctor.DoctorReport": "versions python system cores filesystem free_bytes write_bytes_per_s "
     "sync_s hash_bytes_per_s advice",
-    "usage.du.DuReport": "totals selection branches tags commits files tensors",
-    "export.ExportResult": "path tensors size_bytes",
-    "files.StoredFile": "path mode blob stat size_bytes manifest warning",
-    "fsck.FsckReport": "problems commits files chunks data notices repaired released",
-    "fsck.Problem": "kind detail commit path tensor pack offset chunk hint commits",
-    "log.LogEntry": "info annotations refs released is_healthy diverged",
-    "abandoned.Divergence": "reason branch target target_step at_step time_s",
-    "upkeep.gc.GcPlan": "grace_s sweep objects object_bytes reflog_entries expiry marks unnamed",
-    "upkeep.gc.GcResult": "freed_bytes removed_packs new_packs_bytes removed_objects kept_packs",
-    "upkeep.repack.RepackPlan": "sweep chunks gain_bytes small_packs grace_s marks unnamed dtypes tips",
-    "upkeep.repack.RepackResult": "freed_bytes removed_packs new_packs new_packs_bytes deltas kept_packs pack_bytes",
-    "upkeep.prune.CommitPlan": "commit subject step time_s reasons paths kept_paths size_bytes "
+    "operations.du.DuReport": "totals selection branches tags commits files tensors",
+    "operations.export.ExportResult": "path tensors size_bytes",
+    "workspace.files.StoredFile": "path mode blob stat size_bytes manifest warning",
+    "operations.fsck.FsckReport": "problems commits files chunks data notices repaired released",
+    "operations.fsck.Problem": "kind detail commit path tensor pack offset chunk hint commits",
+    "operations.log.LogEntry": "info annotations refs released is_healthy diverged",
+    "workspace.abandoned.Divergence": "reason branch target target_step at_step time_s",
+    "operations.gc.GcPlan": "grace_s sweep objects object_bytes reflog_entries expiry marks unnamed",
+    "operations.gc.GcResult": "freed_bytes removed_packs new_packs_bytes removed_objects kept_packs",
+    "operations.repack.RepackPlan": "sweep chunks gain_bytes small_packs grace_s marks unnamed dtypes tips",
+    "operations.repack.RepackResult": "freed_bytes removed_packs new_packs new_packs_bytes deltas kept_packs pack_bytes",
+    "operations.prune.CommitPlan": "commit subject step time_s reasons paths kept_paths size_bytes "
     "was_released",
-    "upkeep.prune.PrunePlan": "policy commits releases freed_bytes landmarks",
-    "upkeep.prune.PruneResult": "plan freed_bytes",
-    "released.records.Release": "commit paths policy time_s blobs",
-    "released.rerun.ReleasedTwin": "commit step subject paths",
-    "rollback.RollbackPlan": "branch tip target tip_step target_step choice abandoned "
+    "operations.prune.PrunePlan": "policy commits releases freed_bytes landmarks",
+    "operations.prune.PruneResult": "plan freed_bytes",
+    "workspace.releases.Release": "commit paths policy time_s blobs",
+    "workspace.rerun.ReleasedTwin": "commit step subject paths",
+    "operations.rollback.RollbackPlan": "branch tip target tip_step target_step choice abandoned "
     "diverged_branch at_step",
-    "rollback.RollbackResult": "branch commit left diverged_branch abandoned written removed",
+    "operations.rollback.RollbackResult": "branch commit left diverged_branch abandoned written removed",
     "runs.view.RunAlarm": "step time_s cause reason",
     "runs.view.RunCommit": "step time_s commit subject stall_s write_s written_bytes plain_bytes "
     "queue_depth is_healthy is_abandoned",
@@ -126,15 +126,15 @@ RESULTS = {
     "runs.view.RunView": "branch alive stopped pid host started_s updated_s step total every "
     "steps_per_s loss grad_norm lr losses queue_depth stall_s commits alarms rollbacks events "
     "errors damaged_lines",
-    "status.FileStatus": "path staged worktree old_path",
-    "status.Status": "branch commit files recovered",
-    "tensors.FileInfo": "path mode blob format size_bytes tensors",
-    "tensors.TensorInfo": "name dtype shape size_bytes chunks id",
-    "undo.UndoResult": "action kind branch commit left_branch left written removed",
-    "verify.StateCheck": "commit tensors size_bytes differences",
-    "verify_files.FileCheck": "path status format tensors tensors_total size_bytes found_in reason",
-    "verify_files.WorktreeCheck": "commit files",
-    "verify_tensors.TensorCheck": "name status dtype shape old_dtype old_shape elements_total "
+    "operations.status.FileStatus": "path staged worktree old_path",
+    "operations.status.Status": "branch commit files recovered",
+    "operations.tensors.FileInfo": "path mode blob format size_bytes tensors",
+    "operations.tensors.TensorInfo": "name dtype shape size_bytes chunks id",
+    "operations.undo.UndoResult": "action kind branch commit left_branch left written removed",
+    "operations.verify.StateCheck": "commit tensors size_bytes differences",
+    "operations.verify_files.FileCheck": "path status format tensors tensors_total size_bytes found_in reason",
+    "operations.verify_files.WorktreeCheck": "commit files",
+    "operations.verify_tensors.TensorCheck": "name status dtype shape old_dtype old_shape elements_total "
     "elements_changed bytes_changed largest_difference",
 }
 
@@ -229,7 +229,7 @@ def test_errors_that_docstrings_name_exist():
 @pytest.mark.parametrize("place", sorted(RESULTS))
 def test_what_comes_back(place):
     module, _, name = place.rpartition(".")
-    kind = getattr(importlib.import_module(f"mvc.operations.{module}"), name)
+    kind = getattr(importlib.import_module(f"mvc.{module}"), name)
     assert [field.name for field in dataclasses.fields(kind)] == RESULTS[place].split()
     assert kind.__dataclass_params__.frozen
     assert hasattr(kind, "__slots__")

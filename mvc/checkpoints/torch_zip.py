@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from mvc.checkpoints.limits import checked_layout
 from mvc.checkpoints.source import read_bytes
-from mvc.checkpoints.torch_names import name_tensors
-from mvc.checkpoints.torch_objects import find_storage, reduce_torch
-from mvc.checkpoints.unpickler import unpickle
+from mvc.checkpoints.torch_pickle.names import name_tensors
+from mvc.checkpoints.torch_pickle.objects import find_storage, reduce_torch
+from mvc.checkpoints.torch_pickle.unpickler import unpickle
 from mvc.checkpoints.zip_directory import parse_zip_directory
 from mvc.dtypes import get_dtype
 from mvc.errors import FormatError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mvc.checkpoints.source import Source
-    from mvc.checkpoints.torch_objects import StorageRef, TensorRef
+    from mvc.checkpoints.torch_pickle.objects import StorageRef, TensorRef
     from mvc.checkpoints.zip_directory import ZipEntry
     from mvc.formats.layout import FileLayout
 

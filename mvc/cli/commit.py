@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.operations.commit import CommitResult
-    from mvc.operations.released.rerun import ReleasedTwin
     from mvc.repo import Repo
+    from mvc.workspace.rerun import ReleasedTwin
 
 app = new_app()
 

@@ -25,8 +25,8 @@ from mvc.cli.session import open_repo
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mvc.operations.usage.costs import DuEntry, DuTotals
-    from mvc.operations.usage.du import DuReport
+    from mvc.operations.du import DuReport
+    from mvc.upkeep.costs import DuEntry, DuTotals
 
 app = new_app()
 

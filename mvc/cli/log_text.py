@@ -22,9 +22,9 @@ from mvc.cli.render import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from mvc.operations.abandoned import Divergence
     from mvc.operations.log import LogEntry
-    from mvc.operations.released.records import Release
+    from mvc.workspace.abandoned import Divergence
+    from mvc.workspace.releases import Release
 
     Parents = Mapping[str, Sequence[str]] | None
 

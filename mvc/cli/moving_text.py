@@ -10,9 +10,9 @@ from mvc.cli.session import shown_path
 
 if TYPE_CHECKING:
     from mvc.history.values import Head
-    from mvc.operations.checkout_plan import CheckoutResult
     from mvc.operations.undo import UndoResult
     from mvc.repo import Repo
+    from mvc.workspace.checkout_plan import CheckoutResult
 
 
 def result_fields(result: CheckoutResult) -> dict[str, object]:

@@ -14,7 +14,7 @@ from mvc.cli.render import columns, count_text, cut_end, iso_date, short_id, siz
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
-    from mvc.operations.upkeep.prune import CommitPlan, PrunePlan
+    from mvc.operations.prune import CommitPlan, PrunePlan
 
 app = new_app()
 
@@ -78,7 +78,7 @@ def prune(
     diverged/ branches that are not named keep their content in any case. A released commit stays
     in the log with its metrics; its content is gone for good, unless a run makes it again.
     """
-    from mvc.operations.durations import parse_duration
+    from mvc.upkeep.durations import parse_duration
 
     within_s = None if keep_within is None else parse_duration(keep_within)
     repo = open_repo(writes=True)

@@ -15,8 +15,8 @@ from mvc.cli.render import count_text, size_text
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
-    from mvc.operations.upkeep.gc import GcPlan, GcResult
-    from mvc.operations.upkeep.repack import RepackPlan, RepackResult
+    from mvc.operations.gc import GcPlan, GcResult
+    from mvc.operations.repack import RepackPlan, RepackResult
 
 app = new_app()
 
@@ -34,7 +34,7 @@ Grace = Annotated[
 
 
 def _seconds(age: str | None) -> int | None:
-    from mvc.operations.durations import parse_duration
+    from mvc.upkeep.durations import parse_duration
 
     return None if age is None else 0 if age in ("0", "now") else parse_duration(age)
 

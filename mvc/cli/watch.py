@@ -21,7 +21,7 @@ from mvc.cli.watch_text import frame_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc.operations.runs.follow import RunFollower
+    from mvc.operations.watch import RunFollower
 
 app = new_app()
 

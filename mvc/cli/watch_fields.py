@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mvc.cli.render import iso_date
 
 if TYPE_CHECKING:
-    from mvc.operations.runs.view import RunCommit, RunRollback, RunView
+    from mvc.runs.view import RunCommit, RunRollback, RunView
 
 
 def run_fields(view: RunView) -> dict[str, object]:

@@ -23,7 +23,7 @@ from mvc.cli.watch_chart import BLOCKS, ODD, PLAIN, chart_of, draw
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from mvc.operations.runs.view import RunAlarm, RunCommit, RunRollback, RunView
+    from mvc.runs.view import RunAlarm, RunCommit, RunRollback, RunView
 
 _ENDED = "ended"  # what a run says that ended as it should
 _SILENT_FROM_S = 60.0

@@ -15,11 +15,12 @@ from mvc.chunkstore.store import DeltaMode, WriteCounts
 from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.history.paths import find_path_fault
 from mvc.history.values import Index, IndexEntry
-from mvc.operations.context import unswept
-from mvc.operations.files import StoredFile, find_layout, store_file
-from mvc.operations.recorded import drop_clashing, head_tree
-from mvc.operations.transition import make_entry, recover
-from mvc.operations.worktree import (
+from mvc.progress import announce
+from mvc.workspace.context import unswept
+from mvc.workspace.files import StoredFile, find_layout, store_file
+from mvc.workspace.recorded import drop_clashing, head_tree
+from mvc.workspace.transition import make_entry, recover
+from mvc.workspace.worktree import (
     find_file_stat,
     find_inner_repository,
     find_obstacle,
@@ -29,12 +30,11 @@ from mvc.operations.worktree import (
     scan_files,
     select_paths,
 )
-from mvc.progress import announce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
 HUB_INDEX_SUFFIX = ".index.json"
 
@@ -255,7 +255,7 @@ def store_planned(
     counts = WriteCounts(0, 0, 0, 0, 0)
     stored: list[StoredFile] = []
     if plan.read:
-        from mvc.operations.bases import Relatives, masters_first  # noqa: PLC0415  brings NumPy
+        from mvc.workspace.bases import Relatives, masters_first  # noqa: PLC0415  brings NumPy
 
         announce(progress, plan.size_bytes)
         with context.store.writer(delta_mode(context, insist=delta)) as writer:

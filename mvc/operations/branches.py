@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.fs import find_stat
-from mvc.operations.context import now, unswept
-from mvc.operations.journal import JOURNAL_NAME
+from mvc.workspace.context import now, unswept
+from mvc.workspace.journal import JOURNAL_NAME
 
 if TYPE_CHECKING:
     from mvc.history.values import Identity
     from mvc.ids import GitId
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
 _HEADS = "refs/heads/"
 _TAGS = "refs/tags/"
@@ -41,7 +41,7 @@ class RefInfo:
 
 def _finish_checkout(context: Context) -> None:
     if find_stat(context.git_dir / JOURNAL_NAME) is not None:
-        from mvc.operations.transition import recover  # noqa: PLC0415  costs NumPy, needed rarely
+        from mvc.workspace.transition import recover  # noqa: PLC0415  costs NumPy, needed rarely
 
         recover(context)
 

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError
 from mvc.history.refnames import HEADS
 from mvc.history.values import Head
-from mvc.operations.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_checkout
-from mvc.operations.context import unswept
-from mvc.operations.recorded import tree_of
-from mvc.operations.released.content import check_content
-from mvc.operations.transition import plan_head_move, recover
+from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_checkout
+from mvc.workspace.context import unswept
+from mvc.workspace.recorded import tree_of
+from mvc.workspace.released import check_content
+from mvc.workspace.transition import plan_head_move, recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mvc.history.values import Identity
     from mvc.ids import GitId
-    from mvc.operations.context import Context
-    from mvc.operations.journal import HeadMove
+    from mvc.workspace.context import Context
+    from mvc.workspace.journal import HeadMove
 
     ByteProgress = Callable[[int], None] | None
 

@@ -17,12 +17,12 @@ from mvc.operations.add import (
     store_planned,
     update_index,
 )
-from mvc.operations.annotations import FACT_TRAILERS, STEP_TRAILER, Annotations
-from mvc.operations.context import now, unswept
 from mvc.operations.diff import tensor_ids
-from mvc.operations.files import find_manifest
-from mvc.operations.released.rerun import ReleasedTwin, check_kept, take_back
-from mvc.operations.transition import recover
+from mvc.workspace.annotations import FACT_TRAILERS, STEP_TRAILER, Annotations
+from mvc.workspace.context import now, unswept
+from mvc.workspace.files import find_manifest
+from mvc.workspace.rerun import ReleasedTwin, check_kept, take_back
+from mvc.workspace.transition import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mvc.history.values import CommitInfo, Identity, IndexEntry
     from mvc.ids import ChunkId, GitId, TensorId
     from mvc.operations.add import AddResult
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc.formats.manifest import tensor_id
-from mvc.operations.files import find_manifest, hash_file
-from mvc.operations.recorded import head_tree, is_clean, staged_tree
-from mvc.operations.transition import recover
-from mvc.operations.worktree import find_file_stat, matches_path
 from mvc.progress import announce
+from mvc.workspace.files import find_manifest, hash_file
+from mvc.workspace.recorded import head_tree, is_clean, staged_tree
+from mvc.workspace.transition import recover
+from mvc.workspace.worktree import find_file_stat, matches_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mvc.formats.layout import TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.ids import GitId, TensorId
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from mvc.fs import DurableFile
 from mvc.ids import hash_chunk
-from mvc.operations.staging import staging_folder
+from mvc.workspace.staging import staging_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
 _PACKAGES = (
     "mvc-models", "numpy", "zstandard", "blake3", "dulwich", "msgspec", "ml_dtypes", "safetensors",

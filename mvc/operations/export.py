@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from mvc.dtypes import get_dtype
 from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageError
 from mvc.fs import DurableFile, find_stat
-from mvc.operations.files import find_manifest
-from mvc.operations.released.content import check_chunks, command_text
 from mvc.operations.tensors import StoredTensor, read_bytes_of, read_parts
-from mvc.operations.worktree import select_paths
 from mvc.progress import announce
+from mvc.workspace.files import find_manifest
+from mvc.workspace.released import check_chunks, command_text
+from mvc.workspace.worktree import select_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
 _SAFETENSORS_DTYPES = frozenset(
     {

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from mvc.errors import MvcError, UnsupportedError
 from mvc.formats.manifest import cut_sizes
 from mvc.ids import PackId
-from mvc.operations.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, ChunkHealth, Loss
-from mvc.operations.files import find_manifest
-from mvc.operations.journal import JOURNAL_NAME, read_journal
-from mvc.operations.released.content import releases_by_blob
-from mvc.operations.released.records import check_releases, read_releases
-from mvc.operations.released.versions import find_live, released_paths, walk_all
-from mvc.operations.upkeep.gc import upkeep
+from mvc.operations.gc import upkeep
+from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, ChunkHealth, Loss
+from mvc.upkeep.versions import find_live, released_paths, walk_all
+from mvc.workspace.files import find_manifest
+from mvc.workspace.journal import JOURNAL_NAME, read_journal
+from mvc.workspace.released import releases_by_blob
+from mvc.workspace.releases import check_releases, read_releases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from mvc.chunkstore.store import StoreProblem
     from mvc.formats.manifest import Manifest
     from mvc.ids import ChunkId, GitId
-    from mvc.operations.context import Context
-    from mvc.operations.released.records import Release
+    from mvc.workspace.context import Context
+    from mvc.workspace.releases import Release
 
     _Live = Mapping[GitId, tuple[GitId | None, str]]
 

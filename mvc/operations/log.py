@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, NotFoundError
-from mvc.operations.abandoned import DIVERGED_REF, Divergence, read_divergence
-from mvc.operations.annotations import Annotations, read_annotations
-from mvc.operations.health import HEALTHY_REF
-from mvc.operations.released.records import Release, find_release
+from mvc.workspace.abandoned import DIVERGED_REF, Divergence, read_divergence
+from mvc.workspace.annotations import Annotations, read_annotations
+from mvc.workspace.health import HEALTHY_REF
+from mvc.workspace.releases import Release, find_release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mvc.history.notes import NoteFinder
     from mvc.history.values import CommitInfo, ReflogEntry
     from mvc.ids import GitId
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.fs import fsync_dir, remove_empty_dirs, replace_staged
 from mvc.history.paths import find_path_fault
 from mvc.operations.add import update_index
-from mvc.operations.context import unswept
-from mvc.operations.transition import make_entry, recover
-from mvc.operations.worktree import check_parents, find_file_stat, make_parents
+from mvc.workspace.context import unswept
+from mvc.workspace.transition import make_entry, recover
+from mvc.workspace.worktree import check_parents, find_file_stat, make_parents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.history.values import Index, IndexEntry
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, UsageError
 from mvc.fs import remove_empty_dirs, remove_file
 from mvc.operations.add import update_index
-from mvc.operations.recorded import head_tree, is_clean
-from mvc.operations.transition import recover
-from mvc.operations.worktree import find_file_stat, is_wildcard, select_paths
+from mvc.workspace.recorded import head_tree, is_clean
+from mvc.workspace.transition import recover
+from mvc.workspace.worktree import find_file_stat, is_wildcard, select_paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.history.values import Index
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
 
 def remove(

@@ -16,26 +16,26 @@ from mvc.errors import (
     UsageError,
 )
 from mvc.history.values import Index, TreeEntry
-from mvc.operations.checkout_plan import (
+from mvc.workspace.checkout_plan import (
     CheckoutPlan,
     CheckoutResult,
     execute,
     find_blockers,
     plan_checkout,
 )
-from mvc.operations.context import unswept
-from mvc.operations.journal import EntryChange
-from mvc.operations.recorded import head_tree, holds, is_clean
-from mvc.operations.released.content import command_text
-from mvc.operations.transition import plan_head_move, recover
-from mvc.operations.worktree import find_file_stat, select_paths
+from mvc.workspace.context import unswept
+from mvc.workspace.journal import EntryChange
+from mvc.workspace.recorded import head_tree, holds, is_clean
+from mvc.workspace.released import command_text
+from mvc.workspace.transition import plan_head_move, recover
+from mvc.workspace.worktree import find_file_stat, select_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mvc.history.values import Identity
     from mvc.ids import GitId
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
     ByteProgress = Callable[[int], None] | None
 

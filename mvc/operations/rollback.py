@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UsageError
 from mvc.history.refnames import HEADS
-from mvc.operations.abandoned import Divergence, add_divergence
-from mvc.operations.annotations import read_annotations
-from mvc.operations.checkout_plan import execute, plan_checkout
-from mvc.operations.context import unswept
-from mvc.operations.note_text import one_line
-from mvc.operations.recorded import tree_of
-from mvc.operations.rollback_target import (
+from mvc.upkeep.retention import DIVERGED
+from mvc.workspace.abandoned import Divergence, add_divergence
+from mvc.workspace.annotations import read_annotations
+from mvc.workspace.checkout_plan import execute, plan_checkout
+from mvc.workspace.context import unswept
+from mvc.workspace.note_text import one_line
+from mvc.workspace.recorded import tree_of
+from mvc.workspace.rollback_target import (
     ROLLBACK_COMMAND,
     SHORT_ID,
     check_whole,
@@ -37,15 +38,14 @@ from mvc.operations.rollback_target import (
     find_step,
     find_tip,
 )
-from mvc.operations.transition import plan_head_move, recover
-from mvc.operations.upkeep.retention import DIVERGED
+from mvc.workspace.transition import plan_head_move, recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mvc.history.values import Head, Identity
     from mvc.ids import GitId
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
     ByteProgress = Callable[[int], None] | None
 

@@ -1,6 +1,6 @@
 """commit_state and load_state: a live training state is a commit like any other, without files.
 
-The state is laid out as the files it would check out as (``mvc.checkpoints.state``) and goes the
+The state is laid out as the files it would check out as (``mvc.states.state``) and goes the
 road of ``add`` and ``commit`` from there. Its index entries carry Git's skip-worktree bit, so a
 run that commits from memory has a clean status with nothing on disk.
 """
@@ -13,36 +13,36 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from mvc.checkpoints.state import STATE_FILE, encode_state, find_files, plan_state
-from mvc.checkpoints.state_outline import outline_state as outline_text
 from mvc.chunkstore.parallel import for_each
 from mvc.errors import ConflictError, CorruptionError, FormatError, NotFoundError
 from mvc.formats.manifest import encode_manifest
 from mvc.history.refnames import HEADS
 from mvc.history.values import TreeEntry
 from mvc.operations.add import delta_mode
-from mvc.operations.annotations import Annotations
-from mvc.operations.bases import Relatives, masters_first
 from mvc.operations.commit import CommitResult, new_message, record, summarise
-from mvc.operations.context import unswept
-from mvc.operations.files import PLAIN_FILE_MAX_BYTES, find_manifest, store_chunks, write_content
-from mvc.operations.journal import EntryChange, Transition
-from mvc.operations.released.content import check_content
-from mvc.operations.released.rerun import check_kept, take_back
 from mvc.operations.tensors import StoredTensor, read_tensor_into
-from mvc.operations.transition import plan_head_move, recover, run
-from mvc.operations.worktree import MODE_FILE
+from mvc.states.outline import outline_state as outline_text
+from mvc.states.state import STATE_FILE, encode_state, find_files, plan_state
+from mvc.workspace.annotations import Annotations
+from mvc.workspace.bases import Relatives, masters_first
+from mvc.workspace.context import unswept
+from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, find_manifest, store_chunks, write_content
+from mvc.workspace.journal import EntryChange, Transition
+from mvc.workspace.released import check_content
+from mvc.workspace.rerun import check_kept, take_back
+from mvc.workspace.transition import plan_head_move, recover, run
+from mvc.workspace.worktree import MODE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from mvc.checkpoints.state import StateFile, TensorRead
     from mvc.chunkstore.store import ChunkWriter, DeltaMode
     from mvc.chunkstore.values import WriteCounts
     from mvc.formats.manifest import Manifest
     from mvc.history.values import Head, Identity, Index
     from mvc.ids import GitId
-    from mvc.operations.context import Context
+    from mvc.states.state import StateFile, TensorRead
+    from mvc.workspace.context import Context
 
 _STATE_MAX_BYTES = 256 * 2**20
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, StorageError
-from mvc.operations.recorded import head_tree, is_clean
-from mvc.operations.transition import make_entry, recover
-from mvc.operations.worktree import find_file_stat, git_mode, ignore_rules, scan_files
+from mvc.workspace.recorded import head_tree, is_clean
+from mvc.workspace.transition import make_entry, recover
+from mvc.workspace.worktree import find_file_stat, git_mode, ignore_rules, scan_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mvc.history.values import Index, IndexEntry, TreeEntry
     from mvc.ids import GitId
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
 
 @dataclass(frozen=True, slots=True)

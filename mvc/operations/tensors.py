@@ -12,9 +12,9 @@ from mvc.dtypes import get_dtype, numpy_dtype, size_in_bytes
 from mvc.errors import FormatError, NotFoundError, StorageError, UnsupportedError
 from mvc.formats.layout import view_extent_bytes
 from mvc.formats.manifest import cut_sizes, tensor_id
-from mvc.operations.files import find_manifest, stored_size
-from mvc.operations.released.content import check_chunks, command_text
-from mvc.operations.worktree import select_paths
+from mvc.workspace.files import find_manifest, stored_size
+from mvc.workspace.released import check_chunks, command_text
+from mvc.workspace.worktree import select_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mvc.formats.manifest import StoredSegment
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS
 from mvc.ids import is_hex_id
-from mvc.operations.checkout_plan import CheckoutPlan, execute, plan_checkout
-from mvc.operations.context import unswept
-from mvc.operations.recorded import tree_of
-from mvc.operations.transition import plan_head_move, recover
+from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_checkout
+from mvc.workspace.context import unswept
+from mvc.workspace.recorded import tree_of
+from mvc.workspace.transition import plan_head_move, recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mvc.history.values import Head, Identity, ReflogEntry
     from mvc.ids import GitId
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
     ByteProgress = Callable[[int], None] | None
 

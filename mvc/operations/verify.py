@@ -10,23 +10,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.state import STATE_FILE, encode_state
-from mvc.checkpoints.state_compare import compare_texts
-from mvc.checkpoints.state_image import pair_segments
-from mvc.checkpoints.state_outline import check_sizes
 from mvc.chunkstore.parallel import for_each
 from mvc.formats.manifest import cut_sizes
 from mvc.ids import hash_chunk
-from mvc.operations.files import find_manifest
 from mvc.operations.state import TensorSizes, read_state_text
+from mvc.states.compare import compare_texts
+from mvc.states.image import pair_segments
+from mvc.states.outline import check_sizes
+from mvc.states.state import STATE_FILE, encode_state
+from mvc.workspace.files import find_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from mvc.checkpoints.state import StateFile
     from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.ids import ChunkId, GitId
-    from mvc.operations.context import Context
+    from mvc.states.state import StateFile
+    from mvc.workspace.context import Context
 
 
 @dataclass(frozen=True, slots=True)

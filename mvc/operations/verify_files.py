@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 from mvc.checkpoints.detect import is_checkpoint_name, read_layout
 from mvc.checkpoints.source import FileSource, read_bytes
-from mvc.checkpoints.state import STATE_FILE
-from mvc.checkpoints.state_compare import compare_texts
 from mvc.errors import (
     ConflictError,
     FormatError,
@@ -25,9 +23,7 @@ from mvc.errors import (
 )
 from mvc.formats.manifest import cut_sizes
 from mvc.ids import hash_chunk
-from mvc.operations.files import PLAIN_FILE_MAX_BYTES, GapStream, find_manifest, stored_size
 from mvc.operations.state import find_state_files
-from mvc.operations.transition import recover
 from mvc.operations.verify_tensors import (
     LiveTensor,
     StoredVersion,
@@ -35,14 +31,18 @@ from mvc.operations.verify_tensors import (
     compare_tensors,
     live_tensors,
 )
-from mvc.operations.worktree import (
+from mvc.progress import announce
+from mvc.states.compare import compare_texts
+from mvc.states.state import STATE_FILE
+from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, GapStream, find_manifest, stored_size
+from mvc.workspace.transition import recover
+from mvc.workspace.worktree import (
     MODE_SYMLINK,
     find_file_stat,
     ignore_rules,
     scan_files,
     select_paths,
 )
-from mvc.progress import announce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from mvc.formats.manifest import Manifest
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import GitId
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
 SAME = "same"
 SAME_TENSORS = "same-tensors"

@@ -18,8 +18,8 @@ from mvc.errors import ReleasedError
 from mvc.formats.layout import view_extent_bytes
 from mvc.formats.manifest import cut_sizes
 from mvc.ids import hash_chunk
-from mvc.operations.released.content import check_content
 from mvc.operations.tensors import StoredTensor, check_fits, read_tensor_into
+from mvc.workspace.released import check_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mvc.formats.layout import Segment, TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.ids import ChunkId, GitId
-    from mvc.operations.context import Context
+    from mvc.workspace.context import Context
 
 
 _WORD_BYTES = 8

@@ -17,8 +17,9 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.checkpoints import torch_names, torch_zip, zip_directory
+from mvc.checkpoints import torch_zip, zip_directory
 from mvc.checkpoints.source import MemorySource
+from mvc.checkpoints.torch_pickle import names as torch_names
 from mvc.errors import FormatError
 from support.parsed import named_views, parse, torch_archive
 

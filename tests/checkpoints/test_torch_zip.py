@@ -6,7 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from mvc.checkpoints.torch_objects import TORCH_DTYPES
+from mvc.checkpoints.torch_pickle.objects import TORCH_DTYPES
 from support.parsed import named_views, parse, torch_archive
 
 torch = pytest.importorskip("torch")

@@ -24,7 +24,7 @@ from mvc.cli.output import Output, printable
 from mvc.cli.render import cell_width
 from mvc.cli.watch_chart import BLOCKS, PLAIN, chart_of, draw
 from mvc.cli.watch_text import frame_lines
-from mvc.operations.runs.view import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
+from mvc.runs.view import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
 from support.cli import plain
 from support.feeds import tell
 

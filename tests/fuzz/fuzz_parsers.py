@@ -16,8 +16,7 @@ with atheris.instrument_imports(include=["mvc"]):
     from mvc.checkpoints.detect import read_layout
     from mvc.checkpoints.hub import find_shards
     from mvc.checkpoints.source import MemorySource
-    from mvc.checkpoints.state import plan_state
-    from mvc.checkpoints.unpickler import unpickle
+    from mvc.checkpoints.torch_pickle.unpickler import unpickle
     from mvc.dtypes import DTYPES
     from mvc.errors import MvcError, UnsupportedError
     from mvc.formats.encodings import DecodeScratch, apply_cast, apply_delta, decode_chunk
@@ -28,6 +27,7 @@ with atheris.instrument_imports(include=["mvc"]):
     from mvc.formats.references import References, encode_references, parse_references
     from mvc.history.messages import format_message, parse_trailers
     from mvc.history.paths import find_path_fault
+    from mvc.states.state import plan_state
 
 from mvc.errors import FormatError
 

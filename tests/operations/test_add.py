@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from mvc import ConflictError, NotFoundError, Repo, UnsupportedError, UsageError
 from mvc.formats.manifest import MANIFEST_PREFIX
-from mvc.operations.files import PLAIN_FILE_MAX_BYTES
+from mvc.workspace.files import PLAIN_FILE_MAX_BYTES
 from support.models import write_model
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from mvc import Repo
 from mvc.fs import exclusive_lock
-from mvc.operations.upkeep import aftercare
-from mvc.operations.upkeep.gc import LOCK_NAME, upkeep
-from mvc.operations.upkeep.repack import AUTO_COMMITS, read_note
+from mvc.operations import aftercare
+from mvc.operations.gc import LOCK_NAME, upkeep
+from mvc.operations.repack import AUTO_COMMITS, read_note
 from support.kept_repo import WHO, commit_step, load_exactly
 
 

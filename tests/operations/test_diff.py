@@ -10,7 +10,7 @@ from mvc import NotFoundError, Repo, UsageError
 from mvc.formats.layout import single_tensor
 from mvc.formats.manifest import Manifest, StoredSegment, encode_manifest
 from mvc.ids import ChunkId
-from mvc.operations.context import Context
+from mvc.workspace.context import Context
 from support.models import write_model
 
 

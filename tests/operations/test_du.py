@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from mvc import Identity, Repo, UsageError
-from mvc.operations.usage.du import KINDS
+from mvc.operations.du import KINDS
 from support.models import write_model
 
 WHO = Identity("Ann Example", "ann@example.org")
@@ -241,7 +241,7 @@ def test_what_a_released_commit_leaves_as_a_base(chain):
 
 
 def test_bytes_held_only_as_bases(chain):
-    from mvc.operations.released.records import Release, add_releases
+    from mvc.workspace.releases import Release, add_releases
 
     info = [entry.info.id for entry in chain.log()]
     records = [Release(commit, ("m.safetensors",), "--keep-last 1", 0) for commit in info[1:]]

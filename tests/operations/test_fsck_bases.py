@@ -204,7 +204,7 @@ def test_another_copy_of_the_base_is_enough(chain, root, tmp_path):
 
 def test_what_nothing_needs_is_only_a_notice(chain, root):
     """A copy that is in no use may outlive its base: gc leaves packs with little waste alone."""
-    from mvc.operations.released.records import Release, add_releases
+    from mvc.workspace.releases import Release, add_releases
 
     commits = ids(chain)
     remove(root, place(chain, "HEAD~4"))
@@ -218,7 +218,7 @@ def test_what_nothing_needs_is_only_a_notice(chain, root):
 
 
 def test_released_commits_are_not_among_those_affected(chain, root):
-    from mvc.operations.released.records import Release, add_releases
+    from mvc.workspace.releases import Release, add_releases
 
     commits = ids(chain)
     damage(root, place(chain, "HEAD"))

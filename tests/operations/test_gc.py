@@ -10,10 +10,10 @@ import pytest
 
 from mvc import ConflictError, CorruptionError, ReleasedError, Repo
 from mvc.history.reflog_expiry import DAY_S
-from mvc.operations.released.records import released_commits
-from mvc.operations.upkeep.gc import plan_gc, run_gc, upkeep
-from mvc.operations.upkeep.marks import IdSet
+from mvc.operations.gc import plan_gc, run_gc, upkeep
 from mvc.storage.local import LocalStorage
+from mvc.upkeep.marks import IdSet
+from mvc.workspace.releases import released_commits
 from support.kept_repo import WHO, build_kept, commit_step, load_exactly, make_old
 
 

@@ -16,8 +16,8 @@ import subprocess
 import pytest
 
 from mvc import ConflictError, Repo
-from mvc.operations.checkout_plan import plan_checkout
-from mvc.operations.recorded import head_tree
+from mvc.workspace.checkout_plan import plan_checkout
+from mvc.workspace.recorded import head_tree
 
 NOTHING = "-"
 CONTENTS = "abcd"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mvc import NotFoundError, Repo
-from mvc.operations.context import Context
+from mvc.workspace.context import Context
 from support.stockgit import git, run_git
 
 

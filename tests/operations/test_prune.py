@@ -7,8 +7,8 @@ import pytest
 
 from mvc import ConflictError, NotFoundError, ReleasedError, Repo, UsageError
 from mvc.errors import CorruptionError
-from mvc.operations.released.content import is_complete
-from mvc.operations.released.records import (
+from mvc.workspace.released import is_complete
+from mvc.workspace.releases import (
     RELEASED_REF,
     Release,
     add_releases,

@@ -7,9 +7,7 @@ import pytest
 
 from mvc import Repo
 from mvc.formats.encodings import Encoding
-from mvc.operations.released.versions import walk_all
-from mvc.operations.upkeep.pairs import find_pairs, plan_chains
-from mvc.operations.upkeep.repack import (
+from mvc.operations.repack import (
     AUTO_COMMITS,
     AUTO_PACKS,
     is_due,
@@ -19,6 +17,8 @@ from mvc.operations.upkeep.repack import (
     write_note,
 )
 from mvc.storage.local import LocalStorage
+from mvc.upkeep.pairs import find_pairs, plan_chains
+from mvc.upkeep.versions import walk_all
 from support.kept_repo import WHO, build_kept, commit_step, load_exactly
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mvc import ConflictError, NotFoundError, ReleasedError, Repo, UsageError
-from mvc.operations.health import HEALTHY_REF
+from mvc.workspace.health import HEALTHY_REF
 from support.stockgit import git
 
 
@@ -434,7 +434,7 @@ def test_head_comes_onto_the_branch_while_it_is_under_way(trained, monkeypatch):
 
 def test_an_interrupted_switch_is_finished_first(filed, root, monkeypatch):
     """It is on its way to the branch that shall go back: HEAD is on it then."""
-    import mvc.operations.transition as module
+    import mvc.workspace.transition as module
 
     repo, commits = filed
     repo.switch("side", create=True, start=commits[1])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mvc import Repo, StorageError
-from mvc.operations import recorded
+from mvc.workspace import recorded
 from support.models import write_model
 
 

@@ -22,8 +22,8 @@ from mvc import Repo
 from mvc.chunkstore.store import ChunkStore
 from mvc.errors import CorruptionError, MvcError, NotFoundError, StorageError
 from mvc.formats.pack import RECORD_BYTES
-from mvc.operations import transition
 from mvc.storage.local import LocalStorage
+from mvc.workspace import transition
 from support.bounds import bounded
 from support.models import digests, write_config, write_model
 from support.states import assert_same

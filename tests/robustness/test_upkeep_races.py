@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from mvc import ConflictError, Repo
-from mvc.operations.upkeep.gc import upkeep
+from mvc.operations.gc import upkeep
 from support import verbs
 from support.bounds import bounded
 from support.cli import Shell

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from mvc.checkpoints.state_elements import _ML_STORED, TORCH_ELEMENTS
+from mvc.states.elements import _ML_STORED, TORCH_ELEMENTS
 
 ML_NAMES = [name for name in _ML_STORED if hasattr(ml_dtypes, name)]
 NUMPY_DTYPES = [

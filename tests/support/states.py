@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mvc.checkpoints.state import decode_state, encode_state, measure_tensors
 from mvc.formats.layout import check_layout
+from mvc.states.state import decode_state, encode_state, measure_tensors
 
 
 @dataclass

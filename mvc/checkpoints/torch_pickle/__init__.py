@@ -1,0 +1,1 @@
+"""The restricted pickle machine of torch files: builds inert values, imports nothing."""

@@ -1,0 +1,79 @@
+"""What follows a commit once it stands: differences where they were asked for, and upkeep.
+
+``commit --delta`` also means what an ``add`` stored before, whole; that is encoded anew here.
+
+Upkeep is ``repack --auto`` in a process of its own, where ``mvc.autorepack`` is true. The process is
+detached and of low priority, and it looks itself whether anything is due; one that finds another at
+work ends at once. What it does is safe beside commits and may be killed, so nobody has to wait.
+
+The commit is made by then: what fails here costs space and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mvc.errors import MvcError
+from mvc.operations.commit import summarise
+from mvc.operations.repack import is_due, repack_commit
+
+if TYPE_CHECKING:
+    from mvc.operations.commit import CommitResult
+    from mvc.workspace.context import Context
+
+AUTOREPACK_KEY = "mvc.autorepack"
+_TRUE = frozenset({"true", "yes", "on", "1"})
+# -P, since the worktree is the current folder, and may hold a types.py or an mvc of its own.
+_COMMAND = (sys.executable, "-P", "-m", "mvc", "repack", "--auto", "--quiet")
+
+_running: list[subprocess.Popen[bytes]] = []
+
+
+def follow_commit(context: Context, result: CommitResult, *, delta: bool | None) -> CommitResult:
+    """Do what is to be done after a commit; return the commit's result, sizes as they are now."""
+    with contextlib.suppress(MvcError):
+        if delta:
+            repack_commit(context, result.commit)
+            result = replace(result, written_bytes=_count_written(context, result))
+    start_upkeep(context)
+    return result
+
+
+def _count_written(context: Context, result: CommitResult) -> int:
+    history = context.history
+    base = history.read_tree(result.parents[0]) if result.parents else {}
+    tree = history.read_tree(result.commit)
+    return summarise(context, result.commit, base, tree, 0.0, branch=result.branch).written_bytes
+
+
+def start_upkeep(context: Context) -> bool:
+    """Begin a repack in the background where the user switched that on and it is due.
+
+    Returns:
+        Whether one was begun.
+    """
+    _running[:] = [process for process in _running if process.poll() is None]
+    try:
+        if _running or not sys.executable or not _is_wanted(context):
+            return False
+        process = subprocess.Popen(  # noqa: S603  our own command, no shell
+            _COMMAND,
+            cwd=context.worktree,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (OSError, MvcError):
+        return False  # the next commit tries again
+    _running.append(process)
+    return True
+
+
+def _is_wanted(context: Context) -> bool:
+    is_on = (context.history.get_config(AUTOREPACK_KEY) or "").lower() in _TRUE
+    return is_on and is_due(context)

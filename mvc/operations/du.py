@@ -1,0 +1,103 @@
+"""du: what branches, commits, tags, files and tensors cost in the store, alone and shared.
+
+*Alone* is what would be free if only this one were gone: a branch deleted, a commit's content
+released, and ``gc`` run. Nothing else that is named may need it, neither directly nor because a
+chunk of it is stored as a difference to it. *Shared* is the rest of what it needs. So the
+``alone`` of two that share something leave that out, and their sum says less than both together.
+
+Reflogs do not count as users: what only they hold is told apart, and so is what is kept only since
+something else is based on it. Bytes are those of chosen copies (``chunkstore.copies``), with their
+record headers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.errors import UsageError
+from mvc.operations.log import log
+from mvc.upkeep.survey import Survey
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from mvc.ids import GitId
+    from mvc.upkeep.costs import DuEntry, DuTotals
+    from mvc.workspace.context import Context
+
+KINDS = ("branch", "tag", "commit", "file", "tensor")
+USUAL_KINDS = KINDS[:-1]
+
+
+@dataclass(frozen=True, slots=True)
+class DuReport:
+    """What everything costs; the largest ``alone`` first in every list.
+
+    Attributes:
+        totals: of the whole repository.
+        selection: what the commits that were asked for cost together; None for all.
+        branches: one entry each; empty where not asked for, as all that follow.
+        tags: one entry each.
+        commits: one entry each.
+        files: one entry per path.
+        tensors: one entry per path and name.
+    """
+
+    totals: DuTotals
+    selection: DuEntry | None
+    branches: tuple[DuEntry, ...]
+    tags: tuple[DuEntry, ...]
+    commits: tuple[DuEntry, ...]
+    files: tuple[DuEntry, ...]
+    tensors: tuple[DuEntry, ...]
+
+
+def du(
+    context: Context, revisions: Sequence[str] = (), *, by: Collection[str] = USUAL_KINDS
+) -> DuReport:
+    """Return what is stored, and for whom; nothing is changed.
+
+    Args:
+        context: the repository.
+        revisions: look only at these commits: ``A`` is that one commit, ``A..B`` what B has and A
+            has not; all that refs reach where empty. Of branches and tags those that point there.
+        by: which lists to make, of ``branch``, ``tag``, ``commit``, ``file``, ``tensor``.
+
+    Raises:
+        NotFoundError: no such revision.
+        UsageError: no such kind.
+        FormatError: the history or a manifest is damaged.
+    """
+    for kind in by:
+        if kind not in KINDS:
+            raise UsageError(f"{kind!r} is nothing to list by", hint=f"one of {', '.join(KINDS)}")
+    chosen = _select(context, revisions)
+    survey = Survey(context, chosen if revisions else None, with_tensors="tensor" in by)
+    refs = list(survey.list_refs()) if "branch" in by or "tag" in by else []
+    return DuReport(
+        totals=survey.sum_up(),
+        selection=survey.weigh_selection(" ".join(revisions)) if revisions else None,
+        branches=_sorted(one for one in refs if one.kind == "branch" and "branch" in by),
+        tags=_sorted(one for one in refs if one.kind == "tag" and "tag" in by),
+        commits=_sorted(survey.list_commits() if "commit" in by else ()),
+        files=_sorted(survey.list_files() if "file" in by else ()),
+        tensors=_sorted(survey.list_tensors() if "tensor" in by else ()),
+    )
+
+
+def _select(context: Context, revisions: Sequence[str]) -> list[GitId]:
+    found: dict[GitId, None] = {}
+    for revision in revisions:
+        if ".." in revision:
+            found.update(dict.fromkeys(entry.info.id for entry in log(context, [revision])))
+        else:
+            found[context.resolve_commit(revision)] = None
+    return list(found)
+
+
+def _sorted(entries: Iterable[DuEntry]) -> tuple[DuEntry, ...]:
+    def weight(one: DuEntry) -> tuple[int, int, int]:
+        return -one.alone_bytes, -one.shared_bytes, -one.raw_bytes
+
+    return tuple(sorted(entries, key=weight))  # what weighs the same stays in its order

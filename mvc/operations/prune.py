@@ -1,0 +1,343 @@
+"""prune: let the content of old commits go by a retention policy; history itself stays as it is.
+
+    plan   commits ──► why each is kept (``retention``) ──► files of the others ──► what they cost
+    run    release records, durable  ──► gc frees what only released versions refer to
+
+Commits, manifests and metrics stay: the log, ``diff`` by identity and bit-identity of a re-run
+need no content. A file version is released only if no version that stays has the same manifest,
+and chunks that anything else needs are not touched by gc. A commit that only a reflog still knows
+protects nothing: where it shares a released manifest, that is recorded for it too. If the process
+ends between records and sweep, the next gc or prune frees the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.errors import ConflictError, FormatError, NotFoundError, UnsupportedError
+from mvc.operations.gc import plan_gc, sweep, upkeep
+from mvc.operations.state import read_small_file
+from mvc.states.state import STATE_FILE, find_files
+from mvc.upkeep.model_files import state_paths
+from mvc.upkeep.retention import (
+    DIVERGED,
+    Candidate,
+    Landmarks,
+    choose,
+    find_protected,
+    fits_diverged,
+)
+from mvc.upkeep.versions import Versions, commits_of, released_paths, walk_all
+from mvc.workspace.annotations import read_annotations
+from mvc.workspace.files import find_manifest
+from mvc.workspace.releases import Release, add_releases, read_releases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mvc.chunkstore.copies import Ids
+    from mvc.history.values import CommitInfo
+    from mvc.ids import ChunkId, GitId
+    from mvc.upkeep.retention import RetentionPolicy
+    from mvc.workspace.context import Context
+
+_HEADS, _TAGS = "refs/heads/", "refs/tags/"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlan:
+    """What happens to the content of one commit.
+
+    Attributes:
+        commit: its id.
+        subject: first line of its message.
+        step: training step, or None.
+        time_s: when it was recorded, seconds since 1970.
+        reasons: why its content is kept; empty where no rule keeps it.
+        paths: files whose content is released now.
+        kept_paths: files whose content stays, by a reason or because other versions share it.
+        size_bytes: stored bytes that go with it; chunks of several commits count for the newest.
+        was_released: whether nothing was left of it before.
+    """
+
+    commit: GitId
+    subject: str
+    step: int | None
+    time_s: int
+    reasons: tuple[str, ...]
+    paths: tuple[str, ...] = ()
+    kept_paths: tuple[str, ...] = ()
+    size_bytes: int = 0
+    was_released: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PrunePlan:
+    """What a prune would do.
+
+    Attributes:
+        policy: what is kept.
+        commits: every commit that refs reach, newest first.
+        releases: what would be recorded.
+        freed_bytes: bytes on disk that gc would free, garbage that is old enough included.
+        landmarks: where the refs stood.
+    """
+
+    policy: RetentionPolicy
+    commits: tuple[CommitPlan, ...]
+    releases: tuple[Release, ...]
+    freed_bytes: int
+    landmarks: Landmarks = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PruneResult:
+    """What a prune did.
+
+    Attributes:
+        plan: what was planned and is done.
+        freed_bytes: bytes on disk that gc freed.
+    """
+
+    plan: PrunePlan
+    freed_bytes: int
+
+
+def plan_prune(context: Context, policy: RetentionPolicy, *, now_s: int | None = None) -> PrunePlan:
+    """Return what a policy keeps and releases; nothing is changed.
+
+    Args:
+        context: the repository.
+        policy: what to keep.
+        now_s: the present, in seconds since 1970; the clock's where None.
+
+    Raises:
+        UsageError: a policy that keeps nothing or makes no sense.
+        NotFoundError: a name or wildcard that fits no ``diverged/`` branch.
+        FormatError: damaged history.
+    """
+    policy.check()
+    moment_s = int(time.time()) if now_s is None else now_s
+    landmarks = read_landmarks(context)
+    _check_names(policy, landmarks)
+    draft = _Draft(context, policy, landmarks, moment_s)
+    releases = draft.releases()
+    if not releases and not draft.has_released:
+        return PrunePlan(policy, draft.commits({}), (), 0, landmarks)
+    swept = plan_gc(context, releasing=releases)
+    commits = draft.commits(draft.measure(swept.marks.needed))
+    return PrunePlan(policy, commits, releases, swept.freed_bytes, landmarks)
+
+
+def run_prune(context: Context, plan: PrunePlan) -> PruneResult:
+    """Record what a plan releases, durably, and free it.
+
+    Raises:
+        ConflictError: a ref moved meanwhile and protects now what would be released, or another
+            gc is running; nothing was changed.
+        StorageError: the machine failed; what is recorded by then the next gc frees.
+    """
+    if not plan.releases and plan.freed_bytes <= 0:
+        return PruneResult(plan, 0)
+    with upkeep(context):
+        with context.history.no_sweep(), context.history.lock():
+            _check_unmoved(context, plan)
+            add_releases(context, plan.releases)
+        return PruneResult(plan, sweep(context, plan_gc(context)).freed_bytes)
+
+
+def read_landmarks(context: Context) -> Landmarks:
+    """Return where HEAD, branches, tags and other refs stand, tags followed to their commits."""
+    branches: dict[str, GitId] = {}
+    tags: dict[str, GitId] = {}
+    others: dict[str, GitId] = {}
+    for name, commit in context.ref_commits().items():
+        if name.startswith(_HEADS):
+            branches[name.removeprefix(_HEADS)] = commit
+        elif name.startswith(_TAGS):
+            tags[name.removeprefix(_TAGS)] = commit
+        else:
+            others[name] = commit
+    return Landmarks(context.history.head().commit, branches, tags, others)
+
+
+def _check_names(policy: RetentionPolicy, landmarks: Landmarks) -> None:
+    diverged = [name for name in landmarks.branches if name.startswith(DIVERGED)]
+    for pattern in policy.also_diverged:
+        if not any(fits_diverged(pattern, name) for name in diverged):
+            raise NotFoundError(
+                f"no branch below {DIVERGED} fits {pattern!r}", hint='"mvc branch" lists them'
+            )
+
+
+def _all_tips(landmarks: Landmarks) -> list[GitId]:
+    named = (landmarks.branches, landmarks.tags, landmarks.others)
+    tips = [commit for group in named for commit in group.values()]
+    return list(dict.fromkeys([*([landmarks.head] if landmarks.head else []), *tips]))
+
+
+def _check_unmoved(context: Context, plan: PrunePlan) -> None:
+    current = read_landmarks(context)
+    if current == plan.landmarks:
+        return
+    infos = context.history.walk(commits_of(context, _all_tips(current)))
+    commits = (Candidate(info.id, info.parents, info.commit_time_s) for info in infos)
+    protected = find_protected(commits, current, plan.policy)
+    for release in plan.releases:
+        if release.commit in protected:
+            raise ConflictError(
+                f"a ref moved meanwhile and protects commit {release.commit} now",
+                hint="plan it again",
+            )
+
+
+def _without(chunks: list[ChunkId], needed: Ids) -> list[ChunkId]:
+    """Return those of some chunks that are not among others, which ascend."""
+    if not chunks or not len(needed):
+        return chunks
+    wanted = np.frombuffer(b"".join(chunks), "S32")
+    places = np.minimum(np.searchsorted(needed, wanted), len(needed) - 1)
+    is_needed = needed[places] == wanted
+    return [chunk for chunk, stays in zip(chunks, is_needed.tolist(), strict=True) if not stays]
+
+
+class _Draft:
+    """Collects a plan: what is chosen, what of it nobody else needs, and what that costs."""
+
+    def __init__(
+        self, context: Context, policy: RetentionPolicy, landmarks: Landmarks, now_s: int
+    ) -> None:
+        self._context = context
+        self._policy = policy
+        self._now_s = now_s
+        self._versions = Versions(context)
+        self._gone = {
+            commit: released_paths(many) for commit, many in read_releases(context).items()
+        }
+        self._infos = list(context.history.walk(commits_of(context, _all_tips(landmarks))))
+        candidates = [self._candidate(info) for info in self._infos]
+        self._reasons = choose(candidates, landmarks, policy, now_s)
+        chosen = {info.id: self._chosen(info) for info in self._infos}
+        live = self._live_blobs(chosen)
+        self._released = {
+            info.id: tuple(
+                path for path in chosen[info.id] if self._versions.of(info)[path] not in live
+            )
+            for info in self._infos
+        }
+
+    @property
+    def has_released(self) -> bool:
+        """Whether anything was released before: an earlier prune may not have come to its end."""
+        return bool(self._gone)
+
+    def _left(self, info: CommitInfo) -> Mapping[str, GitId]:
+        """Return the files in chunks of a commit that were not released before."""
+        gone = self._gone.get(info.id, frozenset())
+        return {path: blob for path, blob in self._versions.of(info).items() if path not in gone}
+
+    def _candidate(self, info: CommitInfo) -> Candidate:
+        facts = read_annotations(info)
+        return Candidate(
+            info.id,
+            info.parents,
+            info.commit_time_s,
+            facts.step,
+            facts.metrics or {},
+            has_content=not self._is_empty(info),
+        )
+
+    def _is_empty(self, info: CommitInfo) -> bool:
+        return bool(self._versions.of(info)) and not self._left(info)
+
+    def _chosen(self, info: CommitInfo) -> tuple[str, ...]:
+        if self._reasons[info.id]:
+            return ()
+        left = self._left(info)
+        if not self._policy.weights_only:
+            return tuple(left)
+        files = self._state_files(info)
+        return state_paths((path for path in left if path != STATE_FILE), files & set(left))
+
+    def _state_files(self, info: CommitInfo) -> set[str]:
+        entry = self._context.history.read_tree(info.tree).get(STATE_FILE)
+        if entry is None:
+            return set()
+        try:
+            return find_files(read_small_file(self._context, entry.blob))
+        except (FormatError, UnsupportedError):
+            return set()  # the user's own file of that name, or its content is gone
+
+    def _live_blobs(self, chosen: Mapping[GitId, Sequence[str]]) -> set[GitId]:
+        """Return the manifests of all versions that stay, and of the index."""
+        live = {entry.blob for entry in self._context.history.read_index().entries.values()}
+        for info in self._infos:
+            away = set(chosen[info.id])
+            live.update(blob for path, blob in self._left(info).items() if path not in away)
+        return live
+
+    def _forgotten(self) -> Iterable[CommitInfo]:
+        """Return the commits that only a reflog still knows."""
+        known = {info.id for info in self._infos}
+        return (info for info in walk_all(self._context) if info.id not in known)
+
+    def measure(self, needed: Ids) -> dict[GitId, int]:
+        """Return commit → stored bytes of the chunks that go with it and not with a newer one.
+
+        Args:
+            needed: the chunks that stay, ascending.
+        """
+        seen: set[ChunkId] = set()
+        sizes: dict[GitId, int] = {}
+        for info in self._infos:
+            sizes[info.id] = 0
+            for path in self._released[info.id]:
+                manifest = find_manifest(self._context, self._versions.of(info)[path])
+                ids = set() if manifest is None else set(manifest.chunk_ids()) - seen
+                seen |= ids
+                sizes[info.id] += self._stored_bytes(_without(list(ids), needed))
+        return sizes
+
+    def _stored_bytes(self, chunks: Iterable[ChunkId]) -> int:
+        places = map(self._context.store.find, chunks)
+        return sum(place.stored_size_bytes for place in places if place is not None)
+
+    def releases(self) -> tuple[Release, ...]:
+        """Return what is to be recorded."""
+        policy = self._policy.text()
+        found = [
+            self._release(info, self._released[info.id], policy)
+            for info in self._infos
+            if self._released[info.id]
+        ]
+        blobs = {blob for release in found for blob in release.blobs}
+        for info in self._forgotten() if blobs else ():
+            paths = tuple(path for path, blob in self._left(info).items() if blob in blobs)
+            if paths:
+                found.append(self._release(info, paths, policy))
+        return tuple(found)
+
+    def _release(self, info: CommitInfo, paths: tuple[str, ...], policy: str) -> Release:
+        blobs = tuple(self._versions.of(info)[path] for path in paths)
+        return Release(info.id, paths, policy, self._now_s, blobs)
+
+    def commits(self, sizes: Mapping[GitId, int]) -> tuple[CommitPlan, ...]:
+        """Return what happens to each commit."""
+        return tuple(
+            CommitPlan(
+                info.id,
+                info.subject,
+                read_annotations(info).step,
+                info.commit_time_s,
+                self._reasons[info.id],
+                self._released[info.id],
+                tuple(path for path in self._left(info) if path not in self._released[info.id]),
+                sizes.get(info.id, 0),
+                self._is_empty(info),
+            )
+            for info in self._infos
+        )

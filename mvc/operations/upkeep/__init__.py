@@ -1,1 +1,0 @@
-"""Storing less and keeping what matters: gc, repack, prune."""

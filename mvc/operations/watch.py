@@ -1,0 +1,114 @@
+"""The reading end of a run's feed: which one, and what is new in it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from mvc.errors import NotFoundError, translate_os_errors
+from mvc.fs import find_stat
+from mvc.history.refnames import HEADS, branch_ref
+from mvc.runs.feed import FEED_SUFFIX, MAX_FEED_BYTES, RUNS_DIR_NAME, feed_path
+from mvc.runs.records import feed_name, find_branch
+from mvc.runs.tail import FeedTail
+from mvc.runs.totals import RunTotals
+
+if TYPE_CHECKING:
+    from mvc.runs.view import RunView
+    from mvc.workspace.context import Context
+
+READ_BYTES = MAX_FEED_BYTES + MAX_FEED_BYTES // 4
+"""How much of a feed is read at once, from its end."""
+
+_HINTED = 5
+_NO_RUN_HINT = "a training with a Checkpointer of mvc_hooks shows up here"
+
+
+def follow_run(
+    context: Context, branch: str | None, *, losses: int = 2000, events: int = 20
+) -> RunFollower:
+    """Return the reading end of a branch's feed.
+
+    Args:
+        context: the repository.
+        branch: which run; where None that of the current branch, or else the latest.
+        losses: so many of the last losses are kept.
+        events: so many of the last commits, alarms, rollbacks and other events are kept.
+
+    Raises:
+        NotFoundError: there is no such run.
+        UsageError: no branch may have that name.
+    """
+    if branch is not None:
+        branch_ref(branch)
+    runs = _find_runs(context)
+    if not runs:
+        raise NotFoundError("there is no training run here", hint=_NO_RUN_HINT)
+    if branch is not None and branch not in runs:
+        latest = sorted(runs, key=runs.__getitem__, reverse=True)[:_HINTED]
+        raise NotFoundError(
+            f"there is no training run on branch {branch!r}",
+            hint=f"there are runs on {', '.join(latest)}",
+        )
+    current = branch or context.history.head().branch
+    chosen = current if current in runs else max(runs, key=runs.__getitem__)
+    return RunFollower(context, chosen, losses=losses, events=events)
+
+
+def _find_runs(context: Context) -> dict[str, int]:
+    """Return branch → time of the last change, in nanoseconds, of all feeds there are."""
+    folder = context.git_dir / RUNS_DIR_NAME
+    with translate_os_errors(f"list {folder}"):
+        try:
+            names = [name for name in os.listdir(folder) if name.endswith(FEED_SUFFIX)]
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+    stems = [name.removesuffix(FEED_SUFFIX) for name in names]
+    branches = _find_branches(context, stems)
+    found: dict[str, int] = {}
+    for stem, name in zip(stems, names, strict=True):
+        state = find_stat(folder / name)
+        if stem in branches and state is not None and state.is_regular:
+            found[branches[stem]] = state.mtime_ns
+    return found
+
+
+def _find_branches(context: Context, stems: list[str]) -> dict[str, str]:
+    """Return name of a feed → branch; what is no feed's name is left out."""
+    found = {stem: branch for stem in stems if (branch := find_branch(stem)) is not None}
+    if len(found) < len(stems):  # of a long name only a hash is left
+        shorts = [full.removeprefix(HEADS) for full in context.history.list_refs(HEADS)]
+        found |= {feed_name(short): short for short in shorts}
+    return {stem: branch for stem, branch in found.items() if feed_name(branch) == stem}
+
+
+class RunFollower:
+    """Reads a run again and again; each time only what is new in its feed.
+
+    Attributes:
+        branch: which run.
+    """
+
+    def __init__(self, context: Context, branch: str, *, losses: int, events: int) -> None:
+        """Prepare to read the feed of a branch.
+
+        Args:
+            context: the repository.
+            branch: which run.
+            losses: how many of the last losses are kept.
+            events: how many of the last events of each sort are kept.
+        """
+        self.branch = branch
+        self._tail = FeedTail(feed_path(context.git_dir, branch), limit_bytes=READ_BYTES)
+        self._totals = RunTotals(losses=losses, events=events)
+
+    def read(self) -> RunView:
+        """Return the run as it is now.
+
+        Raises:
+            StorageError: the machine refused.
+        """
+        for line in self._tail.read_lines():
+            if line:
+                self._totals.take(line)
+        return self._totals.view(self.branch)

@@ -1,0 +1,278 @@
+"""The writing end of a run's feed: ``.mvc/runs/BRANCH.jsonl``.
+
+It is telemetry and never truth, so it costs the training nothing that could be felt, and nothing
+that happens to it reaches the training. Lines are written whole, by one call, to a descriptor that
+appends, and never synced. Steps are gathered and thinned: at most a handful of them every half
+second, always the newest. A file that has grown past its limit becomes the older one, replacing
+the one before it, and the few events that a reader wants to know of at any time are said again at
+the beginning of the new one. What cannot be written is counted and gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import stat
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from mvc.errors import ConflictError, MvcError, StorageError
+from mvc.fs import exclusive_lock, find_stat, replace_staged
+from mvc.history.refnames import branch_ref
+from mvc.runs.process import this_process
+from mvc.runs.records import Record, encode_record, feed_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Self
+
+    from mvc.workspace.context import Context
+
+RUNS_DIR_NAME = "runs"
+FEED_SUFFIX = ".jsonl"
+OLDER_SUFFIX = ".jsonl.old"
+MAX_FEED_BYTES = 4 * 2**20
+"""Length from which a feed begins anew."""
+
+_LOCK_NAME = "rotate.lock"
+_INTERVAL_S = 0.5
+_STEPS_PER_WRITE = 4
+_EVENTS_PER_INTERVAL = 10
+_CARRIED = {
+    "start": 1, "resume": 1, "healthy": 12, "commit": 12, "alarm": 8, "rollback": 8, "error": 8,
+}  # fmt: skip
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_Pending = tuple[str, float, Record]
+
+
+def feed_path(git_dir: Path, branch: str) -> Path:
+    """Return the file of a branch's feed."""
+    return git_dir / RUNS_DIR_NAME / f"{feed_name(branch)}{FEED_SUFFIX}"
+
+
+def open_feed(context: Context, branch: str) -> RunFeed:
+    """Return the writing end of a branch's feed; nothing is written yet.
+
+    Raises:
+        UsageError: no branch may have that name.
+    """
+    branch_ref(branch)
+    return RunFeed(feed_path(context.git_dir, branch))
+
+
+class _Steps:
+    """Step records since the last write, thinned so that there are never many."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._kept: list[_Pending] = []
+        self._newest: _Pending | None = None
+        self._odd: _Pending | None = None
+        self._count = 0
+        self._stride = 1
+
+    def add(self, record: _Pending) -> None:
+        self._newest = record
+        loss = record[2].get("loss")
+        if self._odd is None and isinstance(loss, float) and not math.isfinite(loss):
+            self._odd = record
+        self._count += 1
+        if self._count % self._stride:
+            return
+        self._kept.append(record)
+        if len(self._kept) == 2 * _STEPS_PER_WRITE:
+            self._kept = self._kept[1::2]
+            self._stride *= 2
+
+    def take(self) -> list[_Pending]:
+        """Return what is to be written: evenly spaced, the newest, the first that is no number."""
+        every = -(-len(self._kept) // _STEPS_PER_WRITE) or 1
+        chosen = [*self._kept[every - 1 :: every], self._newest, self._odd]
+        self._clear()
+        once = {id(record): record for record in chosen if record is not None}
+        return sorted(once.values(), key=lambda record: record[1])
+
+
+class RunFeed:
+    """Appends records to a run's feed; may be used by several threads.
+
+    No method raises for what the machine does: see ``dropped`` and ``last_error``.
+
+    Attributes:
+        dropped: records and fields that were not written; thinned steps are not among them.
+        last_error: why the last of them was not, or None.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int = MAX_FEED_BYTES,
+        interval_s: float = _INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare to write.
+
+        Args:
+            path: the file; its folder's parent exists.
+            max_bytes: length from which it becomes the older file.
+            interval_s: how long steps are gathered.
+            clock: seconds that only ever grow.
+        """
+        self.dropped = 0
+        self.last_error: str | None = None
+        self._path = path
+        self._max_bytes = max_bytes
+        self._interval_s = interval_s
+        self._clock = clock
+        self._lock = threading.RLock()  # a signal's handler may append in the middle of an append
+        self._steps = _Steps()
+        self._written_s = -math.inf
+        self._recent: dict[str, int] = {}
+        self._recent_s = -math.inf
+        self._carried = {kind: deque[tuple[float, bytes]]([], n) for kind, n in _CARRIED.items()}
+        self._descriptor = -1
+        self._torn = False
+        self._closed = False
+
+    def append(self, kind: str, /, **fields: Any) -> None:
+        """Add a record; its time is now.
+
+        ``step`` records are written within half a second of the next one and thinned; all others
+        are written at once, as long as there are few of a kind. To ``start`` is added what tells
+        whether this process is still there.
+
+        Args:
+            kind: what happened.
+            fields: plain values (numbers, texts, lists and dicts of them); others are left out.
+        """
+        with self._lock:
+            now_s = self._clock()
+            if self._closed or not self._admits(kind, now_s):
+                self._drop(1, "the feed is closed" if self._closed else f"too many of {kind!r}")
+                return
+            if kind == "step":
+                self._steps.add((kind, time.time(), fields))
+                if now_s - self._written_s >= self._interval_s:
+                    self._write(now_s)
+                return
+            if kind == "start":
+                fields = {**this_process(), **fields}
+            self._write(now_s, (kind, time.time(), fields))
+
+    def flush(self) -> None:
+        """Write the steps that are still gathered."""
+        with self._lock:
+            if not self._closed:
+                self._write(self._clock())
+
+    def close(self) -> None:
+        """Write what is gathered and close the file; what is appended later is dropped."""
+        with self._lock:
+            self.flush()
+            self._closed = True
+            self._close_file()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _admits(self, kind: str, now_s: float) -> bool:
+        if kind == "step":
+            return True
+        if now_s - self._recent_s >= self._interval_s:
+            self._recent, self._recent_s = {}, now_s
+        self._recent[kind] = self._recent.get(kind, 0) + 1
+        return self._recent[kind] <= _EVENTS_PER_INTERVAL
+
+    def _drop(self, count: int, why: str) -> None:
+        if count:
+            self.dropped += count
+            self.last_error = why
+
+    def _write(self, now_s: float, event: _Pending | None = None) -> None:
+        self._written_s = now_s
+        lines = [line for step in self._steps.take() if (line := self._encode(step))]
+        last = None if event is None else self._encode(event)
+        if last is not None:
+            lines.append(last)
+        if lines:
+            self._append(lines)
+        if event is not None and last is not None and event[0] in self._carried:
+            # Only now, so that a new file does not say at its beginning what it says anyhow.
+            self._carried[event[0]].append((event[1], last))
+
+    def _append(self, lines: list[bytes]) -> None:
+        try:
+            carried = self._prepare(sum(map(len, lines)))
+            data = b"".join([b"\n" if self._torn else b"", *carried, *lines])
+            written = os.write(self._descriptor, data)
+        except (OSError, MvcError) as error:
+            self._drop(len(lines), str(error))
+            self._close_file()
+        else:
+            self._torn = written < len(data)
+            self._drop(min(data[written:].count(b"\n"), len(lines)), "the disk is full")
+
+    def _encode(self, record: _Pending) -> bytes | None:
+        kind, time_s, fields = record
+        line, lost = encode_record(kind, time_s, fields)
+        self._drop(lost, f"a field of {kind!r} is no plain value")
+        self._drop(int(line is None), f"a record of {kind!r} is too long")
+        return line
+
+    def _prepare(self, size_bytes: int) -> list[bytes]:
+        """Have the right file open; return the lines that a new one begins with."""
+        if self._descriptor >= 0 and not self._is_current():
+            self._close_file()  # another process began a new one, or somebody removed it
+        if self._descriptor < 0:
+            self._open_file()
+        length = os.fstat(self._descriptor).st_size
+        if length == 0 or length + size_bytes <= self._max_bytes or not self._rotate():
+            return []
+        events = sorted(event for kept in self._carried.values() for event in kept)
+        return [line for _, line in events]
+
+    def _is_current(self) -> bool:
+        found, mine = find_stat(self._path), os.fstat(self._descriptor)
+        return found is not None and (found.device, found.inode) == (mine.st_dev, mine.st_ino)
+
+    def _open_file(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            # Never more than this one folder: a repository that was removed must not come back.
+            os.mkdir(self._path.parent)
+        self._descriptor = os.open(self._path, _FLAGS, 0o644)
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise StorageError(f"{self._path} is not a file")
+        last = os.pread(self._descriptor, 1, max(found.st_size - 1, 0))
+        self._torn = last not in (b"", b"\n")
+
+    def _rotate(self) -> bool:
+        """Make the file the older one and begin anew; False where another process does so."""
+        older = self._path.with_name(self._path.name.removesuffix(FEED_SUFFIX) + OLDER_SUFFIX)
+        try:
+            with exclusive_lock(self._path.with_name(_LOCK_NAME), wait=False):
+                is_mine = self._is_current()
+                if is_mine:
+                    replace_staged(self._path, older)
+        except ConflictError:
+            return False
+        self._close_file()
+        self._open_file()
+        return is_mine
+
+    def _close_file(self) -> None:
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,1 @@
+"""Live training states ⇄ tensors and ``state.json``."""

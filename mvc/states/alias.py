@@ -1,0 +1,171 @@
+"""Which arrays of a state share memory, and how to say it.
+
+Two entries of a state may be one array (tied embeddings), or views of one buffer (a flat parameter
+and its pieces, a weight and its transpose). Restoring them as separate arrays would train another
+model. So arrays whose elements overlap form a group, and a group becomes one *shared storage*:
+
+* all members are the very same view: the storage is that array, every member is the whole of it;
+* a member covers all bytes of the group: the storage is that array, each other member is a view
+  of it, given by byte offset and byte strides;
+* otherwise the bytes from the lowest to the highest become one more array in the file.
+
+Only elements count. Columns cut from one matrix interleave in memory without sharing an element;
+they are independent arrays. Deciding that exactly is NP-hard in general, so the work is bounded,
+and what is not decided within the bound counts as shared: that is never wrong, only larger.
+
+Every member stays in its file under its own name whatever it shares, so that any tool finds it.
+The chunk store keeps equal bytes once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mvc.states.elements import ElementType
+from mvc.states.memory import Region, view_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+_MAX_PAIRS = 20_000
+_MAX_WORK = 10_000
+_BYTE = ElementType("bytes", 1, 1, "U8")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGroup:
+    """Arrays whose memory overlaps.
+
+    Attributes:
+        members: their indexes, ascending.
+        covering: those of them that cover the group's bytes, each byte once.
+        low: address of its lowest byte.
+        high: address behind its highest byte.
+        is_tie: whether all members are the very same view.
+    """
+
+    members: tuple[int, ...]
+    covering: tuple[int, ...]
+    low: int
+    high: int
+    is_tie: bool
+
+
+def find_shared(regions: Sequence[Region | None]) -> list[SharedGroup]:
+    """Return the groups of arrays that share elements, in the order of their first members.
+
+    Args:
+        regions: where each array lies; None for one that cannot share.
+    """
+    spans = [(*region.span, index) for index, region in enumerate(regions) if region is not None]
+    return find_groups({index: regions[index] for index in find_crowded(spans)})  # type: ignore[misc]  # spans are of regions
+
+
+def find_crowded(spans: Iterable[tuple[int, int, int]]) -> list[int]:
+    """Return the indexes of arrays whose address range meets that of another, ascending.
+
+    Args:
+        spans: lowest address, address behind the highest byte, and index of each array.
+    """
+    crowded: list[int] = []
+    cluster: list[int] = []
+    end = -1
+    for low, high, index in sorted(spans):
+        if low < end:
+            cluster.append(index)
+            end = max(end, high)
+            continue
+        if len(cluster) > 1:
+            crowded += cluster
+        cluster, end = [index], high
+    return sorted(crowded + cluster if len(cluster) > 1 else crowded)
+
+
+def find_groups(regions: Mapping[int, Region]) -> list[SharedGroup]:
+    """Return the groups of arrays that share elements, in the order of their first members.
+
+    Args:
+        regions: index → where the array lies, ascending; at least of all ``find_crowded`` arrays.
+    """
+    unique: dict[Region, list[int]] = {}
+    for index, region in regions.items():
+        unique.setdefault(region, []).append(index)
+    groups: dict[int, list[Region]] = {}
+    ordered = sorted(unique, key=lambda region: (region.space, region.low, -region.high))
+    roots = _join_overlapping(ordered)
+    for position, region in enumerate(ordered):
+        groups.setdefault(_find_root(roots, position), []).append(region)
+    shared = []
+    for group in groups.values():
+        members = sorted(index for region in group for index in unique[region])
+        if len(members) > 1:
+            shared.append(_describe_group(members, group, unique))
+    return sorted(shared, key=lambda group: group.members)
+
+
+def _describe_group(
+    members: list[int], group: list[Region], unique: dict[Region, list[int]]
+) -> SharedGroup:
+    low = min(region.low for region in group)
+    high = max(region.high for region in group)
+    if len(group) == 1:
+        return SharedGroup(tuple(members), tuple(members), low, high, is_tie=True)
+    covering = sorted(
+        unique[region][0]
+        for region in group
+        if (region.low, region.high) == (low, high) and region.is_dense
+    )
+    return SharedGroup(tuple(members), tuple(covering), low, high, is_tie=False)
+
+
+def _join_overlapping(ordered: list[Region]) -> list[int]:
+    """Return a union-find forest over regions sorted by space and lowest address."""
+    roots = list(range(len(ordered)))
+    highs = [region.high for region in ordered]
+    pairs = 0
+    active: list[int] = []
+    for index, region in enumerate(ordered):
+        low, space = region.low, region.space
+        active = [other for other in active if highs[other] > low and ordered[other].space == space]
+        for other in active:
+            first, second = _find_root(roots, other), _find_root(roots, index)
+            if first == second:
+                continue
+            pairs += 1
+            if pairs > _MAX_PAIRS or _overlap(ordered[other], region):
+                roots[max(first, second)] = min(first, second)
+        active.append(index)
+    return roots
+
+
+def _find_root(roots: list[int], index: int) -> int:
+    while roots[index] != index:
+        roots[index] = roots[roots[index]]
+        index = roots[index]
+    return index
+
+
+def _overlap(first: Region, second: Region) -> bool:
+    """Tell whether two regions whose address ranges intersect share an element."""
+    if first.is_dense and second.is_dense:
+        return True
+    try:
+        return np.shares_memory(_probe(first), _probe(second), max_work=_MAX_WORK)  # type: ignore[arg-type]  # the stub knows only two of its values
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _probe(region: Region) -> NDArray[Any]:
+    """Return an array with the addresses of a region, which is never read."""
+    return view_memory(
+        region.address,
+        (*region.shape, region.size_bytes),
+        (*region.strides, 1),
+        _BYTE,
+        None,
+    )

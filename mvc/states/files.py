@@ -1,0 +1,245 @@
+"""Files that are not written: a safetensors file's bytes served from live arrays.
+
+For a plain state dict the file is byte for byte what ``safetensors.torch.save_file(...,
+metadata={"format": "pt"})`` writes: tensors sorted by dtype, wide ones first, then by name, and a
+header padded with spaces to a multiple of eight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from mvc.checkpoints.limits import MAX_NAME_BYTES, checked_layout
+from mvc.errors import FormatError, UnsupportedError
+from mvc.formats.layout import FileLayout, single_tensor
+from mvc.states.elements import ElementType, stored_form
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mvc.states.memory import ByteSource, Region
+
+MAX_HEADER_BYTES = 100_000_000
+"""The limit of every safetensors reader."""
+_MAX_FILE_NAME = 120
+_ROOM = 64  # for a digest, ".storage" and a number behind a name
+# The order of the dtypes in safetensors' own enumeration, which sorts its files.
+_ORDER = (
+    *("BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8"),
+    *("F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"),
+    *("I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64"),
+)
+_RANK = {name: rank for rank, name in enumerate(_ORDER)}
+_ODD = re.compile(rb"[^A-Za-z0-9._-]")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveArray:
+    """An array of a live state.
+
+    Attributes:
+        element: its element type.
+        shape: elements per dimension.
+        source: its C-contiguous little-endian bytes.
+        region: where it lies in memory, or None where it shares nothing.
+        strides: elements between neighbours, where it is dense but not C-contiguous.
+        is_torch: whether it is a torch tensor.
+    """
+
+    element: ElementType
+    shape: tuple[int, ...]
+    source: ByteSource
+    region: Region | None
+    strides: tuple[int, ...] | None
+    is_torch: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateFile:
+    """One virtual file of a state.
+
+    Attributes:
+        path: its name, safe as a file name on every system.
+        layout: where its tensors lie.
+        source: its bytes, read from the live arrays when they are asked for.
+    """
+
+    path: str
+    layout: FileLayout
+    source: ByteSource
+
+
+@dataclass(slots=True)
+class Names:
+    """Names given out once each; a taken one gets ``~2``, ``~3`` and so on.
+
+    Attributes:
+        taken: names that are in use, as they compare.
+        fold_case: whether names that differ only by case count as the same.
+        mark: stands before the number.
+    """
+
+    taken: set[str]
+    fold_case: bool = False
+    mark: str = "~"
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def give(self, name: str) -> str:
+        """Return the name, or the name with the first free number."""
+        candidate, number = name, self._counts.get(name, 1)
+        while self._folded(candidate) in self.taken:
+            number += 1
+            candidate = f"{name}{self.mark}{number}"
+        self._counts[name] = number
+        self.taken.add(self._folded(candidate))
+        return candidate
+
+    def _folded(self, name: str) -> str:
+        return name.lower() if self.fold_case else name
+
+
+def escape_file_name(label: str) -> str:
+    """Return a file name without folder, case, encoding or hidden-file surprises.
+
+    Bytes other than ASCII letters, digits, ``.``, ``_`` and ``-`` become ``%XX``, as does a dot
+    in front; an over-long name is cut and ends in a digest of the whole.
+    """
+    raw = label.encode("utf-8", "surrogatepass")
+    text = _ODD.sub(lambda match: b"%%%02X" % match[0][0], raw).decode("ascii")
+    if text.startswith("."):
+        text = "%2E" + text[1:]
+    if len(text) > _MAX_FILE_NAME:
+        text = f"{text[:_MAX_FILE_NAME]}-{hashlib.sha256(raw).hexdigest()[:16]}"
+    return text or "_"
+
+
+def clean_tensor_name(name: str) -> str:
+    """Return a name that a header can hold: not empty, not endless, no lone surrogates."""
+    raw = name.encode("utf-8", "backslashreplace")
+    if len(raw) > MAX_NAME_BYTES - _ROOM:
+        head = raw[: MAX_NAME_BYTES - 2 * _ROOM].decode("utf-8", "ignore")
+        return f"{head}-{hashlib.sha256(raw).hexdigest()[:16]}"
+    return raw.decode("utf-8") or "_"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BytesSource:
+    """Bytes in memory as a source."""
+
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Their length."""
+        return len(self.data)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from ``offset`` on."""
+        buffer.cast("B")[:] = memoryview(self.data)[offset : offset + buffer.nbytes]
+
+    def view(self, offset: int, size_bytes: int) -> memoryview:
+        """Return that range without a copy."""
+        return memoryview(self.data)[offset : offset + size_bytes]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedSource:
+    """Several sources one behind the other.
+
+    Attributes:
+        parts: the sources, none of them empty.
+        starts: where each begins, and where the last one ends.
+    """
+
+    parts: tuple[ByteSource, ...]
+    starts: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of all together."""
+        return self.starts[-1]
+
+    def view(self, offset: int, size_bytes: int) -> memoryview | None:
+        """Return that range without a copy, or None where it lies in several parts."""
+        if not size_bytes:
+            return memoryview(b"")
+        index = self._find_part(offset)
+        if offset + size_bytes > self.starts[index + 1]:
+            return None
+        return self.parts[index].view(offset - self.starts[index], size_bytes)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from ``offset`` on."""
+        rest = buffer.cast("B")
+        while rest:
+            index = self._find_part(offset)
+            count = min(len(rest), self.starts[index + 1] - offset)
+            self.parts[index].read_into(offset - self.starts[index], rest[:count])
+            rest = rest[count:]
+            offset += count
+
+    def _find_part(self, offset: int) -> int:
+        if not 0 <= offset < self.size_bytes:
+            raise ValueError(f"offset {offset} lies outside {self.size_bytes} bytes")
+        return bisect_right(self.starts, offset) - 1
+
+
+def plain_file(path: str, data: bytes) -> StateFile:
+    """Return a file of given bytes, without tensors."""
+    return StateFile(path, FileLayout("opaque", len(data)), BytesSource(data))
+
+
+def tensor_file(path: str, arrays: Sequence[tuple[str, LiveArray]]) -> StateFile:
+    """Return the safetensors file of named arrays.
+
+    Raises:
+        UnsupportedError: so many or so long names that no reader takes the header.
+    """
+    forms = {name: stored_form(array.element, array.shape) for name, array in arrays}
+    ordered = sorted(arrays, key=lambda item: (-_RANK[forms[item[0]][0]], item[0].encode()))
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name, array in ordered:
+        dtype, shape = forms[name]
+        end = offset + array.source.size_bytes
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}  # type: ignore[dict-item]  # metadata alone is text
+        offset = end
+    head = _encode_header(path, header)
+    segments, starts = [], [0, len(head)]
+    for name, array in ordered:
+        dtype, shape = forms[name]
+        segments.append(single_tensor(name, dtype, shape, starts[-1]))
+        starts.append(starts[-1] + array.source.size_bytes)
+    parts = (BytesSource(head), *(array.source for _, array in ordered))
+    try:
+        layout = checked_layout("safetensors", starts[-1], segments)
+    except FormatError as error:
+        raise UnsupportedError(f"the state does not fit into {path}: {error}") from None
+    return StateFile(path, layout, _join(parts, starts))
+
+
+def _encode_header(path: str, header: dict[str, dict[str, str]]) -> bytes:
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    if len(text) > MAX_HEADER_BYTES:
+        raise UnsupportedError(
+            f"the header of {path} takes {len(text):,} bytes, the limit is {MAX_HEADER_BYTES:,}",
+            hint="spread the arrays over several top-level keys",
+        )
+    return len(text).to_bytes(8, "little") + text
+
+
+def _join(parts: Sequence[ByteSource], starts: Sequence[int]) -> JoinedSource:
+    filled = [
+        (part, start)
+        for part, (start, end) in zip(parts, pairwise(starts), strict=True)
+        if end > start
+    ]
+    return JoinedSource(
+        tuple(part for part, _ in filled), (*(start for _, start in filled), starts[-1])
+    )

@@ -1,0 +1,199 @@
+"""A whole state as one run of bytes in memory: its files as they would be, one behind the other.
+
+An *image* freezes a live state with a single copy. It holds the same bytes as the files of a
+checkout, so that it can be committed, or given back to a live state, by any process that sees the
+memory, with nothing but the places of the files in it. Files begin at multiples of a page, and the
+bytes of every tensor at a multiple of its element's size, so that devices can copy to them directly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from mvc.checkpoints.detect import read_layout
+from mvc.errors import FormatError
+from mvc.formats.layout import FileLayout
+from mvc.states.compare import compare_texts
+from mvc.states.document import parse_document
+from mvc.states.files import StateFile
+from mvc.states.layout import ImageFile, ImagePart, StateLayout, layout_state
+from mvc.states.outline import check_sizes, outline_state
+from mvc.states.state import STATE_FILE, decode_state, encode_state, measure_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from mvc.formats.layout import Segment
+    from mvc.states.memory import ByteSource
+
+__all__ = [
+    "ImageFile",
+    "ImagePart",
+    "MemorySource",
+    "StateLayout",
+    "compare_image",
+    "layout_state",
+    "open_image",
+    "outline_image",
+    "pair_segments",
+    "read_image",
+]
+
+_PIECE_BYTES = 2**22
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemorySource:
+    """Bytes of an image as a source.
+
+    Attributes:
+        data: the bytes.
+    """
+
+    data: memoryview
+
+    @property
+    def size_bytes(self) -> int:
+        """Their length."""
+        return self.data.nbytes
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from ``offset`` on."""
+        buffer.cast("B")[:] = self.data[offset : offset + buffer.nbytes]
+
+    def view(self, offset: int, size_bytes: int) -> memoryview:
+        """Return that range without a copy."""
+        return self.data[offset : offset + size_bytes]
+
+
+def open_image(files: Mapping[str, memoryview]) -> list[StateFile]:
+    """Return the files of an image as ``encode_state`` gave them.
+
+    Args:
+        files: name → bytes, ``state.json`` among them.
+
+    Raises:
+        FormatError: not the files of a state, all of them and no other.
+        UnsupportedError: the state of a newer mvc.
+    """
+    if STATE_FILE not in files:
+        raise FormatError(f"an image of a state has a {STATE_FILE}")
+    text = bytes(files[STATE_FILE])
+    document = parse_document(text)
+    if {*document.files, STATE_FILE} != files.keys():
+        raise FormatError(f"an image holds other files than its {STATE_FILE} names")
+    found = [_open_file(path, data) for path, data in files.items()]
+    check_sizes(text, measure_tensors((file.path, file.layout) for file in found))
+    return found
+
+
+def _open_file(path: str, data: memoryview) -> StateFile:
+    source = MemorySource(data.toreadonly().cast("B"))
+    if path == STATE_FILE:
+        return StateFile(path, FileLayout("opaque", source.size_bytes), source)
+    layout = read_layout(source, path)
+    if layout.format != "safetensors":
+        raise FormatError(f"{path} of an image is no safetensors file: {layout.warning}")
+    return StateFile(path, layout, source)
+
+
+def read_image(
+    files: Mapping[str, memoryview],
+    *,
+    framework: Literal["torch", "numpy"] = "torch",
+    into: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Return the state of an image.
+
+    Args:
+        files: name → bytes.
+        framework: as for ``Repo.load_state``.
+        into: live tensors to fill in place, as there.
+
+    Raises:
+        FormatError: not the files of a state.
+        ConflictError: ``into`` holds what the state does not, or in another shape.
+    """
+    opened = {file.path: file for file in open_image(files)}
+    places = {
+        path: {one.tensors[0].name: one for one in file.layout.segments if one.is_plain}
+        for path, file in opened.items()
+    }
+
+    def read_tensor(path: str, name: str, buffer: memoryview) -> None:
+        opened[path].source.read_into(places[path][name].start, buffer)
+
+    sizes = measure_tensors((path, file.layout) for path, file in opened.items())
+    text = bytes(files[STATE_FILE])
+    return decode_state(text, read_tensor, sizes=sizes, framework=framework, into=into)
+
+
+def outline_image(files: Mapping[str, memoryview]) -> dict[str, Any]:
+    """Return the structure of an image's state, with ``ArrayOutline`` in place of arrays.
+
+    Raises:
+        FormatError: not the files of a state.
+    """
+    if STATE_FILE not in files:
+        raise FormatError(f"an image of a state has a {STATE_FILE}")
+    return outline_state(bytes(files[STATE_FILE]))
+
+
+def compare_image(state: Mapping[str, object], files: Mapping[str, memoryview]) -> tuple[str, ...]:
+    """Return what of a live state is not, bit for bit, what an image holds.
+
+    Returns:
+        A line for every tensor, file or value that differs; nothing where they are the same.
+
+    Raises:
+        FormatError: not the files of a state.
+        UnsupportedError: a live value that is not data.
+    """
+    stored = {file.path: file for file in open_image(files)}
+    live = {file.path: file for file in encode_state(state)}
+    texts = (bytes(_read(one[STATE_FILE])) for one in (stored, live))
+    found = compare_texts(*texts)
+    for path in sorted(stored.keys() & live.keys() - {STATE_FILE}):
+        left, right = stored[path], live[path]
+        found += [
+            f"tensor {old.tensors[0].name!r} of {path} differs"
+            for old, new in pair_segments(left.layout.segments, right.layout.segments)
+            if not _is_same(left.source, old, right.source, new)
+        ]
+    return tuple(found)
+
+
+def pair_segments(
+    stored: Iterable[Segment], live: Iterable[Segment]
+) -> Iterator[tuple[Segment, Segment]]:
+    """Yield the segments of two versions of a file that hold as many bytes under the same name."""
+    by_name = {segment.tensors[0].name: segment for segment in live}
+    for segment in stored:
+        other = by_name.get(segment.tensors[0].name)
+        if other is not None and other.size_bytes == segment.size_bytes:
+            yield segment, other
+
+
+def _is_same(stored: ByteSource, old: Segment, live: ByteSource, new: Segment) -> bool:
+    buffer = memoryview(bytearray(min(_PIECE_BYTES, old.size_bytes)))
+    for offset in range(0, old.size_bytes, _PIECE_BYTES):
+        size = min(_PIECE_BYTES, old.size_bytes - offset)
+        left = stored.view(old.start + offset, size)
+        right = live.view(new.start + offset, size)
+        if right is None:
+            right = buffer[:size]
+            live.read_into(new.start + offset, right)
+        if left is None or not np.array_equal(
+            np.frombuffer(left, np.uint8), np.frombuffer(right, np.uint8)
+        ):
+            return False
+    return True
+
+
+def _read(file: StateFile) -> memoryview:
+    data = memoryview(bytearray(file.layout.size_bytes))
+    file.source.read_into(0, data)
+    return data

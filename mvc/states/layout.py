@@ -1,0 +1,291 @@
+"""Where the bytes of a live state go in its image, before anything is copied.
+
+This is done while the training stands still. ``StateLayout.plan`` holds what can be used again for
+the next state of the same form: names, headers, places and text (``state_plan``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from mvc.errors import MvcError
+from mvc.states.alias import find_crowded, find_groups
+from mvc.states.document import Document, encode_document
+from mvc.states.files import BytesSource, JoinedSource
+from mvc.states.forms import DiffersError
+from mvc.states.plan import Follow, Recorder
+from mvc.states.runs import HostRun
+from mvc.states.state import STATE_FILE, encode_walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from mvc.states.alias import SharedGroup
+    from mvc.states.forms import ArrayPlan, StatePart
+    from mvc.states.memory import ByteSource, Region
+    from mvc.states.state import EncodedState
+
+PAGE_BYTES = 4096
+_SMALL_BYTES = 2**20
+"""Smaller neighbours are copied together; larger ones by all threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """Where one file of a state lies in its image.
+
+    Attributes:
+        path: its name.
+        offset: of its first byte.
+        size_bytes: its length.
+    """
+
+    path: str
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImagePart:
+    """A run of bytes of the image and what they are copied from.
+
+    Attributes:
+        offset: of its first byte in the image.
+        source: the live bytes.
+    """
+
+    offset: int
+    source: ByteSource
+
+    @property
+    def size_bytes(self) -> int:
+        """Its length."""
+        return self.source.size_bytes
+
+    def view(self) -> memoryview | None:
+        """Return the live bytes where they lie in host memory in one piece, or None."""
+        return self.source.view(0, self.source.size_bytes)
+
+    def find_device_words(self) -> Any:
+        """Return the live tensor's memory as a tensor of integers, where it lies on a device.
+
+        Returns:
+            A contiguous tensor whose bytes are the part's, or None where they have to be read
+            through ``read_into``.
+        """
+        tensor = getattr(self.source, "tensor", None)
+        if tensor is None or tensor.device.type == "cpu" or not tensor.is_contiguous():
+            return None
+        is_words = not tensor.is_floating_point() and not tensor.is_complex()
+        return tensor if is_words else None  # values that are conjugated or negated lazily
+
+    def copy_into(self, image: memoryview) -> None:
+        """Copy the live bytes to their place."""
+        self.source.read_into(0, image[self.offset : self.offset + self.size_bytes])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateLayout:
+    """What the image of a live state will hold, before anything is copied.
+
+    Attributes:
+        files: its files in order, ``state.json`` at the end.
+        parts: what has to be copied where.
+        size_bytes: length of the image.
+        plan: makes the layout of the next state faster; None where it could not.
+    """
+
+    files: tuple[ImageFile, ...]
+    parts: tuple[ImagePart, ...]
+    size_bytes: int
+    plan: LayoutPlan | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayoutPlan:
+    """What a layout leaves behind for the next one; holds no memory of the live state.
+
+    Attributes:
+        root: form of the state.
+        arrays: forms of its arrays, in the order of the walk.
+        ties: which of them share memory, and how.
+        document: content of ``state.json`` but for the state.
+        files: files with arrays.
+        pieces: what the image is made of, ascending.
+        text: of ``state.json``.
+        text_offset: of that in the image.
+    """
+
+    root: StatePart
+    arrays: tuple[ArrayPlan, ...]
+    ties: tuple[object, ...]
+    document: Document
+    files: tuple[ImageFile, ...]
+    pieces: tuple[ImagePart | _Piece, ...]
+    text: bytes
+    text_offset: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """Arrays that lie behind each other in the image.
+
+    Attributes:
+        offset: of the first one.
+        indexes: which they are, in the order of the walk.
+        starts: where each begins behind ``offset``, and where the last one ends.
+    """
+
+    offset: int
+    indexes: tuple[int, ...]
+    starts: tuple[int, ...]
+
+
+def layout_state(state: Mapping[str, object], previous: LayoutPlan | None = None) -> StateLayout:
+    """Return the image that a live state would have.
+
+    Args:
+        state: nested, as for ``Repo.commit_state``.
+        previous: plan of an earlier layout; spares most of the time where the state has the same
+            form as then, and makes no other difference.
+
+    Raises:
+        UnsupportedError: a value that is not data; the message names its path.
+    """
+    found = None if previous is None else _follow_plan(previous, state)
+    return _layout_anew(state) if found is None else found
+
+
+def _layout_anew(state: Mapping[str, object]) -> StateLayout:
+    walk = Recorder()
+    encoded = encode_walk(state, walk)
+    files: list[ImageFile] = []
+    parts: list[ImagePart] = []
+    end = 0
+    for file in encoded.files:
+        start = _round_up(end)
+        files.append(ImageFile(file.path, start, file.layout.size_bytes))
+        parts.extend(ImagePart(start + offset, part) for offset, part in _split(file.source))
+        end = start + file.layout.size_bytes
+    text, start = encode_document(encoded.document), _round_up(end)
+    plan = None
+    if walk.is_complete and sum(len(file.arrays) for file in walk.files.values()) == len(
+        walk.arrays
+    ):  # else there are arrays that only exist because others overlap
+        pieces = tuple(_plan_pieces(parts, walk))
+        ties = _describe_ties(encoded, walk)
+        document = replace(encoded.document, state={})
+        plan = LayoutPlan(
+            walk.root, tuple(walk.arrays), ties, document, tuple(files), pieces, text, start
+        )
+    return _finish(files, parts, text, start, plan)
+
+
+def _round_up(size_bytes: int) -> int:
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+def _split(source: ByteSource) -> Iterator[tuple[int, ByteSource]]:
+    if isinstance(source, JoinedSource):
+        yield from zip(source.starts, source.parts, strict=False)
+    elif source.size_bytes:
+        yield 0, source
+
+
+def _finish(
+    files: Iterable[ImageFile],
+    parts: Iterable[ImagePart],
+    text: bytes,
+    start: int,
+    plan: LayoutPlan | None,
+) -> StateLayout:
+    """Return a layout with the text behind everything else."""
+    size = len(text)
+    return StateLayout(
+        (*files, ImageFile(STATE_FILE, start, size)),
+        (*parts, ImagePart(start, BytesSource(text))),
+        start + size,
+        plan,
+    )
+
+
+def _plan_pieces(parts: Iterable[ImagePart], walk: Recorder) -> Iterator[ImagePart | _Piece]:
+    """Yield headers as they are, and arrays by index, small neighbours together."""
+    index_of = {id(item.array.source): index for index, item in enumerate(walk.placed)}
+    run: list[ImagePart] = []
+
+    def end_run() -> Iterator[_Piece]:
+        if run:
+            offset = run[0].offset
+            end = run[-1].offset + run[-1].size_bytes
+            starts = tuple(place - offset for place in (*(part.offset for part in run), end))
+            yield _Piece(offset, tuple(index_of[id(part.source)] for part in run), starts)
+            run.clear()
+
+    for part in parts:
+        index = index_of.get(id(part.source))
+        if index is None:
+            yield from end_run()
+            yield part
+        elif walk.arrays[index].is_plain and part.size_bytes < _SMALL_BYTES:
+            run.append(part)
+        else:
+            yield from end_run()
+            yield _Piece(part.offset, (index,), (0, part.size_bytes))
+    yield from end_run()
+
+
+def _describe_ties(encoded: EncodedState, walk: Recorder) -> tuple[object, ...]:
+    regions = {index: item.array.region for index, item in enumerate(walk.placed)}
+    return _describe_groups(encoded.groups, regions)
+
+
+def _describe_groups(
+    groups: Iterable[SharedGroup], regions: Mapping[int, Region | None]
+) -> tuple[object, ...]:
+    """Return all that ``link_shared`` makes of groups, whatever address they lie at."""
+    found = []
+    for group in groups:
+        views = [regions[index] for index in group.members]
+        places = [(view.address - group.low, view.strides) for view in views if view is not None]
+        size = group.high - group.low
+        found.append((group.members, group.covering, group.is_tie, size, places))
+    return tuple(found)
+
+
+def _follow_plan(plan: LayoutPlan, state: object) -> StateLayout | None:
+    """Return a state's layout, or None where it has another form than the plan."""
+    if not isinstance(state, Mapping):
+        return None
+    walk = Follow()
+    try:
+        root = walk.follow(plan.root, state)
+        ties = _find_ties(plan, walk)
+        text = plan.text
+        if root is not plan.root:
+            text = encode_document(replace(plan.document, state=root.form))
+    except (DiffersError, MvcError, RuntimeError, ValueError):
+        return None  # the walk from the beginning says what is wrong, if anything is
+    if ties != plan.ties:
+        return None
+    parts = [
+        piece if isinstance(piece, ImagePart) else _make_part(piece, walk.sources)
+        for piece in plan.pieces
+    ]
+    plan = replace(plan, root=root, text=text)
+    return _finish(plan.files, parts, text, plan.text_offset, plan)
+
+
+def _find_ties(plan: LayoutPlan, walk: Follow) -> tuple[object, ...]:
+    crowded = find_crowded(walk.spans)
+    regions = {index: walk.find_region(index, plan.arrays[index]) for index in crowded}
+    return _describe_groups(find_groups(regions), regions)
+
+
+def _make_part(piece: _Piece, sources: Sequence[ByteSource]) -> ImagePart:
+    if len(piece.indexes) == 1:
+        return ImagePart(piece.offset, sources[piece.indexes[0]])
+    run = [sources[index] for index in piece.indexes]
+    return ImagePart(piece.offset, HostRun(run, piece.starts))  # type: ignore[arg-type]  # plain arrays all, see ``_plan_pieces``

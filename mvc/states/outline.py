@@ -1,0 +1,166 @@
+"""The structure of a state without the bytes of its arrays: what is there, of which type and shape."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mvc.dtypes import count_elements
+from mvc.errors import FormatError, UnsupportedError
+from mvc.states.decode import ABSENT, Walk
+from mvc.states.document import parse_document
+from mvc.states.factory import NumpyFactory, TorchLoader
+from mvc.states.nodes import get_field
+from mvc.states.reads import ReadTable, get_form
+from mvc.states.scalars_read import PlainScalars
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mvc.states.document import Document
+    from mvc.states.nodes import Node
+    from mvc.states.scalars_read import TorchScalars
+
+_BLOBS = ("bytes", "bytearray")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOutline:
+    """An array of a state without its values.
+
+    Attributes:
+        kind: ``tensor``, ``array``, ``bytes`` or ``sparse``.
+        dtype: spelled as in ``state.json``; ``uint8`` for bytes, that of the values for sparse.
+        shape: elements per dimension.
+    """
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """Return it as messages name it: ``float32 [768, 3072]``."""
+        return f"{self.dtype} {list(self.shape)}"
+
+
+def outline_state(state_json: bytes) -> dict[Any, Any]:
+    """Return a state with an ``ArrayOutline`` in place of every array; no array is read.
+
+    Raises:
+        FormatError: not the text of a state.
+        UnsupportedError: the text of a newer state.
+    """
+    value: dict[Any, Any] = decode_outline(parse_document(state_json))
+    return value
+
+
+def decode_outline(document: Document, node: Any = ABSENT, *, as_key: bool = False) -> Any:
+    """Return the value of a node with an ``ArrayOutline`` in place of every array.
+
+    Args:
+        document: what it belongs to.
+        node: that of the whole state where it is not given.
+        as_key: whether it is the key of a mapping.
+
+    Raises:
+        FormatError: a node that no encoder writes.
+    """
+    walk = Walk(_OutlineTable({}, (), _OutlineFactory), is_first=False)
+    if as_key:
+        return walk.decode_key(node)
+    return _decode_state(walk, document) if node is ABSENT else walk.decode(node)
+
+
+def _decode_state(walk: Walk, document: Document) -> dict[Any, Any]:
+    try:
+        value = walk.decode(document.state)
+    except RecursionError:
+        raise FormatError("state.json is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise FormatError("state.json holds something else than a dict")
+    return value
+
+
+def check_sizes(state_json: bytes, sizes: Mapping[str, Mapping[str, int]]) -> None:
+    """Check that files hold all that a state wants of them.
+
+    Args:
+        state_json: content of ``state.json``.
+        sizes: file → tensor → bytes.
+
+    Raises:
+        FormatError: not the text of a state, or one that does not fit the files.
+        UnsupportedError: the text of a newer state.
+    """
+    document = parse_document(state_json)
+    table = _SizeTable(sizes, (), _OutlineFactory)
+    _decode_state(Walk(table, is_first=False), document)
+    for node in document.shared:
+        table.get(node)
+
+
+class _OutlineTable(ReadTable):
+    """Gives outlines in place of arrays."""
+
+    def get(self, node: Node) -> ArrayOutline:
+        """Return the outline of a node."""
+        if node["$"] in _BLOBS:
+            size = get_field(node, "size_bytes", int)
+            outline = ArrayOutline("bytes", "uint8", (size,))
+        else:
+            element, shape = get_form(node)
+            size = count_elements(shape) * element.size_bytes
+            kind = "tensor" if node["$"] == "tensor" else "array"
+            outline = ArrayOutline(kind, get_field(node, "dtype", str), shape)
+        self._note(node, size)
+        return outline
+
+    def _note(self, node: Node, size_bytes: int) -> None:
+        """Do nothing: where the bytes are does not matter here."""
+
+
+class _SizeTable(_OutlineTable):
+    """Checks that files hold the bytes of every array."""
+
+    def _note(self, node: Node, size_bytes: int) -> None:
+        self.check_held(node, size_bytes)
+
+
+class _OutlineFactory(NumpyFactory):
+    """Makes outlines, and torch's scalars where torch is installed."""
+
+    def __init__(self) -> None:
+        self._scalars: TorchScalars = PlainScalars()
+        with contextlib.suppress(UnsupportedError):
+            self._scalars = TorchLoader()()
+
+    def size(self, dims: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a torch.Size."""
+        return self._scalars.size(dims)
+
+    def dtype(self, name: str) -> object:
+        """Return a torch.dtype."""
+        return self._scalars.dtype(name)
+
+    def device(self, kind: str, index: int | None) -> object:
+        """Return a torch.device."""
+        return self._scalars.device(kind, index)
+
+    def check_sparse(self) -> None:
+        """Do nothing: an outline can say anything."""
+
+    def sparse(
+        self,
+        tag: str,  # noqa: ARG002  of the protocol
+        shape: tuple[int, ...],
+        parts: list[Any],
+        *,
+        coalesced: bool,  # noqa: ARG002
+    ) -> ArrayOutline:
+        """Return the outline of a sparse tensor."""
+        return ArrayOutline("sparse", parts[-1].dtype, shape)
+
+    def finish(self, tensor: object, *, parameter: bool, grad: bool) -> object:  # noqa: ARG002  of the protocol
+        """Return it."""
+        return tensor

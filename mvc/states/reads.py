@@ -1,0 +1,290 @@
+"""Array nodes → memory to be filled, and the list of reads that fill it.
+
+Nothing is allocated before a node's dtype and shape agree with the bytes that its file really
+holds, and no tensor of a file is allocated twice, so a hostile ``state.json`` cannot ask for more
+memory than the commit has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.dtypes import MAX_TENSOR_BYTES, count_elements
+from mvc.errors import ConflictError, FormatError
+from mvc.states.elements import get_numpy_element, get_torch_element
+from mvc.states.factory import (
+    ArrayForm,
+    Factory,
+    HostDestination,
+    NumpyFactory,
+    numpy_dtype,
+    view_array,
+)
+from mvc.states.memory import Region, c_strides, is_dense, view_memory
+from mvc.states.nodes import MAX_SKEW, check_fields, get_dims, get_field
+from mvc.states.refusals import format_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from mvc.states.elements import ElementType
+    from mvc.states.factory import Destination
+    from mvc.states.nodes import Node
+
+_PLACE = ("in", "name", "dtype", "shape")
+_NUMPY = NumpyFactory()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorRead:
+    """One tensor of a file that has to be read.
+
+    Attributes:
+        file: name of the file.
+        tensor: its name in there.
+        size_bytes: its length.
+        destination: where it goes.
+    """
+
+    file: str
+    tensor: str
+    size_bytes: int
+    destination: Destination
+
+    def fill(self, read: Callable[[memoryview], None]) -> None:
+        """Have ``read`` fill a writable buffer of ``size_bytes`` with the tensor's bytes.
+
+        Reads may be filled in any order and from many threads, each of them once. A tensor that
+        is not contiguous, or not on the host, takes memory of its size while it is filled.
+        """
+        self.destination.fill(read)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Storage:
+    """Allocated memory: who made it, and the form of the array that fills it."""
+
+    memory: object
+    factory: Factory
+    size_bytes: int
+    skew: int
+    form: ArrayForm
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Blob:
+    """Memory that becomes ``bytes`` or a ``bytearray`` once it is filled."""
+
+    buffer: NDArray[np.uint8]
+    is_mutable: bool
+
+    def make(self) -> bytes | bytearray:
+        return bytearray(self.buffer) if self.is_mutable else self.buffer.tobytes()
+
+
+@dataclass(slots=True, eq=False)
+class ReadTable:
+    """The arrays of a state on their way back.
+
+    Attributes:
+        sizes: bytes of every tensor of every file.
+        shared: nodes of the shared storages.
+        load_factory: returns what makes tensors.
+        reads: what has to be read, complete once all nodes were added.
+    """
+
+    sizes: Mapping[str, Mapping[str, int]]
+    shared: Sequence[Node]
+    load_factory: Callable[[], Factory]
+    reads: list[TensorRead] = field(default_factory=list)
+    _held: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    _values: dict[int, object] = field(default_factory=dict)
+    _storages: dict[int, _Storage] = field(default_factory=dict)
+    _claimed: set[tuple[str, str]] = field(default_factory=set)
+    _filled: dict[Region, tuple[object, ...]] = field(default_factory=dict)
+
+    def get(self, node: Node) -> object:
+        """Return the array of a node that was added."""
+        value = self._values[id(node)]
+        return value.make() if isinstance(value, _Blob) else value
+
+    def add_blob(self, node: Node) -> None:
+        """Add ``bytes`` or a ``bytearray`` that lie in a file.
+
+        Raises:
+            FormatError: the file holds no such tensor of that size.
+        """
+        check_fields(node, "in", "name", "size_bytes")
+        size = get_field(node, "size_bytes", int)
+        self._claim(node, size)
+        buffer = np.empty(size, np.uint8)
+        self._add_read(node, size, HostDestination(buffer))
+        self._values[id(node)] = _Blob(buffer, is_mutable=node["$"] == "bytearray")
+
+    def add(self, node: Node, live: object, steps: Sequence[object]) -> None:
+        """Add a tensor or an array.
+
+        Args:
+            node: its node; must stay alive.
+            live: the array to fill in place, or anything that is no array.
+            steps: path of the node.
+
+        Raises:
+            FormatError: fields that no encoder writes, or bytes that the file does not hold.
+            ConflictError: the live array has another dtype or shape.
+        """
+        is_tensor = node["$"] == "tensor"
+        flags = ("parameter", "grad") if is_tensor else ()
+        check_fields(node, *_PLACE, *flags, "strides", "shared", "offset", "byte_strides")
+        element, shape = get_form(node)
+        size = count_elements(shape) * element.size_bytes
+        self.check_held(node, size)
+        factory = self.load_factory() if is_tensor else _NUMPY
+        found = factory.find_live(live, element, shape, steps)
+        if found is not None:
+            self._values[id(node)] = live
+            self._fill_live(node, size, found, steps)
+            return
+        storage, form = self._place(node, element, shape)
+        if is_tensor:
+            parameter, grad = (node.get(name, False) is True for name in flags)
+            value = factory.view(storage.memory, form)
+            value = factory.finish(value, parameter=parameter, grad=grad)
+        else:
+            value = view_array(storage.factory.as_bytes(storage.memory), numpy_dtype(element), form)
+        self._values[id(node)] = value
+
+    def _place(
+        self, node: Node, element: ElementType, shape: tuple[int, ...]
+    ) -> tuple[_Storage, ArrayForm]:
+        """Return the memory a node's array lies in, and how."""
+        if "shared" not in node:
+            storage = self._allocate(node)
+            return storage, storage.form
+        number = get_field(node, "shared", int)
+        if not 0 <= number < len(self.shared):
+            raise FormatError(f"state.json has no shared storage {number}")
+        if number not in self._storages:
+            check_fields(self.shared[number], *_PLACE, "strides", "skew")
+            self._storages[number] = self._allocate(self.shared[number])
+        storage = self._storages[number]
+        if "offset" not in node:
+            if (storage.form.element, storage.form.shape) != (element, shape):
+                raise FormatError(f"tensor {node['name']!r} is not the storage it is tied to")
+            return storage, storage.form
+        form = ArrayForm(
+            element,
+            shape,
+            get_field(node, "offset", int) + storage.skew,
+            get_dims(node, "byte_strides"),
+        )
+        _check_inside(node, form, storage)
+        return storage, form
+
+    def _allocate(self, node: Node) -> _Storage:
+        """Allocate the memory of an array of a file and note that it has to be read."""
+        element, shape = get_form(node)
+        size = count_elements(shape) * element.size_bytes
+        self._claim(node, size)
+        skew = get_field(node, "skew", int) if "skew" in node else 0
+        if not 0 <= skew < MAX_SKEW:
+            raise FormatError(f"a shared storage begins {skew} bytes late")
+        factory = self.load_factory() if node["$"] == "tensor" else _NUMPY
+        memory, address = factory.allocate(size + skew)
+        form = ArrayForm(element, shape, skew, _get_strides(node, element, shape))
+        words = view_memory(address + skew, shape, form.strides, element, memory, writable=True)
+        self._add_read(node, size, HostDestination(words))
+        return _Storage(memory, factory, size + skew, skew, form)
+
+    def _fill_live(
+        self,
+        node: Node,
+        size: int,
+        found: tuple[Destination, Region | None],
+        steps: Sequence[object],
+    ) -> None:
+        destination, region = found
+        stored: tuple[str, ...] = (node["in"], node["name"])
+        if "shared" in node:
+            stored = tuple(str(node.get(name)) for name in ("shared", "offset", "byte_strides"))
+        known = stored if region is None else self._filled.setdefault(region, stored)
+        if known is stored:
+            self._add_read(node, size, destination)
+        elif known != stored:
+            raise ConflictError(
+                f"{format_path(steps)} shares its memory with another live tensor, "
+                "but not with that one in the stored state"
+            )
+
+    def _add_read(self, node: Node, size: int, destination: Destination) -> None:
+        if size:
+            self.reads.append(TensorRead(node["in"], node["name"], size, destination))
+
+    def _claim(self, node: Node, size: int) -> None:
+        self.check_held(node, size)
+        place = (node["in"], node["name"])
+        if place in self._claimed:
+            raise FormatError(f"state.json uses tensor {place[1]!r} of {place[0]!r} twice")
+        self._claimed.add(place)
+
+    def check_held(self, node: Node, size: int) -> None:
+        """Check that a file holds a tensor of exactly that size.
+
+        Raises:
+            FormatError: it does not.
+        """
+        file, name = get_field(node, "in", str), get_field(node, "name", str)
+        if file not in self._held:
+            self._held[file] = self.sizes.get(file, {})
+        held = self._held[file].get(name)
+        if held is None:
+            raise FormatError(f"there is no tensor {name[:80]!r} in {file[:80]!r}")
+        if held != size:
+            raise FormatError(
+                f"tensor {name[:80]!r} in {file[:80]!r} holds {held:,} bytes, "
+                f"state.json wants {size:,}"
+            )
+
+
+def get_form(node: Node) -> tuple[ElementType, tuple[int, ...]]:
+    """Return the element type and the shape of an array's node.
+
+    Raises:
+        FormatError: an unknown type, or no shape.
+    """
+    name = get_field(node, "dtype", str)
+    get_element = get_torch_element if node["$"] == "tensor" else get_numpy_element
+    return get_element(name), get_dims(node, "shape")
+
+
+def _get_strides(node: Node, element: ElementType, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides, in bytes, of an array with memory of its own."""
+    if "strides" not in node:
+        return c_strides(shape, element.size_bytes)
+    strides = get_dims(node, "strides")
+    if (
+        len(strides) != len(shape)
+        or not all(shape)
+        or any(not 0 <= stride < MAX_TENSOR_BYTES for stride in strides)
+        or not is_dense(shape, strides, 1)
+    ):
+        raise FormatError(f"tensor {node['name']!r} has strides that do not fit its shape")
+    return tuple(stride * element.size_bytes for stride in strides)
+
+
+def _check_inside(node: Node, form: ArrayForm, storage: _Storage) -> None:
+    """Check that a view lies in its storage, and lines up where torch demands it."""
+    size = form.element.size_bytes
+    fits = len(form.strides) == len(form.shape) and all(form.shape)
+    if fits:
+        region = Region("", form.offset, form.shape, form.strides, "", size)
+        fits = region.low >= storage.skew and region.high <= storage.size_bytes
+    if fits and node["$"] == "tensor":
+        fits = all(step >= 0 and step % size == 0 for step in (form.offset, *form.strides))
+    if not fits:
+        raise FormatError(f"tensor {node['name']!r} reaches outside the storage it shares")

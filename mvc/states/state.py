@@ -1,0 +1,289 @@
+"""A live training state as files that any tool can load, and back, exactly.
+
+A state is nested containers, scalars and arrays, such as ``{"model": ..., "optimizer": ...,
+"step": 7}``. It becomes one safetensors file per top-level key that holds an array
+(``model.safetensors``, ``optimizer.safetensors``), and ``state.json`` with everything else and with
+the place of every array. No file is written here: a ``StateFile`` names the byte ranges and serves
+them from the live arrays.
+
+    {
+     "format": "mvc-state",
+     "version": 1,
+     "files": ["model.safetensors"],
+     "shared": [
+      {"$": "tensor", "in": "model.safetensors", "name": "wte.weight", "dtype": "bfloat16",
+       "shape": [50257, 768]}
+     ],
+     "state": {
+      "model": {
+       "$": "OrderedDict",
+       "metadata": {"$": "OrderedDict", "items": {"": {"version": 1}}},
+       "items": {
+        "wte.weight": {"$": "tensor", "in": "model.safetensors", "name": "wte.weight",
+         "dtype": "bfloat16", "shape": [50257, 768], "shared": 0},
+        "lm_head.weight": {"$": "tensor", "in": "model.safetensors", "name": "lm_head.weight",
+         "dtype": "bfloat16", "shape": [50257, 768], "shared": 0}
+       }
+      },
+      "step": 7,
+      "betas": {"$": "tuple", "items": [0.9, 0.999]},
+      "best": {"$": "float", "value": "inf", "bits": "7ff0000000000000"}
+     }
+    }
+
+What JSON can say exactly stands for itself: null, booleans, integers of 64 bits, finite floats,
+strings, lists, and dicts whose keys are strings other than ``$``. Everything else is an object
+tagged ``$``. Keys are in the order of the live mapping; sets are sorted.
+
+    =====================================  =========================================================
+    ``$``                                  fields
+    =====================================  =========================================================
+    int                                    hex
+    float                                  value (for people), bits (IEEE 754, hex, high byte first)
+    complex                                real, imag
+    str                                    base64 of UTF-8 that may hold lone surrogates
+    bytes, bytearray                       base64; past 1 KiB: in, name, size_bytes (a U8 tensor)
+    range, slice                           start, stop, step
+    tuple, set, frozenset, deque           items; deque: maxlen
+    dict, OrderedDict, Counter             items: an object, or [key, value] pairs;
+                                           OrderedDict: metadata (torch's ``_metadata``)
+    defaultdict                            items, factory (the name of a builtin type, or null)
+    numpy                                  dtype, and value or bits: a NumPy scalar
+    numpy.str_, numpy.bytes_, numpy.dtype  value; value; name
+    torch.Size, torch.dtype, torch.device  items; name; type and index
+    ndarray, tensor                        in, name, dtype, shape, and where they apply:
+                                           strides (elements; dense, but not C order),
+                                           shared (index into the table), offset (bytes),
+                                           byte_strides; tensor: parameter, grad
+    sparse_coo                             shape, coalesced, indices, values (tensors)
+    sparse_csr, _csc, _bsr, _bsc           shape, compressed, plain, values (tensors)
+    =====================================  =========================================================
+
+Types come back exactly: ``type(x) is type(y)``, bit for bit, dict order included. What mvc cannot
+bring back so is refused with its path: functions, modules, enums, dataclasses, subclasses of the
+types above, object arrays, quantised, nested, meta and distributed tensors. What is not kept:
+
+* the identity of objects: a dict that is there twice comes back as two equal dicts, a tensor as two
+  tensors on one storage (arrays that share memory do share it again, see ``state_alias``);
+* the device (arrays come back in host memory unless live ones are passed in), the autograd graph
+  (a tensor that requires a gradient comes back as a leaf), ``.grad``, attributes set on tensors;
+* the strides of arrays that are not dense (a slice comes back contiguous), read-only flags, lazy
+  conjugation (the values come back resolved).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mvc.errors import FormatError, UnsupportedError, UsageError
+from mvc.states import decode as state_decode
+from mvc.states import encode as state_encode
+from mvc.states.alias import find_shared
+from mvc.states.document import (
+    STATE_FILE,
+    Document,
+    encode_document,
+    parse_document,
+)
+from mvc.states.factory import NumpyFactory, TorchLoader
+from mvc.states.files import StateFile, plain_file, tensor_file
+from mvc.states.json_text import Kept
+from mvc.states.reads import ReadTable, TensorRead
+from mvc.states.refusals import refusal
+from mvc.states.shared import link_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mvc.formats.layout import FileLayout
+    from mvc.states.alias import SharedGroup
+    from mvc.states.json_text import JsonValue
+
+__all__ = [
+    "STATE_FILE",
+    "StateFile",
+    "StatePlan",
+    "TensorRead",
+    "decode_state",
+    "encode_state",
+    "find_files",
+    "measure_tensors",
+    "plan_state",
+]
+
+_FRAMEWORKS = ("torch", "numpy")
+
+
+def encode_state(state: Mapping[str, object]) -> list[StateFile]:
+    """Return the virtual files of a state; no array is copied.
+
+    The arrays are read when the files are, and must neither change nor go away before that.
+
+    Args:
+        state: a dict (or OrderedDict, defaultdict, Counter) of nested containers, scalars, NumPy
+            arrays and torch tensors on any device.
+
+    Returns:
+        A safetensors file for each top-level key with an array in it, in the order of the state,
+        and ``state.json`` at the end.
+
+    Raises:
+        UnsupportedError: something that mvc does not store; the message names its path.
+    """
+    encoded = encode_walk(state, state_encode.Walk())
+    return [*encoded.files, plain_file(STATE_FILE, encode_document(encoded.document))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedState:
+    """What a walk over a state found.
+
+    Attributes:
+        files: its files with arrays.
+        document: what ``state.json`` says.
+        groups: the arrays that share memory, as indexes of the walk's.
+    """
+
+    files: tuple[StateFile, ...]
+    document: Document
+    groups: tuple[SharedGroup, ...]
+
+
+def encode_walk(state: Mapping[str, object], walk: state_encode.Walk) -> EncodedState:
+    """Return the virtual files of a state but for the text of ``state.json``.
+
+    Args:
+        state: as for ``encode_state``.
+        walk: a new one; knows every array afterwards.
+
+    Raises:
+        UnsupportedError: as ``encode_state``.
+    """
+    if not isinstance(state, Mapping):
+        raise UsageError(f"a state is a dict, not a {type(state).__name__}")
+    try:
+        node = walk.encode(state)
+    except RecursionError:
+        raise UnsupportedError("the state is nested too deeply") from None
+    if not isinstance(node, (dict, Kept)):
+        raise refusal(state, [])
+    groups = find_shared([item.array.region for item in walk.placed])
+    shared = link_shared(walk.placed, groups)
+    files = tuple(tensor_file(draft.path, draft.arrays) for draft in walk.files.values())
+    document = Document(tuple(file.path for file in files), tuple(shared), node)
+    return EncodedState(files, document, tuple(groups))
+
+
+def find_files(state_json: bytes) -> set[str]:
+    """Return the files that the arrays of a state lie in.
+
+    Raises:
+        FormatError: not the text of a state.
+        UnsupportedError: the text of a newer state.
+    """
+    return set(parse_document(state_json).files)
+
+
+def measure_tensors(files: Iterable[tuple[str, FileLayout]]) -> dict[str, dict[str, int]]:
+    """Return the bytes of every tensor of every file, as ``plan_state`` wants them.
+
+    Args:
+        files: path and layout of each file; only plain segments count.
+    """
+    return {
+        path: {
+            segment.tensors[0].name: segment.size_bytes
+            for segment in layout.segments
+            if segment.is_plain
+        }
+        for path, layout in files
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StatePlan:
+    """A state that is complete but for the bytes of its arrays.
+
+    Attributes:
+        reads: what has to be read; tied tensors are read once.
+    """
+
+    reads: tuple[TensorRead, ...]
+    _table: ReadTable
+    _node: JsonValue
+
+    def build(self) -> dict[Any, Any]:
+        """Return the state, after every read was filled.
+
+        Raises:
+            FormatError: the parts of a sparse tensor do not fit together.
+        """
+        value: dict[Any, Any] = state_decode.Walk(self._table, is_first=False).decode(self._node)
+        return value
+
+
+def plan_state(
+    state_json: bytes,
+    sizes: Mapping[str, Mapping[str, int]],
+    *,
+    framework: str = "torch",
+    into: Mapping[Any, object] | None = None,
+) -> StatePlan:
+    """Check a whole state, allocate its arrays and say what has to be read.
+
+    Args:
+        state_json: content of ``state.json``.
+        sizes: file → tensor → bytes that the file holds for it; nothing else is allocated.
+        framework: ``numpy`` brings torch's objects back as NumPy's, without importing torch
+            (``state_factory`` says how).
+        into: live containers with some of the state's arrays, which are filled in place and stand
+            in the result in place of new ones. They may hold less than the state, never more.
+            Only their arrays count; scalars come from the state.
+
+    Raises:
+        FormatError: not the text of a state, or one that does not fit the files.
+        UnsupportedError: a newer state, torch missing, or a live array that cannot be filled.
+        ConflictError: a live array of another dtype or shape, or something live that the state
+            does not hold. Nothing was changed.
+    """
+    if framework not in _FRAMEWORKS:
+        raise UsageError(f"unknown framework {framework!r}", hint='use "torch" or "numpy"')
+    document = parse_document(state_json)
+    load = TorchLoader() if framework == "torch" else NumpyFactory
+    table = ReadTable(sizes, document.shared, load)
+    walk = state_decode.Walk(table, is_first=True)
+    try:
+        value = walk.decode(document.state, state_decode.ABSENT if into is None else into)
+    except RecursionError:
+        raise FormatError("state.json is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise FormatError("state.json holds something else than a dict")
+    return StatePlan(tuple(table.reads), table, document.state)
+
+
+def decode_state(
+    state_json: bytes,
+    read_tensor: Callable[[str, str, memoryview], None],
+    *,
+    sizes: Mapping[str, Mapping[str, int]],
+    framework: str = "torch",
+    into: Mapping[Any, object] | None = None,
+) -> dict[Any, Any]:
+    """Return a state, reading one tensor after the other.
+
+    Args:
+        state_json: content of ``state.json``.
+        read_tensor: fills the buffer with the bytes of a file's tensor.
+        sizes: as for ``plan_state``.
+        framework: as for ``plan_state``.
+        into: as for ``plan_state``; where a read fails, some of it has been filled.
+
+    Raises:
+        FormatError, UnsupportedError, ConflictError: as ``plan_state``.
+    """
+    plan = plan_state(state_json, sizes, framework=framework, into=into)
+    for read in plan.reads:
+        read.fill(lambda buffer, read=read: read_tensor(read.file, read.tensor, buffer))  # type: ignore[misc]  # mypy cannot infer a default of a lambda
+    return plan.build()

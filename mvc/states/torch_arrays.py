@@ -1,0 +1,401 @@
+"""torch's side of a state; the only module of the core that imports torch.
+
+It is itself imported only once a state holds torch objects, or is asked to come back as some.
+What it makes is on the host whatever torch's default device is.
+Tensors in host memory are read where they lie. Tensors elsewhere, and those whose values are
+conjugated or negated lazily, are copied to the host range by range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mvc.errors import ConflictError, FormatError, UnsupportedError
+from mvc.states.elements import TORCH_ELEMENTS
+from mvc.states.factory import ArrayForm, Destination, HostDestination
+from mvc.states.files import LiveArray
+from mvc.states.memory import (
+    HostArray,
+    Region,
+    c_strides,
+    find_kept_strides,
+    iterate_slabs,
+    read_units,
+    view_memory,
+)
+from mvc.states.refusals import format_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from mvc.states.elements import ElementType
+    from mvc.states.memory import ByteSource
+    from mvc.states.nodes import Node
+
+_DTYPES: dict[str, torch.dtype] = {
+    str(value).removeprefix("torch."): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype)
+}
+_ELEMENTS = {_DTYPES[name]: element for name, element in TORCH_ELEMENTS.items() if name in _DTYPES}
+_COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+SPARSE_LAYOUTS = {str(layout).removeprefix("torch."): layout for layout in _COMPRESSED}
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def describe_tensor(
+    tensor: torch.Tensor, steps: Sequence[object]
+) -> tuple[Node, LiveArray | dict[str, torch.Tensor]]:
+    """Return what a tensor's node says beside place, dtype and shape, and its array.
+
+    Returns:
+        The fields, and the array; for a sparse tensor its whole tag, and its dense parts by name.
+
+    Raises:
+        UnsupportedError: a tensor without plain data of its own; names its path.
+    """
+    what = _find_objection(tensor)
+    if what is not None:
+        raise UnsupportedError(
+            f"{format_path(steps)} is {what[0]}; mvc stores only data", hint=what[1]
+        )
+    flags: Node = {}
+    if type(tensor) is torch.nn.Parameter:
+        flags["parameter"] = True
+    if tensor.requires_grad:
+        flags["grad"] = True
+    plain = tensor.detach()
+    if plain.layout is not torch.strided:
+        node, parts = _split_sparse(plain)
+        return node | flags, parts
+    return flags, _describe_strided(plain, steps)
+
+
+def _find_objection(tensor: torch.Tensor) -> tuple[str, str] | None:
+    cls = type(tensor)
+    if cls not in (torch.Tensor, torch.nn.Parameter):
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        hint = "pass its local part, to_local()" if hasattr(tensor, "to_local") else ""
+        return f"a tensor of the subclass {name}", hint or "pass a plain torch.Tensor"
+    if tensor.is_quantized:
+        return "a quantised tensor", "pass int_repr() and its scales"
+    if tensor.is_nested:
+        return "a nested tensor", "pass its parts as a list, unbind()"
+    return _find_missing_data(tensor)
+
+
+def _find_missing_data(tensor: torch.Tensor) -> tuple[str, str] | None:
+    if tensor.device.type == "meta":
+        return "a tensor without data (on device 'meta')", "materialise it first"
+    if tensor.layout is not torch.strided and not _is_sparse(tensor):
+        return f"a tensor of layout {tensor.layout}", "pass to_dense()"
+    if tensor.dtype not in _ELEMENTS:
+        return f"a tensor of dtype {tensor.dtype}", "pass it as another dtype"
+    return None
+
+
+def _is_sparse(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.sparse_coo or tensor.layout in _COMPRESSED
+
+
+def _split_sparse(tensor: torch.Tensor) -> tuple[Node, dict[str, torch.Tensor]]:
+    node: Node = {"$": str(tensor.layout).removeprefix("torch."), "shape": list(tensor.shape)}
+    if tensor.layout is torch.sparse_coo:
+        node["coalesced"] = tensor.is_coalesced()
+        return node, {"indices": tensor._indices(), "values": tensor._values()}  # noqa: SLF001  the public ones refuse uncoalesced tensors
+    names = (*_COMPRESSED[tensor.layout], "values")
+    parts = [getattr(tensor, name)() for name in names]
+    return node, dict(zip(("compressed", "plain", "values"), parts, strict=True))
+
+
+def _describe_strided(tensor: torch.Tensor, steps: Sequence[object]) -> LiveArray:
+    element = _ELEMENTS[tensor.dtype]
+    size = element.size_bytes
+    shape, strides = tuple(tensor.shape), tuple(step * size for step in tensor.stride())
+    if not tensor.numel():
+        words = view_memory(0, shape, strides, element, None)
+        return LiveArray(element, shape, HostArray(words), None, None, is_torch=True)
+    storage = _get_storage(tensor, steps)
+    start = storage.data_ptr() + int(tensor.storage_offset()) * size
+    kept = find_kept_strides(shape, strides, size)
+    if tensor.is_conj() or tensor.is_neg():
+        return LiveArray(element, shape, TorchArray(tensor, size), None, kept, is_torch=True)
+    source: ByteSource
+    space = str(tensor.device)
+    if tensor.device.type == "cpu":
+        is_alive = _watch(storage, storage.data_ptr(), storage.nbytes())
+        source = HostArray(view_memory(start, shape, strides, element, storage), is_alive)
+    else:
+        source = TorchArray(view_words(tensor, element), element.word_bytes)
+        space = f"{space} {storage.data_ptr()}"
+    region = Region(space, start, shape, strides, f"torch {element.name}", size)
+    return LiveArray(element, shape, source, region, kept, is_torch=True)
+
+
+def _get_storage(tensor: torch.Tensor, steps: Sequence[object]) -> torch.UntypedStorage:
+    try:
+        storage = tensor.untyped_storage()
+        storage.data_ptr()
+    except RuntimeError:
+        raise UnsupportedError(
+            f"{format_path(steps)} is a tensor without memory of its own",
+            hint="pass it from outside of torch.func transforms and tracing",
+        ) from None
+    reach = sum((dim - 1) * step for dim, step in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + reach + 1) * tensor.element_size()
+    if storage.nbytes() < needed:
+        raise UnsupportedError(
+            f"{format_path(steps)} is a tensor whose storage holds {storage.nbytes():,} of "
+            f"{needed:,} bytes",
+            hint="gather sharded or offloaded parameters first",
+        )
+    return storage
+
+
+def _watch(storage: torch.UntypedStorage, address: int, size_bytes: int) -> Callable[[], bool]:
+    return lambda: storage.data_ptr() == address and storage.nbytes() == size_bytes
+
+
+def view_words(tensor: torch.Tensor, element: ElementType) -> torch.Tensor:
+    """Return a tensor's memory as integers of the element's words; nothing is copied.
+
+    Returns:
+        A tensor of the same shape and strides; one more dimension where an element has several
+        words.
+    """
+    words = element.words
+    shape, strides = tuple(tensor.shape), tuple(step * words for step in tensor.stride())
+    if words > 1:
+        shape, strides = (*shape, words), (*strides, 1)
+    empty = torch.empty(0, dtype=_WORDS[element.word_bytes], device=tensor.device)
+    return empty.set_(tensor.untyped_storage(), tensor.storage_offset() * words, shape, strides)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TorchArray:
+    """The bytes of a tensor that cannot be looked at from the host.
+
+    Attributes:
+        tensor: its words, or its values where they are conjugated or negated lazily.
+        unit: bytes of one element of ``tensor``.
+    """
+
+    tensor: torch.Tensor
+    unit: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Its length."""
+        return self.tensor.numel() * self.unit
+
+    def view(self, offset: int, size_bytes: int) -> None:
+        """Return None: every range has to be copied."""
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` from ``offset`` on, copying only what it takes."""
+        read_units(self._gather, self.unit, offset, buffer)
+
+    def _gather(self, first: int, out: NDArray[np.uint8]) -> None:
+        tensor = self.tensor if self.tensor.ndim else self.tensor.reshape(1)
+        done, count = 0, len(out) // self.unit
+        for prefix, start, stop in iterate_slabs(tuple(tensor.shape), first, first + count):
+            block = tensor[prefix][start:stop].resolve_conj().resolve_neg().contiguous().cpu()
+            size = block.numel() * self.unit
+            element = _ELEMENTS[block.dtype]
+            words = view_memory(block.data_ptr(), (block.numel(),), (self.unit,), element, block)
+            little = words.astype(f"<u{element.word_bytes}", copy=False)
+            out[done : done + size] = little.reshape(-1).view(np.uint8)
+            done += size
+
+
+def span_storage(source: ByteSource, low: int, size_bytes: int) -> ByteSource:
+    """Return a range of the device memory that a source lies in.
+
+    Args:
+        source: a tensor in that memory.
+        low: address of the first byte.
+        size_bytes: length of the range.
+    """
+    assert isinstance(source, TorchArray)
+    storage = source.tensor.untyped_storage()
+    empty = torch.empty(0, dtype=torch.uint8, device=source.tensor.device)
+    return TorchArray(empty.set_(storage, low - storage.data_ptr(), (size_bytes,), (1,)), 1)
+
+
+class TorchFactory:
+    """Makes torch's objects; the way back for everything that is torch's in a state."""
+
+    def size(self, dims: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a torch.Size."""
+        return torch.Size(dims)
+
+    def dtype(self, name: str) -> object:
+        """Return a torch.dtype.
+
+        Raises:
+            UnsupportedError: the installed torch has none of that name.
+        """
+        return _get_dtype(name)
+
+    def device(self, kind: str, index: int | None) -> object:
+        """Return a torch.device.
+
+        Raises:
+            FormatError: no device that torch knows.
+        """
+        try:
+            return torch.device(kind) if index is None else torch.device(kind, index)
+        except (RuntimeError, ValueError, TypeError, OverflowError):
+            raise FormatError(f"state.json names the unknown device {kind[:40]!r}") from None
+
+    def allocate(self, size_bytes: int) -> tuple[object, int]:
+        """Return memory of its own, and its address."""
+        memory = torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
+        return memory, memory.data_ptr()
+
+    def as_bytes(self, memory: object) -> NDArray[np.uint8]:
+        """Return that memory as a NumPy array."""
+        assert isinstance(memory, torch.Tensor)
+        result: NDArray[np.uint8] = memory.numpy()
+        return result
+
+    def view(self, memory: object, form: ArrayForm) -> object:
+        """Return the tensor that lies so in that memory.
+
+        Raises:
+            FormatError: a shape that torch cannot have.
+        """
+        assert isinstance(memory, torch.Tensor)
+        size = form.element.size_bytes
+        strides = tuple(step // size for step in form.strides)
+        empty = torch.empty(0, dtype=_get_dtype(form.element.name), device="cpu")
+        try:
+            return empty.set_(memory.untyped_storage(), form.offset // size, form.shape, strides)
+        except (RuntimeError, TypeError, ValueError):
+            shape = list(form.shape)
+            raise FormatError(f"state.json has a tensor of impossible shape {shape}") from None
+
+    def finish(self, tensor: object, *, parameter: bool, grad: bool) -> object:
+        """Return the tensor as a Parameter and with ``requires_grad`` as it was.
+
+        Raises:
+            FormatError: a gradient for integers.
+        """
+        assert isinstance(tensor, torch.Tensor)
+        if grad and not (tensor.is_floating_point() or tensor.is_complex()):
+            raise FormatError(f"state.json wants a gradient for {tensor.dtype}")
+        if parameter:
+            return torch.nn.Parameter(tensor, requires_grad=grad)
+        return tensor.requires_grad_(grad) if grad else tensor
+
+    def check_sparse(self) -> None:
+        """Do nothing: torch has sparse tensors."""
+
+    def sparse(
+        self, tag: str, shape: tuple[int, ...], parts: list[Any], *, coalesced: bool
+    ) -> object:
+        """Return a sparse tensor of its parts.
+
+        Raises:
+            FormatError: parts that do not make one.
+        """
+        try:
+            if tag == "sparse_coo":
+                return torch.sparse_coo_tensor(
+                    parts[0],
+                    parts[1],
+                    shape,
+                    is_coalesced=coalesced,
+                    check_invariants=True,
+                    device="cpu",
+                )
+            layout = SPARSE_LAYOUTS[tag]
+            return torch.sparse_compressed_tensor(
+                parts[0],
+                parts[1],
+                parts[2],
+                shape,
+                layout=layout,
+                check_invariants=True,
+                device="cpu",
+            )
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            reason = str(error).splitlines()[0]
+            raise FormatError(f"the parts of a sparse tensor do not fit: {reason}") from None
+
+    def find_live(
+        self, live: object, element: ElementType, shape: tuple[int, ...], steps: Sequence[object]
+    ) -> tuple[Destination, Region | None] | None:
+        """Return how to fill a live tensor, and where it lies; None for what is no tensor.
+
+        Raises:
+            ConflictError: its dtype or shape is another, or its elements share memory.
+            UnsupportedError: a tensor without plain data; names its path.
+        """
+        if not isinstance(live, torch.Tensor):
+            return None
+        path, name = format_path(steps), element.name
+        if str(live.dtype) != f"torch.{name}" or tuple(live.shape) != shape:
+            raise ConflictError(
+                f"{path} is {str(live.dtype).removeprefix('torch.')} {list(live.shape)}, "
+                f"the stored tensor is {name} {list(shape)}"
+            )
+        _, array = describe_tensor(live, steps)
+        if isinstance(array, dict):
+            raise UnsupportedError(f"{path} is sparse and cannot be filled in place")
+        region = array.region
+        if array.source.size_bytes and (
+            region is None
+            or any(d > 1 and not s for d, s in zip(shape, region.strides, strict=True))
+        ):
+            raise ConflictError(f"{path} cannot be filled in place", hint="pass a clone() of it")
+        if isinstance(array.source, TorchArray):
+            return DeviceDestination(live.detach()), region
+        words = (
+            np.empty(0, np.uint8)
+            if region is None
+            else view_memory(
+                region.address, shape, region.strides, array.element, live, writable=True
+            )
+        )
+        return HostDestination(words), region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceDestination:
+    """A live tensor outside of host memory that is to be filled.
+
+    Attributes:
+        tensor: the tensor, detached.
+    """
+
+    tensor: torch.Tensor
+
+    def fill(self, read: Callable[[memoryview], None]) -> None:
+        """Have ``read`` fill a tensor on the host and copy it over."""
+        element = _ELEMENTS[self.tensor.dtype]
+        aside = torch.empty(tuple(self.tensor.shape), dtype=self.tensor.dtype, device="cpu")
+        strides = c_strides(aside.shape, element.size_bytes)
+        words = view_memory(aside.data_ptr(), aside.shape, strides, element, aside, writable=True)
+        HostDestination(words).fill(read)
+        self.tensor.copy_(aside)
+
+
+def _get_dtype(name: str) -> torch.dtype:
+    try:
+        return _DTYPES[name]
+    except KeyError:
+        raise UnsupportedError(
+            f"the installed torch has no dtype {name[:40]!r}", hint="install a newer torch"
+        ) from None

@@ -1,0 +1,166 @@
+"""Which chunk of history could be a difference to which: what repack works from.
+
+History is walked from the oldest commit on. A chunk is paired where it first appears, with the
+chunk at the same place of the same tensor in the parent commit; so every pair points from younger
+to older, and pairs never run in a circle.
+
+A pair is only a possibility. ``plan_chains`` strings possibilities together so that no chain gets
+long, differences that are stored already included, and a look at a few of each kind tells in which
+packs it is worth the trouble.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.chunkstore.copies import NONE
+from mvc.chunkstore.relatives import MAX_CHAIN
+from mvc.dtypes import get_dtype
+from mvc.errors import MvcError
+from mvc.formats.encodings import MIN_DELTA_BYTES
+from mvc.formats.manifest import cut_sizes
+from mvc.workspace.bases import group_name, match_segments, segment_key
+from mvc.workspace.files import find_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from mvc.chunkstore.copies import StoredCopies
+    from mvc.dtypes import DType
+    from mvc.formats.manifest import Manifest, StoredSegment
+    from mvc.history.values import CommitInfo, TreeEntry
+    from mvc.ids import ChunkId, GitId
+    from mvc.workspace.context import Context
+
+_MAX_USERS = 2
+"""Differences to the last chunk of a chain that still may be a base, before a new one is begun:
+few, because each is to an older version than the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What a chunk could be a difference to.
+
+    Attributes:
+        base: the other chunk.
+        dtype: what the words of both are.
+        group: tensors of one group change alike.
+    """
+
+    base: ChunkId
+    dtype: DType
+    group: str
+
+
+def find_pairs(
+    context: Context,
+    commits: Iterable[CommitInfo],
+    released: frozenset[tuple[GitId, str]],
+    *,
+    skip: Collection[GitId] = (),
+) -> dict[ChunkId, Pair]:
+    """Return chunk → its pair, in the order in which chunks first appear.
+
+    Args:
+        context: the repository.
+        commits: parents before children.
+        released: (commit, path) of versions whose content was let go.
+        skip: commits whose chunks are not paired; later ones may be with theirs.
+    """
+    pairs: dict[ChunkId, Pair] = {}
+    seen: set[ChunkId] = set()
+    blobs: set[GitId] = set()
+    for info in commits:
+        tree = context.history.read_tree(info.tree)
+        parent = context.history.read_tree(info.parents[0]) if info.parents else {}
+        for path, entry in tree.items():
+            if entry.blob in blobs or (info.id, path) in released:
+                continue
+            blobs.add(entry.blob)
+            with contextlib.suppress(MvcError):  # marking has refused where it matters
+                manifest = find_manifest(context, entry.blob)
+                if manifest is not None:
+                    if info.id in skip:
+                        seen.update(manifest.chunk_ids())
+                        continue
+                    for chunk, pair in _pair(context, path, manifest, parent):
+                        if chunk not in seen and pair is not None and pair.base in seen:
+                            pairs[chunk] = pair
+                        seen.add(chunk)
+    return pairs
+
+
+def _pair(
+    context: Context, path: str, manifest: Manifest, parent: Mapping[str, TreeEntry]
+) -> Iterator[tuple[ChunkId, Pair | None]]:
+    """Yield every chunk of the tensors of a file, with its pair if there is one."""
+    segments = [stored.segment for stored in manifest.segments]
+    found = match_segments(context, parent, path, segments, manifest.chunk_bytes)
+    for stored in manifest.segments:
+        older = found.get(segment_key(stored.segment))
+        old = None if older is None else older[1]
+        yield from _pair_segment(stored, old, manifest.chunk_bytes)
+
+
+def _pair_segment(
+    stored: StoredSegment, old: StoredSegment | None, chunk_bytes: int
+) -> Iterator[tuple[ChunkId, Pair | None]]:
+    dtype = get_dtype(stored.segment.dtype)
+    group = group_name(stored.segment)
+    sizes = cut_sizes(stored.segment.size_bytes, chunk_bytes)
+    old_sizes = [] if old is None else cut_sizes(old.segment.size_bytes, chunk_bytes)
+    for number, (chunk, size) in enumerate(zip(stored.chunks, sizes, strict=True)):
+        fits = number < len(old_sizes) and old_sizes[number] == size >= MIN_DELTA_BYTES
+        if old is None or not fits or old.chunks[number] == chunk or dtype.block_elements > 1:
+            yield chunk, None
+        else:
+            yield chunk, Pair(old.chunks[number], dtype, group)
+
+
+def plan_chains(
+    copies: StoredCopies,
+    pairs: Mapping[ChunkId, Pair],
+    is_promising: Callable[[int, int], bool] = lambda _chunk, _base: True,
+) -> dict[int, int]:
+    """Return chunk → base by chunk number, for chunks that are stored whole and may be differences.
+
+    Args:
+        copies: what is stored.
+        pairs: possibilities, older chunks first.
+        is_promising: tells of a chunk and a base, by number, whether to try it; what is not tried
+            stays whole, and may be the start of a chain.
+    """
+    if not pairs or not len(copies):
+        return {}
+    chunks = copies.find(np.frombuffer(b"".join(pairs), "S32")).tolist()
+    wanted = copies.find(np.frombuffer(b"".join(pair.base for pair in pairs.values()), "S32"))
+    is_whole = (copies.bases[copies.chosen] < 0).all(axis=1) & (copies.chosen != NONE)
+    heights, depths = copies.heights(), copies.depths()
+    base_of: dict[int, int] = {}
+    users: dict[int, int] = {}
+    for chunk, base in zip(chunks, wanted.tolist(), strict=True):
+        if NONE in (chunk, base) or not is_whole[chunk] or copies.chosen[base] == NONE:
+            continue
+        room = MAX_CHAIN - 1 - heights[chunk]
+        while depths[base] > room or (depths[base] == room and users.get(base, 0) >= _MAX_USERS):
+            below = _find_below(copies, base_of, base)
+            if below is None:
+                break
+            base = below  # noqa: PLW2901  the same thing, further down
+        if base != chunk and depths[base] <= room and is_promising(chunk, base):
+            base_of[chunk] = base
+            depths[chunk] = depths[base] + 1
+            users[base] = users.get(base, 0) + 1
+    return base_of
+
+
+def _find_below(copies: StoredCopies, base_of: Mapping[int, int], chunk: int) -> int | None:
+    """Return what a chunk will be a difference to, if it has the same length."""
+    below = base_of.get(chunk, int(copies.bases[copies.chosen[chunk], 0]))
+    if below < 0 or copies.plain_size(below) != copies.plain_size(chunk):
+        return None
+    return below

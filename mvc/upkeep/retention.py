@@ -1,0 +1,307 @@
+"""Which commits keep their content: a retention policy, and the choice it makes. Pure.
+
+Rules are joined: a commit is kept if any rule keeps it. Whatever the policy says, these keep what
+they hold: HEAD, the tip of every branch, every commit that a tag points to, whatever any other ref
+points to, and the ``diverged/`` branches that a rollback leaves behind: every commit that can be
+reached from one of them and from no other branch. A ``diverged/`` branch that the policy *names*
+loses this protection and that of its tip; its commits are then judged like all others.
+
+    keep-last N      per branch, the newest N commits along first parents; a detached HEAD counts
+                     as a branch, a ``diverged/`` branch does not
+    keep-every M     commits whose step is a multiple of M; a commit without a step never is
+    keep-best K      the K commits of all branches with the smallest (or largest) value of a
+                     metric; NaN is never among them, of equal values the newer wins
+    keep-within T    commits recorded in the last T seconds
+
+Commits that have no content left take no place in ``keep-last`` and ``keep-best``: a rule counts
+what can still be kept.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from mvc.errors import UsageError
+from mvc.upkeep.durations import duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from mvc.ids import GitId
+
+DIVERGED = "diverged/"
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
+_NO_RULE_HINT = "say what to keep, as in --keep-last 5, --keep-every 1000 or --keep-tagged"
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """What to keep; the rules are joined.
+
+    Attributes:
+        keep_last: so many newest commits of each branch.
+        keep_every: commits whose step is a multiple of this.
+        keep_best: so many commits with the best value of ``metric``.
+        metric: name of the metric that ``keep_best`` compares.
+        maximise: whether a larger value is better.
+        keep_tagged: what tags point to; always kept, so this alone keeps nothing more.
+        keep_branch_tips: tips of branches, also those of ``diverged/`` branches that are named.
+        keep_within_s: commits that are not older than so many seconds.
+        weights_only: of the other commits release only what is not the model.
+        also_diverged: names or wildcards of ``diverged/`` branches that are not protected.
+    """
+
+    keep_last: int | None = None
+    keep_every: int | None = None
+    keep_best: int | None = None
+    metric: str | None = None
+    maximise: bool = False
+    keep_tagged: bool = False
+    keep_branch_tips: bool = False
+    keep_within_s: int | None = None
+    weights_only: bool = False
+    also_diverged: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Check that the policy says something, and only what makes sense.
+
+        Raises:
+            UsageError: no keep rule, a number below 1, or ``keep_best`` and no metric.
+        """
+        counts = {
+            "--keep-last": self.keep_last,
+            "--keep-every": self.keep_every,
+            "--keep-best": self.keep_best,
+        }
+        for name, value in counts.items():
+            if value is not None and value < 1:
+                raise UsageError(f"{name} {value} keeps nothing", hint="give a number from 1 on")
+        if self.keep_within_s is not None and self.keep_within_s < 0:
+            raise UsageError("--keep-within takes no negative span of time")
+        if (self.keep_best is None) != (self.metric is None):
+            raise UsageError(
+                "--keep-best and --metric belong together",
+                hint="as in --keep-best 3 --metric loss",
+            )
+        if self.maximise and self.keep_best is None:
+            raise UsageError("--max says how --keep-best compares", hint="give --keep-best too")
+        if not self._has_rule:
+            raise UsageError("a policy that keeps nothing", hint=_NO_RULE_HINT)
+
+    @property
+    def _has_rule(self) -> bool:
+        rules = (self.keep_last, self.keep_every, self.keep_best, self.keep_within_s)
+        return self.keep_tagged or self.keep_branch_tips or any(one is not None for one in rules)
+
+    def text(self) -> str:
+        """Return the policy as on the command line; this is what release records hold."""
+        return " ".join(map(_quoted, self._words()))
+
+    def _words(self) -> Iterator[str]:
+        if self.keep_last is not None:
+            yield from ("--keep-last", str(self.keep_last))
+        if self.keep_every is not None:
+            yield from ("--keep-every", str(self.keep_every))
+        if self.keep_best is not None:
+            yield from ("--keep-best", str(self.keep_best), "--metric", self.metric or "")
+        if self.maximise:
+            yield "--max"
+        if self.keep_tagged:
+            yield "--keep-tagged"
+        if self.keep_branch_tips:
+            yield "--keep-branch-tips"
+        if self.keep_within_s is not None:
+            yield from ("--keep-within", duration_text(self.keep_within_s))
+        if self.weights_only:
+            yield "--weights-only"
+        for name in self.also_diverged:
+            yield from ("--also-diverged", name)
+
+    def names_diverged(self, branch: str) -> bool:
+        """Tell whether a branch is a ``diverged/`` one that the policy names."""
+        return branch.startswith(DIVERGED) and any(
+            fits_diverged(pattern, branch) for pattern in self.also_diverged
+        )
+
+
+def fits_diverged(pattern: str, branch: str) -> bool:
+    """Tell whether a name or wildcard, with or without ``diverged/``, means a branch."""
+    return fnmatchcase(branch, pattern) or fnmatchcase(branch, DIVERGED + pattern)
+
+
+def _quoted(word: str) -> str:
+    if _PLAIN_WORD.fullmatch(word):
+        return word
+    plain = "".join(sign if sign.isprintable() else "?" for sign in word)
+    return "'" + plain.replace("'", "'\"'\"'") + "'"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One commit as a policy sees it.
+
+    Attributes:
+        id: the commit.
+        parents: the commits before it.
+        time_s: when it was recorded, seconds since 1970.
+        step: training step, or None.
+        metrics: name → number.
+        has_content: whether there is anything left of it to keep.
+    """
+
+    id: GitId
+    parents: tuple[GitId, ...]
+    time_s: int
+    step: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    has_content: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Landmarks:
+    """Where the refs of a repository stand.
+
+    Attributes:
+        head: HEAD's commit, or None.
+        branches: branch name → its tip.
+        tags: tag name → the commit it points to.
+        others: name of any other ref → the commit it points to.
+    """
+
+    head: GitId | None = None
+    branches: Mapping[str, GitId] = field(default_factory=dict)
+    tags: Mapping[str, GitId] = field(default_factory=dict)
+    others: Mapping[str, GitId] = field(default_factory=dict)
+
+
+def choose(
+    commits: Sequence[Candidate], landmarks: Landmarks, policy: RetentionPolicy, now_s: int
+) -> dict[GitId, tuple[str, ...]]:
+    """Return for every commit why it is kept; nothing where its content may go.
+
+    Args:
+        commits: all that the refs reach, newest first, children before parents.
+        landmarks: where the refs stand.
+        policy: what to keep.
+        now_s: the time that ``keep_within_s`` counts back from, seconds since 1970.
+
+    Raises:
+        UsageError: a policy that makes no sense.
+    """
+    policy.check()
+    reasons: dict[GitId, list[str]] = {commit.id: [] for commit in commits}
+    known = {commit.id: commit for commit in commits}
+    marks = (
+        *_protected(known, landmarks, policy),
+        *_last(known, landmarks, policy),
+        *_by_step(commits, policy),
+        *_best(commits, policy),
+        *_recent(commits, policy, now_s),
+    )
+    for commit, reason in marks:
+        if commit in reasons and reason not in reasons[commit]:
+            reasons[commit].append(reason)
+    return {commit: tuple(found) for commit, found in reasons.items()}
+
+
+def find_protected(
+    commits: Iterable[Candidate], landmarks: Landmarks, policy: RetentionPolicy
+) -> set[GitId]:
+    """Return the commits that are kept whatever the rules of a policy say."""
+    known = {commit.id: commit for commit in commits}
+    return {commit for commit, _ in _protected(known, landmarks, policy)}
+
+
+_Mark = tuple["GitId", str]
+
+
+def _protected(
+    known: Mapping[GitId, Candidate], landmarks: Landmarks, policy: RetentionPolicy
+) -> Iterator[_Mark]:
+    if landmarks.head is not None:
+        yield landmarks.head, "HEAD"
+    for name, tip in landmarks.branches.items():
+        if policy.keep_branch_tips or not policy.names_diverged(name):
+            yield tip, f"tip of {name}"
+    for name, commit in landmarks.tags.items():
+        yield commit, f"tag {name}"
+    for name, commit in landmarks.others.items():
+        yield commit, name
+    ordinary = [tip for name, tip in landmarks.branches.items() if not name.startswith(DIVERGED)]
+    ordinary += [] if landmarks.head is None else [landmarks.head]
+    shared = _reachable(known, ordinary)
+    for name, tip in landmarks.branches.items():
+        if name.startswith(DIVERGED) and not policy.names_diverged(name):
+            for commit in sorted(_reachable(known, [tip], without=shared)):
+                yield commit, f"on {name}"
+
+
+def _reachable(
+    known: Mapping[GitId, Candidate],
+    starts: Iterable[GitId],
+    without: set[GitId] | frozenset[GitId] = frozenset(),
+) -> set[GitId]:
+    found: set[GitId] = set()
+    pending = list(starts)
+    while pending:
+        commit = pending.pop()
+        if commit in found or commit in without or commit not in known:
+            continue
+        found.add(commit)
+        pending.extend(known[commit].parents)
+    return found
+
+
+def _last(
+    known: Mapping[GitId, Candidate], landmarks: Landmarks, policy: RetentionPolicy
+) -> Iterator[_Mark]:
+    if policy.keep_last is None:
+        return
+    lines = {name: tip for name, tip in landmarks.branches.items() if not name.startswith(DIVERGED)}
+    if landmarks.head is not None and landmarks.head not in lines.values():
+        lines["HEAD"] = landmarks.head
+    for name, tip in lines.items():
+        left, commit = policy.keep_last, known.get(tip)
+        while commit is not None and left:
+            if commit.has_content:
+                yield commit.id, f"last {policy.keep_last} of {name}"
+                left -= 1
+            commit = known.get(commit.parents[0]) if commit.parents else None
+
+
+def _by_step(commits: Iterable[Candidate], policy: RetentionPolicy) -> Iterator[_Mark]:
+    if policy.keep_every is None:
+        return
+    for commit in commits:
+        if commit.step is not None and commit.step % policy.keep_every == 0:
+            yield commit.id, f"every {policy.keep_every:,} steps"
+
+
+def _best(commits: Sequence[Candidate], policy: RetentionPolicy) -> Iterator[_Mark]:
+    if policy.keep_best is None or policy.metric is None:
+        return
+    sign = -1 if policy.maximise else 1
+    ranked = sorted(
+        (sign * value, -commit.time_s, place, commit.id)
+        for place, commit in enumerate(commits)
+        if commit.has_content
+        and (value := commit.metrics.get(policy.metric)) is not None
+        and not _is_nan(value)
+    )
+    for rank, (*_, commit_id) in enumerate(ranked[: policy.keep_best], 1):
+        yield commit_id, f"best {policy.metric} #{rank}"
+
+
+def _is_nan(value: float) -> bool:
+    return value != value  # noqa: PLR0124  math.isnan fails on whole numbers beyond floats
+
+
+def _recent(commits: Iterable[Candidate], policy: RetentionPolicy, now_s: int) -> Iterator[_Mark]:
+    if policy.keep_within_s is None:
+        return
+    for commit in commits:
+        if commit.time_s >= now_s - policy.keep_within_s:
+            yield commit.id, f"within {duration_text(policy.keep_within_s)}"

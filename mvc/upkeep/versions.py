@@ -1,0 +1,114 @@
+"""File versions: which commits have which stored files, and which of these were released.
+
+A version is one path of one commit. What is kept in chunks is named by its manifest's blob, and
+several versions may share one: its content is needed as long as one of them was not released.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from mvc.errors import FormatError, NotFoundError
+from mvc.formats.manifest import MANIFEST_PREFIX, is_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mvc.history.reflog_expiry import ReflogExpiry
+    from mvc.history.values import CommitInfo
+    from mvc.ids import GitId
+    from mvc.workspace.context import Context
+    from mvc.workspace.releases import Release
+
+
+class Versions:
+    """The files in chunks of commits; trees and blobs that commits share are looked at once."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._by_tree: dict[GitId, dict[str, GitId]] = {}
+        self._is_manifest: dict[GitId, bool] = {}
+
+    def of(self, info: CommitInfo) -> Mapping[str, GitId]:
+        """Return path → manifest blob of a commit.
+
+        Raises:
+            FormatError: a tree is damaged.
+        """
+        found = self._by_tree.get(info.tree)
+        if found is None:
+            tree = self._context.history.read_tree(info.tree)
+            found = {path: entry.blob for path, entry in tree.items() if self._holds(entry.blob)}
+            self._by_tree[info.tree] = found
+        return found
+
+    def _holds(self, blob: GitId) -> bool:
+        known = self._is_manifest.get(blob)
+        if known is None:
+            head = self._context.history.blob_prefix(blob, len(MANIFEST_PREFIX))
+            known = self._is_manifest[blob] = is_manifest(head)
+        return known
+
+
+def walk_all(context: Context, *, expiry: ReflogExpiry | None = None) -> list[CommitInfo]:
+    """Return every commit that HEAD, a ref or a reflog reaches, newest first.
+
+    Args:
+        context: the repository.
+        expiry: leave out what only expired entries of reflogs reach.
+
+    Raises:
+        CorruptionError: one is damaged or missing.
+    """
+    roots = context.history.roots(expiry=expiry)
+    return list(context.history.walk(commits_of(context, roots)))
+
+
+def commits_of(context: Context, ids: Iterable[GitId]) -> list[GitId]:
+    """Return the commits that some ids stand for, tags followed; what is none is left out."""
+    found: dict[GitId, None] = {}
+    for one in ids:
+        with contextlib.suppress(NotFoundError):  # a stock Git may tag anything
+            found[context.resolve_commit(one)] = None
+    return list(found)
+
+
+def released_paths(releases: Sequence[Release]) -> frozenset[str]:
+    """Return the paths that acts of releasing of one commit name."""
+    return frozenset(path for release in releases for path in release.paths)
+
+
+def find_live(
+    context: Context,
+    releases: Mapping[GitId, Sequence[Release]],
+    versions: Versions | None = None,
+    *,
+    expiry: ReflogExpiry | None = None,
+    trust_index: bool = True,
+) -> dict[GitId, tuple[GitId | None, str]]:
+    """Return manifest → (commit, path) of a version that was not released; no commit: the index.
+
+    A manifest that is not among them is needed by nobody: all versions that have it were released.
+
+    Args:
+        context: the repository.
+        releases: commit → its acts of releasing.
+        versions: what was looked at before.
+        expiry: leave out what only expired entries of reflogs reach.
+        trust_index: fail where the index is damaged; else it is passed over.
+
+    Raises:
+        FormatError: a commit, a tree or the index is damaged.
+    """
+    versions = versions or Versions(context)
+    live: dict[GitId, tuple[GitId | None, str]] = {}
+    for info in walk_all(context, expiry=expiry):
+        gone = released_paths(releases.get(info.id, ()))
+        for path, blob in versions.of(info).items():
+            if path not in gone:
+                live.setdefault(blob, (info.id, path))
+    with contextlib.suppress(*(() if trust_index else (FormatError,))):
+        for path, entry in context.history.read_index().entries.items():
+            live.setdefault(entry.blob, (None, path))
+    return live

@@ -1,0 +1,1 @@
+"""What verbs share: the open repository, files ⇄ manifests, worktree, transitions, notes."""

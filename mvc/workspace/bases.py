@@ -1,0 +1,290 @@
+"""Which stored chunks the tensors of a file may resemble: the parent's, and the fp32 masters'.
+
+The *base* of a chunk is the chunk at the same place of the tensor of the same name in the parent
+commit: in the same file, or, where runs write ``step-2000.pt`` beside ``step-1000.pt``, in the files
+of the parent that lie in the same folder. A *master* is an fp32 tensor of the same commit of which a
+bf16 or fp16 tensor may be the rounding; it is found by content (a few elements of each are compared),
+so the names need not match.
+
+These are hints. The chunk store verifies every one before it builds on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.checkpoints.source import FileSource
+from mvc.dtypes import get_dtype
+from mvc.errors import MvcError
+from mvc.formats.casts import find_cast, round_words
+from mvc.formats.manifest import cut_sizes
+from mvc.formats.planes import ARENA_BYTES
+from mvc.workspace.files import find_manifest
+from mvc.workspace.worktree import find_file_stat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from mvc.chunkstore.store import ChunkWriter
+    from mvc.chunkstore.values import ByteSource
+    from mvc.formats.layout import FileLayout, Segment
+    from mvc.formats.manifest import StoredSegment
+    from mvc.history.values import Index, TreeEntry
+    from mvc.ids import ChunkId, GitId
+    from mvc.workspace.context import Context
+
+_MAX_RELATED_FILES = 16
+_PROBES = 16
+"""Elements at the start and in the middle that a rounding must share with its master."""
+_MIN_CAST_ELEMENTS = 4096
+_MAX_MASTERS = 64
+"""Tensors of one size that are compared; a model has a hundred layers of a kind at most."""
+_NO_DIGITS = str.maketrans("", "", "0123456789")
+MIXED_DTYPES = ("BF16", "F16")
+MASTER_DTYPE = "F32"
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What a tensor may resemble.
+
+    Attributes:
+        bases: chunk by chunk, the parent's.
+        masters: (id, length) of the chunks of the fp32 tensor that it may be the rounding of.
+        cast: kind of that rounding, or None.
+        group: tensors of one group change alike.
+    """
+
+    bases: tuple[ChunkId, ...] = ()
+    masters: tuple[tuple[ChunkId, int], ...] = ()
+    cast: int | None = None
+    group: int = 0
+
+    def masters_of(self, number: int) -> tuple[tuple[ChunkId, int], ...]:
+        """Return what a chunk may be rounded from: twice as many bytes, so two chunks or one."""
+        return self.masters[2 * number : 2 * number + 2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Master:
+    """An fp32 tensor that is stored, and where its bytes are at hand."""
+
+    chunks: tuple[tuple[ChunkId, int], ...]
+    source: ByteSource
+    start: int
+
+
+class PathSource:
+    """The bytes of a file that is opened anew for every read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer from ``offset`` on."""
+        with FileSource.open(self._path) as source:
+            source.read_into(offset, buffer)
+
+
+class Relatives:
+    """What is known of the files that one session stores.
+
+    Args:
+        context: the repository.
+        writer: the session; told of chunks whose bytes can be read more cheaply than the store's.
+        tree: path → entry of the parent commit.
+        sources: path → where the bytes of that file are; those of the worktree where it has none.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        writer: ChunkWriter,
+        tree: Mapping[str, TreeEntry],
+        sources: Mapping[str, ByteSource] | None = None,
+    ) -> None:
+        self._context = context
+        self._writer = writer
+        self._tree = tree
+        self._sources = sources or {}
+        self._masters: dict[int, list[_Master]] = {}
+        self._groups: dict[str, int] = {}
+        self._index: Index | None = None
+
+    def find_hints(self, path: str, layout: FileLayout) -> dict[Segment, Hint]:
+        """Return what the segments of a file may resemble in the parent commit.
+
+        Args:
+            path: of the file that is stored.
+            layout: its segments.
+        """
+        chunk_bytes = self._context.chunk_bytes
+        found = match_segments(self._context, self._tree, path, layout.segments, chunk_bytes)
+        at_hand = {
+            other for other in {other for other, _ in found.values()} if self._is_there(other)
+        }
+        for other, stored in found.values():
+            if other in at_hand:
+                source = PathSource(self._context.worktree / other)
+                self.offer(stored.chunks, source, stored.segment.start)
+        bases = {key: stored.chunks for key, (_, stored) in found.items()}
+        return {
+            segment: Hint(bases=bases.get(segment_key(segment), ()), group=self._group(segment))
+            for segment in layout.segments
+        }
+
+    def offer(self, chunks: Sequence[ChunkId], source: ByteSource, start: int) -> None:
+        """Tell the writer where the bytes of chunks can be read."""
+        for number, chunk in enumerate(chunks):
+            place = (source, start + number * self._context.chunk_bytes)
+            self._writer.at_hand.setdefault(chunk, place)
+
+    def offer_file(self, path: str, layout: FileLayout, source: ByteSource) -> None:
+        """Tell the writer of a file of the parent commit whose bytes the caller still has."""
+        entry = self._tree.get(path)
+        with contextlib.suppress(MvcError):
+            manifest = None if entry is None else find_manifest(self._context, entry.blob)
+            if manifest is None or manifest.chunk_bytes != self._context.chunk_bytes:
+                return
+            stored = {segment_key(one.segment): one.chunks for one in manifest.segments}
+            for segment in layout.segments:
+                self.offer(stored.get(segment_key(segment), ()), source, segment.start)
+
+    def _is_there(self, path: str) -> bool:
+        """Tell whether a file of the worktree is still what the parent commit has."""
+        if self._index is None:
+            self._index = self._context.history.read_index()
+        entry, stat = self._index.entries.get(path), find_file_stat(self._context.worktree, path)
+        if entry is None or stat is None:
+            return False
+        return entry.blob == self._tree[path].blob and entry.matches(stat)
+
+    def _group(self, segment: Segment) -> int:
+        return self._groups.setdefault(group_name(segment), len(self._groups))
+
+    def note_masters(self, path: str, stored: Mapping[Segment, Sequence[ChunkId]]) -> None:
+        """Remember the fp32 tensors of a file that were stored: others may be their roundings."""
+        source = self._sources.get(path) or PathSource(self._context.worktree / path)
+        for segment, chunks in stored.items():
+            elements = segment.size_bytes // 4
+            if segment.dtype == MASTER_DTYPE and elements >= _MIN_CAST_ELEMENTS:
+                sizes = cut_sizes(segment.size_bytes, self._context.chunk_bytes)
+                pairs = tuple(zip(chunks, sizes, strict=True))
+                master = _Master(pairs, source, segment.start)
+                self._masters.setdefault(elements, []).append(master)
+
+    def find_master(self, segment: Segment, source: ByteSource, hint: Hint) -> Hint:
+        """Return the hint with the master of a tensor put in, where a few elements fit."""
+        elements = segment.size_bytes // 2
+        kind = find_cast(get_dtype(MASTER_DTYPE), get_dtype(segment.dtype))
+        masters = self._masters.get(elements, ())
+        if not masters or kind is None:
+            return hint
+        probe = _probe(source, segment.start, elements, 2)
+        for master in masters[:_MAX_MASTERS]:
+            if _round(kind, _probe(master.source, master.start, elements, 4)) == probe:
+                ids = [chunk for chunk, _ in master.chunks]
+                self.offer(ids, master.source, master.start)
+                return replace(hint, masters=master.chunks, cast=kind)
+        return hint
+
+
+def is_castable(segment: Segment) -> bool:
+    """Tell whether a tensor may be the rounding of another, which should be stored first then."""
+    return segment.dtype in MIXED_DTYPES and segment.size_bytes // 2 >= _MIN_CAST_ELEMENTS
+
+
+def masters_first(paths: Sequence[str], layouts: Mapping[str, FileLayout]) -> list[str]:
+    """Return paths in an order in which masters come before their roundings."""
+
+    def has_roundings(path: str) -> bool:
+        return path in layouts and any(map(is_castable, layouts[path].segments))
+
+    return sorted(paths, key=has_roundings)
+
+
+def segment_key(segment: Segment) -> tuple[str, str]:
+    """Return what makes two segments versions of one tensor: its name and dtype."""
+    return segment.tensors[0].name, segment.dtype
+
+
+def group_name(segment: Segment) -> str:
+    """Return what a segment has in common with those that change as it does.
+
+    Its dtype and its name without numbers: one role in all layers, as weight or as moment.
+    """
+    return f"{segment.dtype} {segment.tensors[0].name.translate(_NO_DIGITS)}"
+
+
+def match_segments(
+    context: Context,
+    tree: Mapping[str, TreeEntry],
+    path: str,
+    segments: Iterable[Segment],
+    chunk_bytes: int,
+) -> dict[tuple[str, str], tuple[str, StoredSegment]]:
+    """Return key → (path, segment) of the version of each tensor that a parent commit has.
+
+    Args:
+        context: the repository.
+        tree: path → entry of the parent commit.
+        path: of the file.
+        segments: its tensors.
+        chunk_bytes: where they are cut; what is cut elsewhere has no chunk in common.
+    """
+    wanted = {segment_key(segment) for segment in segments}
+    found: dict[tuple[str, str], tuple[str, StoredSegment]] = {}
+    for other, blob in related_files(tree, path):
+        if found.keys() >= wanted:
+            break
+        with contextlib.suppress(MvcError):  # a damaged parent is no reason to refuse
+            manifest = find_manifest(context, blob)
+            if manifest is not None and manifest.chunk_bytes == chunk_bytes:
+                for stored in manifest.segments:
+                    key = segment_key(stored.segment)
+                    if key in wanted:
+                        found.setdefault(key, (other, stored))
+    return found
+
+
+def related_files(tree: Mapping[str, TreeEntry], path: str) -> Iterator[tuple[str, GitId]]:
+    """Yield (path, blob) of a file in a parent commit, or of its neighbours like it there."""
+    entry = tree.get(path)
+    if entry is not None:
+        yield path, entry.blob
+        return
+    folder, suffix = path.rpartition("/")[0], path.rpartition(".")[2]
+    like = [
+        other
+        for other in tree
+        if other.rpartition("/")[0] == folder and other.rpartition(".")[2] == suffix
+    ]
+    for other in sorted(like, key=_in_order, reverse=True)[:_MAX_RELATED_FILES]:
+        yield other, tree[other].blob
+
+
+def _in_order(path: str) -> tuple[int, str]:
+    """Sort numbered names by number: ``step-1000`` after ``step-900``."""
+    digits = "".join(filter(str.isdigit, path))[-18:]
+    return int(digits or 0), path
+
+
+def _probe(source: ByteSource, start: int, elements: int, element_bytes: int) -> bytes:
+    """Return some elements from the start and the middle of a tensor."""
+    data = bytearray(2 * _PROBES * element_bytes)
+    halves = memoryview(data)
+    middle = _PROBES * element_bytes
+    source.read_into(start, halves[:middle])
+    source.read_into(start + elements // 2 * element_bytes, halves[middle:])
+    return bytes(data)
+
+
+def _round(kind: int, words: bytes) -> bytes:
+    rounded = np.empty(len(words) // 2, np.uint8)
+    round_words(kind, np.frombuffer(words, np.uint8), rounded, np.empty(ARENA_BYTES, np.uint8))
+    return rounded.tobytes()

@@ -1,0 +1,354 @@
+"""What a checkout has to write, remove and refuse; and the carrying out of such a plan.
+
+Four things are compared per path: what HEAD has, what the index has, what the target has, and
+what lies in the worktree. The rules are those of Git's two-way merge (``git help read-tree``):
+
+    HEAD → target   the index has      then
+    unchanged       anything           index and file stay as they are, staged or edited
+    changed         what the target    index and file stay: somebody was there before
+    changed         what HEAD has      the target's, if the file is clean: as the index has it,
+                                       gone, or by chance what the target has; else a conflict
+    changed         something else     a conflict: what is staged would be lost
+
+"Has nothing" is a state like any other in this table. With ``force`` HEAD does not count, and
+whatever the index and tracked files have gives way. Untracked files in a folder that must become
+a file, and files where a folder must be, never give way: nobody named them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError
+from mvc.history.values import TreeEntry
+from mvc.progress import announce
+from mvc.workspace.files import stored_size
+from mvc.workspace.journal import EntryChange, FileRemoval, FileWrite, HeadMove, Transition, Was
+from mvc.workspace.recorded import holds, is_clean
+from mvc.workspace.released import check_content
+from mvc.workspace.transition import run, stat_mark
+from mvc.workspace.worktree import find_file_stat, find_obstacle, folders_above
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from mvc.fs import FileStat
+    from mvc.history.values import Index, IndexEntry
+    from mvc.ids import GitId
+    from mvc.workspace.context import Context
+
+    ByteProgress = Callable[[int], None] | None
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CheckoutPlan:
+    """What a checkout would do.
+
+    Attributes:
+        write: paths to write, with what.
+        remove: paths to take away.
+        entries: index entries to set without touching a file.
+        conflicts: paths whose content would be lost; the plan can only run by force.
+        blockers: files in the way that no force removes.
+        seen: what lay at the paths to write or remove when that was decided: it alone may go.
+        into_index: whether what is written or removed is so in the index too.
+    """
+
+    write: tuple[tuple[str, TreeEntry], ...] = ()
+    remove: tuple[str, ...] = ()
+    entries: tuple[EntryChange, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    blockers: tuple[str, ...] = ()
+    seen: Mapping[str, Was | None] = field(default_factory=dict)
+    into_index: bool = True
+
+    def check(self) -> None:
+        """Check that the plan can run.
+
+        Raises:
+            ConflictError: something would be lost.
+        """
+        if self.conflicts:
+            raise ConflictError(
+                f"local changes would be overwritten: {_show(self.conflicts)}",
+                hint='commit them, or run it again with "-f" to throw them away',
+            )
+        if self.blockers:
+            raise ConflictError(
+                f"in the way: {_show(self.blockers)}", hint="move them somewhere else"
+            )
+
+
+def _show(paths: Sequence[str]) -> str:
+    shown = ", ".join(repr(path) for path in paths[:_SHOWN])
+    return shown if len(paths) <= _SHOWN else f"{shown} and {len(paths) - _SHOWN} more"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckoutResult:
+    """What a checkout did.
+
+    Attributes:
+        commit: where HEAD is now, or None before the first commit.
+        branch: the current branch, or None where HEAD is detached.
+        written: paths written.
+        removed: paths taken away.
+    """
+
+    commit: GitId | None
+    branch: str | None
+    written: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+def plan_checkout(
+    context: Context,
+    index: Index,
+    base: Mapping[str, TreeEntry],
+    target: Mapping[str, TreeEntry],
+    *,
+    force: bool = False,
+    materialise: bool = True,
+) -> CheckoutPlan:
+    """Return what it takes to turn index and worktree into ``target``.
+
+    Args:
+        context: the repository.
+        index: the index as it stands.
+        base: path → entry of HEAD's commit.
+        target: path → entry of the tree to reach.
+        force: overwrite local changes.
+        materialise: also make files that were committed from memory and never written.
+    """
+    planner = _Planner(context, index, materialise=materialise)
+    if force:
+        for path in sorted({*target, *index.entries}):
+            planner.force(path, target.get(path))
+    else:
+        # Without an index file nothing was staged, and so nothing was removed from it either.
+        known = base if index.timestamp_ns or index.entries else {}
+        for path in sorted({*known, *target, *index.entries}):
+            planner.merge(path, known.get(path), target.get(path))
+        planner.check_names()
+    return planner.plan()
+
+
+class _Planner:
+    """Collects the plan of one checkout, path by path."""
+
+    def __init__(self, context: Context, index: Index, *, materialise: bool) -> None:
+        self._context = context
+        self._index = index
+        self._materialise = materialise
+        self._write: dict[str, TreeEntry] = {}
+        self._remove: list[str] = []
+        self._entries: list[EntryChange] = []
+        self._conflicts: list[str] = []
+        self._seen: dict[str, Was | None] = {}
+
+    def merge(self, path: str, old: TreeEntry | None, wanted: TreeEntry | None) -> None:
+        """Plan one path by the rules of the two-way merge."""
+        entry = self._index.entries.get(path)
+        staged = None if entry is None else TreeEntry(entry.mode, entry.blob)
+        if wanted in (old, staged):
+            self._keep(entry)
+        elif staged != old:
+            self._conflicts.append(path)
+        elif entry is not None and self._is_sleeping(entry):
+            self._wake(entry, wanted)
+        elif wanted is None:
+            assert entry is not None
+            self._drop(entry)
+        else:
+            self._take(path, entry, wanted)
+
+    def force(self, path: str, wanted: TreeEntry | None) -> None:
+        """Plan one path that becomes the target's whatever it is now."""
+        entry = self._index.entries.get(path)
+        if entry is not None and self._is_sleeping(entry):
+            self._wake(entry, wanted)
+            return
+        stat = self._look(path)
+        is_file = stat is not None and not stat.is_directory
+        if wanted is None:
+            if is_file:
+                self._remove.append(path)
+            else:
+                self._entries.append(EntryChange(path))
+        elif entry is None or not (_equals(entry, wanted) and self._is_clean(entry, stat)):
+            self._write[path] = wanted
+
+    def _look(self, path: str) -> FileStat | None:
+        """Return the stat of a path, and remember it: what changes from now on is not ours."""
+        stat = find_file_stat(self._context.worktree, path)
+        self._seen[path] = mark_file(stat)
+        return stat
+
+    def _is_clean(self, entry: IndexEntry | None, stat: FileStat | None) -> bool:
+        """Whether a tracked file is there and holds what the index says."""
+        if entry is None or stat is None:
+            return False
+        return is_clean(self._context, self._index, entry, stat)
+
+    def _is_sleeping(self, entry: IndexEntry) -> bool:
+        """Whether the file was committed from memory and never made."""
+        return entry.skip_worktree and self._look(entry.path) is None
+
+    def _wake(self, entry: IndexEntry, wanted: TreeEntry | None) -> None:
+        if wanted is None:
+            self._entries.append(EntryChange(entry.path))
+        elif self._materialise:
+            self._write[entry.path] = wanted
+        elif not _equals(entry, wanted):
+            self._entries.append(
+                EntryChange(entry.path, wanted.mode, wanted.blob, skip_worktree=True)
+            )
+
+    def _keep(self, entry: IndexEntry | None) -> None:
+        if entry is not None and self._materialise and self._is_sleeping(entry):
+            self._write[entry.path] = TreeEntry(entry.mode, entry.blob)
+
+    def _drop(self, entry: IndexEntry) -> None:
+        stat = self._look(entry.path)
+        if stat is None or stat.is_directory:
+            self._entries.append(EntryChange(entry.path))
+        elif self._is_clean(entry, stat):
+            self._remove.append(entry.path)
+        else:
+            self._conflicts.append(entry.path)
+
+    def _take(self, path: str, entry: IndexEntry | None, wanted: TreeEntry) -> None:
+        stat = self._look(path)
+        if stat is None or stat.is_directory or self._is_clean(entry, stat):
+            self._write[path] = wanted
+        elif holds(self._context, self._index, path, wanted.mode, wanted.blob):
+            # Already there: only the index has to learn of it.
+            self._entries.append(EntryChange(path, wanted.mode, wanted.blob))
+        else:
+            self._conflicts.append(path)
+
+    def check_names(self) -> None:
+        """Find staged files that stay, and whose name the target needs for a folder or a file."""
+        dropped = {change.path for change in self._entries if change.blob is None}
+        kept = {*self._index.entries}.difference(dropped, self._remove)
+        paths = kept.union(self._write, (change.path for change in self._entries if change.blob))
+        for path in sorted(paths):
+            for above in folders_above(path):
+                if above in paths:
+                    self._conflicts.append(above if above in kept else path)
+
+    def plan(self) -> CheckoutPlan:
+        """Return the plan."""
+        return CheckoutPlan(
+            tuple(self._write.items()),
+            tuple(self._remove),
+            tuple(self._entries),
+            tuple(dict.fromkeys(self._conflicts)),
+            find_blockers(self._context.worktree, self._write, self._remove),
+            self._seen,
+        )
+
+
+def _equals(entry: IndexEntry, wanted: TreeEntry) -> bool:
+    return (entry.mode, entry.blob) == (wanted.mode, wanted.blob)
+
+
+def find_blockers(
+    worktree: Path, write: Collection[str], remove: Collection[str]
+) -> tuple[str, ...]:
+    """Return the files that are in the way of those to write and will not be removed before."""
+    gone, found = set(remove), dict[str, None]()
+    for path in write:
+        obstacle = find_obstacle(worktree, path)
+        if obstacle is not None:
+            if obstacle not in gone:
+                found[obstacle] = None
+            continue
+        stat = find_file_stat(worktree, path)
+        if stat is not None and stat.is_directory:
+            inside = (name for name in _list_all(worktree, path) if name not in gone)
+            found.update(dict.fromkeys(islice(inside, _SHOWN + 1)))
+    return tuple(found)
+
+
+def _list_all(worktree: Path, folder: str) -> Iterator[str]:
+    """Yield whatever is no folder below a folder: ignored, of another repository, a pipe, ..."""
+    for root, folders, names in os.walk(worktree / folder):
+        links = [name for name in folders if os.path.islink(os.path.join(root, name))]
+        for name in (*names, *links):
+            yield os.path.relpath(os.path.join(root, name), worktree)
+
+
+def mark_file(stat: FileStat | None) -> Was | None:
+    """Return what is remembered of a file that may be replaced; a folder is no file."""
+    return None if stat is None or stat.is_directory else stat_mark(stat)
+
+
+def execute(
+    context: Context,
+    plan: CheckoutPlan,
+    index: Index,
+    head: HeadMove | None,
+    progress: ByteProgress = None,
+    *,
+    source: GitId | None = None,
+    command: str = "mvc checkout {}",
+    before: Callable[[], None] | None = None,
+) -> CheckoutResult:
+    """Carry out a plan.
+
+    Args:
+        context: the repository.
+        plan: what to do.
+        index: the index that it was planned against.
+        head: where HEAD goes.
+        progress: called with bytes written.
+        source: the commit that the files to write are of, where it is one.
+        command: what to do instead where their content was released; ``{}`` is another commit.
+        before: as for ``transition.run``; not called where there is nothing to do.
+
+    Raises:
+        ConflictError: the plan has conflicts, or the world moved since it was made.
+        ReleasedError: content to write was released; nothing was changed.
+    """
+    plan.check()
+    versions = [(path, entry.blob) for path, entry in plan.write]
+    check_content(context, versions, commit=source, command=command)
+    transition = Transition(
+        writes=tuple(
+            FileWrite(
+                path,
+                entry.mode,
+                entry.blob,
+                into_index=plan.into_index,
+                was=_was(context, plan, path),
+            )
+            for path, entry in plan.write
+        ),
+        removals=tuple(
+            FileRemoval(path, _was(context, plan, path), from_index=plan.into_index)
+            for path in plan.remove
+        ),
+        entries=plan.entries,
+        head=head,
+    )
+    moves_head = head is not None and head.kind != "stay"
+    if transition.paths() or moves_head:
+        if progress is not None:
+            announce(progress, sum(stored_size(context, entry.blob) for _, entry in plan.write))
+        run(context, transition, index, progress, before=before)
+    now = context.history.head()
+    written = tuple(path for path, _ in plan.write)
+    return CheckoutResult(now.commit, now.branch, written, plan.remove)
+
+
+def _was(context: Context, plan: CheckoutPlan, path: str) -> Was | None:
+    if path in plan.seen:
+        return plan.seen[path]
+    return mark_file(find_file_stat(context.worktree, path))

@@ -1,0 +1,69 @@
+"""What is recorded at three places: a commit's tree, the index, the worktree; and are they equal.
+
+``is_clean`` answers from the index's stat data wherever Git would, so unchanged files are not
+read; a racy entry (changed in the same tick as the index was written) is compared by content.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.workspace.files import content_matches
+from mvc.workspace.worktree import find_file_stat, folders_above
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mvc.fs import FileStat
+    from mvc.history.values import Index, IndexEntry, TreeEntry
+    from mvc.ids import GitId
+    from mvc.workspace.context import Context
+
+Tree = "dict[str, TreeEntry]"
+
+
+def head_tree(context: Context) -> dict[str, TreeEntry]:
+    """Return path → entry of HEAD's commit; empty before the first commit."""
+    return tree_of(context, context.history.head().commit)
+
+
+def tree_of(context: Context, commit: GitId | None) -> dict[str, TreeEntry]:
+    """Return path → entry of a commit; empty where there is none."""
+    return {} if commit is None else context.history.read_tree(commit)
+
+
+def is_clean(context: Context, index: Index, entry: IndexEntry, stat: FileStat) -> bool:
+    """Tell whether a file of the worktree still holds what its index entry says."""
+    if entry.matches(stat) and not index.is_racy(entry):
+        return True
+    if not (stat.is_regular or stat.is_symlink):
+        return False
+    return content_matches(context, entry.path, stat, entry.mode, entry.blob)
+
+
+def holds(context: Context, index: Index, path: str, mode: int, blob: GitId) -> bool:
+    """Tell whether a path of the worktree holds exactly that blob (stat data first)."""
+    stat = find_file_stat(context.worktree, path)
+    if stat is None or not (stat.is_regular or stat.is_symlink):
+        return False
+    entry = index.entries.get(path)
+    if entry is not None and (entry.blob, entry.mode) == (blob, mode):
+        return is_clean(context, index, entry, stat)
+    return content_matches(context, path, stat, mode, blob)
+
+
+def drop_clashing(entries: dict[str, IndexEntry], placed: Iterable[str]) -> None:
+    """Drop the entries whose place newly placed paths take: a file where a folder was, or both."""
+    taken = set(placed)
+    for path in taken:
+        for above in folders_above(path):
+            if above not in taken:
+                entries.pop(above, None)
+    for path in [path for path in entries if path not in taken]:
+        if any(above in taken for above in folders_above(path)):
+            del entries[path]
+
+
+def staged_tree(index: Index) -> dict[str, tuple[int, GitId]]:
+    """Return path → (mode, blob) of the index."""
+    return {path: (entry.mode, entry.blob) for path, entry in index.entries.items()}

@@ -1,0 +1,416 @@
+"""Taking the worktree, the index and HEAD from one state to another, all or nothing.
+
+    plan ──► stage every new file beside the repository, durable
+         ──► write a journal of all that is to happen, durable      ← the point of no return
+         ──► apply: remove, rename into place, index, HEAD
+         ──► remove the journal
+
+A crash before the journal leaves the old state and a scratch folder; a crash after it leaves a
+journal, and ``recover`` applies it again before anything else looks at the worktree. Applying is
+idempotent: a step already done is recognised and passed over. A file that the user changed
+between crash and recovery is left alone and shows as modified.
+
+Only a failing machine can stop ``apply`` half-way, and then the journal waits like after a crash.
+A full disk shall not: the space that index and refs will take is reserved beforehand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mvc.errors import ConflictError, CorruptionError, FormatError, NotFoundError, UsageError
+from mvc.fs import (
+    FileStat,
+    find_stat,
+    fsync_dir,
+    make_dirs,
+    remove_empty_dirs,
+    remove_file,
+    replace_staged,
+    reserve_space,
+    write_durable,
+)
+from mvc.history.refnames import HEADS
+from mvc.history.values import Identity, Index, IndexEntry
+from mvc.ids import GitId
+from mvc.workspace.files import content_matches, stage_file
+from mvc.workspace.journal import (
+    JOURNAL_NAME,
+    EntryChange,
+    FileRemoval,
+    FileWrite,
+    HeadMove,
+    Transition,
+    Was,
+    encode_journal,
+    read_journal,
+)
+from mvc.workspace.recorded import drop_clashing
+from mvc.workspace.staging import staging_folder, sweep, sync_staged
+from mvc.workspace.worktree import (
+    check_parents,
+    find_file_stat,
+    find_obstacle,
+    folders_above,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from mvc.history.values import Head
+    from mvc.workspace.context import Context
+
+    ByteProgress = Callable[[int], None] | None
+
+_RESERVE_NAME = "reserve.mvc-tmp"
+_RESERVE_BYTES = 2**17
+_BLOCK_BYTES = 4096
+_INDEX_ENTRY_BYTES = 80
+
+
+def stat_mark(stat: FileStat | None) -> Was | None:
+    """Return what is remembered of a file before it is replaced."""
+    return None if stat is None else Was(stat.size_bytes, stat.mtime_ns)
+
+
+def plan_head_move(
+    kind: str,
+    target: str,
+    head: Head,
+    message: str,
+    who: Identity,
+    *,
+    branch_at: GitId | None = None,
+) -> HeadMove:
+    """Return a move of HEAD from where it is now."""
+    return HeadMove(kind, target, head.branch, head.commit, message, who.name, who.email, branch_at)
+
+
+def run(
+    context: Context,
+    transition: Transition,
+    index: Index,
+    progress: ByteProgress = None,
+    *,
+    before: Callable[[], None] | None = None,
+) -> None:
+    """Carry out a transition that was planned against ``index``.
+
+    Args:
+        context: the repository.
+        transition: what to do.
+        index: the index that it was planned against.
+        progress: called with bytes written.
+        before: called once nothing is in the way any more, under the repository's lock; what it
+            makes durable is there before anything of the transition is.
+
+    Raises:
+        ConflictError: the index or HEAD moved since the plan was made; nothing was changed.
+        CorruptionError: a file to write is damaged in the store; nothing was changed.
+        StorageError: the machine failed; nothing was changed, or the journal waits.
+    """
+    with contextlib.ExitStack() as stack:
+        ready = transition
+        if transition.writes:
+            folder = stack.enter_context(_scratch(context))
+            ready = _stage_all(context, transition, folder, stack, progress)
+        with context.history.lock():
+            recover(context)  # of a process that died while files were staged here
+            _check_unmoved(context, ready, index)
+            if before is not None:
+                before()
+            _write_journal(context, ready, _space_bytes(ready, index))
+            _apply(context, ready)
+            sweep(context.git_dir)
+
+
+def _write_journal(context: Context, transition: Transition, space_bytes: int) -> None:
+    """Write the journal, once there is space for all that follows; or leave none."""
+    journal, reserve = _journal(context), context.git_dir / _RESERVE_NAME
+    reserve_space(reserve, space_bytes)
+    try:
+        write_durable(journal, [encode_journal(transition)])
+    except BaseException:
+        with contextlib.suppress(OSError):  # it may have got its name, but nothing of it is done
+            journal.unlink()
+        raise
+    finally:
+        with contextlib.suppress(OSError):  # the next transition takes it over
+            reserve.unlink()
+
+
+@contextlib.contextmanager
+def _scratch(context: Context) -> Iterator[Path]:
+    """Yield a scratch folder of this process, after garbage of dead ones is gone."""
+    with contextlib.ExitStack() as stack:
+        with context.history.lock():
+            recover(context)
+            sweep(context.git_dir)
+            folder = stack.enter_context(staging_folder(context.git_dir))
+        yield folder
+
+
+def recover(context: Context) -> bool:
+    """Finish a transition that a crash interrupted; tell whether there was one.
+
+    Raises:
+        CorruptionError: the journal itself is damaged, or a file it needs.
+    """
+    journal = _journal(context)
+    if find_stat(journal) is None:
+        return False
+    with context.history.lock(), contextlib.ExitStack() as stack:
+        transition = read_journal(journal)
+        if transition is None:
+            return False  # the process that wrote it was alive and has finished
+        folders: list[Path] = []
+
+        def scratch() -> Path:
+            if not folders:
+                folders.append(stack.enter_context(staging_folder(context.git_dir)))
+            return folders[0]
+
+        try:
+            writes = [_sound_write(context, write, scratch) for write in transition.writes]
+            _apply(context, msgspec.structs.replace(transition, writes=tuple(writes)))
+        except (FormatError, NotFoundError, UsageError) as error:
+            raise CorruptionError(
+                f"an interrupted checkout cannot be finished: {error}",
+                hint='"mvc fsck --data" shows what is damaged; to give that checkout up, '
+                f'remove {journal}: "mvc status" then shows what was done of it',
+            ) from error
+    return True
+
+
+def _journal(context: Context) -> Path:
+    return context.git_dir / JOURNAL_NAME
+
+
+def _sound_write(context: Context, write: FileWrite, scratch: Callable[[], Path]) -> FileWrite:
+    """Return a write whose staged file, if its target still waits for it, holds what it should."""
+    target = find_file_stat(context.worktree, write.path)
+    if target is not None and not target.is_directory and stat_mark(target) != write.was:
+        return write  # done before the crash, or changed by the user since: either way left alone
+    staged = find_file_stat(context.worktree, write.staged)
+    if staged is not None and content_matches(
+        context, write.staged, staged, write.mode, GitId(write.blob)
+    ):
+        return write
+    folder = scratch()
+    ready = _stage(context, write, _staging_place(context, write.path, folder), None)
+    sync_staged(folder)
+    return ready
+
+
+def _stage_all(
+    context: Context,
+    transition: Transition,
+    folder: Path,
+    stack: contextlib.ExitStack,
+    progress: ByteProgress,
+) -> Transition:
+    staged: list[FileWrite] = []
+    for write in transition.writes:
+        place = _staging_place(context, write.path, folder)
+        ready = _stage(context, write, place, progress)
+        if place != folder:
+            stack.callback(_forget_staged, context, ready)
+        staged.append(ready)
+    sync_staged(folder)
+    return msgspec.structs.replace(transition, writes=tuple(staged))
+
+
+def _forget_staged(context: Context, write: FileWrite) -> None:
+    if find_stat(_journal(context)) is None:  # or else it belongs to the journal
+        (context.worktree / write.staged).unlink(missing_ok=True)
+
+
+def _stage(context: Context, write: FileWrite, place: Path, progress: ByteProgress) -> FileWrite:
+    path = stage_file(context, write.path, write.mode, GitId(write.blob), place, progress)
+    if not path.is_relative_to(context.git_dir):
+        fsync_dir(place)
+    # Relative, so that a repository that was moved after a crash still finds it.
+    name = path.relative_to(context.worktree).as_posix()
+    return msgspec.structs.replace(write, staged=name, staged_mark=stat_mark(find_stat(path)))
+
+
+def _staging_place(context: Context, path: str, folder: Path) -> Path:
+    """Return the staging folder, or one beside the target where that is another file system."""
+    parent = (context.worktree / path).parent
+    while find_obstacle(context.worktree, path) is not None or not parent.is_dir():
+        parent, path = parent.parent, path.rpartition("/")[0]
+    same_device = parent.stat().st_dev == folder.stat().st_dev
+    return folder if same_device else parent
+
+
+def _space_bytes(transition: Transition, index: Index) -> int:
+    """Return how much the file system may need once there is no way back, generously."""
+    paths = {*index.entries, *transition.paths()}
+    folders = {write.path.rpartition("/")[0] for write in transition.writes}
+    index_bytes = sum(_INDEX_ENTRY_BYTES + len(path.encode(errors="replace")) for path in paths)
+    return index_bytes + _BLOCK_BYTES * len(folders) + _RESERVE_BYTES
+
+
+def _check_unmoved(context: Context, transition: Transition, planned: Index) -> None:
+    current = context.history.read_index()
+    move, head = transition.head, context.history.head()
+    if move is not None and (move.on_branch, move.expected) != (head.branch, head.commit):
+        raise ConflictError("HEAD moved while this was prepared", hint="try again")
+    if move is not None and move.kind == "branch":
+        tip = context.history.find_ref(HEADS + move.target)
+        if tip != move.branch_at:
+            raise ConflictError(
+                f"branch {move.target!r} moved while this was prepared", hint="try again"
+            )
+    for path in transition.paths():
+        before, after = planned.entries.get(path), current.entries.get(path)
+        if (before and (before.blob, before.mode)) != (after and (after.blob, after.mode)):
+            raise ConflictError(f"{path!r} was staged by another process", hint="try again")
+    removed = {removal.path for removal in transition.removals}
+    for write in transition.writes:
+        _check_still(context, write.path, write.was)
+        if removed.isdisjoint(folders_above(write.path)):
+            check_parents(context.worktree, write.path)
+    for removal in transition.removals:
+        _check_still(context, removal.path, removal.was)
+
+
+def _check_still(context: Context, path: str, was: Was | None) -> None:
+    stat = find_file_stat(context.worktree, path)
+    if stat is not None and stat.is_directory:
+        return  # emptied by the removals; renaming onto a filled folder fails on its own
+    if stat_mark(stat) != was:
+        raise ConflictError(
+            f"{path!r} changed while files were prepared", hint="try again, or commit it first"
+        )
+
+
+def _apply(context: Context, transition: Transition) -> None:
+    for removal in transition.removals:
+        _remove(context, removal)
+    for write in transition.writes:
+        _put(context, write)
+    _sync_folders(context, transition)
+    if transition.paths():
+        _apply_index(context, transition)
+    if transition.head is not None:
+        _apply_head(context, transition.head)
+    remove_file(_journal(context))
+
+
+def _remove(context: Context, removal: FileRemoval) -> None:
+    target = context.worktree / removal.path
+    stat = find_file_stat(context.worktree, removal.path)
+    if stat is None or stat.is_directory or stat_mark(stat) != removal.was:
+        return
+    remove_file(target)
+    remove_empty_dirs(target.parent, context.worktree)
+
+
+def _put(context: Context, write: FileWrite) -> None:
+    """Rename a staged file into place, unless that is done or the place is the user's now."""
+    target, staged = context.worktree / write.path, context.worktree / write.staged
+    if find_file_stat(context.worktree, write.staged) is None:
+        return
+    if find_obstacle(context.worktree, write.path) is not None:
+        return
+    stat = find_stat(target)
+    if stat is not None and stat.is_directory:
+        with contextlib.suppress(OSError):
+            _remove_empty_tree(target)
+        stat = find_stat(target)
+    if stat is not None and stat_mark(stat) != write.was:
+        return
+    make_dirs(target.parent)
+    replace_staged(staged, target)
+
+
+def _sync_folders(context: Context, transition: Transition) -> None:
+    """Make all that was renamed and removed durable, by this process or by one that died."""
+    paths = [write.path for write in transition.writes]
+    paths += [removal.path for removal in transition.removals]
+    folders: set[Path] = set()
+    for path in paths:
+        parent = path.rpartition("/")[0]
+        while parent and find_file_stat(context.worktree, parent) is None:
+            parent = parent.rpartition("/")[0]  # removed with what was in it
+        folders.add(context.worktree / parent)
+    for folder in sorted(folders):
+        if folder.is_dir():
+            fsync_dir(folder)
+
+
+def _remove_empty_tree(folder: Path) -> None:
+    for root, folders, _ in os.walk(folder, topdown=False):
+        for name in folders:
+            os.rmdir(os.path.join(root, name))
+    folder.rmdir()
+
+
+def _apply_index(context: Context, transition: Transition) -> None:
+    entries = dict(context.history.read_index().entries)
+    for removal in transition.removals:
+        if removal.from_index:
+            entries.pop(removal.path, None)
+    for change in transition.entries:
+        if change.blob is None:
+            entries.pop(change.path, None)
+        else:
+            entries[change.path] = _entry_without_stat(change)
+    for write in transition.writes:
+        if not write.into_index:
+            continue
+        stat = find_file_stat(context.worktree, write.path)
+        if stat_mark(stat) != write.staged_mark:
+            stat = None  # the user's own file is there: let status compare the content
+        entries[write.path] = make_entry(write.path, write.mode, GitId(write.blob), stat)
+    placed = [write.path for write in transition.writes if write.into_index]
+    placed += [change.path for change in transition.entries if change.blob is not None]
+    drop_clashing(entries, placed)
+    context.history.write_index(Index(entries))
+
+
+def make_entry(path: str, mode: int, blob: GitId, stat: FileStat | None) -> IndexEntry:
+    """Return the index entry of a file that was just written or read."""
+    if stat is None:
+        return _entry_without_stat(EntryChange(path, mode, blob))
+    return IndexEntry(
+        path=path,
+        blob=blob,
+        mode=mode,
+        size_bytes=stat.size_bytes,
+        mtime_ns=stat.mtime_ns,
+        ctime_ns=stat.ctime_ns,
+        inode=stat.inode,
+        device=stat.device,
+    )
+
+
+def _entry_without_stat(change: EntryChange) -> IndexEntry:
+    return IndexEntry(
+        path=change.path,
+        blob=GitId(change.blob or ""),
+        mode=change.mode,
+        skip_worktree=change.skip_worktree,
+    )
+
+
+def _apply_head(context: Context, move: HeadMove) -> None:
+    history, who, target = context.history, Identity(move.name, move.email), move.target
+    head = history.head()
+    if (head.branch, head.commit) != (move.on_branch, move.expected):
+        return  # moved before the crash, or by somebody else since
+    if move.kind == "stay":
+        return
+    if move.kind == "branch":
+        if history.find_ref(HEADS + target) is not None:
+            history.set_head_branch(target, message=move.message, who=who)
+    elif move.kind == "detach":
+        history.detach_head(GitId(target), message=move.message, who=who)
+    elif head.commit != target:
+        history.update_head(GitId(target), expected=head.commit, message=move.message, who=who)

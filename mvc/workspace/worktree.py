@@ -1,0 +1,191 @@
+"""The user's files: which there are, which path a name means, and where it is safe to write.
+
+Paths inside a repository are relative, ``/``-separated text. No function here follows a symbolic
+link of the user's: a link is a file whose content is its text.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, NotFoundError, UsageError, translate_os_errors
+from mvc.fs import TEMP_SUFFIX, FileStat, find_stat, make_dirs
+from mvc.history.ignore import IgnoreRules
+from mvc.workspace.context import GIT_DIR_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+MODE_FILE = 0o100644
+MODE_EXECUTABLE = 0o100755
+MODE_SYMLINK = 0o120000
+
+
+def git_mode(stat: FileStat) -> int:
+    """Return the mode Git stores for a file: link, executable or plain."""
+    if stat.is_symlink:
+        return MODE_SYMLINK
+    return MODE_EXECUTABLE if stat.is_executable else MODE_FILE
+
+
+def relative_path(worktree: Path, cwd: Path, name: str) -> str:
+    """Return a user's path as a repository path (``""`` for the worktree itself).
+
+    Raises:
+        UsageError: it lies outside the worktree or inside ``.mvc``.
+    """
+    if "\0" in name:
+        raise UsageError("a path cannot hold a NUL character")
+    absolute = Path(os.path.normpath(cwd / name))
+    root = Path(os.path.normpath(worktree))
+    if not absolute.is_relative_to(root):
+        # The user may have reached the worktree through a link: compare the real folders too,
+        # but never resolve the last component, which may itself be a tracked link.
+        absolute = absolute.parent.resolve() / absolute.name
+    if not absolute.is_relative_to(root):
+        raise UsageError(f"{name!r} is outside the repository at {worktree}")
+    path = absolute.relative_to(root).as_posix()
+    if path == ".":
+        return ""
+    if path.split("/")[0].casefold() == GIT_DIR_NAME:
+        raise UsageError(f"{name!r} is inside {GIT_DIR_NAME}, the repository itself")
+    return path
+
+
+def scan_files(worktree: Path, ignore: IgnoreRules | None, under: str = "") -> Iterator[str]:
+    """Yield every file and link below a folder of the worktree, sorted, ignored ones left out."""
+    folder = worktree / under if under else worktree
+    try:
+        with translate_os_errors(f"list {folder}"):
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # removed or replaced since its name was read
+    for entry in entries:
+        path = f"{under}/{entry.name}" if under else entry.name
+        if entry.name.casefold() in {GIT_DIR_NAME, ".git"} or entry.name.endswith(TEMP_SUFFIX):
+            continue
+        is_dir = entry.is_dir(follow_symlinks=False)
+        if ignore is not None and ignore.is_ignored(path, is_dir):
+            continue
+        if is_dir:
+            if not os.path.isdir(folder / entry.name / GIT_DIR_NAME):
+                yield from scan_files(worktree, ignore, path)
+        elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
+            yield path
+
+
+def ignore_rules(worktree: Path) -> IgnoreRules:
+    """Return the rules of the worktree's ``.mvcignore`` files."""
+    return IgnoreRules(worktree)
+
+
+def match_paths(patterns: Sequence[str], paths: Iterable[str]) -> dict[str, list[str]]:
+    """Return for each pattern the paths it names: itself, those below it, or by wildcard.
+
+    ``""`` (the worktree itself) names every path. A pattern that is the name of something is no
+    wildcard: ``a[1].bin`` is that file, and ``a1.bin`` only where there is none such.
+    """
+    paths = list(paths)
+    found: dict[str, list[str]] = {}
+    for pattern in patterns:
+        named = [path for path in paths if is_at_or_below(pattern, path)]
+        found[pattern] = named or [path for path in paths if matches_path(pattern, path)]
+    return found
+
+
+def is_at_or_below(name: str, path: str) -> bool:
+    """Tell whether a path is what a name says, or lies in the folder of that name."""
+    return name in ("", path) or path.startswith(name + "/")
+
+
+def is_wildcard(pattern: str) -> bool:
+    """Tell whether a pattern holds signs that stand for others."""
+    return any(sign in pattern for sign in "*?[")
+
+
+def matches_path(pattern: str, path: str) -> bool:
+    """Tell whether a pattern names a path, a folder above it, or fits it as a wildcard."""
+    if is_at_or_below(pattern, path):
+        return True
+    return is_wildcard(pattern) and fnmatch.fnmatchcase(path, pattern)
+
+
+def select_paths(patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
+    """Return the paths that patterns name, in order; all of them where there is no pattern.
+
+    Raises:
+        NotFoundError: a pattern names nothing.
+    """
+    paths = list(paths)
+    if not patterns:
+        return paths
+    found = match_paths(patterns, paths)
+    for pattern, matches in found.items():
+        if not matches and pattern:
+            raise NotFoundError(
+                f"path {pattern!r} is not known here", hint='"mvc ls" lists what is tracked'
+            )
+    wanted = {path for matches in found.values() for path in matches}
+    return [path for path in paths if path in wanted]
+
+
+def find_file_stat(worktree: Path, path: str) -> FileStat | None:
+    """Return the stat of a repository path, or None where nothing of the worktree is there.
+
+    What lies behind a link is not in the worktree: below a folder that was replaced by a link,
+    there is nothing, as in Git. Everything that looks at a tracked path looks at it through here.
+    """
+    if "/" in path and find_obstacle(worktree, path) is not None:
+        return None
+    return find_stat(worktree / path)
+
+
+def find_obstacle(worktree: Path, path: str) -> str | None:
+    """Return the first name above a path that is there but is no real folder, or None."""
+    for folder in folders_above(path):
+        stat = find_stat(worktree / folder)
+        if stat is None:
+            return None
+        if not stat.is_directory:
+            return folder
+    return None
+
+
+def find_inner_repository(worktree: Path, path: str) -> str | None:
+    """Return the folder of another repository that a path is or lies in, or None."""
+    for folder in (*folders_above(path), path):
+        if os.path.isdir(worktree / folder / GIT_DIR_NAME):
+            return folder
+    return None
+
+
+def folders_above(path: str) -> Iterator[str]:
+    """Yield the folders above a path, the outermost first."""
+    end = path.find("/")
+    while end >= 0:
+        yield path[:end]
+        end = path.find("/", end + 1)
+
+
+def check_parents(worktree: Path, path: str) -> None:
+    """Check that no folder above a path is a link or a file: writing there stays inside.
+
+    Raises:
+        ConflictError: something that is not a real folder is in the way.
+    """
+    obstacle = find_obstacle(worktree, path)
+    if obstacle is not None:
+        raise ConflictError(
+            f"cannot write {path!r}: {obstacle!r} is not a folder", hint="move it out of the way"
+        )
+
+
+def make_parents(worktree: Path, path: str) -> Path:
+    """Make the folders above a path and return its absolute place."""
+    check_parents(worktree, path)
+    target = worktree / path
+    make_dirs(target.parent)
+    return target

@@ -1,0 +1,208 @@
+"""The pickle machine against the real pickler, on values that hold no object."""
+
+import collections
+import contextlib
+import pickle
+import pickletools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mvc.checkpoints.torch_pickle import unpickler
+from mvc.checkpoints.torch_pickle.literals import LITERALS, MAX_KEPT_BYTES
+from mvc.checkpoints.torch_pickle.objects import reduce_torch
+from mvc.checkpoints.torch_pickle.values import OMITTED, Global, Opaque, Pairs
+from mvc.errors import FormatError
+
+
+def run(data: bytes):
+    return unpickler.unpickle(data, reduce_torch, lambda pid: None)
+
+
+def plain(value):
+    """Turn a real value into what the machine makes of it."""
+    if isinstance(value, dict):
+        return Pairs(item for pair in value.items() for item in map(plain, pair))
+    if isinstance(value, (list, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    return value
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**100), 2**100),
+    st.floats(allow_nan=False),
+    st.text(max_size=20),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.tuples(inner, inner),
+        st.tuples(inner, inner, inner, inner),
+        st.dictionaries(st.text(max_size=4), inner, max_size=4),
+        st.dictionaries(st.integers(), inner, max_size=4).map(collections.OrderedDict),
+    ),
+    max_leaves=20,
+)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@given(value=VALUES)
+def test_plain_values_come_out_as_the_pickler_put_them_in(protocol, value):
+    assert run(pickle.dumps(value, protocol)) == plain(value)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_types_agree_not_only_values(protocol):
+    value = [True, 1, 1.0, "1", None, (), [], {}, ((),), -(2**31), 2**31, 255, 65535, 2**70]
+    result = run(pickle.dumps(value, protocol))
+    assert [type(item) for item in result] == [type(plain(item)) for item in value]
+    assert result == plain(value)
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+def test_bytes_and_sets(protocol):
+    value = [b"raw", frozenset([1]), {2}, b"x" * 300]
+    assert run(pickle.dumps(value, protocol)) == [b"raw", [1], [2], b"x" * 300]
+
+
+def test_bytearrays_of_protocol_5():
+    assert run(pickle.dumps(bytearray(b"abc"), 5)) == b"abc"
+
+
+def test_long_strings_bytes_and_numbers_are_left_out():
+    for value in ("x" * (MAX_KEPT_BYTES + 1), b"x" * 100_000, 2**200):
+        assert run(pickle.dumps([value, 7], 5)) == [OMITTED, 7]
+    assert run(pickle.dumps(["y" * MAX_KEPT_BYTES], 4)) == ["y" * MAX_KEPT_BYTES]
+
+
+def test_shared_values_stay_shared_and_cycles_close():
+    inner = [1]
+    loop = [inner, inner]
+    loop.append(loop)
+    for protocol in range(6):
+        result = run(pickle.dumps(loop, protocol))
+        assert result[0] is result[1]
+        assert result[2] is result
+
+
+class Thing:
+    def __init__(self):
+        self.weight = [1, 2]
+
+
+class Both(dict):
+    __slots__ = ("slot",)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_objects_become_opaque_with_what_they_hold(protocol):
+    result = run(pickle.dumps(Thing(), protocol))
+    assert isinstance(result, Opaque)
+    assert result.states == [Pairs(["weight", [1, 2]])]
+
+
+def test_containers_of_unknown_classes_keep_their_members():
+    value = Both(a=1)
+    value.slot = 2
+    result = run(pickle.dumps(value, 4))
+    assert result.pairs == Pairs(["a", 1])
+    assert result.states == [(None, Pairs(["slot", 2]))]
+    result = run(pickle.dumps(collections.deque([1, 2]), 4))
+    assert result.maker == Global("collections.deque")
+    assert result.members == [1, 2]
+
+
+def test_every_opcode_of_pickle_is_known():
+    refused = {"NEXT_BUFFER", "READONLY_BUFFER", "STOP"}  # buffers outside the file; STOP ends
+    known = {*LITERALS, *unpickler._OPERATIONS}
+    missing = {op.name for op in pickletools.opcodes if ord(op.code) not in known}
+    assert missing == refused
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b".",  # empty stack
+        b"N",  # no STOP
+        b"\x80\x06N.",  # protocol of the future
+        b"\xffN.",
+        b"h\x00.",  # memo slot never set
+        b"j\xff\xff\xff\xff.",
+        b"j\xff",
+        b"g-1\n.",
+        b"gx\n.",
+        b"t.",  # no mark
+        b"(1.",
+        b"0.",
+        b"2.",
+        b"q\x00.",
+        b"N(0(00t.",
+        b"\x85.",
+        b"N\x87.",
+        b"Na.",  # append to nothing
+        b"}Na.",  # append to a dictionary
+        b"]NNs.",  # set a key in a list
+        b"}(Nu.",  # key without value
+        b"(Nd.",
+        b"R.",
+        b"NR.",
+        b"\x93.",
+        b"NN\x93.",  # names that are no text
+        b"cos\nsystem",  # cut off
+        b"cos",
+        b"c\xff\n\xff\n.",
+        b"i\nx\n.",  # INST without mark
+        b"(o.",
+        b"X\xff\xff\xff\xffabc.",
+        b"\x8d\xff\xff\xff\xff\xff\xff\xff\xffabc.",
+        b"\x8d" + (2**60).to_bytes(8, "little") + b"abc.",
+        b"\x8b\xff\xff\xff\x7f\x01.",
+        b"\x95" + (2**60).to_bytes(8, "little") + b"N.",  # a frame that lies
+        b"\x95\x00\x00",
+        b"X\x02\x00\x00\x00\xff\xff.",  # not utf-8
+        b"Iabc\n.",
+        b"I" + b"9" * 5000 + b"x",
+        b"Fx\n.",
+        b"J\x00.",
+        b"G\x00.",
+        b"K",
+        b"\x97N.",  # NEXT_BUFFER
+        b"V\\u12\n.",
+    ],
+)
+def test_damaged_pickles_are_refused_with_one_error(data):
+    with pytest.raises(FormatError):
+        run(data)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_either_run_or_are_refused(data):
+    with contextlib.suppress(FormatError):
+        run(data)
+
+
+@given(
+    st.lists(
+        st.sampled_from(sorted({*LITERALS, *unpickler._OPERATIONS})).map(
+            lambda code: bytes([code])
+        ),
+        max_size=60,
+    ).map(b"".join)
+)
+def test_any_opcodes_either_run_or_are_refused(data):
+    with contextlib.suppress(FormatError):
+        run(b"(NN]}cos\nsystem\n" + data + b".")
+
+
+def test_the_number_of_opcodes_is_capped(monkeypatch):
+    monkeypatch.setattr(unpickler, "MAX_OPCODES", 1000)
+    assert run(b"N" * 999 + b".") is None
+    with pytest.raises(FormatError, match="1,000 opcodes"):
+        run(b"N" * 1000 + b".")

@@ -1,0 +1,305 @@
+"""The virtual files of a state: real safetensors files, served without copying the model."""
+
+from __future__ import annotations
+
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import safetensors.torch
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mvc.checkpoints import limits
+from mvc.checkpoints.safetensors import parse_safetensors
+from mvc.checkpoints.source import MemorySource
+from mvc.errors import ConflictError, UnsupportedError
+from mvc.states import files as state_files
+from mvc.states.elements import TORCH_ELEMENTS
+from mvc.states.files import Names, escape_file_name
+from mvc.states.memory import iterate_slabs
+from mvc.states.state import encode_state, find_files
+from mvc.states.torch_arrays import TorchArray, span_storage, view_words
+from support.states import read_all, store
+
+
+def make(name, *shape):
+    size = TORCH_ELEMENTS[name].size_bytes
+    raw = torch.arange(int(np.prod(shape)) * size, dtype=torch.int64).to(torch.uint8)
+    raw = raw % 2 if name == "bool" else raw
+    return torch.empty(0, dtype=getattr(torch, name)).set_(raw.untyped_storage(), 0, shape)
+
+
+SAVED = [name for name in TORCH_ELEMENTS if name not in ("complex32", "complex128")]
+
+
+def test_file_is_what_safetensors_writes():
+    model = {f"{prefix}.{name}": make(name, 4, 6) for prefix in "ba" for name in SAVED}
+    model |= {"empty": torch.empty(0, 3), "scalar": torch.tensor(1.5), 'Ω\n"': torch.ones(2)}
+    stored = store({"model": model})
+    assert stored.files["model.safetensors"] == safetensors.torch.save(model, {"format": "pt"})
+
+
+def test_state_dict_file_has_the_state_dict_keys(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    stored = store({"model": model.state_dict()})
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(stored.files["model.safetensors"])
+    loaded = safetensors.torch.load_file(path)
+    assert loaded.keys() == model.state_dict().keys()
+    assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
+    other = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    other.load_state_dict(loaded)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_every_dtype_loads_in_safetensors(tmp_path):
+    arrays = {
+        "text": np.array(["añ", "b"]),
+        "bytes": np.array([b"abc", b"d"]),
+        "time": np.array(["2020-01-01", "NaT"], "M8[s]"),
+        "span": np.array([1, 2], "m8[ns]"),
+        "big": np.array([1.0, -2.5], ">f4"),
+        "c128": np.array([[1 + 2j]]),
+        "bool": np.array([True, False]),
+    }
+    tensors = {name: make(name, 2, 4) for name in TORCH_ELEMENTS}
+    stored = store({"arrays": arrays, "tensors": tensors})
+    for name in ("arrays", "tensors"):
+        (tmp_path / name).write_bytes(stored.files[f"{name}.safetensors"])
+    loaded = safetensors.numpy.load_file(tmp_path / "arrays")
+    assert loaded["text"].view("<U2").ravel().tolist() == ["añ", "b"]
+    assert loaded["bytes"].view("S3").ravel().tolist() == [b"abc", b"d"]
+    assert np.array_equal(loaded["time"].view("M8[s]"), arrays["time"], equal_nan=True)
+    assert loaded["big"].tolist() == [1.0, -2.5]
+    assert loaded["c128"].tolist() == [[[1.0, 2.0]]]
+    loaded = safetensors.torch.load_file(tmp_path / "tensors")
+    for name, tensor in tensors.items():
+        same = tensor.dtype == loaded[name].dtype
+        assert same == (name not in ("complex32", "complex128"))
+        assert bytes(loaded[name].view(torch.uint8).numpy().data) == bytes(
+            tensor.view(torch.uint8).numpy().data
+        )
+
+
+def test_layout_is_what_a_parser_finds():
+    state = {
+        "model": {f"layer.{number}": torch.full((number % 5,), number) for number in range(40)},
+        "mixed": [np.ones(3), {"a": torch.ones(2, dtype=torch.bfloat16).t()}, np.array(["x"])],
+        "blob": bytes(5000),
+    }
+    stored = store(state)
+    assert find_files(stored.files["state.json"]) == set(stored.files) - {"state.json"}
+    for path in find_files(stored.files["state.json"]):
+        assert parse_safetensors(MemorySource(stored.files[path])) == stored.layouts[path]
+
+
+def test_names_are_paths_and_unique():
+    shared = torch.ones(3)
+    state = {
+        "optimizer": {"state": {0: {"exp_avg": torch.ones(1)}, (1, 2): torch.ones(1)}},
+        "odd": {
+            "a.b": torch.ones(1),
+            "a": {"b": torch.ones(2)},
+            "": torch.ones(1),
+            "\ud800": torch.ones(1),
+        },
+        "meta": {"__metadata__": torch.ones(1), "__metadata__~2": torch.ones(2)},
+        "alone": shared,
+        "long": {"x" * 10_000: torch.ones(1), "x" * 10_001: torch.ones(1)},
+    }
+    stored = store(state)
+    names = {
+        path: {s.tensors[0].name for s in layout.segments}
+        for path, layout in stored.layouts.items()
+    }
+    assert names["optimizer.safetensors"] == {"state.0.exp_avg", "state.(1, 2)"}
+    assert names["odd.safetensors"] == {"a.b", "a.b~2", "_", "\\ud800"}
+    assert names["meta.safetensors"] == {"__metadata__~2", "__metadata__~2~2"}
+    assert names["alone.safetensors"] == {"alone"}
+    assert len(names["long.safetensors"]) == 2
+
+
+def test_file_names_are_safe_everywhere():
+    keys = [
+        "model",
+        "Model",
+        "MODEL-2",
+        "..",
+        "/etc/passwd",
+        "a/b",
+        "",
+        ".git",
+        "ä",
+        "a b",
+        "%2E",
+        "x" * 500,
+    ]
+    paths = [file.path for file in encode_state({key: np.ones(1) for key in keys})][:-1]
+    assert paths[:2] == ["model.safetensors", "Model-2.safetensors"]
+    assert len({path.lower() for path in paths}) == len(keys)
+    for path in paths:
+        assert "/" not in path
+        assert not path.startswith(".")
+        assert path.isascii()
+        assert len(path) < 200
+    assert escape_file_name("a b/ä") == "a%20b%2F%C3%A4"
+
+
+@given(st.lists(st.sampled_from(["a", "A", "a~2", "a~3", "b", "a~2~2"]), max_size=12))
+def test_names_are_given_once(wanted):
+    names = Names(set(), fold_case=True)
+    given_out = [names.give(name) for name in wanted]
+    assert len({name.lower() for name in given_out}) == len(wanted)
+
+
+def big_model():
+    weights = {f"w{number}": torch.randn(1000, 500) for number in range(10)}
+    return weights | {"transposed": torch.randn(1000, 500).t(), "bf16": torch.ones(777).bfloat16()}
+
+
+def test_contiguous_arrays_are_not_copied():
+    model = big_model()
+    array = np.arange(1000.0)
+    files = encode_state({"model": model, "array": array})
+    file = files[0]
+    for segment in file.layout.segments:
+        name = segment.tensors[0].name
+        view = file.source.view(segment.start, segment.size_bytes)
+        if name == "transposed":
+            assert view is None
+            continue
+        live = model[name].view(torch.uint8).numpy()
+        assert np.shares_memory(np.frombuffer(view, np.uint8), live)
+        assert view.readonly
+        inner = file.source.view(segment.start + 5, 100)
+        assert bytes(inner) == bytes(view[5:105])
+    segment = files[1].layout.segments[0]
+    view = files[1].source.view(segment.start, segment.size_bytes)
+    assert np.shares_memory(np.frombuffer(view, np.uint8), array)
+    start = file.layout.segments[0].start
+    assert file.source.view(0, start) is not None
+    assert file.source.view(start - 1, 2) is None
+
+
+def test_encoding_and_reading_take_bounded_memory():
+    model = {
+        "t": np.ones((2000, 1500)).T,
+        "big": np.ones(3_000_000, ">f8"),
+        "w": np.ones(3_000_000),
+    }
+    buffer = memoryview(bytearray(2**16))
+    tracemalloc.start()
+    try:
+        file, _ = encode_state({"model": model})
+        for offset in range(0, file.source.size_bytes - len(buffer), 2**23):
+            file.source.read_into(offset, buffer)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20
+
+
+def test_states_of_equal_bytes_make_equal_files():
+    first = store({"model": big_model() | {"x": torch.ones(3)}})
+    torch.manual_seed(1)
+    one = store({"model": (model := big_model())})
+    two = store({"model": {name: value.clone() for name, value in model.items()}})
+    assert one.files["model.safetensors"] == two.files["model.safetensors"]
+    assert first.files != one.files
+
+
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple),
+    st.data(),
+)
+def test_slabs_cover_a_range_in_order(shape, data):
+    array = np.arange(np.prod(shape)).reshape(shape)
+    first = data.draw(st.integers(0, array.size))
+    last = data.draw(st.integers(first, array.size))
+    blocks = [array[prefix][a:b].ravel() for prefix, a, b in iterate_slabs(shape, first, last)]
+    assert [int(value) for block in blocks for value in block] == list(range(first, last))
+    assert len(blocks) <= 2 * len(shape)
+
+
+@pytest.mark.parametrize(
+    "name", ["float32", "bfloat16", "complex128", "uint8", "float8_e5m2", "bool"]
+)
+@pytest.mark.parametrize("step", [1, 7, 4096])
+def test_a_device_tensor_is_read_piece_by_piece(name, step):
+    # The same code serves every device; on the CPU it can be compared.
+    tensor = make(name, 6, 5, 4)
+    for variant in (tensor, tensor.transpose(0, 2), tensor[1:, ::2], tensor[0, 0, 0]):
+        words = view_words(variant, TORCH_ELEMENTS[name])
+        source = TorchArray(words, TORCH_ELEMENTS[name].word_bytes)
+        expected = store({"x": variant}).files["x.safetensors"][-source.size_bytes :]
+        assert source.view(0, 1) is None
+        assert read_all(source, step) == expected
+
+
+def test_resized_storage_is_noticed():
+    tensor = torch.ones(1000)
+    files = encode_state({"x": tensor})
+    tensor.untyped_storage().resize_(0)
+    with pytest.raises(ConflictError, match="resized"):
+        read_all(files[0].source)
+
+
+def test_replaced_data_of_a_parameter_keeps_the_encoded_one_alive():
+    parameter = torch.nn.Parameter(torch.full((1000,), 3.0))
+    files = encode_state({"x": parameter})
+    parameter.data = torch.zeros(1000)
+    assert read_all(files[0].source)[-4000:] == np.full(1000, 3.0, np.float32).tobytes()
+
+
+def test_freed_storage_is_refused():
+    tensor = torch.ones(1000)
+    tensor.untyped_storage().resize_(0)
+    with pytest.raises(UnsupportedError, match=r'state\["m"\]\[0\].*holds 0 of 4,000 bytes'):
+        encode_state({"m": [tensor]})
+
+
+def test_reading_outside_of_a_file_fails():
+    file = encode_state({"x": np.ones(3)})[0]
+    with pytest.raises(ValueError, match="outside"):
+        file.source.read_into(file.source.size_bytes - 1, memoryview(bytearray(2)))
+
+
+def test_a_range_of_device_memory():
+    flat = torch.arange(100, dtype=torch.float32)
+    source = TorchArray(view_words(flat[10:20], TORCH_ELEMENTS["float32"]), 4)
+    span = span_storage(source, flat.data_ptr() + 20, 100)
+    assert read_all(span, 7) == flat[5:30].numpy().tobytes()
+
+
+def test_limits_of_a_file(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_TENSORS", 10)
+    with pytest.raises(
+        UnsupportedError, match=r"does not fit into model.safetensors: .* 11 tensors"
+    ):
+        encode_state({"model": [np.ones(1)] * 11})
+    monkeypatch.setattr(state_files, "MAX_HEADER_BYTES", 100)
+    with pytest.raises(UnsupportedError, match="header of model"):
+        encode_state({"model": [np.ones(1)] * 5})
+
+
+def test_reads_from_many_threads_agree():
+    model = {
+        "t": torch.randn(300, 200).t(),
+        "w": torch.randn(1000),
+        "big": np.ones((50, 40), ">f4").T,
+    }
+    source = encode_state({"model": model})[0].source
+    expected = read_all(source)
+    offsets = range(0, len(expected), 1013)
+
+    def read(offset):
+        data = bytearray(min(1013, len(expected) - offset))
+        source.read_into(offset, memoryview(data))
+        return bytes(data)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert b"".join(pool.map(read, offsets)) == expected
