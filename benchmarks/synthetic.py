@@ -24,7 +24,7 @@ from mvc.ids import ChunkId
 from mvc.workspace import context as contexts
 
 if TYPE_CHECKING:
-    from mvc.history.git import History
+    from mvc.history.git import GitHistory
     from mvc.ids import GitId
 
 _WHO = Identity("Bench", "bench@localhost")
@@ -50,7 +50,9 @@ def make_manifest(chunks: list[tuple[ChunkId, ...]], rng: np.random.Generator) -
     return encode_manifest(Manifest("safetensors", at, DEFAULT_CHUNK_BYTES, gaps, tuple(segments)))
 
 
-def commit(history: History, manifest: bytes, message: str, parent: GitId | None, n: int) -> GitId:
+def commit(
+    history: GitHistory, manifest: bytes, message: str, parent: GitId | None, n: int
+) -> GitId:
     """Write one commit of one file; no ref moves."""
     blob = history.write_blob(manifest)
     tree = history.write_tree({"model.safetensors": TreeEntry(MODE_FILE, blob)})
@@ -65,7 +67,7 @@ def commit(history: History, manifest: bytes, message: str, parent: GitId | None
     )
 
 
-def make_wide(history: History, tensors: int) -> None:
+def make_wide(history: GitHistory, tensors: int) -> None:
     """Three versions of a file with very many tensors, as branches a, b and c."""
     rng = np.random.default_rng(1)
     counts = [7 + number % 2 for number in range(tensors)]
@@ -78,7 +80,7 @@ def make_wide(history: History, tensors: int) -> None:
         history.update_ref(f"refs/heads/{name}", parent, expected=None, message="made", who=_WHO)
 
 
-def make_long(history: History, commits: int) -> None:
+def make_long(history: GitHistory, commits: int) -> None:
     """A training run: one commit after the other on main."""
     rng = np.random.default_rng(1)
     chunks = make_chunks(rng, [2] * 129)

@@ -1,6 +1,6 @@
 """The history of a repository: a real Git repository, seen as plain values.
 
-``History`` is the front door of this layer; each group of its methods forwards to one module:
+``GitHistory`` is the front door of this layer; each group of its methods forwards to one module:
 objects and trees, refs and logs, revisions, walks, index, config. It knows nothing of tensors or
 manifests: a blob is bytes. Nothing of dulwich goes out of it, and no error but those of mvc.
 
@@ -62,7 +62,7 @@ _EXTENSIONS = ("sha1", "files")  # what mvc is: objectformat and refstorage may 
 _DESCRIPTION = b"A repository of mvc; stock Git reads its history with --git-dir.\n"
 
 
-class History(RefMoves):
+class GitHistory(RefMoves):
     """An open Git repository; cheap to open, safe to use from several threads."""
 
     def __init__(self, git_dir: Path) -> None:

@@ -1,6 +1,6 @@
 """Moving refs: objects durable first, then the ref by compare-and-swap, with a log entry.
 
-``RefMoves`` is the part of ``History`` that changes where branches, tags and HEAD stand. ``refs``
+``RefMoves`` is the part of ``GitHistory`` that changes where branches, tags and HEAD stand. ``refs``
 below it does one move at a time; here is what must hold before one: the object is there and of the
 right kind, and everything that was written so far is on the disk.
 """

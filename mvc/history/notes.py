@@ -20,7 +20,7 @@ from mvc.ids import GitId, is_hex_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from mvc.history.git import History
+    from mvc.history.git import GitHistory
     from mvc.history.values import Identity
 
 _ID_DIGITS = 40
@@ -29,7 +29,7 @@ _MAX_FLAT = 256
 """Notes that lie in one folder; more of them go into up to 256, by the first pair of digits."""
 
 
-def read_notes(history: History, ref: str) -> dict[GitId, GitId]:
+def read_notes(history: GitHistory, ref: str) -> dict[GitId, GitId]:
     """Return commit → blob of its note; empty where there is no such ref.
 
     Raises:
@@ -85,7 +85,7 @@ class NoteFinder:
 
 
 def write_notes(
-    history: History,
+    history: GitHistory,
     ref: str,
     changes: Mapping[GitId, bytes | None],
     *,
@@ -136,7 +136,7 @@ def write_notes(
 
 
 def _merge(
-    history: History, before: Mapping[str, TreeEntry], changes: Mapping[GitId, bytes | None]
+    history: GitHistory, before: Mapping[str, TreeEntry], changes: Mapping[GitId, bytes | None]
 ) -> dict[str, TreeEntry]:
     """Return the tree of the notes as it shall be, all of them laid out in the same way."""
     others: dict[str, TreeEntry] = {}

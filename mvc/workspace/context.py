@@ -14,7 +14,7 @@ from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from mvc.errors import FormatError, NotFoundError, RepositoryNotFoundError
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.values import Identity
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Context:
     """
 
     worktree: Path
-    history: History
+    history: GitHistory
     identity: Identity | None = None
     threads: int | None = None
     _manifests: dict[GitId, Manifest] = field(default_factory=dict, repr=False)
@@ -177,7 +177,7 @@ def init(worktree: Path, *, branch: str = "main") -> Context:
     git_dir = worktree / GIT_DIR_NAME
     if git_dir.exists():
         return open_at(worktree)
-    return Context(worktree, History.init(git_dir, branch=branch))
+    return Context(worktree, GitHistory.init(git_dir, branch=branch))
 
 
 def open_at(worktree: Path) -> Context:
@@ -187,7 +187,7 @@ def open_at(worktree: Path) -> Context:
         RepositoryNotFoundError: no ``.mvc`` there.
     """
     worktree = worktree.resolve()
-    return Context(worktree, History.open(worktree / GIT_DIR_NAME))
+    return Context(worktree, GitHistory.open(worktree / GIT_DIR_NAME))
 
 
 def discover(start: Path) -> Context:

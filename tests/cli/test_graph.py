@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.cli.graph import Graph, close_gaps
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from support.cli import Shell
 from support.stockgit import START_S, WHO, build_tangle, git, write_commit
 
@@ -230,7 +230,7 @@ SIMPLE = {
 
 @pytest.mark.parametrize("name", SIMPLE)
 def test_simple_histories_look_as_in_git(name, folder, environment):
-    history = History.init(folder / ".mvc")
+    history = GitHistory.init(folder / ".mvc")
     ids, parents_of = {}, dict(SIMPLE[name])
     for number, (commit, parents) in enumerate(SIMPLE[name]):
         time_s = START_S + 60 * number
@@ -245,7 +245,7 @@ def test_simple_histories_look_as_in_git(name, folder, environment):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_tangled_histories_have_the_commits_of_git_in_order(seed, folder, environment):
-    build_tangle(History.init(folder / ".mvc"), seed)
+    build_tangle(GitHistory.init(folder / ".mvc"), seed)
     ours, theirs = _pictures(folder, environment)
     assert [line.split()[-1] for line in ours if "*" in line] == [
         line.split()[-1] for line in theirs if "*" in line

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -17,5 +17,5 @@ def _no_waiting_for_the_disk():
 
 @pytest.fixture
 def history(tmp_path):
-    with History.init(tmp_path / ".mvc") as made:
+    with GitHistory.init(tmp_path / ".mvc") as made:
         yield made

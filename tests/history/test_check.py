@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from mvc.errors import CorruptionError, MvcError
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.values import Index, IndexEntry
 from support.stockgit import START_S, WHO, build_tangle, commit_on_head, git, write_commit
 
@@ -138,7 +138,7 @@ def read_all(history):
 @pytest.mark.parametrize("packed", [False, True])
 def test_whatever_is_damaged_nothing_wrong_is_read_and_only_our_errors_come_out(tmp_path, packed):
     start = tmp_path / "start"
-    history = History.init(start / ".mvc")
+    history = GitHistory.init(start / ".mvc")
     for number in range(3):
         files = {"a": str(number), "d/b": "same" * 40}
         commit_on_head(history, f"c{number}", time_s=START_S + number, files=files)
@@ -147,7 +147,7 @@ def test_whatever_is_damaged_nothing_wrong_is_read_and_only_our_errors_come_out(
         history.write_index(Index({"a": entry}))
     if packed:
         git(history.git_dir, "gc", "-q", "--prune=now")
-    with History.open(start / ".mvc") as opened:
+    with GitHistory.open(start / ".mvc") as opened:
         expected = read_all(opened)
     chooser = random.Random(1)
     names = [path.relative_to(start) for path in sorted(start.rglob("*")) if path.is_file()]
@@ -168,7 +168,7 @@ def test_whatever_is_damaged_nothing_wrong_is_read_and_only_our_errors_come_out(
             if damage == "gone":
                 target.unlink()
             try:
-                with History.open(work / ".mvc") as opened:
+                with GitHistory.open(work / ".mvc") as opened:
                     problems = list(opened.check())
                     found = read_all(opened)
             except MvcError:

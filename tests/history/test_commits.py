@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import FormatError, UsageError
 from mvc.history.commits import parse_commit, parse_identity, parse_tag
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.values import EMPTY_BLOB, Identity
 from support.stockgit import WHO, git, write_commit
 
@@ -15,7 +15,7 @@ EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    made = History.init(tmp_path_factory.mktemp("commits") / ".mvc")
+    made = GitHistory.init(tmp_path_factory.mktemp("commits") / ".mvc")
     made.write_tree({})
     return made
 

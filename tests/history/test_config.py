@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import ConflictError, FormatError, NotFoundError, UnsupportedError, UsageError
 from mvc.history.config import encode_config, parse_config, read_user
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from support.stockgit import git, git_or_none, run_git
 
 VALUES = [
@@ -19,7 +19,7 @@ VALUES = [
 def test_values_are_read_back_by_us_and_by_git(history, value):
     history.set_config("user.name", value)
     assert history.get_config("user.name") == value
-    assert History.open(history.git_dir).get_config("USER.Name") == value
+    assert GitHistory.open(history.git_dir).get_config("USER.Name") == value
     assert run_git(history.git_dir, "config", "-z", "user.name").stdout == value.encode() + b"\0"
 
 
@@ -66,7 +66,7 @@ def test_values_that_no_file_can_hold_are_refused(history):
 def test_a_key_that_would_not_be_read_back_is_refused(history):
     with pytest.raises(UsageError, match="read back"):
         history.set_config('a.";.b', "x")
-    assert History.open(history.git_dir).get_config("core.bare") == "false"
+    assert GitHistory.open(history.git_dir).get_config("core.bare") == "false"
     history.set_config("a.;#.b", "x")
     assert git(history.git_dir, "config", "a.;#.b") == history.get_config("a.;#.b") == "x"
 
@@ -102,11 +102,11 @@ def test_garbage_is_a_format_error_and_nothing_else(junk):
 def test_a_damaged_config_is_named_at_once(history):
     (history.git_dir / "config").write_bytes(b"[core\nbare = false\n")
     with pytest.raises(FormatError, match="config") as caught:
-        History.open(history.git_dir)
+        GitHistory.open(history.git_dir)
     assert "correct or remove" in caught.value.hint
     (history.git_dir / "config").write_bytes(b"#" * (2 << 20))
     with pytest.raises(FormatError, match="longer"):
-        History.open(history.git_dir)
+        GitHistory.open(history.git_dir)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_damaged_config_is_named_at_once(history):
 def test_repositories_of_another_kind_are_refused_not_misread(history, text):
     (history.git_dir / "config").write_text(text)
     with pytest.raises(UnsupportedError):
-        History.open(history.git_dir)
+        GitHistory.open(history.git_dir)
 
 
 def test_the_user_is_read_from_the_files_that_are_named(tmp_path):
@@ -145,6 +145,6 @@ def test_neither_home_nor_environment_is_looked_at(history, tmp_path, monkeypatc
     for name, value in (("COUNT", "1"), ("KEY_0", "user.name"), ("VALUE_0", "Evil")):
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
     monkeypatch.setenv("GIT_DIR", str(home))
-    opened = History.open(history.git_dir)
+    opened = GitHistory.open(history.git_dir)
     assert opened.get_config("user.name") is None
     assert opened.head().branch == "main"

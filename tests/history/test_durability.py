@@ -9,7 +9,7 @@ import pytest
 
 from mvc.errors import StorageError
 from mvc.history import objects as objects_module
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.locks import find_lock_names
 from mvc.history.values import Head, Index, IndexEntry
 from support.forgetful import ForgetfulDisk, PowerLoss
@@ -19,7 +19,7 @@ MAIN = "refs/heads/main"
 
 
 def prepare(root):
-    history = History.init(root / ".mvc")
+    history = GitHistory.init(root / ".mvc")
     commit_on_head(history, "one", files={"a": "1", "folder/b": "2"})
     commit_on_head(history, "two", time_s=START_S + 1, files={"a": "1", "folder/b": "3"})
     history.update_ref(
@@ -84,13 +84,13 @@ def state_of(history):
 
 def check_whole(root, states, verb):
     """Check that the repository is sound, in the old or new state, and goes on from there."""
-    history = History.open(root / ".mvc")
+    history = GitHistory.open(root / ".mvc")
     assert list(history.check()) == []
     found = state_of(history)
     assert found in states
     if found == states[0]:
         VERBS[verb](history)
-        assert state_of(History.open(root / ".mvc")) == states[-1]
+        assert state_of(GitHistory.open(root / ".mvc")) == states[-1]
     commit_on_head(history, "goes on", time_s=START_S + 9)
     history.sync_objects()
     with history.lock():
@@ -105,22 +105,22 @@ def test_the_power_goes_at_every_step(tmp_path, verb):
     start = tmp_path / "start"
     start.mkdir()
     prepare(start)
-    old = state_of(History.open(start / ".mvc"))
+    old = state_of(GitHistory.open(start / ".mvc"))
     stop_at, states, is_done = 0, None, False
     while not is_done:
         work, after = tmp_path / f"work{stop_at}", tmp_path / f"after{stop_at}"
         shutil.copytree(start, work, symlinks=True)
         with ForgetfulDisk(work, None if states is None else stop_at) as disk:
             try:
-                VERBS[verb](History.open(work / ".mvc"))
+                VERBS[verb](GitHistory.open(work / ".mvc"))
                 is_done = states is not None
             except PowerLoss:
                 pass
         disk.survivors(after)
         disk.close()
         if states is None:  # the first round runs through: what is durable now is the new state
-            new = state_of(History.open(after / ".mvc"))
-            assert new == state_of(History.open(work / ".mvc"))
+            new = state_of(GitHistory.open(after / ".mvc"))
+            assert new == state_of(GitHistory.open(work / ".mvc"))
             assert new != old
             states = [old, *middle_states(verb, old, new), new]
         else:
@@ -143,7 +143,7 @@ def middle_states(verb, old, new):
 
 def test_what_a_ref_reaches_was_synced_before_it_moved(tmp_path, monkeypatch):
     with ForgetfulDisk(tmp_path) as disk:
-        history = History.init(tmp_path / ".mvc")
+        history = GitHistory.init(tmp_path / ".mvc")
         at_publish = []
         real = os.replace
 
@@ -160,21 +160,21 @@ def test_what_a_ref_reaches_was_synced_before_it_moved(tmp_path, monkeypatch):
     disk.close()
     assert len(at_publish) == 2
     for survivors in at_publish:
-        survivor = History.open(survivors / ".mvc")
+        survivor = GitHistory.open(survivors / ".mvc")
         assert sorted(survivor.read_tree(commit)) == ["a/b", "c"]
         assert all(survivor.read_blob(one.blob) for one in survivor.read_tree(commit).values())
 
 
 def test_objects_of_a_writer_that_died_are_synced_by_the_next_one(tmp_path):
-    first = History.init(tmp_path / ".mvc")
+    first = GitHistory.init(tmp_path / ".mvc")
     with ForgetfulDisk(tmp_path) as disk:
         files = {"a/b": "1", "c": "2"}
         write_commit(first, [], "one", time_s=START_S, files=files)  # and no sync: it dies here
-        second = History.open(tmp_path / ".mvc")
+        second = GitHistory.open(tmp_path / ".mvc")
         commit = commit_on_head(second, "one", time_s=START_S, files=files)
         disk.survivors(tmp_path.parent / f"{tmp_path.name}-after")
     disk.close()
-    survivor = History.open(tmp_path.parent / f"{tmp_path.name}-after" / ".mvc")
+    survivor = GitHistory.open(tmp_path.parent / f"{tmp_path.name}-after" / ".mvc")
     assert survivor.head() == Head("main", commit)
     assert list(survivor.check()) == []
 
@@ -208,7 +208,7 @@ def test_after_a_failed_sync_nothing_is_promised_any_more(history, monkeypatch):
     with pytest.raises(StorageError, match="earlier sync"):
         history.update_head(new, expected=head, message="m", who=WHO)
     assert history.head().commit == head
-    again = History.open(history.git_dir)
+    again = GitHistory.open(history.git_dir)
     assert again.head().commit == head
 
 
@@ -246,5 +246,5 @@ def test_old_objects_are_touched_when_they_are_used_again(history):
     blob = history.write_blob(b"old")
     path = history.git_dir / "objects" / blob[:2] / blob[2:]
     os.utime(path, (START_S, START_S))
-    History.open(history.git_dir).write_blob(b"old")
+    GitHistory.open(history.git_dir).write_blob(b"old")
     assert path.stat().st_mtime > START_S + objects_module._FRESH_S

@@ -8,7 +8,7 @@ import pytest
 
 import mvc.history
 from mvc.errors import RepositoryNotFoundError, StorageError, UsageError
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.values import Head, Identity
 from support.stockgit import START_S, WHO, build_tangle, commit_on_head, git, run_git
 
@@ -47,25 +47,25 @@ def test_mvc_goes_on_from_what_stock_git_wrote(history):
 
 
 def test_init_opens_what_exists_as_it_is(tmp_path):
-    first = History.init(tmp_path / ".mvc", branch="trunk")
+    first = GitHistory.init(tmp_path / ".mvc", branch="trunk")
     head = commit_on_head(first, "one")
     first.set_config("a.b", "c")
-    again = History.init(tmp_path / ".mvc", branch="main")
+    again = GitHistory.init(tmp_path / ".mvc", branch="main")
     assert again.head() == Head("trunk", head)
     assert again.get_config("a.b") == "c"
 
 
 def test_an_init_that_was_cut_short_can_be_repeated(tmp_path):
-    History.init(tmp_path / ".mvc")
+    GitHistory.init(tmp_path / ".mvc")
     (tmp_path / ".mvc" / "HEAD").unlink()
     with pytest.raises(RepositoryNotFoundError):
-        History.open(tmp_path / ".mvc")
-    assert History.init(tmp_path / ".mvc").head() == Head("main", None)
+        GitHistory.open(tmp_path / ".mvc")
+    assert GitHistory.init(tmp_path / ".mvc").head() == Head("main", None)
 
 
 def test_bad_names_for_the_first_branch_make_nothing(tmp_path):
     with pytest.raises(UsageError):
-        History.init(tmp_path / ".mvc", branch="a b")
+        GitHistory.init(tmp_path / ".mvc", branch="a b")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -73,14 +73,14 @@ def test_no_repository_is_said_so(tmp_path):
     for path in (tmp_path, tmp_path / "nothing", tmp_path / "file"):
         (tmp_path / "file").write_text("x")
         with pytest.raises(RepositoryNotFoundError, match="no repository") as caught:
-            History.open(path)
+            GitHistory.open(path)
         assert "mvc init" in caught.value.hint
 
 
 def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError):
-        History.init(tmp_path / "file" / ".mvc")
+        GitHistory.init(tmp_path / "file" / ".mvc")
 
 
 def test_the_package_itself_imports_nothing():
@@ -97,12 +97,12 @@ def modules_after(statement):
 
 
 def test_reading_the_log_imports_only_what_it_needs(tmp_path):
-    history = History.init(tmp_path / ".mvc")
+    history = GitHistory.init(tmp_path / ".mvc")
     commit_on_head(history, "one")
     loaded = modules_after(
         f"from pathlib import Path\n"
-        f"from mvc.history.git import History\n"
-        f"history = History.open(Path({str(tmp_path / '.mvc')!r}))\n"
+        f"from mvc.history.git import GitHistory\n"
+        f"history = GitHistory.open(Path({str(tmp_path / '.mvc')!r}))\n"
         f"print([one.trailers for one in history.walk([history.resolve('HEAD')])])"
     )
     assert "dulwich.objects" in loaded

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from mvc.errors import ConflictError
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.locks import LOCK_NAME, find_lock_names
 from mvc.history.values import Index, IndexEntry
 from support.stockgit import START_S, WHO, commit_on_head, git, write_commit
@@ -21,11 +21,11 @@ MAIN = "refs/heads/main"
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.values import Identity, Index, IndexEntry
 
 git_dir, action, when, commit, expected = sys.argv[1:]
-history = History.open(Path(git_dir))
+history = GitHistory.open(Path(git_dir))
 who = Identity("Dead", "dead@x.org")
 replace = os.replace
 
@@ -94,7 +94,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state_and_no_lock(history, ac
     kill_in(history, action, when, two, one)
     if when == "before":
         assert list(find_lock_names(history.git_dir))
-    opened = History.open(history.git_dir)
+    opened = GitHistory.open(history.git_dir)
     with opened.lock():
         pass
     assert list(find_lock_names(opened.git_dir)) == []
@@ -119,7 +119,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state_and_no_lock(history, ac
 def test_readers_need_no_lock(history):
     head = commit_on_head(history, "one")
     with history.lock():
-        other = History.open(history.git_dir)
+        other = GitHistory.open(history.git_dir)
         assert other.head().commit == head
         assert other.resolve("HEAD@{0}") == head
         assert other.read_index() == Index({}, 0)
@@ -201,7 +201,7 @@ def test_the_lock_is_taken_again_by_its_holder_and_by_nobody_else(history):
 def test_the_lock_is_free_after_an_error(history):
     with pytest.raises(KeyError), history.lock():
         raise KeyError
-    with History.open(history.git_dir).lock():
+    with GitHistory.open(history.git_dir).lock():
         pass
 
 
@@ -214,7 +214,7 @@ def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(history):
             os.read(reader, 1)
             os._exit(0)
     try:
-        with History.open(history.git_dir).lock():
+        with GitHistory.open(history.git_dir).lock():
             pass
     finally:
         os.write(writer, b"x")

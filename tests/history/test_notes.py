@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import CorruptionError, NotFoundError, UsageError
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.notes import NoteFinder, _note_path, _noted_id
 from mvc.history.values import MODE_FILE, TreeEntry
 from support.stockgit import START_S, WHO, commit_on_head, git, git_or_none, write_commit
@@ -133,7 +133,7 @@ def test_damaged_notes_are_not_written_over(history):
     tree = history.read_commit(tip).tree
     (history.git_dir / "objects" / tree[:2] / tree[2:]).unlink()
     with pytest.raises(CorruptionError, match=tree):
-        write(History.open(history.git_dir), {some_ids(2)[1]: b"text"})
+        write(GitHistory.open(history.git_dir), {some_ids(2)[1]: b"text"})
     assert history.find_ref(REF) == tip
 
 
@@ -154,11 +154,11 @@ def test_check_finds_what_is_missing_of_them(history):
     write(history, {commit: b"text"})
     blob = history.read_notes(REF)[commit]
     (history.git_dir / "objects" / blob[:2] / blob[2:]).unlink()
-    assert {problem.what for problem in History.open(history.git_dir).check()} == {blob}
+    assert {problem.what for problem in GitHistory.open(history.git_dir).check()} == {blob}
 
 
 def _write_some(git_dir, first):
-    with History.open(git_dir) as history:
+    with GitHistory.open(git_dir) as history:
         for one in some_ids(40)[first::2]:
             write(history, {one: one.encode()})
 

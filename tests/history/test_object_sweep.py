@@ -7,7 +7,7 @@ import pytest
 
 from mvc import fs
 from mvc.errors import CorruptionError, UsageError
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.object_sweep import GarbageObject
 from mvc.history.values import Index, IndexEntry
 from support.stockgit import START_S, WHO, build_tangle, commit_on_head, git, run_git, write_commit
@@ -150,7 +150,7 @@ def test_objects_in_packs_are_left_alone(history):
     history.update_ref("refs/heads/lost", lost, expected=None, message="m", who=WHO)
     git(history.git_dir, "repack", "-a", "-d", "-q")
     history.delete_ref("refs/heads/lost", expected=lost, who=WHO)
-    again = History.open(history.git_dir)
+    again = GitHistory.open(history.git_dir)
     assert loose_ids(again) == set()
     assert lost not in again.reachable_objects()
     assert sweep(again, older_than_s=-1) == ([], 0)
@@ -186,7 +186,7 @@ def test_nothing_is_swept_where_something_is_lost(history, kind, how):
             return  # blobs are not read here: gc reads the manifests, fsck the rest
         path.write_bytes(b"damage")
     with pytest.raises(CorruptionError, match=ids[kind]):
-        History.open(history.git_dir).reachable_objects()
+        GitHistory.open(history.git_dir).reachable_objects()
 
 
 def test_an_object_of_another_kind_than_it_is_taken_for(history):

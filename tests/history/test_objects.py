@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from mvc.errors import CorruptionError, FormatError, UsageError
 from mvc.history import objects as objects_module
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from support.stockgit import commit_on_head, git, run_git
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    return History.init(tmp_path_factory.mktemp("objects") / ".mvc")
+    return GitHistory.init(tmp_path_factory.mktemp("objects") / ".mvc")
 
 
 def loose_path(history, object_id):
@@ -128,7 +128,7 @@ def test_an_object_that_lies_about_its_length_takes_no_memory(history):
 def test_writing_the_same_bytes_again_heals_a_damaged_object(history):
     blob = history.write_blob(b"precious")
     replace(loose_path(history, blob), b"damaged")
-    assert History.open(history.git_dir).write_blob(b"precious") == blob
+    assert GitHistory.open(history.git_dir).write_blob(b"precious") == blob
     assert history.read_blob(blob) == b"precious"
 
 
@@ -177,7 +177,7 @@ def test_a_repository_packed_by_git_stays_readable(history):
     head = history.head().commit
     git(history.git_dir, "gc", "--quiet", "--prune=now")
     assert not list((history.git_dir / "objects").glob("[0-9a-f][0-9a-f]"))
-    with History.open(history.git_dir) as packed:
+    with GitHistory.open(history.git_dir) as packed:
         for blob, number in blobs.items():
             assert packed.read_blob(blob) == b"blob %d" % number * 50
             assert packed.blob_prefix(blob, 6) == (b"blob %d" % number * 50)[:6]
@@ -216,7 +216,7 @@ def test_every_changed_byte_of_a_pack_is_noticed_or_harmless(history):
         damaged = bytearray(whole)
         damaged[position] ^= 0x55
         replace(pack, bytes(damaged))
-        with History(history.git_dir) as opened:
+        with GitHistory(history.git_dir) as opened:
             assert [problem.kind for problem in opened.check()], position
             for object_id, content in expected.items():
                 try:
@@ -232,7 +232,7 @@ def test_a_damaged_pack_index_is_corruption(history):
     whole = index.read_bytes()
     for damaged in (b"", whole[:100], whole[:1040], b"\xff" * len(whole), whole[:-30]):
         replace(index, damaged)
-        with History(history.git_dir) as opened:
+        with GitHistory(history.git_dir) as opened:
             with pytest.raises(FormatError):
                 opened.read_commit(head)
             assert any(problem.kind == "object-damaged" for problem in opened.check())

@@ -5,18 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from support.stockgit import WHO, git, write_commit
 
 ADDER = """
 import sys
 from pathlib import Path
 from mvc.errors import ConflictError
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.values import Identity, TreeEntry
 
 git_dir, name, count, ref = sys.argv[1:]
-history = History.open(Path(git_dir))
+history = GitHistory.open(Path(git_dir))
 who = Identity(name, "a@b")
 done = lost = 0
 while done < int(count):
@@ -41,11 +41,11 @@ STAGER = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.values import Index, IndexEntry
 
 git_dir, name, count = sys.argv[1:]
-history = History.open(Path(git_dir))
+history = GitHistory.open(Path(git_dir))
 for number in range(int(count)):
     path = f"{name}-{number}"
     blob = history.write_blob(path.encode())
@@ -114,7 +114,7 @@ def test_a_reader_sees_whole_states_only(history):
         [sys.executable, "-c", ADDER, str(history.git_dir), "w", "25", ref],
         stdout=subprocess.DEVNULL,
     )
-    reader, seen = History.open(history.git_dir), set()
+    reader, seen = GitHistory.open(history.git_dir), set()
     while writer.poll() is None:
         head = reader.head().commit
         seen.add(head)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from mvc.errors import ConflictError, CorruptionError
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.reflog_expiry import DAY_S, ReflogExpiry
 from mvc.history.values import NO_ID
 from support.stockgit import START_S, WHO, build_tangle, commit_on_head, git, write_commit
@@ -121,7 +121,7 @@ def test_a_commit_that_is_missing_stops_it(history, amended):
     (history.git_dir / "objects" / base[:2] / base[2:]).unlink()
     before = all_logs(history)
     with pytest.raises(CorruptionError, match=base):
-        expire_at(History.open(history.git_dir), 33)
+        expire_at(GitHistory.open(history.git_dir), 33)
     assert all_logs(history) == before
 
 
@@ -154,7 +154,7 @@ def test_roots_without_what_expired(history, amended):
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.reflog_expiry import ReflogExpiry
 
 real = os.replace
@@ -166,7 +166,7 @@ def die(source, target):
     os.kill(os.getpid(), signal.SIGKILL)
 
 os.replace = die
-History.open(Path(sys.argv[1])).expire_reflogs(ReflogExpiry())
+GitHistory.open(Path(sys.argv[1])).expire_reflogs(ReflogExpiry())
 """
 
 

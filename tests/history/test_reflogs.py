@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import FormatError
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.reflogs import parse_line
 from mvc.history.values import Identity
 from support.stockgit import START_S, WHO, build_tangle, commit_on_head, git, run_git
@@ -146,7 +146,7 @@ def test_garbage_in_a_log_is_a_format_error_and_nothing_else(line):
 
 @given(st.binary(max_size=300))
 def test_a_log_of_garbage_reads_as_what_is_sound_in_it(tmp_path_factory, junk):
-    history = History.init(tmp_path_factory.mktemp("log") / ".mvc")
+    history = GitHistory.init(tmp_path_factory.mktemp("log") / ".mvc")
     (history.git_dir / "logs").mkdir(exist_ok=True)
     (history.git_dir / "logs" / "HEAD").write_bytes(junk)
     assert isinstance(history.read_reflog("HEAD"), list)

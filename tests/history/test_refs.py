@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import ConflictError, CorruptionError, FormatError, NotFoundError, UsageError
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.refnames import branch_ref, is_ref_name, tag_ref
 from mvc.history.values import Head
 from support.stockgit import START_S, WHO, commit_on_head, git, git_or_none, write_commit
@@ -22,7 +22,7 @@ def commits(history, count):
 
 
 def test_a_new_repository_has_an_unborn_branch(tmp_path):
-    history = History.init(tmp_path / ".mvc", branch="trunk")
+    history = GitHistory.init(tmp_path / ".mvc", branch="trunk")
     assert history.head() == Head("trunk", None)
     assert history.list_refs() == {}
     assert git(history.git_dir, "symbolic-ref", "HEAD") == "refs/heads/trunk"
@@ -276,7 +276,7 @@ def test_a_damaged_head_is_a_format_error_at_once(history, junk):
     commit_on_head(history, "one")
     (history.git_dir / "HEAD").write_bytes(junk)
     with pytest.raises(CorruptionError, match="HEAD"):
-        History.open(history.git_dir)
+        GitHistory.open(history.git_dir)
     with pytest.raises(CorruptionError, match="HEAD"):
         history.head()
     assert "head-broken" in [problem.kind for problem in history.check()]
@@ -285,7 +285,7 @@ def test_a_damaged_head_is_a_format_error_at_once(history, junk):
 @given(junk=st.binary(max_size=120), peeled=st.booleans())
 def test_garbage_in_packed_refs_is_a_format_error_and_nothing_else(tmp_path_factory, junk, peeled):
     root = tmp_path_factory.mktemp("packed")
-    history = History.init(root / ".mvc")
+    history = GitHistory.init(root / ".mvc")
     header = b"# pack-refs with: peeled fully-peeled sorted \n" if peeled else b""
     (history.git_dir / "packed-refs").write_bytes(header + junk)
     for look in (history.list_refs, lambda: history.find_ref(MAIN), lambda: list(history.check())):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import FormatError, NotFoundError
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from support.stockgit import (
     START_S,
     WHO,
@@ -45,7 +45,7 @@ def ask_us(history, revision):
 
 @pytest.fixture(scope="module")
 def tangle(tmp_path_factory):
-    history = History.init(tmp_path_factory.mktemp("tangle") / ".mvc")
+    history = GitHistory.init(tmp_path_factory.mktemp("tangle") / ".mvc")
     build_tangle(history, seed=7, moves=70)
     run_git(history.git_dir, "update-ref", "refs/remotes/origin/main", "HEAD~3")
     run_git(history.git_dir, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/main")

@@ -10,7 +10,7 @@ import pytest
 
 from mvc import fs
 from mvc.errors import ConflictError, NotFoundError, StorageError, UsageError
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.sweep_lock import GATE_NAME, LOCK_NAME
 from support.stockgit import WHO, commit_on_head
 
@@ -18,9 +18,9 @@ from support.stockgit import WHO, commit_on_head
 HOLDER = """
 import sys
 from pathlib import Path
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 
-history = History.open(Path(sys.argv[1]))
+history = GitHistory.open(Path(sys.argv[1]))
 with history.no_sweep() if sys.argv[2] == "shared" else history.sweep_alone():
     print("held", flush=True)
     sys.stdin.read()
@@ -113,7 +113,7 @@ def test_new_writers_cannot_keep_a_sweeper_waiting(history, hold):
             order.append("swept")
 
     def write():
-        with History.open(history.git_dir).no_sweep():
+        with GitHistory.open(history.git_dir).no_sweep():
             order.append("written")
 
     sweeper, writer = threading.Thread(target=sweep), threading.Thread(target=write)
@@ -137,7 +137,7 @@ def test_a_writer_may_begin_again_while_a_sweeper_waits_for_it(history):
     with history.no_sweep():
         sweeper.start()
         wait_until_closed(history)
-        with history.no_sweep(), History.open(history.git_dir).no_sweep():
+        with history.no_sweep(), GitHistory.open(history.git_dir).no_sweep():
             order.append("written")
         order.append("still written")
     sweeper.join()
@@ -151,7 +151,7 @@ def test_a_sweeper_may_write_and_sweep_within(history, hold):
         with history.sweep_alone():
             pass
         assert history._sweep_lock.is_alone
-        other = History.open(history.git_dir)
+        other = GitHistory.open(history.git_dir)
         with pytest.raises(ConflictError), fs.exclusive_lock(other.git_dir / LOCK_NAME, wait=False):
             pass
     assert not history._sweep_lock.is_held

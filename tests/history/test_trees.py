@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import CorruptionError, FormatError, NotFoundError, UsageError
 from mvc.history import trees
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.values import TreeEntry
 from support.stockgit import git, git_or_none, write_commit
 
@@ -15,7 +15,7 @@ FILE = 0o100644
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    return History.init(tmp_path_factory.mktemp("trees") / ".mvc")
+    return GitHistory.init(tmp_path_factory.mktemp("trees") / ".mvc")
 
 
 def tree_of(history, *items):

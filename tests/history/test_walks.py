@@ -5,14 +5,14 @@ import random
 import pytest
 
 from mvc.errors import CorruptionError
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.walks import CLOCK_SLOP_S
 from support.stockgit import START_S, build_tangle, git, git_or_none, write_commit
 
 
 @pytest.fixture(scope="module", params=[1, 2])
 def tangle(request, tmp_path_factory):
-    history = History.init(tmp_path_factory.mktemp("walks") / ".mvc")
+    history = GitHistory.init(tmp_path_factory.mktemp("walks") / ".mvc")
     build_tangle(history, seed=request.param, moves=60)
     return history
 

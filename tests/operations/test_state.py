@@ -16,7 +16,7 @@ from mvc import (
     UnsupportedError,
     UsageError,
 )
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from support.states import assert_same
 
 
@@ -376,13 +376,13 @@ def test_each_manifest_is_read_once(repo, root, monkeypatch):
     repo.commit_state(state, message="many")
     opened = Repo.open(root)
     reads = []
-    original = History.read_blob
+    original = GitHistory.read_blob
 
     def watch(self, blob):
         reads.append(blob)
         return original(self, blob)
 
-    monkeypatch.setattr(History, "read_blob", watch)
+    monkeypatch.setattr(GitHistory, "read_blob", watch)
     opened.load_state(framework="numpy")
     assert len(reads) == len(set(reads)) == 2
 

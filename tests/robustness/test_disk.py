@@ -500,7 +500,7 @@ def test_edit_between_read_and_index(quick_path, monkeypatch):
         original(self, index)
 
     path.write_text("11111111")
-    monkeypatch.setattr("mvc.history.git.History.write_index", edit_first)
+    monkeypatch.setattr("mvc.history.git.GitHistory.write_index", edit_first)
     repo.add("value.txt")
     monkeypatch.undo()
     assert [file.worktree for file in repo.status().files] == ["modified"]

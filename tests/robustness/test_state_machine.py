@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from safetensors.numpy import save
 
 from mvc import ConflictError, MvcError, NotFoundError, Repo
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from support.plain_repo import LINK, PLAIN, PROGRAM, PlainRepo, Refused
 
 # "d" is a file in some worlds and a folder in others.
@@ -382,7 +382,7 @@ class RepositoryMachine(RuleBasedStateMachine):
             self._check_blobs(files, self.model.head)
 
     def _check_index(self):
-        entries = History.open(self.root / ".mvc").read_index().entries
+        entries = GitHistory.open(self.root / ".mvc").read_index().entries
         found = {path: (entry.mode, entry.blob) for path, entry in entries.items()}
         self._check_blobs(found, self.model.index)
 
@@ -518,4 +518,4 @@ def test_only_what_is_tracked_can_be_moved(quick_path):
 
 
 def _check_staged(root, paths):
-    assert sorted(History.open(root / ".mvc").read_index().entries) == paths
+    assert sorted(GitHistory.open(root / ".mvc").read_index().entries) == paths

@@ -7,7 +7,7 @@ import random
 import subprocess
 from pathlib import Path
 
-from mvc.history.git import History
+from mvc.history.git import GitHistory
 from mvc.history.values import Identity, TreeEntry
 
 WHO = Identity("Ann Example", "ann@example.org")
@@ -47,7 +47,7 @@ def git_or_none(git_dir: Path, *arguments: str) -> str | None:
     return result.stdout.decode().removesuffix("\n") if result.returncode == 0 else None
 
 
-def write_commit(history: History, parents, text, *, time_s, files=None, message=None):
+def write_commit(history: GitHistory, parents, text, *, time_s, files=None, message=None):
     """Store a commit of small files and return its id."""
     files = {"file.txt": text} if files is None else files
     entries = {
@@ -65,7 +65,7 @@ def write_commit(history: History, parents, text, *, time_s, files=None, message
     )
 
 
-def commit_on_head(history: History, text: str, *, time_s: int = START_S, **options):
+def commit_on_head(history: GitHistory, text: str, *, time_s: int = START_S, **options):
     """Commit on the current branch and return the commit's id."""
     head = history.head()
     parents = [] if head.commit is None else [head.commit]
@@ -76,7 +76,7 @@ def commit_on_head(history: History, text: str, *, time_s: int = START_S, **opti
     return new
 
 
-def build_tangle(history: History, seed: int, moves: int = 40) -> None:
+def build_tangle(history: GitHistory, seed: int, moves: int = 40) -> None:
     """Make a history with branches, merges, switches and tags; every commit a minute later."""
     chooser = random.Random(seed)
     time_s = START_S
@@ -108,7 +108,7 @@ def build_tangle(history: History, seed: int, moves: int = 40) -> None:
     history.set_head_branch("main", who=WHO, time_s=time_s, timezone_s=0)
 
 
-def _merge(history: History, branch: str, number: int, time_s: int) -> None:
+def _merge(history: GitHistory, branch: str, number: int, time_s: int) -> None:
     head = history.resolve("HEAD")
     other = history.find_ref(branch)
     if other == head:
