@@ -19,21 +19,21 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from mvc import NotFoundError, Repo, UsageError
-from mvc_hooks.answers import answer, go_back
-from mvc_hooks.branchlock import BranchLock
+from mvc_hooks.commits.branchlock import BranchLock
+from mvc_hooks.commits.rankcommits import make_commits
+from mvc_hooks.commits.schedule import Schedule
+from mvc_hooks.divergence.judge import Judge
 from mvc_hooks.divergence.rungs import rollback as roll_back_rung
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.errors import DivergedError
-from mvc_hooks.judge import Judge
-from mvc_hooks.liverun import LiveRun
-from mvc_hooks.rankcommits import make_commits
-from mvc_hooks.ranks import Ranks
-from mvc_hooks.recovery import Order
-from mvc_hooks.runlog import RunLog
-from mvc_hooks.running import Running
-from mvc_hooks.schedule import Schedule
+from mvc_hooks.parts.sources import CommitSource
+from mvc_hooks.ranks.ranks import Ranks
+from mvc_hooks.recovery.answers import answer, go_back
+from mvc_hooks.recovery.rollback import Order
+from mvc_hooks.run.live import LiveRun
+from mvc_hooks.run.log import RunLog
+from mvc_hooks.run.running import Running
 from mvc_hooks.settings import Settings
-from mvc_hooks.sources import CommitSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from mvc import Identity, NotFoundError, Repo
-from mvc_hooks.committer import CommitPlan, Committer
+from mvc_hooks.commits.queue import CommitPlan, Committer
 from mvc_hooks.snapshot.image import MemoryPool, take_snapshot
 from mvc_hooks.writer.process import WriterSettings
 

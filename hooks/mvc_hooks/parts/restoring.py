@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from mvc_hooks.parts.part import Part
-    from mvc_hooks.sources import StateSource
+    from mvc_hooks.parts.sources import StateSource
 
 _NAMED = 10
 

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 
 from mvc import Repo, UnsupportedError, UsageError
+from mvc_hooks.divergence.judge import Judge
 from mvc_hooks.environment import compare_environments, read_environment
-from mvc_hooks.judge import Judge
-from mvc_hooks.liverun import EXTRAS, LiveRun
 from mvc_hooks.parts.restoring import InexactRestoreError
+from mvc_hooks.parts.sources import CommitSource
 from mvc_hooks.parts.tree import ABSENT, find_at, format_path, order_like
-from mvc_hooks.rankstate import RANKS
+from mvc_hooks.ranks.state import RANKS
 from mvc_hooks.replay.report import FirstDifference, ReplayReport
 from mvc_hooks.replay.stretch import find_stretch
-from mvc_hooks.runlog import RunLog
-from mvc_hooks.sources import CommitSource
+from mvc_hooks.run.live import EXTRAS, LiveRun
+from mvc_hooks.run.log import RunLog
 from mvc_hooks.training import as_training
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc_hooks.divergence.ladder import Action
-    from mvc_hooks.liverun import StoredRun
     from mvc_hooks.replay.stretch import Point, Stretch
+    from mvc_hooks.run.live import StoredRun
     from mvc_hooks.training import Training
 
 

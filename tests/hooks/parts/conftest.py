@@ -12,7 +12,7 @@ import torch
 from mvc import Repo, compare_image, layout_state
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
-from mvc_hooks.sources import CommitSource
+from mvc_hooks.parts.sources import CommitSource
 
 
 def seed_all(seed):

@@ -498,7 +498,7 @@ def test_state_of_other_cuda_devices_is_refused(lab):
     state = capture_parts(parts)
     state["rng"]["cuda"] = [torch.get_rng_state()] * 3
     lab.repo.commit_state(state, message="x")
-    from mvc_hooks.sources import CommitSource
+    from mvc_hooks.parts.sources import CommitSource
 
     with pytest.raises(ConflictError, match=r"rng\.cuda is \d devices here, 3 devices"):
         restore_parts(CommitSource(lab.repo, "HEAD"), parts)

@@ -146,7 +146,7 @@ def test_forked_children_keep_nothing(tmp_path):
 _KILLED_RUN = """
 import os, signal, sys
 from support.committing import Rig, make_state
-from mvc_hooks.branchlock import BranchLock
+from mvc_hooks.commits.branchlock import BranchLock
 from mvc import Repo
 repo = Repo.init(sys.argv[1])
 lock = BranchLock(repo.git_dir, "main")
@@ -159,7 +159,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_killed_run_leaves_its_last_commit(tmp_path):
-    from mvc_hooks.branchlock import BranchLock
+    from mvc_hooks.commits.branchlock import BranchLock
 
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(

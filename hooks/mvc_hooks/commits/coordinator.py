@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mvc import layout_state
-from mvc_hooks.committer import CommitPlan, Committer
+from mvc_hooks.commits.queue import CommitPlan, Committer
 from mvc_hooks.errors import CommitFailedError
 from mvc_hooks.snapshot.image import MemoryPool, take_snapshot
 from mvc_hooks.snapshot.ring import SnapshotRing
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mvc import Identity, Repo
-    from mvc_hooks.branchlock import BranchLock
-    from mvc_hooks.liverun import LiveRun
+    from mvc_hooks.commits.branchlock import BranchLock
     from mvc_hooks.reports import CommitReport
-    from mvc_hooks.runlog import RunLog
+    from mvc_hooks.run.live import LiveRun
+    from mvc_hooks.run.log import RunLog
     from mvc_hooks.settings import Settings
     from mvc_hooks.snapshot.image import Snapshot
 

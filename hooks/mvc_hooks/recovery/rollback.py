@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING
 
 from mvc import CorruptionError, NotFoundError, ReleasedError, StorageError
 from mvc_hooks.errors import DivergedError
+from mvc_hooks.parts.sources import CommitSource, ImageSource
 from mvc_hooks.reports import RollbackReport
-from mvc_hooks.sources import CommitSource, ImageSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mvc import Repo
-    from mvc_hooks.commits import Commits
+    from mvc_hooks.commits.coordinator import Commits
+    from mvc_hooks.commits.rankcommits import FollowingCommits
     from mvc_hooks.divergence.rungs import Rollback
-    from mvc_hooks.liverun import LiveRun, StoredRun
-    from mvc_hooks.rankcommits import FollowingCommits
-    from mvc_hooks.ranks import Ranks
+    from mvc_hooks.parts.sources import StateSource
+    from mvc_hooks.ranks.ranks import Ranks
+    from mvc_hooks.run.live import LiveRun, StoredRun
     from mvc_hooks.snapshot.image import Snapshot
-    from mvc_hooks.sources import StateSource
 
 _MAX_TRIES = 3
 

@@ -20,14 +20,14 @@ from mvc_hooks.parts.make import GRADIENTS, make_parts, name_all_parameters
 from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.value import ValuePart
-from mvc_hooks.ranks import Ranks
-from mvc_hooks.rankstate import RANKS, RankState
+from mvc_hooks.ranks.ranks import Ranks
+from mvc_hooks.ranks.state import RANKS, RankState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from mvc_hooks.parts.sources import StateSource
     from mvc_hooks.snapshot.copying import Fence
-    from mvc_hooks.sources import StateSource
 
 RUN, ENVIRONMENT = "run", "environment"
 EXTRAS = (RUN, ENVIRONMENT, "watch", "ladder")

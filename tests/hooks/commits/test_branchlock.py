@@ -12,12 +12,12 @@ import threading
 import pytest
 
 from mvc import ConflictError, StorageError
-from mvc_hooks.branchlock import BranchLock
+from mvc_hooks.commits.branchlock import BranchLock
 
 _HOLD = """
 import os, sys
 from pathlib import Path
-from mvc_hooks.branchlock import BranchLock
+from mvc_hooks.commits.branchlock import BranchLock
 lock = BranchLock(Path(sys.argv[1]), "main")
 print("held", flush=True)
 sys.stdin.read()
@@ -27,7 +27,7 @@ sys.stdin.read()
 _LEAVE = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from mvc_hooks.branchlock import BranchLock
+from mvc_hooks.commits.branchlock import BranchLock
 lock = BranchLock(Path(sys.argv[1]), "main")
 code = "import sys; print('writing', flush=True); sys.stdin.read()"
 child = subprocess.Popen([sys.executable, "-c", code], pass_fds=[lock.descriptor])

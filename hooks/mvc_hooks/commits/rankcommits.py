@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc_hooks.commits import Commits, KeptStates
+from mvc_hooks.commits.coordinator import Commits, KeptStates
 from mvc_hooks.errors import CommitFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mvc import Identity, Repo
-    from mvc_hooks.branchlock import BranchLock
-    from mvc_hooks.liverun import LiveRun
-    from mvc_hooks.ranks import Ranks
+    from mvc_hooks.commits.branchlock import BranchLock
+    from mvc_hooks.ranks.ranks import Ranks
     from mvc_hooks.reports import CommitReport
-    from mvc_hooks.runlog import RunLog
+    from mvc_hooks.run.live import LiveRun
+    from mvc_hooks.run.log import RunLog
     from mvc_hooks.settings import Settings
     from mvc_hooks.snapshot.image import Snapshot
 

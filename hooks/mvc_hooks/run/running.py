@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc import UsageError
-from mvc_hooks.notes import Talk
-from mvc_hooks.signals import SignalWatch
+from mvc_hooks.ranks.notes import Talk
+from mvc_hooks.run.signals import SignalWatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mvc import Repo
-    from mvc_hooks.commits import Commits
+    from mvc_hooks.commits.coordinator import Commits
+    from mvc_hooks.commits.rankcommits import FollowingCommits
+    from mvc_hooks.commits.schedule import Schedule
+    from mvc_hooks.divergence.judge import Judge
     from mvc_hooks.divergence.ladder import Action
-    from mvc_hooks.judge import Judge
-    from mvc_hooks.liverun import LiveRun
-    from mvc_hooks.rankcommits import FollowingCommits
-    from mvc_hooks.ranks import Ranks
-    from mvc_hooks.runlog import RunLog
-    from mvc_hooks.schedule import Schedule
+    from mvc_hooks.ranks.ranks import Ranks
+    from mvc_hooks.run.live import LiveRun
+    from mvc_hooks.run.log import RunLog
     from mvc_hooks.settings import Settings
 
 _SETTLED_STEPS = 2

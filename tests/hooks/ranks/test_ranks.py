@@ -18,8 +18,8 @@ import torch
 
 from mvc import ConflictError, Repo, UnsupportedError
 from mvc_hooks import Checkpointer, replay_steps
-from mvc_hooks.notes import Note, Talk, decode_notes
-from mvc_hooks.rankstate import RANKS
+from mvc_hooks.ranks.notes import Note, Talk, decode_notes
+from mvc_hooks.ranks.state import RANKS
 
 PROGRAM = Path(__file__).with_name("distributed_training.py")
 TOTAL = 10

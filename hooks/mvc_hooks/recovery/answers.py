@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 from mvc import MvcError
 from mvc_hooks.errors import DivergedError
-from mvc_hooks.recovery import Order, name_diverged, roll_back
+from mvc_hooks.recovery.rollback import Order, name_diverged, roll_back
 
 if TYPE_CHECKING:
     from mvc_hooks.divergence.ladder import Action
     from mvc_hooks.reports import RollbackReport
-    from mvc_hooks.running import Running
+    from mvc_hooks.run.running import Running
     from mvc_hooks.snapshot.image import Snapshot
 
 

@@ -9,7 +9,7 @@ import pytest
 
 _HEAD = """
 import os, signal, sys, threading
-from mvc_hooks.signals import SignalWatch
+from mvc_hooks.run.signals import SignalWatch
 def send(number): os.kill(os.getpid(), number)
 def say(*words): print(*words, flush=True)
 watch = SignalWatch()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.ladder import Action
     from mvc_hooks.divergence.rungs import Rung
     from mvc_hooks.divergence.values import Reading, Verdict
-    from mvc_hooks.runlog import RunLog
+    from mvc_hooks.run.log import RunLog
 
 WATCH, LADDER = "watch", "ladder"
 

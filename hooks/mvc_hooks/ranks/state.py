@@ -22,15 +22,15 @@ from mvc import ConflictError, UnsupportedError
 from mvc_hooks.parts.module import ModulePart, clean_name
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.part import DETAILS, flatten_parts
+from mvc_hooks.parts.sources import ImageSource
 from mvc_hooks.parts.tree import ABSENT, edit_at, find_at, format_path, map_tensors, order_like
-from mvc_hooks.sources import ImageSource
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from mvc_hooks.parts.part import Part
-    from mvc_hooks.ranks import Ranks
-    from mvc_hooks.sources import StateSource
+    from mvc_hooks.parts.sources import StateSource
+    from mvc_hooks.ranks.ranks import Ranks
 
 RANKS = "ranks"
 """The top-level name of the pieces of ranks other than 0."""

@@ -1,0 +1,1 @@
+"""The answer to an alarm: another learning rate, a rollback, or the end of the run."""
