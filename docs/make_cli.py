@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from typer.main import get_group
+from typer.main import get_command
 
 from mvc.cli.commands import COMMANDS
 from mvc.cli.main import app
@@ -19,15 +19,15 @@ MARK = "<!-- From here on written by docs/make_cli.py. -->\n"
 
 def reference() -> str:
     """Return the reference of all commands as Markdown."""
-    group = get_group(app)
+    group: Any = get_command(app)
     top = group.make_context("mvc", ["log", "-h"], resilient_parsing=True)
     parts: list[str] = []
     for purpose, commands in COMMANDS.items():
         parts.append(f"## {purpose[0].upper()}{purpose[1:]}\n")
-        for entry in commands:
-            command: Any = group.get_command(top, entry.name)
-            context = command.make_context(entry.name, [], parent=top, resilient_parsing=True)
-            parts.append(_section(entry.name, command, context))
+        for name in commands:
+            command = group.get_command(top, name)
+            context = command.make_context(name, [], parent=top, resilient_parsing=True)
+            parts.append(_section(name, command, context))
     return "\n".join(parts)
 
 

@@ -25,11 +25,18 @@ from typing import TYPE_CHECKING
 import typer
 
 from mvc.cli.output import json_text, printable, stderr
-from mvc.cli.render import iso_date
+from mvc.cli.render.text import iso_date
 from mvc.errors import MvcError, ReleasedError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+EXIT_CODES = (
+    "0 done, 1 differences or problems found, 2 wrong usage, 3 not found, 4 conflict, "
+    "5 damaged data, 6 machine failed, 7 unsupported, 8 internal error, 9 released content, "
+    "10 no repository"
+)
+"""Said by ``mvc --help``."""
 
 DONE = 0
 NEGATIVE = 1
@@ -89,7 +96,7 @@ def _describe_usage(error: typer.TyperException) -> ErrorText:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "mvc"
     return ErrorText(
-        UsageError.kind, message, f'"{command} --help" tells how it is used', UsageError.exit_code
+        UsageError.kind, message, f'"{command} --help" shows its usage', UsageError.exit_code
     )
 
 

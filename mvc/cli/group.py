@@ -1,7 +1,7 @@
-"""A typer group that loads a command's module only when it is called.
+"""A typer group that loads a command's module only when that command runs.
 
-``mvc --help`` and ``mvc log`` must feel instant, so nothing is imported for a command that does
-not run: the group knows names and summaries from the table, and builds its help from that alone.
+``mvc --help`` and ``mvc log`` must feel instant: the group takes names and summaries from the table
+in ``mvc.cli.commands`` and imports nothing for a command that does not run.
 """
 
 from __future__ import annotations
@@ -13,25 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.main import get_group
+from typer.main import get_command
 
-from mvc.cli.commands import COMMANDS, EXIT_CODES, command_names, find_command
+from mvc.cli.commands import COMMANDS, NAMES
+from mvc.cli.errors import EXIT_CODES
 from mvc.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def new_app() -> typer.Typer:
-    """Return the application that a module puts its commands into."""
-    return typer.Typer(rich_markup_mode=None, add_completion=False)
-
-
 class _PlainCoercion:
-    """Turns an argument into a flag, a text, a list of texts or a whole number.
-
-    typer would import pydantic for that, which takes longer than all of ``mvc log``.
-    """
+    """Turns an argument into a flag, a text, a list of texts or a whole number."""
 
     def __init__(self, annotation: object) -> None:
         self._annotation = annotation
@@ -47,7 +40,11 @@ class _PlainCoercion:
 
 
 class _PlainParameters:
-    """Lets parameters of plain types do without pydantic; any other keeps typer's way."""
+    """Keeps typer from importing pydantic for flags, texts and numbers.
+
+    That import takes longer than all of ``mvc log``. typer has no public way around it, so this
+    replaces one method of each parameter; pyproject.toml therefore names the typer it was made for.
+    """
 
     def get_params(self, ctx: Any) -> list[Any]:
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of typer's classes
@@ -64,15 +61,16 @@ class LazyGroup(_PlainParameters, TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  the signature is typer's
         """Return the names of all commands."""
-        return command_names()
+        return NAMES
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  the signature is typer's
-        """Import a command's module and return the command, or None where there is none."""
-        known = find_command(cmd_name)
-        if known is None:
+        """Import a command's module and return the command, or None if there is none."""
+        if cmd_name not in NAMES:
             return None
-        module = importlib.import_module(f"mvc.cli.{known.module}")
-        return get_group(module.app).commands[cmd_name]
+        module = importlib.import_module(f"mvc.cli.commands.{cmd_name}")
+        app = typer.Typer(rich_markup_mode=None, add_completion=False)
+        app.command(cmd_name, cls=Command)(getattr(module, cmd_name))
+        return get_command(app)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that the arguments begin with, and the rest of them.
@@ -84,11 +82,11 @@ class LazyGroup(_PlainParameters, TyperGroup):
             if len(args) == 1:
                 typer.echo(ctx.get_help())
                 raise typer.Exit
-        if not args[0].startswith("-") and find_command(args[0]) is None:
-            close = difflib.get_close_matches(args[0], command_names(), n=3)
+        if not args[0].startswith("-") and args[0] not in NAMES:
+            close = difflib.get_close_matches(args[0], NAMES, n=3)
             did_you_mean = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
             raise UsageError(
-                f"{args[0]!r} is not a mvc command",
+                f"{args[0]!r} is not an mvc command",
                 hint=f'{did_you_mean}"mvc --help" lists the commands',
             )
         name, command, rest = super().resolve_command(ctx, args)
@@ -99,17 +97,17 @@ class LazyGroup(_PlainParameters, TyperGroup):
         formatter.write_usage(ctx.command_path, "[-C PATH] COMMAND [ARGS]...")
         formatter.write_paragraph()
         formatter.write_text("Git for model parameters: checkpoints in, history, same bytes out.")
-        width = max(map(len, command_names()))
+        width = max(map(len, NAMES))
         for purpose, commands in COMMANDS.items():
             formatter.write_paragraph()
             formatter.write(f"{purpose}\n")
-            for command in commands:
-                formatter.write(f"  {command.name:<{width}}  {command.summary}\n")
+            for name, summary in commands.items():
+                formatter.write(f"  {name:<{width}}  {summary}\n")
         with formatter.section("Options"):
             formatter.write_dl([record for param in self.params if (record := _help(param, ctx))])
         formatter.write_paragraph()
-        for line in ('"mvc COMMAND --help" tells more about a command.', *EXIT_CODES):
-            formatter.write(f"{line}\n")
+        formatter.write('"mvc COMMAND --help" explains a command.\n')
+        formatter.write_text(f"Exit codes: {EXIT_CODES}.")
 
 
 def _help(parameter: Any, ctx: Any) -> tuple[str, str] | None:
@@ -117,17 +115,37 @@ def _help(parameter: Any, ctx: Any) -> tuple[str, str] | None:
     return record
 
 
-class PlainCommand(_PlainParameters, TyperCommand):
+class Command(_PlainParameters, TyperCommand):
     """A command; its help is plain text, and its usage line shows arguments as they are written."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse; an error knows the command it belongs to."""
+        """Parse as Git does; an error knows the command it belongs to."""
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, self._spell_out(ctx, args))
         except typer.TyperException as error:
             if getattr(error, "ctx", None) is None:
                 error.ctx = ctx  # type: ignore[attr-defined]  # its subclasses for usage have one
             raise
+
+    def _spell_out(self, ctx: Any, args: list[str]) -> list[str]:
+        """Set aside what follows ``--``, for ``paths_after``, and write ``-3`` as ``-n3``.
+
+        The parser would drop the ``--``, and with it what tells a path from a revision.
+        """
+        usage = [one.metavar or "" for one in self.params if one.param_type_name == "argument"]
+        if "--" in args and any("[--]" in metavar for metavar in usage):
+            position = args.index("--")
+            ctx.meta[_PATHS] = args[position + 1 :]
+            args = args[:position]
+        limit = next((one.opts for one in self.params if one.name == "limit"), None)
+        if limit is None:
+            return args
+        return [
+            f"-n{argument[1:]}"
+            if re.fullmatch(r"-\d+", argument) and before not in limit
+            else argument
+            for before, argument in zip(["", *args], args, strict=False)
+        ]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what follows the command's name in its usage line."""
@@ -135,49 +153,24 @@ class PlainCommand(_PlainParameters, TyperCommand):
         return ["[OPTIONS]", *(argument.metavar for argument in arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options; the usage line has told of the arguments."""
+        """Write the options; the arguments are in the usage line."""
         options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
         with formatter.section("Options"):
             formatter.write_dl([record for one in options if (record := _help(one, ctx))])
 
 
-class PathsCommand(PlainCommand):
-    """A command whose arguments are revisions, then paths: remembers what stood behind ``--``.
-
-    The parser would drop the ``--`` and with it the difference. Also ``-3`` means ``-n 3``, where
-    the command has such an option.
-    """
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take what is behind ``--`` aside, for ``paths_behind``."""
-        if "--" in args:
-            position = args.index("--")
-            ctx.meta[_BEHIND] = args[position + 1 :]
-            args = args[:position]
-        counts = next((one.opts for one in self.params if "-n" in one.opts), None)
-        if counts is not None:
-            args = [
-                f"-n{argument[1:]}"
-                if _COUNT.fullmatch(argument) and before not in counts
-                else argument
-                for before, argument in zip(["", *args], args, strict=False)
-            ]
-        return super().parse_args(ctx, args)
+_PATHS = "mvc.paths"
 
 
-_BEHIND = "mvc.paths"
-_COUNT = re.compile(r"-\d+")
-
-
-def paths_behind(context: typer.Context) -> list[str] | None:
-    """Return the arguments behind ``--`` of a PathsCommand, or None where there was none."""
-    found: list[str] | None = context.meta.get(_BEHIND)
+def paths_after(context: typer.Context) -> list[str] | None:
+    """Return the arguments after ``--``, or None if there was no ``--``."""
+    found: list[str] | None = context.meta.get(_PATHS)
     return found
 
 
 def usage(message: str, context: typer.Context) -> UsageError:
     """Return the error for arguments that do not go together."""
-    return UsageError(message, hint=f'"{context.command_path} --help" tells how it is used')
+    return UsageError(message, hint=f'"{context.command_path} --help" shows its usage')
 
 
 def check_alone(context: typer.Context, chosen: Sequence[tuple[str, object]]) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.main import get_group
+from typer.main import get_command
 
 import mvc
 from mvc.cli import errors
@@ -77,7 +77,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _invoke(arguments: list[str]) -> int:
-    group = get_group(app)
+    group: Any = get_command(app)
     try:
         with group.make_context("mvc", arguments) as context:
             group.invoke(context)

@@ -35,3 +35,25 @@ Delta = Annotated[
         help="Store tensors as differences to the last commit's wherever that is smaller, or never.",
     ),
 ]
+Force = Annotated[
+    bool, typer.Option("-f", "--force", help="Discard local changes that are in the way.")
+]
+DryRun = Annotated[
+    bool, typer.Option("-n", "--dry-run", help="Print what would be done, and stop.")
+]
+Limit = Annotated[
+    int | None, typer.Option("-n", "--max-count", metavar="N", help="At most N; also -N.")
+]
+Grace = Annotated[
+    str | None,
+    typer.Option(
+        "--grace", metavar="AGE", help="Keep younger garbage: now, 12h, 7d, 2w (default)."
+    ),
+]
+
+
+def age_seconds(age: str | None) -> int | None:
+    """Return the seconds of an age such as ``12h``; ``now`` is 0."""
+    from mvc.upkeep.durations import parse_duration
+
+    return None if age is None else 0 if age in ("0", "now") else parse_duration(age)

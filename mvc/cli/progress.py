@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from mvc.cli.render import size_text
+from mvc.cli.render.text import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -201,7 +201,7 @@ def discover(start: Path) -> Context:
         if os.path.isdir(folder / GIT_DIR_NAME):
             return open_at(folder)
     raise RepositoryNotFoundError(
-        f"not a mvc repository (or any folder above): {start}", hint='run "mvc init" to make one'
+        f"not an mvc repository (or any folder above): {start}", hint='run "mvc init" to make one'
     )
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mvc.cli.render import ratio_text
+from mvc.cli.render.text import ratio_text
 from support.cli import plain
 from support.models import write_model
 

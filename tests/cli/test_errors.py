@@ -17,8 +17,8 @@ from support.stockgit import git
 
 # command line, exit code, part of the error, part of the hint
 MISTAKES = [
-    (["comit"], 2, "'comit' is not a mvc command", "'commit'"),
-    (["frobnicate"], 2, "'frobnicate' is not a mvc command", "mvc --help"),
+    (["comit"], 2, "'comit' is not an mvc command", "'commit'"),
+    (["frobnicate"], 2, "'frobnicate' is not an mvc command", "mvc --help"),
     (["--frobnicate"], 2, "no such option: --frobnicate", "mvc --help"),
     (["log", "--frobnicate"], 2, "no such option: --frobnicate", "mvc log --help"),
     (["log", "-n", "x"], 2, "'x' is not a whole number", "mvc log --help"),
@@ -157,7 +157,7 @@ def _state(folder):
 def test_outside_a_repository(bare, arguments):
     answer = bare(*arguments)
     assert answer.code == 10
-    assert answer.error.startswith("not a mvc repository")
+    assert answer.error.startswith("not an mvc repository")
     assert "mvc init" in answer.hint
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.cli.graph import Graph, close_gaps
+from mvc.cli.render.graph import Graph, close_gaps
 from mvc.history.git import GitHistory
 from support.cli import Shell
 from support.stockgit import START_S, WHO, build_tangle, git, write_commit

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.cli import render
 from mvc.cli.output import json_ready, printable
+from mvc.cli.render import text as render
 
 
 @pytest.mark.parametrize(

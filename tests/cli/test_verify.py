@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mvc.cli import verify as module
+from mvc.cli.commands import verify as module
 from mvc.operations.verify_files import FileCheck, WorktreeCheck
 from mvc.repo import Repo
 from support.cli import plain

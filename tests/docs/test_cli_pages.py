@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mvc.cli import errors
-from mvc.cli.commands import command_names
+from mvc.cli.commands import NAMES
 from mvc.errors import MvcError
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -28,7 +28,7 @@ def test_the_reference_is_what_the_commands_say():
     assert _generator().page() == CLI, "run: python docs/make_cli.py"
 
 
-@pytest.mark.parametrize("name", command_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_every_command_is_documented(name):
     assert f"### mvc {name}\n" in CLI
     heading = rf"^## (?:[\w, ]*\W)?{name}(?:\W[\w, ]*)?$"

@@ -59,7 +59,7 @@ class TestOpen:
             assert Repo.open(path).worktree == root
 
     def test_where_none_is(self, tmp_path):
-        with pytest.raises(RepositoryNotFoundError, match="not a mvc repository") as caught:
+        with pytest.raises(RepositoryNotFoundError, match="not an mvc repository") as caught:
             Repo.open(tmp_path)
         assert caught.value.hint == 'run "mvc init" to make one'
 

@@ -1,4 +1,4 @@
-"""add, rm, mv: from the worktree into the index."""
+"""Store files and stage them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mvc.cli.group import PlainCommand, new_app, usage
+from mvc.cli.group import usage
 from mvc.cli.options import Delta, Json, Quiet, ShowProgress
 from mvc.cli.output import printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress
-from mvc.cli.render import count_text, seconds_text, size_text
+from mvc.cli.render.text import count_text, seconds_text, size_text
 from mvc.cli.session import open_repo, shown_path, to_paths
 
 if TYPE_CHECKING:
     from mvc.operations.add import AddPlan, AddResult
     from mvc.repo import Repo
 
-app = new_app()
 
-_Paths = Annotated[list[str], typer.Argument(metavar="PATH...", show_default=False)]
-
-
-@app.command(cls=PlainCommand)
 def add(
     context: typer.Context,
     paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...")] = None,
@@ -116,58 +111,3 @@ def _summary(result: AddResult, seconds: float) -> str:
     if result.removed:
         parts.append(f"removed {count_text(len(result.removed), 'file')}")
     return f"{', '.join(parts)} in {seconds_text(seconds)}"
-
-
-@app.command(cls=PlainCommand)
-def rm(
-    paths: _Paths,
-    cached: Annotated[
-        bool, typer.Option("--cached", help="Untrack only; the files stay on disk.")
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("-f", "--force", help="Also files with changes that no commit holds.")
-    ] = False,
-    recursive: Annotated[
-        bool, typer.Option("-r", help="Also folders, with all that is tracked in them.")
-    ] = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
-) -> None:
-    """Remove files from the worktree and the index.
-
-    What commits hold stays in the history.
-    """
-    repo = open_repo()
-    removed = repo.remove(to_paths(paths), cached=cached, force=force, recursive=recursive)
-    if as_json:
-        write_json({"removed": removed})
-    elif not quiet:
-        stdout().lines(f"rm '{printable(shown_path(repo, path))}'" for path in removed)
-
-
-@app.command(cls=PlainCommand)
-def mv(
-    paths: Annotated[list[str], typer.Argument(metavar="SOURCE... TARGET", show_default=False)],
-    context: typer.Context,
-    force: Annotated[
-        bool, typer.Option("-f", "--force", help="Replace a file that is in the way.")
-    ] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print what moved.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Move or rename files, in the worktree and in the index.
-
-    Several sources need a folder as their target.
-    """
-    if len(paths) < 2:  # noqa: PLR2004  from and to
-        raise usage("there is no target", context)
-    repo = open_repo()
-    *sources, target = to_paths(paths)
-    moved = repo.move(sources, target, force=force)
-    if as_json:
-        write_json({"renamed": [{"old_path": old, "path": new} for old, new in moved]})
-    elif verbose:
-        stdout().lines(
-            f"{printable(shown_path(repo, old))} -> {printable(shown_path(repo, new))}"
-            for old, new in moved
-        )

@@ -6,21 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mvc.cli.group import PlainCommand, check_alone, new_app
+from mvc.cli.group import check_alone
 from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import Output, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
-from mvc.cli.render import count_text, short_id
+from mvc.cli.render.text import count_text, short_id
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
     from mvc.operations.rollback import RollbackPlan, RollbackResult
     from mvc.repo import Repo
 
-app = new_app()
 
-
-@app.command(cls=PlainCommand)
 def rollback(
     context: typer.Context,
     revision: Annotated[str | None, typer.Argument(metavar="[REV]", show_default=False)] = None,

@@ -11,24 +11,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.group import PathsCommand, new_app, paths_behind, usage
+from mvc.cli.group import paths_after, usage
 from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
+from mvc.cli.render.verify import verify_fields, write_verify
 from mvc.cli.session import open_repo, split_revisions
-from mvc.cli.verify_text import verify_fields, write_verify
 from mvc.errors import NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     from mvc.repo import Repo
 
-app = new_app()
 
 _REPLAY = "mvc_hooks.replay"
 _SIGNAL_BASE = 128
 
 
-@app.command(cls=PathsCommand)
 def verify(
     context: typer.Context,
     names: Annotated[
@@ -64,7 +62,7 @@ def verify(
     The exit code is 1 if something differs, or if there was nothing to compare.
     """
     repo = open_repo()
-    revisions, paths = split_revisions(repo, names or (), paths_behind(context))
+    revisions, paths = split_revisions(repo, names or (), paths_after(context))
     if len(revisions) > 1:
         raise usage(f"{len(revisions)} revisions are too many: verify takes one", context)
     revision = revisions[0] if revisions else "HEAD"

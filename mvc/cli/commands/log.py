@@ -1,21 +1,18 @@
-"""log, show, reflog: the history for people and programs."""
+"""Show the history."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mvc.cli.diff_text import DiffForm, diff_fields, write_diff
-from mvc.cli.group import PathsCommand, PlainCommand, new_app, paths_behind, usage
-from mvc.cli.log_text import entry_fields, write_full, write_oneline
-from mvc.cli.options import All, Json, NameOnly, NameStatus, Stat, Tensors
-from mvc.cli.output import printable, stdout, write_json
-from mvc.cli.render import iso_date, short_id
-from mvc.cli.session import open_repo, parse_place, split_range, split_revisions
+from mvc.cli.group import paths_after, usage
+from mvc.cli.options import Json
+from mvc.cli.output import stdout, write_json
+from mvc.cli.render.log import entry_fields, write_full, write_oneline
+from mvc.cli.session import open_repo, split_range, split_revisions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,10 +20,7 @@ if TYPE_CHECKING:
     from mvc.operations.log import LogEntry
     from mvc.repo import Repo
 
-app = new_app()
 
-
-@app.command(cls=PathsCommand)
 def log(
     context: typer.Context,
     names: Annotated[
@@ -62,7 +56,7 @@ def log(
     if limit is not None and limit < 0:
         raise usage(f"-n {limit} is less than nothing", context)
     repo = open_repo()
-    revisions, paths = split_revisions(repo, names or (), paths_behind(context))
+    revisions, paths = split_revisions(repo, names or (), paths_after(context))
     revisions, hidden_bases = _plain_ranges(repo, revisions)
     found = repo.log(
         *revisions,
@@ -118,7 +112,7 @@ def _choose(
         return entries, {entry.info.id: parents_of(entry) for entry in entries}
     if not drawn:
         return list(islice((one for one in found if _touches(repo, one, paths)), limit)), {}
-    from mvc.cli.graph import close_gaps
+    from mvc.cli.render.graph import close_gaps
 
     everything = list(found)
     entries = [entry for entry in everything if _touches(repo, entry, paths)][:limit]
@@ -134,94 +128,4 @@ def _touches(repo: Repo, entry: LogEntry, paths: Sequence[str]) -> bool:
         return bool(repo.changes(info.id, paths=paths, with_tensors=False))
     return all(
         repo.diff(parent, info.id, paths=paths, with_tensors=False) for parent in info.parents
-    )
-
-
-@app.command(cls=PlainCommand)
-def show(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="[REV | REV:PATH]")] = "HEAD",
-    tensors: Tensors = None,
-    stat: Stat = False,
-    name_only: NameOnly = False,
-    name_status: NameStatus = False,
-    everything: All = False,
-    as_json: Json = False,
-) -> None:
-    """Show one commit with what it changed, or one file of it.
-
-    Of REV:PATH a plain file's content is printed as it is; of a checkpoint its tensors are listed.
-    """
-    repo = open_repo()
-    form = DiffForm.choose(
-        context, stat=stat, name_only=name_only, name_status=name_status, everything=everything
-    )
-    if ":" in name:
-        _show_file(repo, name, as_json=as_json)
-        return
-    entry = repo.show(name)
-    files = repo.changes(entry.info.id, tensors=tensors, with_tensors=form.needs_tensors or as_json)
-    if as_json:
-        write_json({**entry_fields(entry), "body": entry.info.body, **diff_fields(files)})
-        return
-    out = stdout()
-    write_full(out, [entry], None)
-    if files:
-        out.line()
-        write_diff(out, files, form)
-
-
-def _show_file(repo: Repo, name: str, *, as_json: bool) -> None:
-    from mvc.cli.tensors import file_fields, write_listing
-
-    revision, path = parse_place(repo, name)
-    content = repo.read_file(revision, path)
-    if as_json or content is None:
-        (info,) = repo.ls(revision, paths=[path])
-        if as_json:
-            text = None if content is None else content.decode("utf-8", "replace")
-            write_json({"commit": repo.resolve(revision), **file_fields(info), "content": text})
-        else:
-            write_listing(stdout(), [info], long=False)
-        return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(content)
-    sys.stdout.buffer.flush()
-
-
-@app.command(cls=PlainCommand)
-def reflog(
-    ref: Annotated[str, typer.Argument(metavar="[REF]")] = "HEAD",
-    limit: Annotated[
-        int | None, typer.Option("-n", "--max-count", metavar="N", help="At most N.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Show where a branch or HEAD has been, newest first.
-
-    REF@{N} is a revision like any other: "mvc checkout HEAD@{1}" goes back to where HEAD was
-    before its last move.
-    """
-    repo = open_repo()
-    entries = list(enumerate(repo.reflog(ref)))[:limit]
-    if as_json:
-        write_json(
-            [
-                {
-                    "ref": f"{ref}@{{{number}}}",
-                    "old": entry.old,
-                    "new": entry.new,
-                    "who": f"{entry.who.name} <{entry.who.email}>",
-                    "date": iso_date(entry.time_s, entry.timezone_s),
-                    "message": entry.message,
-                }
-                for number, entry in entries
-            ]
-        )
-        return
-    out = stdout()
-    out.lines(
-        f"{out.style(short_id(entry.new), 'yellow')} {printable(ref)}@{{{number}}}: "
-        f"{printable(entry.message)}"
-        for number, entry in entries
     )

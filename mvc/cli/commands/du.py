@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mvc.cli.group import PlainCommand, new_app, usage
+from mvc.cli.group import usage
 from mvc.cli.options import Json
 from mvc.cli.output import Output, printable, stdout, write_json
-from mvc.cli.render import (
+from mvc.cli.render.text import (
     cell_width,
     columns,
     count_text,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from mvc.operations.du import DuReport
     from mvc.upkeep.costs import DuEntry, DuTotals
 
-app = new_app()
 
 _KINDS = {
     "branches": "branch", "tags": "tag", "commits": "commit", "files": "file", "tensors": "tensor",
@@ -40,7 +39,6 @@ _LEAST_PATH = 8
 _BETWEEN = "(bytes between tensors)"
 
 
-@app.command(cls=PlainCommand)
 def du(
     context: typer.Context,
     revisions: Annotated[

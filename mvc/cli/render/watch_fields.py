@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.render import iso_date
+from mvc.cli.render.text import iso_date
 
 if TYPE_CHECKING:
     from mvc.runs.view import RunCommit, RunRollback, RunView

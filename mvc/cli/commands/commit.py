@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mvc.cli.group import PlainCommand, new_app, usage
+from mvc.cli.group import usage
 from mvc.cli.options import Delta, Json, Quiet, ShowProgress
 from mvc.cli.output import Output, printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress
-from mvc.cli.render import count_text, seconds_text, short_id, size_text
+from mvc.cli.render.text import count_text, seconds_text, short_id, size_text
 from mvc.cli.session import open_repo, to_paths
 from mvc.errors import UsageError
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mvc.repo import Repo
     from mvc.workspace.rerun import ReleasedTwin
 
-app = new_app()
 
 _NUMBER = re.compile(
     r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,5})?|[+-]?(nan|inf|infinity)", re.ASCII | re.IGNORECASE
@@ -31,7 +30,6 @@ _NUMBER = re.compile(
 _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
-@app.command(cls=PlainCommand)
 def commit(
     context: typer.Context,
     paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...")] = None,

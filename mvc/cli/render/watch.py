@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, printable
-from mvc.cli.render import (
+from mvc.cli.render.chart import BLOCKS, ODD, PLAIN, chart_of, draw
+from mvc.cli.render.text import (
     cell_width,
     columns,
     cut_end,
@@ -18,7 +19,6 @@ from mvc.cli.render import (
     short_id,
     size_text,
 )
-from mvc.cli.watch_chart import BLOCKS, ODD, PLAIN, chart_of, draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

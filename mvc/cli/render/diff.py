@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mvc.cli.group import check_alone
 from mvc.cli.output import Output, printable
-from mvc.cli.render import columns, count_text, quote_path, shape_text, size_text
+from mvc.cli.render.text import columns, count_text, quote_path, shape_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

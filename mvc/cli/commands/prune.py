@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mvc.cli.group import PlainCommand, new_app
 from mvc.cli.options import Json, Quiet
 from mvc.cli.output import Output, printable, stdout, write_json
-from mvc.cli.render import columns, count_text, cut_end, iso_date, short_id, size_text
+from mvc.cli.render.text import columns, count_text, cut_end, iso_date, short_id, size_text
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
     from mvc.operations.prune import CommitPlan, PrunePlan
 
-app = new_app()
 
 _SHOWN_PATHS = 3
 _SUBJECT_WIDTH = 40
@@ -26,7 +24,6 @@ _WEIGHTS_RULE = (
 )
 
 
-@app.command(cls=PlainCommand)
 def prune(
     keep_last: Annotated[
         int | None,

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import printable
-from mvc.cli.render import columns, count_text, number_text, shape_text, short_id
+from mvc.cli.render.text import columns, count_text, number_text, shape_text, short_id
 
 if TYPE_CHECKING:
     from mvc.cli.output import Output

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mvc.cli.group import PlainCommand, new_app
 from mvc.cli.options import Json
 from mvc.cli.output import Output, printable, stdout, write_json
-from mvc.cli.render import quote_path, short_id
+from mvc.cli.render.text import quote_path, short_id
 from mvc.cli.session import open_repo, shown_path
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from mvc.operations.status import FileStatus, Status
     from mvc.repo import Repo
 
-app = new_app()
 
 _WORDS = {
     "added": "new file", "modified": "modified", "removed": "deleted", "renamed": "renamed",
@@ -26,7 +24,6 @@ _WORDS = {
 _UNTRACKED_SHOWN = 100
 
 
-@app.command(cls=PlainCommand)
 def status(
     short: Annotated[
         bool, typer.Option("-s", "--short", help="One line per file, with two letters.")

@@ -6,9 +6,9 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from mvc.cli.graph import Graph, Rows
 from mvc.cli.output import Output, printable
-from mvc.cli.render import (
+from mvc.cli.render.graph import Graph, Rows
+from mvc.cli.render.text import (
     SHORT_ID,
     cell_width,
     count_text,

@@ -11,26 +11,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mvc.cli.group import PlainCommand, new_app, usage
+from mvc.cli.group import usage
 from mvc.cli.options import Json
 from mvc.cli.output import Output, stdout, write_json
+from mvc.cli.render.watch import frame_lines
+from mvc.cli.render.watch_fields import run_fields
 from mvc.cli.session import open_repo
-from mvc.cli.watch_fields import run_fields
-from mvc.cli.watch_text import frame_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mvc.operations.watch import RunFollower
 
-app = new_app()
 
 _PIPE_WIDTH = 100
 _SHORTEST_S, _LONGEST_S = 0.1, 3600.0
 _QUITS = (b"q", b"Q", b"\x04", b"")
 
 
-@app.command(cls=PlainCommand)
 def watch(
     context: typer.Context,
     branch: Annotated[str | None, typer.Argument(metavar="[BRANCH]", show_default=False)] = None,

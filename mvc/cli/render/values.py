@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mvc.cli.render import count_text, number_text
+from mvc.cli.render.text import count_text, number_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

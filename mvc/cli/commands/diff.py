@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mvc.cli.diff_text import DiffForm, diff_fields, write_diff
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.group import PathsCommand, new_app, paths_behind, usage
+from mvc.cli.group import paths_after, usage
 from mvc.cli.options import All, Json, NameOnly, NameStatus, ShowProgress, Stat, Tensors
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
+from mvc.cli.render.diff import DiffForm, diff_fields, write_diff
 from mvc.cli.session import open_repo, split_range, split_revisions
 from mvc.errors import NotFoundError
 
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
     from mvc.repo import Repo
 
-app = new_app()
 
-
-@app.command(cls=PathsCommand)
 def diff(
     context: typer.Context,
     names: Annotated[
@@ -57,7 +54,7 @@ def diff(
         context, stat=stat, name_only=name_only, name_status=name_status, everything=everything
     )
     repo = open_repo()
-    revisions, paths = split_revisions(repo, names or (), paths_behind(context))
+    revisions, paths = split_revisions(repo, names or (), paths_after(context))
     old, new = _sides(repo, revisions, context)
     if staged and new is not None:
         raise usage("--staged compares the index with one revision, not two", context)

@@ -1,0 +1,63 @@
+"""Write tensors of a revision to a safetensors file."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from mvc.cli.options import Json, Quiet, ShowProgress, Tensors
+from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.progress import byte_progress
+from mvc.cli.render.text import count_text, seconds_text, size_text
+from mvc.cli.session import open_repo, parse_place, to_paths
+
+
+def export(
+    revision: Annotated[str, typer.Argument(metavar="REV", show_default=False)],
+    output: Annotated[
+        str,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="The safetensors file to make.",
+            show_default=False,
+        ),
+    ],
+    path: Annotated[str | None, typer.Argument(metavar="[PATH]")] = None,
+    tensors: Tensors = None,
+    force: Annotated[bool, typer.Option("-f", "--force", help="Replace an existing file.")] = False,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Write tensors of a revision, from any format, into one new safetensors file.
+
+    REV:PATH names the checkpoint too. Without a PATH all checkpoints of the revision are taken.
+    """
+    repo = open_repo()
+    started_s = time.perf_counter()
+    place = None if path is None else to_paths([path])[0]
+    if place is None and ":" in revision:
+        revision, place = parse_place(repo, revision)
+    with byte_progress("exporting", wanted=progress and not quiet) as bar:
+        result = repo.export(
+            revision, output, path=place, tensors=tensors, force=force, progress=bar
+        )
+    if as_json:
+        write_json(
+            {
+                "commit": repo.resolve(revision),
+                "path": str(result.path),
+                "tensors": result.tensors,
+                "size_bytes": result.size_bytes,
+            }
+        )
+    elif not quiet:
+        seconds = seconds_text(time.perf_counter() - started_s)
+        count = count_text(result.tensors, "tensor")
+        stdout().line(
+            f"{printable(str(result.path))}: {count}, {size_text(result.size_bytes)} in {seconds}"
+        )

@@ -1,0 +1,38 @@
+"""Create a repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mvc.cli.options import Json, Quiet
+from mvc.cli.output import printable, stdout, write_json
+from mvc.errors import UsageError
+
+
+def init(
+    path: Annotated[str, typer.Argument(metavar="[PATH]")] = ".",
+    branch: Annotated[
+        str | None,
+        typer.Option("-b", "--initial-branch", metavar="NAME", help="The first branch (main)."),
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Create an empty repository in a folder, which is made where it is missing.
+
+    An existing repository is left as it is.
+    """
+    from mvc.repo import Repo
+
+    if Path(path).exists() and not Path(path).is_dir():
+        raise UsageError(f"{path!r} is not a folder")
+    is_new = not Path(path, ".mvc").is_dir()
+    repo = Repo.init(path, branch=branch or "main")
+    if as_json:
+        write_json({"git_dir": str(repo.git_dir), "branch": repo.head.branch, "created": is_new})
+    elif not quiet:
+        verb = "Initialized empty" if is_new else "Reinitialized existing"
+        stdout().line(f"{verb} mvc repository in {printable(str(repo.git_dir))}/")

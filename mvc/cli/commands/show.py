@@ -1,0 +1,68 @@
+"""Show one commit, or one file of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mvc.cli.options import All, Json, NameOnly, NameStatus, Stat, Tensors
+from mvc.cli.output import stdout, write_json
+from mvc.cli.render.diff import DiffForm, diff_fields, write_diff
+from mvc.cli.render.log import entry_fields, write_full
+from mvc.cli.session import open_repo, parse_place
+
+if TYPE_CHECKING:
+    from mvc.repo import Repo
+
+
+def show(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="[REV | REV:PATH]")] = "HEAD",
+    tensors: Tensors = None,
+    stat: Stat = False,
+    name_only: NameOnly = False,
+    name_status: NameStatus = False,
+    everything: All = False,
+    as_json: Json = False,
+) -> None:
+    """Show one commit with what it changed, or one file of it.
+
+    Of REV:PATH a plain file's content is printed as it is; of a checkpoint its tensors are listed.
+    """
+    repo = open_repo()
+    form = DiffForm.choose(
+        context, stat=stat, name_only=name_only, name_status=name_status, everything=everything
+    )
+    if ":" in name:
+        _show_file(repo, name, as_json=as_json)
+        return
+    entry = repo.show(name)
+    files = repo.changes(entry.info.id, tensors=tensors, with_tensors=form.needs_tensors or as_json)
+    if as_json:
+        write_json({**entry_fields(entry), "body": entry.info.body, **diff_fields(files)})
+        return
+    out = stdout()
+    write_full(out, [entry], None)
+    if files:
+        out.line()
+        write_diff(out, files, form)
+
+
+def _show_file(repo: Repo, name: str, *, as_json: bool) -> None:
+    from mvc.cli.render.listing import file_fields, write_listing
+
+    revision, path = parse_place(repo, name)
+    content = repo.read_file(revision, path)
+    if as_json or content is None:
+        (info,) = repo.ls(revision, paths=[path])
+        if as_json:
+            text = None if content is None else content.decode("utf-8", "replace")
+            write_json({"commit": repo.resolve(revision), **file_fields(info), "content": text})
+        else:
+            write_listing(stdout(), [info], long=False)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()

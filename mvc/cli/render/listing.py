@@ -1,0 +1,67 @@
+"""Files and their tensors, as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.cli.output import Output, printable
+from mvc.cli.render.text import columns, count_text, shape_text, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mvc.operations.tensors import FileInfo, TensorInfo
+
+
+_SHORT_TENSOR_ID = 12
+
+
+def file_fields(info: FileInfo) -> dict[str, object]:
+    """Return one file as ``ls --json`` prints it."""
+    return {
+        "path": info.path,
+        "mode": f"{info.mode:06o}",
+        "blob": info.blob,
+        "format": info.format,
+        "size_bytes": info.size_bytes,
+        "tensors": [tensor_fields(tensor) for tensor in info.tensors],
+    }
+
+
+def tensor_fields(tensor: TensorInfo) -> dict[str, object]:
+    """Return one tensor as ``ls --json`` prints it."""
+    return {
+        "name": tensor.name,
+        "dtype": tensor.dtype,
+        "shape": tensor.shape,
+        "size_bytes": tensor.size_bytes,
+        "chunks": tensor.chunks,
+        "id": tensor.id,
+    }
+
+
+def write_listing(out: Output, files: Sequence[FileInfo], *, long: bool) -> None:
+    """Write files, and below each its tensors."""
+    for info in files:
+        facts = [] if info.format is None else [info.format]
+        if info.tensors:
+            facts.append(count_text(len(info.tensors), "tensor"))
+        facts.append(size_text(info.size_bytes))
+        path = out.style(printable(info.path), "bold")
+        out.line(f"{path}  {out.style(', '.join(facts), 'dim')}")
+        out.lines(_tensor_lines(out, info.tensors, long=long))
+
+
+def _tensor_lines(out: Output, tensors: Sequence[TensorInfo], *, long: bool) -> list[str]:
+    rows = [
+        (
+            printable(tensor.name),
+            shape_text(tensor.dtype, tensor.shape),
+            size_text(tensor.size_bytes),
+            *((count_text(tensor.chunks, "chunk"), tensor.id[:_SHORT_TENSOR_ID]) if long else ()),
+        )
+        for tensor in tensors
+    ]
+    aligns = "<<>><" if long else "<<>"
+    width = None if out.width is None else out.width - 2 * len(aligns)
+    return [f"  {'  '.join(row)}".rstrip() for row in columns(rows, aligns, width=width)]
