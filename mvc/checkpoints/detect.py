@@ -9,18 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints import gguf, npy, safetensors
-from mvc.checkpoints.source import read_bytes
 from mvc.checkpoints.torch_zip import find_pickles, layout_torch
 from mvc.checkpoints.zip_directory import LOCAL_MAGIC, ends_like_zip, parse_zip_directory
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout
+from mvc.sources import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mvc.checkpoints.source import Source
+    from mvc.sources import ByteSource
 
-    Parser = Callable[[Source], FileLayout]
+    Parser = Callable[[ByteSource], FileLayout]
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".gguf")
 """What checkpoint files are called."""
@@ -44,7 +44,7 @@ def is_checkpoint_name(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def read_layout(source: Source, name: str) -> FileLayout:
+def read_layout(source: ByteSource, name: str) -> FileLayout:
     """Return where the tensors of a file lie; ``opaque`` for a file that has none to name.
 
     Args:
@@ -72,13 +72,13 @@ def read_layout(source: Source, name: str) -> FileLayout:
         return _opaque(source, str(error) if _is_claim(head, name) else None)
 
 
-def _opaque(source: Source, warning: str | None) -> FileLayout:
+def _opaque(source: ByteSource, warning: str | None) -> FileLayout:
     if warning is not None and len(warning) > MAX_WARNING_CHARACTERS:
         warning = warning[: MAX_WARNING_CHARACTERS - 3] + "..."
     return FileLayout("opaque", source.size_bytes, (), warning)
 
 
-def _find_parser(source: Source, head: bytes, name: str) -> Parser | None:
+def _find_parser(source: ByteSource, head: bytes, name: str) -> Parser | None:
     # A name settles the one clash: a header of 67 MB makes a safetensors file begin as a zip.
     if name.endswith(".safetensors") and head[8:9] == b"{":
         return safetensors.parse_safetensors
@@ -93,7 +93,7 @@ def _find_parser(source: Source, head: bytes, name: str) -> Parser | None:
     return None
 
 
-def _parse_zip(source: Source) -> FileLayout:
+def _parse_zip(source: ByteSource) -> FileLayout:
     entries = parse_zip_directory(source)
     if find_pickles(entries):
         return layout_torch(source, entries)

@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.limits import MAX_NAME_BYTES, MAX_TENSORS, checked_layout
-from mvc.checkpoints.source import read_bytes
 from mvc.dtypes import count_elements, get_dtype
 from mvc.errors import FormatError
 from mvc.formats.layout import single_tensor
+from mvc.sources import read_bytes
 
 if TYPE_CHECKING:
-    from mvc.checkpoints.source import Source
     from mvc.formats.layout import FileLayout, Segment
+    from mvc.sources import ByteSource
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -57,7 +57,7 @@ GGML_DTYPES = {
 """Numbers of ``ggml_type`` to canonical dtype names; numbers left out are retired or too new."""
 
 
-def parse_gguf(source: Source) -> FileLayout:
+def parse_gguf(source: ByteSource) -> FileLayout:
     """Name the tensors of a GGUF file, in file order.
 
     Shapes are in NumPy's order, slowest dimension first: the reverse of the file's.
@@ -163,7 +163,7 @@ class _Cursor:
         position: where the next byte is read.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ByteSource) -> None:
         self.position = 0
         self._source = source
         self._limit = min(source.size_bytes, MAX_HEADER_BYTES)

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.limits import MAX_TENSORS, checked_layout
-from mvc.checkpoints.source import read_bytes
 from mvc.checkpoints.zip_directory import parse_zip_directory
 from mvc.dtypes import MAX_DIMS, get_dtype, size_in_bytes
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout, Segment, TensorView
+from mvc.sources import read_bytes
 
 if TYPE_CHECKING:
-    from mvc.checkpoints.source import Source
     from mvc.checkpoints.zip_directory import ZipEntry
+    from mvc.sources import ByteSource
 
 MAGIC = b"\x93NUMPY"
 _HEAD_BYTES = 12  # magic, version, and a length of two or four bytes
@@ -57,7 +57,7 @@ class _Header:
     is_object: bool = False
 
 
-def parse_npy(source: Source) -> FileLayout:
+def parse_npy(source: ByteSource) -> FileLayout:
     """Name the array of a ``.npy`` file.
 
     Raises:
@@ -71,7 +71,7 @@ def parse_npy(source: Source) -> FileLayout:
     return checked_layout("npy", source.size_bytes, (segment,))
 
 
-def parse_npz(source: Source) -> FileLayout:
+def parse_npz(source: ByteSource) -> FileLayout:
     """Name the arrays of a ``.npz`` archive; compressed entries stay gaps.
 
     Raises:
@@ -80,7 +80,7 @@ def parse_npz(source: Source) -> FileLayout:
     return layout_npz(source, parse_zip_directory(source))
 
 
-def layout_npz(source: Source, entries: tuple[ZipEntry, ...]) -> FileLayout:
+def layout_npz(source: ByteSource, entries: tuple[ZipEntry, ...]) -> FileLayout:
     """Do the work of ``parse_npz`` on a directory that was read before."""
     arrays = [entry for entry in entries if entry.name.endswith(".npy")]
     if len(arrays) > MAX_TENSORS:
@@ -127,7 +127,7 @@ def _fortran_strides(shape: tuple[int, ...]) -> tuple[int, ...] | None:
     return tuple(strides)
 
 
-def _read_header(source: Source, start: int, end: int) -> _Header:
+def _read_header(source: ByteSource, start: int, end: int) -> _Header:
     head = read_bytes(source, start, min(_HEAD_BYTES, end - start))
     if not head.startswith(MAGIC) or len(head) < _HEAD_BYTES:
         raise FormatError("array does not begin with the magic of npy")

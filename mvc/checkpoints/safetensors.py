@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mvc.checkpoints.limits import MAX_TENSORS, checked_layout
-from mvc.checkpoints.source import read_bytes
 from mvc.errors import FormatError
 from mvc.formats.layout import single_tensor
+from mvc.sources import read_bytes
 
 if TYPE_CHECKING:
-    from mvc.checkpoints.source import Source
     from mvc.formats.layout import FileLayout, Segment
+    from mvc.sources import ByteSource
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
@@ -54,7 +54,7 @@ _TENSOR = msgspec.json.Decoder(_TensorHeader)
 _METADATA = msgspec.json.Decoder(dict[str, str])
 
 
-def parse_safetensors(source: Source) -> FileLayout:
+def parse_safetensors(source: ByteSource) -> FileLayout:
     """Name the tensors of a safetensors file, in file order.
 
     Raises:
@@ -67,7 +67,7 @@ def parse_safetensors(source: Source) -> FileLayout:
     return checked_layout("safetensors", source.size_bytes, segments)
 
 
-def read_header(source: Source) -> bytes:
+def read_header(source: ByteSource) -> bytes:
     """Return the JSON header with its padding.
 
     Raises:

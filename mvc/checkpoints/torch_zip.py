@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.limits import checked_layout
-from mvc.checkpoints.source import read_bytes
 from mvc.checkpoints.torch_pickle.names import name_tensors
 from mvc.checkpoints.torch_pickle.objects import find_storage, reduce_torch
 from mvc.checkpoints.torch_pickle.unpickler import unpickle
@@ -20,14 +19,15 @@ from mvc.checkpoints.zip_directory import parse_zip_directory
 from mvc.dtypes import get_dtype
 from mvc.errors import FormatError
 from mvc.formats.layout import Segment, TensorView
+from mvc.sources import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mvc.checkpoints.source import Source
     from mvc.checkpoints.torch_pickle.objects import StorageRef, TensorRef
     from mvc.checkpoints.zip_directory import ZipEntry
     from mvc.formats.layout import FileLayout
+    from mvc.sources import ByteSource
 
 MAX_PICKLE_BYTES = 64 * 2**20
 """Pickle held in memory: 150 bytes per tensor, so 400,000 tensors."""
@@ -36,7 +36,7 @@ _PICKLE_NAME = "data.pkl"
 _MAX_BYTEORDER_BYTES = 16
 
 
-def parse_torch_zip(source: Source) -> FileLayout:
+def parse_torch_zip(source: ByteSource) -> FileLayout:
     """Name the tensors of a file that ``torch.save`` wrote.
 
     Raises:
@@ -54,7 +54,7 @@ def find_pickles(entries: Sequence[ZipEntry]) -> list[ZipEntry]:
     ]
 
 
-def layout_torch(source: Source, entries: Sequence[ZipEntry]) -> FileLayout:
+def layout_torch(source: ByteSource, entries: Sequence[ZipEntry]) -> FileLayout:
     """Do the work of ``parse_torch_zip`` on a directory that was read before."""
     pickles = find_pickles(entries)
     if len(pickles) != 1:
@@ -68,7 +68,7 @@ def layout_torch(source: Source, entries: Sequence[ZipEntry]) -> FileLayout:
     return checked_layout("torch", source.size_bytes, _place_storages(root, members))
 
 
-def _check_byteorder(source: Source, entry: ZipEntry | None) -> None:
+def _check_byteorder(source: ByteSource, entry: ZipEntry | None) -> None:
     if entry is None:
         return  # written before PyTorch had the entry, on little-endian machines
     size_bytes = min(entry.size_bytes, _MAX_BYTEORDER_BYTES)
@@ -77,7 +77,7 @@ def _check_byteorder(source: Source, entry: ZipEntry | None) -> None:
         raise FormatError(f"torch archive has the byte order {order!r}, only little is supported")
 
 
-def _read_pickle(source: Source, entry: ZipEntry) -> bytes:
+def _read_pickle(source: ByteSource, entry: ZipEntry) -> bytes:
     if not entry.is_stored:
         raise FormatError(f"{_PICKLE_NAME} of the torch archive is compressed or encrypted")
     if entry.size_bytes > MAX_PICKLE_BYTES:

@@ -13,13 +13,13 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.source import read_bytes
 from mvc.errors import FormatError
+from mvc.sources import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc.checkpoints.source import Source
+    from mvc.sources import ByteSource
 
 MAX_ENTRIES = 600_000
 """Entries of one archive: one per tensor (``limits.MAX_TENSORS``) and some more."""
@@ -82,7 +82,7 @@ class _CentralEntry:
     local_start: int
 
 
-def parse_zip_directory(source: Source) -> tuple[ZipEntry, ...]:
+def parse_zip_directory(source: ByteSource) -> tuple[ZipEntry, ...]:
     """Return the entries of a zip file in file order.
 
     Raises:
@@ -108,14 +108,14 @@ def parse_zip_directory(source: Source) -> tuple[ZipEntry, ...]:
     return tuple(entries)
 
 
-def ends_like_zip(source: Source) -> bool:
+def ends_like_zip(source: ByteSource) -> bool:
     """Tell whether the file ends with the end record of a zip file without comment."""
     if source.size_bytes < _END.size:
         return False
     return read_bytes(source, source.size_bytes - _END.size, 4) == _END_MAGIC
 
 
-def _find_directory(source: Source) -> _Directory:
+def _find_directory(source: ByteSource) -> _Directory:
     end_start = _find_end(source)
     _, disk, first_disk, here, entries, size_bytes, start, _ = _END.unpack(
         read_bytes(source, end_start, _END.size)
@@ -137,7 +137,7 @@ def _find_directory(source: Source) -> _Directory:
     return directory
 
 
-def _find_end(source: Source) -> int:
+def _find_end(source: ByteSource) -> int:
     """Return where the end record begins; exactly one must fit the end of the file."""
     tail_bytes = min(source.size_bytes, _END.size + _MAX_COMMENT_BYTES)
     tail_start = source.size_bytes - tail_bytes
@@ -157,7 +157,7 @@ def _find_end(source: Source) -> int:
 
 
 def _read_end64(
-    source: Source, locator_start: int, directory: _Directory
+    source: ByteSource, locator_start: int, directory: _Directory
 ) -> tuple[_Directory, int]:
     _, disk, end64_start, disks = _END64_LOCATOR.unpack(
         read_bytes(source, locator_start, _END64_LOCATOR.size)
@@ -230,7 +230,7 @@ def _find_extra(extra: bytes, wanted: int) -> bytes | None:
     return None
 
 
-def _check_local(source: Source, central: _CentralEntry) -> ZipEntry:
+def _check_local(source: ByteSource, central: _CentralEntry) -> ZipEntry:
     name = _decode_name(central)
     name_bytes = len(central.raw_name)
     header = read_bytes(source, central.local_start, _LOCAL.size + name_bytes)

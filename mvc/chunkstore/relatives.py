@@ -47,9 +47,10 @@ if TYPE_CHECKING:
 
     from mvc.chunkstore.catalog import PackCatalog
     from mvc.chunkstore.reader import ChunkReader
-    from mvc.chunkstore.values import ByteSource, ChunkLocation, ChunkSpan
+    from mvc.chunkstore.values import ChunkLocation, ChunkSpan
     from mvc.formats.encodings import EncodedChunk
     from mvc.ids import ChunkId
+    from mvc.sources import ByteSource
 
 MAX_CHAIN = 2
 """Differences between a chunk and whole bytes, as writers make them; readers allow more."""

@@ -10,7 +10,6 @@ look again at what is needed; a kill between the two leaves every chunk twice, n
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from mvc.chunkstore.copies import NONE, StoredCopies
 from mvc.chunkstore.pack_writer import carry_record
 from mvc.chunkstore.values import FSCK_HINT, ChunkSpan, corruption
 from mvc.errors import CorruptionError, FormatError
+from mvc.sources import ByteSource, split_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -42,23 +42,24 @@ if TYPE_CHECKING:
 _READ_BYTES = 4 * 2**20
 
 
-class StoredChunks:
-    """Chunks of the store behind one another, as a source for a write session."""
+class StoredChunks(ByteSource):
+    """Chunks of the store end to end, as a source for a write session."""
 
     def __init__(self, reader: ChunkReader, ids: Sequence[ChunkId], sizes: Sequence[int]) -> None:
         self._reader = reader
         self._ids = ids
         self.starts = [0, *accumulate(sizes)]
 
+    @property
+    def size_bytes(self) -> int:
+        """Length of all chunks."""
+        return self.starts[-1]
+
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the buffer with whole chunks from ``offset`` on, each hashed."""
-        number = bisect_right(self.starts, offset) - 1
         slot = ReadSlot()
-        while len(buffer):
-            size_bytes = self.starts[number + 1] - self.starts[number]
-            self._reader.read_chunk(self._ids[number], buffer[:size_bytes], slot, "")
-            buffer = buffer[size_bytes:]
-            number += 1
+        for number, _, plain in split_buffer(self.starts, offset, buffer):
+            self._reader.read_chunk(self._ids[number], plain, slot, "")
 
 
 @dataclass(frozen=True, slots=True)

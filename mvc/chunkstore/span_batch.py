@@ -16,9 +16,8 @@ from mvc.formats.pack import MAX_PLAIN_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from mvc.chunkstore.values import ByteSource, ChunkSpan
-
-    _View = Callable[[int, int], memoryview | None]
+    from mvc.chunkstore.values import ChunkSpan
+    from mvc.sources import ByteSource
 
 BATCH_BYTES = 2**20
 BATCH_SPANS = 4096
@@ -75,11 +74,9 @@ def read_batch(
         batch: what to read.
         allocate: returns a buffer of at least that many bytes.
     """
-    view: _View | None = getattr(source, "view", None)
-    if view is not None:
-        seen = _view_all(view, batch.spans)
-        if seen is not None:
-            return seen
+    seen = _view_all(source, batch.spans)
+    if seen is not None:
+        return seen
     buffer = allocate(batch.size_bytes)
     plains: list[memoryview] = []
     position = 0
@@ -93,10 +90,10 @@ def read_batch(
     return plains
 
 
-def _view_all(view: _View, spans: Sequence[ChunkSpan]) -> list[memoryview] | None:
+def _view_all(source: ByteSource, spans: Sequence[ChunkSpan]) -> list[memoryview] | None:
     views: list[memoryview] = []
     for span in spans:
-        seen = view(span.offset, span.size_bytes)
+        seen = source.view(span.offset, span.size_bytes)
         if seen is None:
             return None
         views.append(seen.cast("B"))

@@ -28,7 +28,6 @@ from mvc.chunkstore.relatives import DeltaMode
 from mvc.chunkstore.rewriter import RewriteSource, find_unsafe, remove_packs, write_batch
 from mvc.chunkstore.salvage import Salvage, salvage_pack
 from mvc.chunkstore.values import (
-    ByteSource,
     ChunkLocation,
     ChunkSpan,
     ReadRequest,
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     from mvc.storage.protocol import Storage
 
 __all__ = [
-    "ByteSource",
     "ChunkLocation",
     "ChunkSpan",
     "ChunkStore",

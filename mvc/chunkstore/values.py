@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError
 
@@ -13,19 +13,6 @@ if TYPE_CHECKING:
 
 FSCK_HINT = 'run "mvc fsck --data" to see all that is damaged'
 _SHORT_HEX = 12
-
-
-class ByteSource(Protocol):
-    """Where plain bytes come from: a file, a tensor, a gap stream.
-
-    A source whose bytes already lie in memory may also have ``view(offset, size_bytes)`` that
-    returns them as a memoryview without a copy, or None where it cannot. Bytes seen through a
-    view must not change before ``ChunkWriter.add`` returns.
-    """
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill the buffer from ``offset`` on; called from several threads at once."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from mvc.chunkstore.catalog import PackCatalog
     from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.span_batch import SpanBatch
-    from mvc.chunkstore.values import ByteSource, ChunkSpan
+    from mvc.chunkstore.values import ChunkSpan
     from mvc.ids import ChunkId, PackId
+    from mvc.sources import ByteSource
     from mvc.storage.protocol import Storage
 
 _SPARE_SLOTS = 2

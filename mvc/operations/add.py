@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.hub import MAX_INDEX_BYTES, find_shards
-from mvc.checkpoints.source import FileSource, read_bytes
 from mvc.chunkstore.store import DeltaMode, WriteCounts
 from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.history.paths import find_path_fault
 from mvc.history.values import Index, IndexEntry
 from mvc.progress import announce
+from mvc.sources import FileSource, read_bytes
 from mvc.workspace.context import unswept
 from mvc.workspace.files import StoredFile, find_layout, store_file
 from mvc.workspace.recorded import drop_clashing, head_tree

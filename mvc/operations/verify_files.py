@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.detect import is_checkpoint_name, read_layout
-from mvc.checkpoints.source import FileSource, read_bytes
 from mvc.errors import (
     ConflictError,
     FormatError,
@@ -32,6 +31,7 @@ from mvc.operations.verify_tensors import (
     live_tensors,
 )
 from mvc.progress import announce
+from mvc.sources import FileSource, read_bytes
 from mvc.states.compare import compare_texts
 from mvc.states.state import STATE_FILE
 from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, GapStream, find_manifest, stored_size

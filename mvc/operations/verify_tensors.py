@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from mvc.checkpoints.source import Source
     from mvc.dtypes import DType
     from mvc.formats.layout import Segment, TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.ids import ChunkId, GitId
+    from mvc.sources import ByteSource
     from mvc.workspace.context import Context
 
 
@@ -79,7 +79,7 @@ class LiveTensor:
         view: the tensor in its segment.
     """
 
-    source: Source
+    source: ByteSource
     segment: Segment
     view: TensorView
 
@@ -123,7 +123,7 @@ class _Pair:
         return id(self.live.source), self.live.segment.start, self.stored.segment.start
 
 
-def live_tensors(source: Source, segments: Sequence[Segment]) -> dict[str, LiveTensor]:
+def live_tensors(source: ByteSource, segments: Sequence[Segment]) -> dict[str, LiveTensor]:
     """Return name → place of the tensors of an open file."""
     return {
         view.name: LiveTensor(source, segment, view)

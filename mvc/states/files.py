@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -18,12 +17,14 @@ from typing import TYPE_CHECKING
 from mvc.checkpoints.limits import MAX_NAME_BYTES, checked_layout
 from mvc.errors import FormatError, UnsupportedError
 from mvc.formats.layout import FileLayout, single_tensor
+from mvc.sources import JoinedSource, MemorySource
 from mvc.states.elements import ElementType, stored_form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc.states.memory import ByteSource, Region
+    from mvc.sources import ByteSource
+    from mvc.states.memory import Region
 
 MAX_HEADER_BYTES = 100_000_000
 """The limit of every safetensors reader."""
@@ -128,71 +129,9 @@ def clean_tensor_name(name: str) -> str:
     return raw.decode("utf-8") or "_"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BytesSource:
-    """Bytes in memory as a source."""
-
-    data: bytes
-
-    @property
-    def size_bytes(self) -> int:
-        """Their length."""
-        return len(self.data)
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from ``offset`` on."""
-        buffer.cast("B")[:] = memoryview(self.data)[offset : offset + buffer.nbytes]
-
-    def view(self, offset: int, size_bytes: int) -> memoryview:
-        """Return that range without a copy."""
-        return memoryview(self.data)[offset : offset + size_bytes]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class JoinedSource:
-    """Several sources one behind the other.
-
-    Attributes:
-        parts: the sources, none of them empty.
-        starts: where each begins, and where the last one ends.
-    """
-
-    parts: tuple[ByteSource, ...]
-    starts: tuple[int, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of all together."""
-        return self.starts[-1]
-
-    def view(self, offset: int, size_bytes: int) -> memoryview | None:
-        """Return that range without a copy, or None where it lies in several parts."""
-        if not size_bytes:
-            return memoryview(b"")
-        index = self._find_part(offset)
-        if offset + size_bytes > self.starts[index + 1]:
-            return None
-        return self.parts[index].view(offset - self.starts[index], size_bytes)
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from ``offset`` on."""
-        rest = buffer.cast("B")
-        while rest:
-            index = self._find_part(offset)
-            count = min(len(rest), self.starts[index + 1] - offset)
-            self.parts[index].read_into(offset - self.starts[index], rest[:count])
-            rest = rest[count:]
-            offset += count
-
-    def _find_part(self, offset: int) -> int:
-        if not 0 <= offset < self.size_bytes:
-            raise ValueError(f"offset {offset} lies outside {self.size_bytes} bytes")
-        return bisect_right(self.starts, offset) - 1
-
-
 def plain_file(path: str, data: bytes) -> StateFile:
     """Return a file of given bytes, without tensors."""
-    return StateFile(path, FileLayout("opaque", len(data)), BytesSource(data))
+    return StateFile(path, FileLayout("opaque", len(data)), MemorySource(data))
 
 
 def tensor_file(path: str, arrays: Sequence[tuple[str, LiveArray]]) -> StateFile:
@@ -215,7 +154,7 @@ def tensor_file(path: str, arrays: Sequence[tuple[str, LiveArray]]) -> StateFile
         dtype, shape = forms[name]
         segments.append(single_tensor(name, dtype, shape, starts[-1]))
         starts.append(starts[-1] + array.source.size_bytes)
-    parts = (BytesSource(head), *(array.source for _, array in ordered))
+    parts = (MemorySource(head), *(array.source for _, array in ordered))
     try:
         layout = checked_layout("safetensors", starts[-1], segments)
     except FormatError as error:

@@ -8,7 +8,6 @@ bytes of every tensor at a multiple of its element's size, so that devices can c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from mvc.checkpoints.detect import read_layout
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout
+from mvc.sources import MemorySource
 from mvc.states.compare import compare_texts
 from mvc.states.document import parse_document
 from mvc.states.files import StateFile
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from mvc.formats.layout import Segment
-    from mvc.states.memory import ByteSource
+    from mvc.sources import ByteSource
 
 __all__ = [
     "ImageFile",
     "ImagePart",
-    "MemorySource",
     "StateLayout",
     "compare_image",
     "layout_state",
@@ -43,30 +42,6 @@ __all__ = [
 ]
 
 _PIECE_BYTES = 2**22
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MemorySource:
-    """Bytes of an image as a source.
-
-    Attributes:
-        data: the bytes.
-    """
-
-    data: memoryview
-
-    @property
-    def size_bytes(self) -> int:
-        """Their length."""
-        return self.data.nbytes
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from ``offset`` on."""
-        buffer.cast("B")[:] = self.data[offset : offset + buffer.nbytes]
-
-    def view(self, offset: int, size_bytes: int) -> memoryview:
-        """Return that range without a copy."""
-        return self.data[offset : offset + size_bytes]
 
 
 def open_image(files: Mapping[str, memoryview]) -> list[StateFile]:
@@ -91,7 +66,7 @@ def open_image(files: Mapping[str, memoryview]) -> list[StateFile]:
 
 
 def _open_file(path: str, data: memoryview) -> StateFile:
-    source = MemorySource(data.toreadonly().cast("B"))
+    source = MemorySource(data.toreadonly())
     if path == STATE_FILE:
         return StateFile(path, FileLayout("opaque", source.size_bytes), source)
     layout = read_layout(source, path)

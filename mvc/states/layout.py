@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import MvcError
+from mvc.sources import JoinedSource, MemorySource
 from mvc.states.alias import find_crowded, find_groups
 from mvc.states.document import Document, encode_document
-from mvc.states.files import BytesSource, JoinedSource
 from mvc.states.forms import DiffersError
 from mvc.states.plan import Follow, Recorder
 from mvc.states.runs import HostRun
@@ -22,9 +22,10 @@ from mvc.states.state import STATE_FILE, encode_walk
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from mvc.sources import ByteSource
     from mvc.states.alias import SharedGroup
     from mvc.states.forms import ArrayPlan, StatePart
-    from mvc.states.memory import ByteSource, Region
+    from mvc.states.memory import Region
     from mvc.states.state import EncodedState
 
 PAGE_BYTES = 4096
@@ -205,7 +206,7 @@ def _finish(
     size = len(text)
     return StateLayout(
         (*files, ImageFile(STATE_FILE, start, size)),
-        (*parts, ImagePart(start, BytesSource(text))),
+        (*parts, ImagePart(start, MemorySource(text))),
         start + size,
         plan,
     )

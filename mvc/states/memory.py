@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,23 +26,6 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = 16
-
-
-class ByteSource(Protocol):
-    """A run of bytes that is not in a file; callable from many threads at once."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Its length."""
-        ...
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from ``offset`` on."""
-        ...
-
-    def view(self, offset: int, size_bytes: int) -> memoryview | None:
-        """Return that range without a copy, or None where it does not lie in one piece."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

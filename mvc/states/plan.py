@@ -41,9 +41,10 @@ from mvc.states.runs import HostBytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mvc.sources import ByteSource
     from mvc.states.forms import StatePart
     from mvc.states.json_text import JsonValue
-    from mvc.states.memory import ByteSource, Region
+    from mvc.states.memory import Region
 
 
 @dataclass(slots=True)

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from mvc.sources import ByteSource
     from mvc.states.elements import ElementType
-    from mvc.states.memory import ByteSource
     from mvc.states.nodes import Node
 
 _DTYPES: dict[str, torch.dtype] = {

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.checkpoints.source import FileSource
 from mvc.dtypes import get_dtype
 from mvc.errors import MvcError
 from mvc.formats.casts import find_cast, round_words
 from mvc.formats.manifest import cut_sizes
 from mvc.formats.planes import ARENA_BYTES
+from mvc.sources import ByteSource, FileSource
 from mvc.workspace.files import find_manifest
 from mvc.workspace.worktree import find_file_stat
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.chunkstore.store import ChunkWriter
-    from mvc.chunkstore.values import ByteSource
     from mvc.formats.layout import FileLayout, Segment
     from mvc.formats.manifest import StoredSegment
     from mvc.history.values import Index, TreeEntry
@@ -79,11 +78,17 @@ class _Master:
     start: int
 
 
-class PathSource:
-    """The bytes of a file that is opened anew for every read."""
+class PathSource(ByteSource):
+    """The bytes of a file that is opened again for every read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the file now."""
+        with FileSource.open(self._path) as source:
+            return source.size_bytes
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the buffer from ``offset`` on."""

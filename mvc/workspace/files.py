@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from bisect import bisect_right
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.checkpoints.detect import is_checkpoint_name, read_layout
-from mvc.checkpoints.source import FileSource, Source, read_bytes
 from mvc.chunkstore.values import ChunkSpan, ReadRequest
 from mvc.dtypes import get_dtype
 from mvc.errors import (
@@ -39,6 +37,7 @@ from mvc.formats.manifest import (
 )
 from mvc.fs import DurableFile, FileStat, write_symlink
 from mvc.ids import hash_chunk, hash_git_blob
+from mvc.sources import ByteSource, FileSource, MemorySource, read_bytes, split_buffer
 from mvc.workspace.worktree import MODE_EXECUTABLE, MODE_SYMLINK, find_file_stat, git_mode
 
 if TYPE_CHECKING:
@@ -81,14 +80,18 @@ class StoredFile:
     warning: str | None = None
 
 
-class GapStream:
+class GapStream(ByteSource):
     """The gaps of a file, one after another, as one run of bytes."""
 
-    def __init__(self, source: Source, gaps: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, source: ByteSource, gaps: Sequence[tuple[int, int]]) -> None:
         self._source = source
         self._gaps = gaps
         self._starts = [0, *accumulate(size for _, size in gaps)]
-        self.size_bytes = self._starts.pop()
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of all gaps."""
+        return self._starts[-1]
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill ``buffer`` from that offset of the stream."""
@@ -97,15 +100,8 @@ class GapStream:
 
     def split(self, offset: int, buffer: memoryview) -> Iterator[tuple[int, memoryview]]:
         """Yield (offset in the file, part of the buffer) for a range of the stream."""
-        index = bisect_right(self._starts, offset) - 1
-        done = 0
-        while done < len(buffer):
-            start, size = self._gaps[index]
-            inside = offset + done - self._starts[index]
-            count = min(size - inside, len(buffer) - done)
-            yield start + inside, buffer[done : done + count]
-            done += count
-            index += 1
+        for index, inside, part in split_buffer(self._starts, offset, buffer):
+            yield self._gaps[index][0] + inside, part
 
 
 def store_file(
@@ -151,7 +147,7 @@ class ChunkHasher:
 
     def add(
         self,
-        source: Source,
+        source: ByteSource,
         spans: Sequence[ChunkSpan],
         progress: Callable[[int], None] | None = None,
     ) -> list[ChunkId]:
@@ -268,7 +264,7 @@ def _take_source(
     return StoredFile(path, mode, put_blob(text), stat, size_bytes, manifest, layout.warning)
 
 
-def _is_plain(source: Source, layout: FileLayout, path: str) -> bool:
+def _is_plain(source: ByteSource, layout: FileLayout, path: str) -> bool:
     """Tell whether a file is small and no checkpoint, and so an ordinary Git blob."""
     if layout.segments or source.size_bytes > PLAIN_FILE_MAX_BYTES:
         return False
@@ -280,7 +276,7 @@ def _is_plain(source: Source, layout: FileLayout, path: str) -> bool:
 
 def store_chunks(
     writer: ChunkWriter | ChunkHasher,
-    source: Source,
+    source: ByteSource,
     layout: FileLayout,
     chunk_bytes: int,
     progress: Callable[[int], None] | None = None,
@@ -323,7 +319,7 @@ def store_chunks(
 
 def _store_segments(
     writer: ChunkWriter | ChunkHasher,
-    source: Source,
+    source: ByteSource,
     segments: Sequence[Segment],
     chunk_bytes: int,
     hints: Mapping[Segment, Hint],
@@ -375,15 +371,6 @@ def read_requests(manifest: Manifest, path: str) -> Iterator[ReadRequest]:
             position += size
 
 
-class _NoSource:
-    """Stands for the file that a gap stream is scattered to; nothing is read from it."""
-
-    size_bytes = 0
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        raise NotImplementedError
-
-
 def write_content(
     context: Context,
     manifest: Manifest,
@@ -396,7 +383,7 @@ def write_content(
     Raises:
         CorruptionError: a chunk is missing or damaged; says which tensor and where.
     """
-    gaps = GapStream(_NoSource(), list(manifest.gap_ranges()))
+    gaps = GapStream(MemorySource(b""), list(manifest.gap_ranges()))
 
     def sink(request: ReadRequest, plain: memoryview) -> None:
         if request.offset >= 0:
@@ -474,7 +461,7 @@ def _holds_blob(context: Context, path: str, mode: int, blob: GitId) -> bool:
         return source.size_bytes == manifest.size_bytes and _chunks_match(source, manifest)
 
 
-def _chunks_match(source: Source, manifest: Manifest) -> bool:
+def _chunks_match(source: ByteSource, manifest: Manifest) -> bool:
     buffer = memoryview(bytearray(manifest.chunk_bytes))
     gaps = GapStream(source, list(manifest.gap_ranges()))
     for request in read_requests(manifest, ""):

@@ -6,8 +6,8 @@ import pytest
 import safetensors.numpy
 
 from mvc.checkpoints.detect import is_checkpoint_name, read_layout
-from mvc.checkpoints.source import FileSource, MemorySource
 from mvc.errors import ConflictError
+from mvc.sources import FileSource, MemorySource
 from support.parsed import parse, torch_archive
 
 

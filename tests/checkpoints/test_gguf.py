@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from mvc.checkpoints.gguf import GGML_DTYPES, parse_gguf
-from mvc.checkpoints.source import MemorySource
 from mvc.dtypes import get_dtype
 from mvc.errors import FormatError
+from mvc.sources import MemorySource
 from support.parsed import named_views, parse
 
 gguf = pytest.importorskip("gguf")

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.checkpoints import torch_zip, zip_directory
-from mvc.checkpoints.source import MemorySource
 from mvc.checkpoints.torch_pickle import names as torch_names
 from mvc.errors import FormatError
+from mvc.sources import MemorySource
 from support.parsed import named_views, parse, torch_archive
 
 WEIGHTS = struct.pack("<4f", 1, 2, 3, 4)

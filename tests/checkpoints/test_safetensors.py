@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.checkpoints.safetensors import DTYPES, parse_safetensors
-from mvc.checkpoints.source import MemorySource
 from mvc.dtypes import get_dtype, size_in_bytes
 from mvc.errors import FormatError
+from mvc.sources import MemorySource
 from support.parsed import named_views, parse
 
 

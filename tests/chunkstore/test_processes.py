@@ -13,9 +13,10 @@ WRITER = """
 import sys
 from pathlib import Path
 from mvc.chunkstore.store import ChunkSpan, ChunkStore
+from mvc.sources import ByteSource
 from mvc.storage.local import LocalStorage
 
-class Source:
+class Source(ByteSource):
     def read_into(self, offset, buffer):
         number, inside = divmod(offset, 50_000)
         buffer[:] = bytes([number, number ^ 0x55]) * (len(buffer) // 2)

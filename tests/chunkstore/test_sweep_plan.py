@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mvc.chunkstore import sweep_plan
@@ -148,6 +148,7 @@ cases = st.builds(
 
 
 @given(cases, st.sampled_from([1, 2**30]))
+@example(Case(64, [{0: 2, 1: None, 2: 0}], {0, 1}, {}, min_waste=0.6), 1)
 def test_a_sweep_keeps_what_is_needed_and_comes_to_an_end(case, batch_bytes):
     store = ChunkStore(case.storage, threads=1)
     for _ in range(5):  # each round a base may lose users, until it is held no more
@@ -164,7 +165,9 @@ def test_a_sweep_keeps_what_is_needed_and_comes_to_an_end(case, batch_bytes):
             packs = len([key for key in objects(case.storage) if key.endswith(".pack")])
             frames = plan.packs - plan.removed_packs - packs
             assert before - case.pack_bytes() == plan.freed_bytes + FRAME_BYTES * frames
-    assert list(store.check(data=True)) == []
+    case.check()
+    if not case.min_waste:  # else garbage may stay, and with it what refers to what is gone
+        assert list(store.check(data=True)) == []
     assert plan.is_empty, "a sweep must come to an end"
     assert plan.freed_bytes == 0
     assert plan.dropped_chunks == 0

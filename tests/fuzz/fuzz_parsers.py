@@ -15,7 +15,6 @@ import atheris
 with atheris.instrument_imports(include=["mvc"]):
     from mvc.checkpoints.detect import read_layout
     from mvc.checkpoints.hub import find_shards
-    from mvc.checkpoints.source import MemorySource
     from mvc.checkpoints.torch_pickle.unpickler import unpickle
     from mvc.dtypes import DTYPES
     from mvc.errors import MvcError, UnsupportedError
@@ -27,6 +26,7 @@ with atheris.instrument_imports(include=["mvc"]):
     from mvc.formats.references import References, encode_references, parse_references
     from mvc.history.messages import format_message, parse_trailers
     from mvc.history.paths import find_path_fault
+    from mvc.sources import MemorySource
     from mvc.states.state import plan_state
 
 from mvc.errors import FormatError

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from mvc import ConflictError, CorruptionError, MvcError, NotFoundError, Repo, StorageError
-from mvc.checkpoints.source import FileSource
+from mvc.sources import FileSource
 from support import verbs
 from support.bounds import bounded
 from support.fulldisk import FullDisk

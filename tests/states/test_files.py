@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from mvc.checkpoints import limits
 from mvc.checkpoints.safetensors import parse_safetensors
-from mvc.checkpoints.source import MemorySource
 from mvc.errors import ConflictError, UnsupportedError
+from mvc.sources import MemorySource
 from mvc.states import files as state_files
 from mvc.states.elements import TORCH_ELEMENTS
 from mvc.states.files import Names, escape_file_name

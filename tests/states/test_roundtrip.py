@@ -196,7 +196,7 @@ def test_torch_is_not_imported_to_load_torch_states_with_numpy(tmp_path):
 import sys
 from pathlib import Path
 from mvc.checkpoints.safetensors import parse_safetensors
-from mvc.checkpoints.source import MemorySource
+from mvc.sources import MemorySource
 from mvc.states.state import decode_state, find_files, measure_tensors
 folder = Path(sys.argv[1])
 text = (folder / "state.json").read_bytes()

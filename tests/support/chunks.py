@@ -7,15 +7,20 @@ from itertools import accumulate, pairwise
 
 from mvc.chunkstore.store import ChunkSpan, ChunkStore, ReadRequest
 from mvc.errors import StorageError
+from mvc.sources import ByteSource
 from mvc.storage.memory import MemoryStorage
 
 
-class BytesSource:
+class BytesSource(ByteSource):
     """Bytes that are read by copying; counts the reads."""
 
     def __init__(self, data: bytes) -> None:
         self.data = memoryview(data)
         self.reads = []
+
+    @property
+    def size_bytes(self):
+        return len(self.data)
 
     def read_into(self, offset, buffer):
         self.reads.append((offset, len(buffer)))

@@ -8,9 +8,9 @@ import zipfile
 import numpy as np
 
 from mvc.checkpoints.detect import read_layout
-from mvc.checkpoints.source import MemorySource
 from mvc.dtypes import get_dtype, size_in_bytes
 from mvc.formats.layout import check_layout, find_gaps
+from mvc.sources import MemorySource
 
 
 def parse(data: bytes, name: str):

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from mvc.checkpoints.source import FileSource, MemorySource, read_bytes
 from mvc.errors import ConflictError, FormatError, StorageError, UnsupportedError
+from mvc.sources import FileSource, MemorySource, read_bytes
 
 
 @pytest.fixture

@@ -1,0 +1,219 @@
+"""Bytes that can be read at any offset: a file, memory, or several sources end to end.
+
+Everything that is stored is read through a ``ByteSource``. Files and live arrays are read piece by
+piece, so that no file or tensor is ever held in memory twice.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from bisect import bisect_right
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from mvc import fs
+from mvc.errors import ConflictError, FormatError, UnsupportedError, translate_os_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from typing import Self
+
+
+class ByteSource(Protocol):
+    """A run of bytes that many threads may read at once."""
+
+    __slots__ = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Length when the source was opened."""
+        ...
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the whole buffer, a memoryview of bytes, from ``offset`` on.
+
+        Raises:
+            ConflictError: the bytes ended early or moved since the source was opened.
+            StorageError: the machine failed.
+        """
+        ...
+
+    def view(self, offset: int, size_bytes: int) -> memoryview | None:  # noqa: ARG002
+        """Return that range without a copy, or None if it has to be read.
+
+        The bytes must not change while the view is in use.
+        """
+        return None
+
+
+class FileSource(ByteSource):
+    """An open file. Make one with ``FileSource.open``.
+
+    Attributes:
+        path: where it was opened; for messages.
+        descriptor: the open descriptor, valid inside the ``with`` block.
+        stat: taken when the file was opened.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        self.stat = fs.stat_descriptor(descriptor)
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path) -> Iterator[Self]:
+        """Open a regular file for the length of a ``with`` block; a link is never followed.
+
+        Raises:
+            FileNotFoundError: nothing is there.
+            UnsupportedError: it is a link, a folder, a pipe or a device.
+            StorageError: the machine refused.
+        """
+        descriptor = _open_without_following(path)
+        try:
+            source = cls(path, descriptor)
+            if not source.stat.is_regular:
+                raise UnsupportedError(f"{path} is not a regular file")
+            yield source
+        finally:
+            os.close(descriptor)
+
+    @property
+    def size_bytes(self) -> int:
+        """Length when the file was opened."""
+        return self.stat.size_bytes
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the whole buffer from ``offset`` on (releases the GIL)."""
+        with translate_os_errors(f"read {self.path}"):
+            count = fs.read_at(self.descriptor, buffer, offset)
+        if count < len(buffer):
+            raise ConflictError(
+                f"{self.path} became shorter while it was read "
+                f"({offset + count:,} of {self.size_bytes:,} bytes)",
+                hint="wait until nothing writes to it and try again",
+            )
+
+
+def _open_without_following(path: Path) -> int:
+    # O_NONBLOCK: opening a pipe without a writer must not wait for one.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with translate_os_errors(f"open {path}"):
+        try:
+            return os.open(path, flags)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise UnsupportedError(f"{path} is a symbolic link") from None
+            raise
+
+
+class MemorySource(ByteSource):
+    """Bytes in memory."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        self._data = memoryview(data).cast("B")
+
+    @property
+    def size_bytes(self) -> int:
+        """Their number."""
+        return self._data.nbytes
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the whole buffer from ``offset`` on."""
+        end = offset + len(buffer)
+        if end > self.size_bytes:
+            raise ConflictError(
+                f"bytes {offset}..{end} were asked of a source of {self.size_bytes}"
+            )
+        buffer[:] = self._data[offset:end]
+
+    def view(self, offset: int, size_bytes: int) -> memoryview:
+        """Return that range without a copy."""
+        return self._data[offset : offset + size_bytes]
+
+
+class JoinedSource(ByteSource):
+    """Several sources end to end.
+
+    Attributes:
+        parts: the sources, none of them empty.
+        starts: where each begins, and where the last one ends.
+    """
+
+    __slots__ = ("parts", "starts")
+
+    def __init__(self, parts: Sequence[ByteSource], starts: Sequence[int]) -> None:
+        self.parts = parts
+        self.starts = starts
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of all together."""
+        return self.starts[-1]
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the whole buffer from ``offset`` on."""
+        for index, inside, piece in split_buffer(self.starts, offset, buffer):
+            self.parts[index].read_into(inside, piece)
+
+    def view(self, offset: int, size_bytes: int) -> memoryview | None:
+        """Return that range without a copy, or None if it lies in several parts."""
+        if not size_bytes:
+            return memoryview(b"")
+        index = _find_part(self.starts, offset)
+        if offset + size_bytes > self.starts[index + 1]:
+            return None
+        return self.parts[index].view(offset - self.starts[index], size_bytes)
+
+
+def split_buffer(
+    starts: Sequence[int], offset: int, buffer: memoryview
+) -> Iterator[tuple[int, int, memoryview]]:
+    """Cut a buffer where the parts of a joined run of bytes meet.
+
+    Args:
+        starts: where each part begins, and where the last one ends.
+        offset: what the buffer begins with.
+        buffer: bytes of the run from there on.
+
+    Yields:
+        The number of the part, the offset in it, and the piece of the buffer that belongs there.
+    """
+    if not buffer:
+        return
+    index = _find_part(starts, offset)
+    _find_part(starts, offset + len(buffer) - 1)
+    done = 0
+    while done < len(buffer):
+        inside = offset + done - starts[index]
+        count = min(starts[index + 1] - starts[index] - inside, len(buffer) - done)
+        yield index, inside, buffer[done : done + count]
+        done += count
+        index += 1
+
+
+def _find_part(starts: Sequence[int], offset: int) -> int:
+    if not 0 <= offset < starts[-1]:
+        raise ValueError(f"offset {offset} lies outside {starts[-1]} bytes")
+    return bisect_right(starts, offset) - 1
+
+
+def read_bytes(source: ByteSource, offset: int, size_bytes: int) -> bytes:
+    """Return a small run of bytes, never more than the source holds.
+
+    Raises:
+        FormatError: the run lies outside the source.
+        ConflictError: the file became shorter since it was opened.
+    """
+    if offset < 0 or size_bytes < 0 or offset + size_bytes > source.size_bytes:
+        raise FormatError(
+            f"file of {source.size_bytes:,} bytes ends before byte {offset + size_bytes:,}"
+        )
+    buffer = bytearray(size_bytes)
+    source.read_into(offset, memoryview(buffer))
+    return bytes(buffer)
