@@ -2,25 +2,34 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+DEMO_READY := $(VENV)/.ready-for-demo
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-all lint format bench clean
+.PHONY: help setup demo test test-all lint format docs bench clean
 
 help:
-	@echo "make demo   train a small model, version it, go back, prove the bytes are the same"
+	@echo "make demo   train a small model, version it, roll it back, prove the bytes are the same"
 	@echo "make test   run the whole test suite"
 	@echo "make lint   ruff, mypy strict, import-linter"
+	@echo "make docs   build the documentation site into site/"
 	@echo "make bench  measure speed, size and memory beside the peers that are installed"
+
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# The demo needs little: no linters, no Lightning, no fuzzer.
+$(DEMO_READY): requirements/demo.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -r requirements/demo.txt
+	$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(READY): requirements/dev.txt $(DEMO_READY)
+	$(PIP) -r requirements/dev.txt
+	@touch $@
 
 setup: $(READY)
 
-$(READY): requirements-dev.txt pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@touch $(READY)
-
-demo: setup
+demo: $(DEMO_READY)
 	$(BIN)/python examples/demo.py
 
 # The slow fuzzing runs too, bounded by the hypothesis profile.
@@ -40,8 +49,11 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 bench: setup
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
-	rm -rf $(VENV) demo-run bench-run .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site demo-run bench-run .pytest_cache .mypy_cache .ruff_cache .hypothesis

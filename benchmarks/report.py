@@ -249,7 +249,7 @@ def _pad(cell: str, width: int) -> str:
 
 
 def as_markdown(results: Results) -> str:
-    """Return everything as Markdown, to be pasted into docs/performance.md."""
+    """Return everything as Markdown, to be pasted into docs/performance.md and its log."""
     parts = ["\n".join(f"- {line}" for line in describe(results))]
     for table in [target_table(results), *list_tables(results)]:
         head, *body = [f"| {' | '.join(row)} |" for row in table.rows]
