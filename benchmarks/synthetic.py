@@ -19,7 +19,7 @@ import numpy as np
 
 from mvc.formats.layout import single_tensor
 from mvc.formats.manifest import DEFAULT_CHUNK_BYTES, Manifest, StoredSegment, encode_manifest
-from mvc.history.values import MODE_FILE, Identity, TreeEntry
+from mvc.history.values import MODE_FILE, Identity, Stamp, TreeEntry
 from mvc.ids import ChunkId
 from mvc.workspace import context as contexts
 
@@ -60,10 +60,7 @@ def commit(
         tree=tree,
         parents=() if parent is None else (parent,),
         message=message,
-        author=_WHO,
-        committer=_WHO,
-        time_s=_START_S + 60 * n,
-        timezone_s=0,
+        author=Stamp(_WHO, _START_S + 60 * n, 0),
     )
 
 
@@ -77,7 +74,9 @@ def make_wide(history: GitHistory, tensors: int) -> None:
     parent: GitId | None = None
     for name, chunks in (("a", first), ("b", some), ("c", other)):
         parent = commit(history, make_manifest(chunks, np.random.default_rng(2)), name, parent, 0)
-        history.update_ref(f"refs/heads/{name}", parent, expected=None, message="made", who=_WHO)
+        history.update_ref(
+            f"refs/heads/{name}", parent, expected=None, message="made", stamp=Stamp.now(_WHO)
+        )
 
 
 def make_long(history: GitHistory, commits: int) -> None:
@@ -92,7 +91,9 @@ def make_long(history: GitHistory, commits: int) -> None:
             history, make_manifest(chunks, np.random.default_rng(2)), message, parent, number
         )
     assert parent is not None
-    history.update_ref("refs/heads/main", parent, expected=None, message="made", who=_WHO)
+    history.update_ref(
+        "refs/heads/main", parent, expected=None, message="made", stamp=Stamp.now(_WHO)
+    )
 
 
 def main() -> None:

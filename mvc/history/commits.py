@@ -10,7 +10,7 @@ from dulwich.objects import Commit, ObjectID, Tag, object_class
 
 from mvc.errors import CorruptionError, FormatError, UsageError
 from mvc.history.translate import translate_damage
-from mvc.history.values import CommitInfo, Identity
+from mvc.history.values import CommitInfo, Identity, Stamp
 from mvc.ids import GitId, is_hex_id
 
 if TYPE_CHECKING:
@@ -72,16 +72,10 @@ def encode_commit(
     tree: GitId,
     parents: Sequence[GitId],
     message: str,
-    author: Identity,
-    committer: Identity,
-    time_s: int,
-    timezone_s: int,
-    author_time_s: int | None = None,
-    author_timezone_s: int | None = None,
+    author: Stamp,
+    committer: Stamp,
 ) -> bytes:
-    """Return the bytes of a commit; the message gets a line feed at its end where it has none.
-
-    The author's time and offset are the committer's where they are not given.
+    """Return the bytes of a commit; the message gets a line feed at its end if it has none.
 
     Raises:
         UsageError: a text or time that Git cannot store.
@@ -89,28 +83,15 @@ def encode_commit(
     commit = Commit()
     commit.tree = ObjectID(tree.encode())
     commit.parents = [ObjectID(parent.encode()) for parent in parents]
-    commit.author, commit.committer = encode_identity(author), encode_identity(committer)
-    commit.commit_time = check_time(time_s)
-    commit.commit_timezone = round_timezone(timezone_s)
-    commit.author_time = check_time(time_s if author_time_s is None else author_time_s)
-    commit.author_timezone = round_timezone(
-        timezone_s if author_timezone_s is None else author_timezone_s
-    )
+    commit.author, commit.author_time, commit.author_timezone = split_stamp(author)
+    commit.committer, commit.commit_time, commit.commit_timezone = split_stamp(committer)
     if message and not message.endswith("\n"):
         message += "\n"
     commit.message = encode_text(message, "message")
     return commit.as_raw_string()
 
 
-def encode_tag(
-    *,
-    name: str,
-    commit: GitId,
-    message: str,
-    tagger: Identity,
-    time_s: int,
-    timezone_s: int,
-) -> bytes:
+def encode_tag(*, name: str, commit: GitId, message: str, tagger: Stamp) -> bytes:
     """Return the bytes of an annotated tag on a commit.
 
     Raises:
@@ -119,33 +100,22 @@ def encode_tag(
     tag = Tag()
     tag.name = encode_text(name, "tag name")
     tag.object = (Commit, commit.encode())
-    tag.tagger = encode_identity(tagger)
-    tag.tag_time = check_time(time_s)
-    tag.tag_timezone = round_timezone(timezone_s)
+    tag.tagger, tag.tag_time, tag.tag_timezone = split_stamp(tagger)
     tag.message = encode_text(message if message.endswith("\n") else message + "\n", "message")
     return tag.as_raw_string()
 
 
-def check_time(time_s: int) -> int:
-    """Return a time that Git can store.
+def split_stamp(stamp: Stamp) -> tuple[bytes, int, int]:
+    """Return identity, time and offset from UTC (in whole minutes) as Git stores them.
 
     Raises:
-        UsageError: before 1970 or beyond every calendar.
+        UsageError: a name, time or offset that Git cannot store.
     """
-    if not 0 <= time_s < _MAX_TIME_S:
-        raise UsageError(f"{time_s} s since 1970 is no time that Git can store")
-    return time_s
-
-
-def round_timezone(timezone_s: int) -> int:
-    """Return an offset from UTC in whole minutes, as Git stores it.
-
-    Raises:
-        UsageError: no offset of any clock.
-    """
-    if abs(timezone_s) >= _MAX_TIMEZONE_S:
-        raise UsageError(f"{timezone_s} s is no offset from UTC")
-    return int(timezone_s / 60) * 60
+    if not 0 <= stamp.time_s < _MAX_TIME_S:
+        raise UsageError(f"{stamp.time_s} s since 1970 is not a time that Git can store")
+    if abs(stamp.timezone_s) >= _MAX_TIMEZONE_S:
+        raise UsageError(f"{stamp.timezone_s} s is not an offset from UTC")
+    return encode_identity(stamp.identity), stamp.time_s, int(stamp.timezone_s / 60) * 60
 
 
 def parse_commit(commit_id: GitId, data: bytes) -> CommitInfo:

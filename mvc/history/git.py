@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from mvc.history.values import (
         CommitInfo,
         HistoryProblem,
-        Identity,
         Index,
+        Stamp,
         TreeEntry,
     )
     from mvc.ids import GitId
@@ -212,12 +212,8 @@ class GitHistory(RefMoves):
         tree: GitId,
         parents: Sequence[GitId],
         message: str,
-        author: Identity,
-        committer: Identity,
-        time_s: int,
-        timezone_s: int,
-        author_time_s: int | None = None,
-        author_timezone_s: int | None = None,
+        author: Stamp,
+        committer: Stamp | None = None,
     ) -> GitId:
         """Store a commit and return its id; no ref moves.
 
@@ -225,12 +221,8 @@ class GitHistory(RefMoves):
             tree: id from ``write_tree``.
             parents: the commits before it.
             message: its text, trailers included.
-            author: who wrote it.
-            committer: who records it.
-            time_s: when, seconds since 1970.
-            timezone_s: offset of that clock from UTC in seconds.
-            author_time_s: when it was written, where that is another time.
-            author_timezone_s: offset of the author's clock, where that is another one.
+            author: who wrote it, and when.
+            committer: who records it, and when; defaults to the author.
 
         Raises:
             UsageError: a text or time that Git cannot store.
@@ -240,11 +232,7 @@ class GitHistory(RefMoves):
             parents=parents,
             message=message,
             author=author,
-            committer=committer,
-            time_s=time_s,
-            timezone_s=timezone_s,
-            author_time_s=author_time_s,
-            author_timezone_s=author_timezone_s,
+            committer=committer or author,
         )
         return self._objects.write("commit", data)
 
@@ -366,7 +354,7 @@ class GitHistory(RefMoves):
         return NoteFinder(self.read_commit(tip).tree, self._objects.read_tree_items)
 
     def write_notes(
-        self, ref: str, changes: Mapping[GitId, bytes | None], *, message: str, who: Identity
+        self, ref: str, changes: Mapping[GitId, bytes | None], *, message: str, stamp: Stamp
     ) -> None:
         """Replace the notes of some commits durably (None takes one away); others stay.
 
@@ -376,7 +364,7 @@ class GitHistory(RefMoves):
             ref: full name, such as ``refs/notes/released``.
             changes: commit → its new note.
             message: why, for the log of the notes.
-            who: who writes them.
+            stamp: who writes them, and when.
 
         Raises:
             UsageError: no name for notes, or no commit id.
@@ -384,7 +372,7 @@ class GitHistory(RefMoves):
         """
         from mvc.history.notes import write_notes  # noqa: PLC0415  few commands need it
 
-        write_notes(self, ref, changes, message=message, who=who)
+        write_notes(self, ref, changes, message=message, stamp=stamp)
 
     # -- config
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.commits import encode_tag
 from mvc.history.commitstore import CommitStore
-from mvc.history.reflogs import Note
+from mvc.history.reflogs import Reason
 from mvc.history.refnames import HEADS, NOTES, branch_ref, check_ref_name, tag_ref
 from mvc.history.refs import HEAD, RefStore
 from mvc.history.sweep_lock import SweepLock
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from mvc.history.values import Head, Identity, ReflogEntry
+    from mvc.history.values import Head, ReflogEntry, Stamp
     from mvc.ids import GitId
 
 
@@ -89,9 +89,7 @@ class RefMoves:
         *,
         expected: GitId | None,
         message: str,
-        who: Identity,
-        time_s: int | None = None,
-        timezone_s: int | None = None,
+        stamp: Stamp,
     ) -> None:
         """Move a ref by compare-and-swap, durably, with a reflog entry.
 
@@ -100,9 +98,7 @@ class RefMoves:
             new: the id it shall hold.
             expected: the id it must hold now; None where it must not exist.
             message: why, for the reflog.
-            who: who, for the reflog.
-            time_s: when, for the reflog; now where None.
-            timezone_s: offset from UTC in seconds; this machine's where None.
+            stamp: who moves it, and when.
 
         Raises:
             ConflictError: the ref holds something else, or a stock Git holds its lock.
@@ -112,7 +108,7 @@ class RefMoves:
         check_ref_name(name)
         with self.lock():
             self._prepare_move(name, new)
-            self._refs.set(name, new, expected, Note(message, who, time_s, timezone_s))
+            self._refs.set(name, new, expected, Reason(message, stamp))
 
     def update_head(
         self,
@@ -120,9 +116,7 @@ class RefMoves:
         *,
         expected: GitId | None,
         message: str,
-        who: Identity,
-        time_s: int | None = None,
-        timezone_s: int | None = None,
+        stamp: Stamp,
     ) -> None:
         """Move the current branch (or a detached HEAD) by compare-and-swap.
 
@@ -130,49 +124,43 @@ class RefMoves:
             ConflictError: HEAD stands on another commit than ``expected``.
             NotFoundError: there is no commit ``new``.
         """
-        note = Note(message, who, time_s, timezone_s)
+        reason = Reason(message, stamp)
         with self.lock():
             branch = self.head().branch
             name = HEAD if branch is None else HEADS + branch
             self._prepare_move(name, new)
             if branch is None:
-                self._refs.set_detached(new, expected, note)
+                self._refs.set_detached(new, expected, reason)
             else:
-                self._refs.set(name, new, expected, note)
+                self._refs.set(name, new, expected, reason)
 
     def set_head_branch(
         self,
         branch: str,
         *,
-        who: Identity,
+        stamp: Stamp,
         message: str | None = None,
-        time_s: int | None = None,
-        timezone_s: int | None = None,
     ) -> None:
         """Put HEAD onto a branch; one that does not exist yet begins with the next commit.
 
         Args:
             branch: short name.
-            who: who, for the reflog.
-            message: why; ``checkout: moving from A to B`` where None.
-            time_s: when; now where None.
-            timezone_s: offset from UTC in seconds; this machine's where None.
+            stamp: who moves it, and when.
+            message: why; defaults to ``checkout: moving from A to B``.
 
         Raises:
             UsageError: no valid name for a branch.
         """
         with self.lock():
-            note = Note(message or self._switch_text(branch), who, time_s, timezone_s)
-            self._refs.set_symbolic(branch, note)
+            reason = Reason(message or self._switch_text(branch), stamp)
+            self._refs.set_symbolic(branch, reason)
 
     def detach_head(
         self,
         commit: GitId,
         *,
-        who: Identity,
+        stamp: Stamp,
         message: str | None = None,
-        time_s: int | None = None,
-        timezone_s: int | None = None,
     ) -> None:
         """Put HEAD onto a commit itself, off any branch.
 
@@ -181,8 +169,8 @@ class RefMoves:
         """
         with self.lock():
             self._prepare_move(HEAD, commit)
-            note = Note(message or self._switch_text(commit), who, time_s, timezone_s)
-            self._refs.set_detached(commit, self.head().commit, note)
+            reason = Reason(message or self._switch_text(commit), stamp)
+            self._refs.set_detached(commit, self.head().commit, reason)
 
     def _switch_text(self, target: str) -> str:
         head = self.head()
@@ -193,26 +181,22 @@ class RefMoves:
         name: str,
         *,
         expected: GitId,
-        who: Identity,
+        stamp: Stamp,
         message: str = "",
-        time_s: int | None = None,
-        timezone_s: int | None = None,
     ) -> None:
         """Remove a ref and its log by compare-and-swap.
 
         Raises:
             ConflictError: it does not hold ``expected``.
         """
-        self._refs.delete(name, expected, Note(message, who, time_s, timezone_s))
+        self._refs.delete(name, expected, Reason(message, stamp))
 
     def rename_branch(
         self,
         old: str,
         new: str,
         *,
-        who: Identity,
-        time_s: int | None = None,
-        timezone_s: int | None = None,
+        stamp: Stamp,
     ) -> None:
         """Give a branch another name; its log goes with it, and HEAD where it is on it.
 
@@ -225,14 +209,14 @@ class RefMoves:
         with self.lock():
             head = self.head()
             if head.branch == old and head.commit is None:
-                self.set_head_branch(new, who=who)
+                self.set_head_branch(new, stamp=stamp)
                 return
             if self.find_ref(source) is None:
                 raise NotFoundError(f"branch {old!r} does not exist")
             if self.find_ref(target) is not None:
                 raise ConflictError(f"branch {new!r} already exists", hint="choose another name")
             message = f"Branch: renamed {source} to {target}"
-            self._refs.rename(source, target, Note(message, who, time_s, timezone_s))
+            self._refs.rename(source, target, Reason(message, stamp))
 
     def create_tag(
         self,
@@ -240,9 +224,7 @@ class RefMoves:
         target: GitId,
         *,
         message: str | None,
-        who: Identity,
-        time_s: int | None = None,
-        timezone_s: int | None = None,
+        stamp: Stamp,
         expected: GitId | None = None,
     ) -> GitId:
         """Make a tag and return the id it holds: an annotated one where there is a message.
@@ -251,9 +233,7 @@ class RefMoves:
             name: short name.
             target: the commit to tag.
             message: text of an annotated tag, or None.
-            who: who tags.
-            time_s: when; now where None.
-            timezone_s: offset from UTC in seconds; this machine's where None.
+            stamp: who tags, and when.
             expected: the id a tag of that name must hold now, to replace it.
 
         Raises:
@@ -263,25 +243,17 @@ class RefMoves:
         """
         ref = tag_ref(name)
         self._require(target, "commit")
-        note = Note("", who, time_s, timezone_s)
+        reason = Reason("", stamp)
         held = target
         if message is not None:
-            time_s, timezone_s = note.when()
-            data = encode_tag(
-                name=name,
-                commit=target,
-                message=message,
-                tagger=who,
-                time_s=time_s,
-                timezone_s=timezone_s,
-            )
+            data = encode_tag(name=name, commit=target, message=message, tagger=stamp)
             held = self._objects.write("tag", data)
         with self.lock():
             if expected is None and self.find_ref(ref) is not None:
                 raise ConflictError(f"tag {name!r} already exists", hint="choose another name")
             self._require(target, "commit")
             self._prepare_move(ref, held)
-            self._refs.set(ref, held, expected, note)
+            self._refs.set(ref, held, expected, reason)
         return held
 
     def read_reflog(self, ref: str) -> list[ReflogEntry]:

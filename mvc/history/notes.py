@@ -12,7 +12,6 @@ import stat as stat_bits
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
-from mvc.history.reflogs import Note
 from mvc.history.refnames import NOTES, check_ref_name
 from mvc.history.values import MODE_FILE, TreeEntry
 from mvc.ids import GitId, is_hex_id
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from mvc.history.git import GitHistory
-    from mvc.history.values import Identity
+    from mvc.history.values import Stamp
 
 _ID_DIGITS = 40
 _PAIR = 2
@@ -90,7 +89,7 @@ def write_notes(
     changes: Mapping[GitId, bytes | None],
     *,
     message: str,
-    who: Identity,
+    stamp: Stamp,
 ) -> None:
     """Put notes in the place of those that commits have, as one commit on the notes ref.
 
@@ -102,7 +101,7 @@ def write_notes(
         ref: full name below ``refs/notes/``.
         changes: commit → its new note; None takes the note away.
         message: of the commit on the notes ref and of its reflog.
-        who: who writes them.
+        stamp: who writes them, and when.
 
     Raises:
         UsageError: no name for notes, no commit id, or called under the repository's lock alone.
@@ -119,20 +118,13 @@ def write_notes(
         if after == before:
             return
         tree = history.write_tree(after)
-        note = Note(message, who)
-        time_s, timezone_s = note.when()
         new = history.write_commit(
             tree=tree,
             parents=[] if tip is None else [tip],
             message=message,
-            author=who,
-            committer=who,
-            time_s=time_s,
-            timezone_s=timezone_s,
+            author=stamp,
         )
-        history.update_ref(
-            ref, new, expected=tip, message=message, who=who, time_s=time_s, timezone_s=timezone_s
-        )
+        history.update_ref(ref, new, expected=tip, message=message, stamp=stamp)
 
 
 def _merge(

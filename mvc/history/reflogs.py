@@ -7,7 +7,6 @@ A crash can tear the last line. It is passed over when reading and cut off befor
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,14 +14,16 @@ from dulwich.reflog import format_reflog_line, parse_reflog_line
 
 from mvc import fs
 from mvc.errors import CorruptionError, FormatError
-from mvc.history.commits import check_time, encode_identity, parse_identity, round_timezone
+from mvc.history.commits import parse_identity, split_stamp
 from mvc.history.translate import FSCK_HINT, translate_damage
-from mvc.history.values import NO_ID, Identity, ReflogEntry
+from mvc.history.values import NO_ID, ReflogEntry
 from mvc.ids import GitId, is_hex_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from mvc.history.values import Stamp
 
 _MAX_LOG_BYTES = 1 << 30
 _ID_DIGITS = 40
@@ -30,26 +31,11 @@ _LOGGED = ("refs/heads/", "refs/remotes/", "refs/notes/")
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """What a reflog says about a move: why, who, when.
-
-    Attributes:
-        message: why; line breaks become spaces.
-        who: who moved the ref.
-        time_s: seconds since 1970; now where None.
-        timezone_s: offset from UTC in seconds; that of this machine where None.
-    """
+class Reason:
+    """What a reflog says about a move: why (line breaks become spaces), who and when."""
 
     message: str
-    who: Identity
-    time_s: int | None = None
-    timezone_s: int | None = None
-
-    def when(self) -> tuple[int, int]:
-        """Return seconds since 1970 and offset from UTC, now and here where none were given."""
-        time_s = int(time.time()) if self.time_s is None else check_time(self.time_s)
-        offset_s = self.timezone_s
-        return time_s, time.localtime(time_s).tm_gmtoff if offset_s is None else offset_s
+    stamp: Stamp
 
     def encode(self, old: GitId | None, new: GitId | None) -> bytes:
         """Return the line of one move.
@@ -57,13 +43,10 @@ class Note:
         Raises:
             UsageError: a name, text or time that Git cannot store.
         """
-        time_s, offset_s = self.when()
         line = format_reflog_line(
             (old or NO_ID).encode(),
             (new or NO_ID).encode(),
-            encode_identity(self.who),
-            time_s,
-            round_timezone(offset_s),
+            *split_stamp(self.stamp),
             self.message.encode("utf-8", "replace"),
         )
         return line + b"\n"
@@ -86,10 +69,10 @@ class Reflogs:
         """Return the place of a ref's log."""
         return self._folder / name
 
-    def append(self, name: str, old: GitId | None, new: GitId | None, note: Note) -> int:
+    def append(self, name: str, old: GitId | None, new: GitId | None, reason: Reason) -> int:
         """Add a move durably; return the log's length before it, for ``undo``."""
         with translate_damage(f"reflog of {name}"):
-            return fs.append_line(self.path(name), note.encode(old, new))
+            return fs.append_line(self.path(name), reason.encode(old, new))
 
     def undo(self, name: str, size_bytes: int) -> None:
         """Take back the append that returned ``size_bytes``."""

@@ -22,7 +22,7 @@ from dulwich.refs import read_packed_refs, read_packed_refs_with_peeled, write_p
 from mvc import fs
 from mvc.errors import ConflictError, CorruptionError
 from mvc.history.locks import RepositoryLock, git_lock
-from mvc.history.reflogs import Note, Reflogs, remove_empty_folders
+from mvc.history.reflogs import Reason, Reflogs, remove_empty_folders
 from mvc.history.refnames import HEADS, branch_ref, check_ref_name, is_ref_name, is_top_name
 from mvc.history.translate import translate_damage
 from mvc.history.values import Head
@@ -173,7 +173,7 @@ class RefStore:
 
     # -- moving
 
-    def set(self, name: str, new: GitId, expected: GitId | None, note: Note) -> None:
+    def set(self, name: str, new: GitId, expected: GitId | None, reason: Reason) -> None:
         """Move a ref from the expected value (None: it must not exist) to a new one.
 
         Where HEAD is on that branch, HEAD's log gets the entry too, as in Git.
@@ -189,18 +189,18 @@ class RefStore:
             logs = [name] if self.logs.wants(name) else []
             if self._head_target() == name:
                 logs.append(HEAD)
-            self._replace(name, f"{new}\n", logs=logs, expected=expected, new=new, note=note)
+            self._replace(name, f"{new}\n", logs=logs, expected=expected, new=new, reason=reason)
 
-    def set_detached(self, new: GitId, expected: GitId | None, note: Note) -> None:
+    def set_detached(self, new: GitId, expected: GitId | None, reason: Reason) -> None:
         """Make HEAD hold a commit, no branch; ``expected`` is the commit HEAD is on now.
 
         Raises:
             ConflictError: HEAD is on another commit.
         """
         with self.lock.hold():
-            self._replace(HEAD, f"{new}\n", logs=[HEAD], expected=expected, new=new, note=note)
+            self._replace(HEAD, f"{new}\n", logs=[HEAD], expected=expected, new=new, reason=reason)
 
-    def set_symbolic(self, branch: str, note: Note) -> None:
+    def set_symbolic(self, branch: str, reason: Reason) -> None:
         """Put HEAD onto a branch, which need not exist yet.
 
         Raises:
@@ -210,9 +210,9 @@ class RefStore:
         with self.lock.hold():
             old, new = self.head().commit, self.find(name)
             logs = [HEAD] if new is not None else []
-            self._replace(HEAD, f"ref: {name}\n", logs=logs, expected=old, new=new, note=note)
+            self._replace(HEAD, f"ref: {name}\n", logs=logs, expected=old, new=new, reason=reason)
 
-    def delete(self, name: str, expected: GitId, note: Note) -> None:
+    def delete(self, name: str, expected: GitId, reason: Reason) -> None:
         """Remove a ref and its log.
 
         Raises:
@@ -230,11 +230,11 @@ class RefStore:
             # Synced after the lock file is gone, or a loss of power would bring that back.
             fs.fsync_dir(path.parent)
             if self._head_target() == name:
-                self.logs.append(HEAD, expected, None, note)
+                self.logs.append(HEAD, expected, None, reason)
             self.logs.remove(name)
             fs.remove_empty_dirs(path.parent, self._git_dir / "refs" / name.split("/")[1])
 
-    def rename(self, old: str, new: str, note: Note) -> None:
+    def rename(self, old: str, new: str, reason: Reason) -> None:
         """Give a branch another name; its log goes with it, and HEAD where it is on it.
 
         A crash in between leaves both names, never none, and neither without its log.
@@ -254,14 +254,14 @@ class RefStore:
                 logs=[new],
                 expected=None,
                 new=value,
-                note=note,
+                reason=reason,
                 log_from=old,
             )
             if is_current:
                 self._replace(
-                    HEAD, f"ref: {new}\n", logs=[HEAD], expected=value, new=value, note=note
+                    HEAD, f"ref: {new}\n", logs=[HEAD], expected=value, new=value, reason=reason
                 )
-            self.delete(old, value, note)
+            self.delete(old, value, reason)
 
     def rewrite_log(self, name: str, lines: Sequence[bytes]) -> None:
         """Replace the log of a ref; a stock Git is kept from extending it meanwhile.
@@ -283,7 +283,7 @@ class RefStore:
         logs: Sequence[str],
         expected: GitId | None,
         new: GitId | None,
-        note: Note,
+        reason: Reason,
         log_from: str | None = None,
     ) -> None:
         """Put a ref in place with its log lines; ``log_from`` is the ref it was renamed from."""
@@ -299,7 +299,7 @@ class RefStore:
                 for log in logs:
                     if log_from is not None:
                         self.logs.copy(log_from, log)
-                    self.logs.append(log, expected if log_from is None else new, new, note)
+                    self.logs.append(log, expected if log_from is None else new, new, reason)
                 file.publish(path)
             except BaseException:
                 for log, size_bytes in sizes.items():

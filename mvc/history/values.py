@@ -12,6 +12,7 @@ it survives any way of building a new ``Index`` from an old one.
 from __future__ import annotations
 
 import stat as stat_bits
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,28 @@ class Identity:
 
     name: str
     email: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Who did something, and when: what Git records with every commit, tag and move of a ref.
+
+    Attributes:
+        identity: who.
+        time_s: seconds since 1970.
+        timezone_s: offset of that clock from UTC in seconds.
+    """
+
+    identity: Identity
+    time_s: int
+    timezone_s: int
+
+    @classmethod
+    def now(cls, identity: Identity, time_s: int | None = None) -> Stamp:
+        """Return a stamp of now (or of a given time) in this machine's current timezone."""
+        now_s = int(time.time())
+        timezone_s = time.localtime(now_s).tm_gmtoff
+        return cls(identity, now_s if time_s is None else time_s, timezone_s)
 
 
 @dataclass(frozen=True, slots=True)

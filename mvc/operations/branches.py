@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.fs import find_stat
-from mvc.workspace.context import now, unswept
+from mvc.workspace.context import unswept
 from mvc.workspace.journal import JOURNAL_NAME
 
 if TYPE_CHECKING:
-    from mvc.history.values import Identity
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 
@@ -86,7 +85,6 @@ def create_branch(
     start: str = "HEAD",
     *,
     force: bool = False,
-    who: Identity | None = None,
 ) -> GitId:
     """Make a branch at a revision; HEAD stays where it is.
 
@@ -107,14 +105,12 @@ def create_branch(
         )
     verb = "Created from" if old is None else "Reset to"
     history.update_ref(
-        ref, commit, expected=old, message=f"branch: {verb} {start}", who=context.who(who)
+        ref, commit, expected=old, message=f"branch: {verb} {start}", stamp=context.stamp()
     )
     return commit
 
 
-def delete_branch(
-    context: Context, name: str, *, force: bool = False, who: Identity | None = None
-) -> GitId:
+def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
     """Delete a branch; return the commit it pointed to.
 
     Raises:
@@ -136,14 +132,12 @@ def delete_branch(
             f"branch {name!r} is not merged into HEAD",
             hint=f'"mvc branch -D {name}" deletes it anyway; its tip is {commit}',
         )
-    history.delete_ref(_HEADS + name, expected=commit, who=context.who(who))
+    history.delete_ref(_HEADS + name, expected=commit, stamp=context.stamp())
     return commit
 
 
 @unswept
-def rename_branch(
-    context: Context, old: str, new: str, *, force: bool = False, who: Identity | None = None
-) -> None:
+def rename_branch(context: Context, old: str, new: str, *, force: bool = False) -> None:
     """Rename a branch with its reflog; HEAD follows where it was on it.
 
     Raises:
@@ -163,8 +157,8 @@ def rename_branch(
     if existing is not None:
         if not force or history.head().branch == new:
             raise ConflictError(f"branch {new!r} already exists")
-        history.delete_ref(_HEADS + new, expected=existing, who=context.who(who))
-    history.rename_branch(old, new, who=context.who(who))
+        history.delete_ref(_HEADS + new, expected=existing, stamp=context.stamp())
+    history.rename_branch(old, new, stamp=context.stamp())
 
 
 @unswept
@@ -175,7 +169,6 @@ def create_tag(
     *,
     message: str | None = None,
     force: bool = False,
-    who: Identity | None = None,
 ) -> GitId:
     """Tag a commit; with a message the tag is an annotated one.
 
@@ -190,20 +183,17 @@ def create_tag(
     commit, existing = history.resolve(revision), history.find_ref(_TAGS + name)
     if existing is not None and not force:
         raise ConflictError(f"tag {name!r} already exists", hint='"-f" moves it')
-    seconds, offset = now()
     history.create_tag(
         name,
         commit,
         message=message,
-        who=context.who(who),
-        time_s=seconds,
-        timezone_s=offset,
+        stamp=context.stamp(),
         expected=existing,
     )
     return commit
 
 
-def delete_tag(context: Context, name: str, *, who: Identity | None = None) -> GitId:
+def delete_tag(context: Context, name: str) -> GitId:
     """Delete a tag; return the commit or tag object it pointed to.
 
     Raises:
@@ -212,5 +202,5 @@ def delete_tag(context: Context, name: str, *, who: Identity | None = None) -> G
     found = context.history.find_ref(_TAGS + name)
     if found is None:
         raise NotFoundError(f"no tag {name!r}", hint='"mvc tag" lists them')
-    context.history.delete_ref(_TAGS + name, expected=found, who=context.who(who))
+    context.history.delete_ref(_TAGS + name, expected=found, stamp=context.stamp())
     return found

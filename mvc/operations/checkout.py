@@ -16,7 +16,6 @@ from mvc.workspace.transition import plan_head_move, recover
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mvc.history.values import Identity
     from mvc.ids import GitId
     from mvc.workspace.context import Context
     from mvc.workspace.journal import HeadMove
@@ -31,7 +30,6 @@ def checkout_revision(
     *,
     force: bool = False,
     detach: bool = False,
-    who: Identity | None = None,
     progress: ByteProgress = None,
 ) -> CheckoutResult:
     """Go to a branch (HEAD follows it) or to any other revision (HEAD is detached there).
@@ -54,7 +52,7 @@ def checkout_revision(
     # By force one can leave a commit that is damaged: its tree is not looked at then.
     index, base = history.read_index(), {} if force else tree_of(context, head.commit)
     plan = plan_checkout(context, index, base, history.read_tree(commit), force=force)
-    move = _head_move(context, head, None if detach else branch, commit, revision, who)
+    move = _head_move(context, head, None if detach else branch, commit, revision)
     return execute(context, plan, index, move, progress, source=commit)
 
 
@@ -72,18 +70,17 @@ def _head_move(
     branch: str | None,
     commit: GitId,
     revision: str,
-    who: Identity | None,
 ) -> HeadMove:
     is_there = branch == head.branch if branch is not None else head == Head(None, commit)
     if is_there:
-        return plan_head_move("stay", commit, head, "", context.who(who))
+        return plan_head_move("stay", commit, head, "", context.stamp())
     source = head.branch or head.commit or "nothing"
     target = branch if branch is not None else revision
     message = f"checkout: moving from {source} to {target}"
-    identity = context.who(who)
+    stamp = context.stamp()
     if branch is None:
-        return plan_head_move("detach", commit, head, message, identity)
-    return plan_head_move("branch", branch, head, message, identity, branch_at=commit)
+        return plan_head_move("detach", commit, head, message, stamp)
+    return plan_head_move("branch", branch, head, message, stamp, branch_at=commit)
 
 
 @unswept
@@ -93,7 +90,6 @@ def create_and_switch(
     start: str | None,
     *,
     force: bool = False,
-    who: Identity | None = None,
     progress: ByteProgress = None,
 ) -> CheckoutResult:
     """Make a branch at ``start`` (HEAD where None; no file is touched then) and go there.
@@ -105,7 +101,7 @@ def create_and_switch(
         UsageError: no valid branch name.
     """
     recover(context)
-    history, identity = context.history, context.who(who)
+    history, stamp = context.history, context.stamp()
     head = history.head()
     ref = history.check_branch_name(branch)
     if history.find_ref(ref) is not None:
@@ -115,7 +111,7 @@ def create_and_switch(
     if start is None and head.commit is None:
         with history.lock():
             history.set_head_branch(
-                branch, message=f"checkout: moving from {head.branch} to {branch}", who=identity
+                branch, message=f"checkout: moving from {head.branch} to {branch}", stamp=stamp
             )
         return CheckoutResult(None, branch)
     commit = context.resolve_commit(start or "HEAD")
@@ -129,7 +125,7 @@ def create_and_switch(
     versions = [(path, entry.blob) for path, entry in plan.write]
     check_content(context, versions, commit=commit)  # before there is a branch
     history.update_ref(
-        ref, commit, expected=None, message=f"branch: Created from {start or 'HEAD'}", who=identity
+        ref, commit, expected=None, message=f"branch: Created from {start or 'HEAD'}", stamp=stamp
     )
-    move = _head_move(context, head, branch, commit, branch, who)
+    move = _head_move(context, head, branch, commit, branch)
     return execute(context, plan, index, move, progress, source=commit)

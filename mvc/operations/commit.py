@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, FormatError, UsageError
 from mvc.history.messages import format_message, parse_trailers
-from mvc.history.values import TreeEntry
+from mvc.history.values import Stamp, TreeEntry
 from mvc.operations.add import (
     entries_of,
     merge_entries,
@@ -19,7 +19,7 @@ from mvc.operations.add import (
 )
 from mvc.operations.diff import tensor_ids
 from mvc.workspace.annotations import FACT_TRAILERS, STEP_TRAILER, Annotations
-from mvc.workspace.context import now, unswept
+from mvc.workspace.context import unswept
 from mvc.workspace.files import find_manifest
 from mvc.workspace.rerun import ReleasedTwin, check_kept, take_back
 from mvc.workspace.transition import recover
@@ -109,7 +109,7 @@ def commit(
     """
     started_s = time.perf_counter()
     recover(context)
-    history, who = context.history, context.who(author)
+    history = context.history
     head = history.head()
     facts = annotations or Annotations()
     last = _last_commit(context, head.commit) if amend else None
@@ -128,15 +128,16 @@ def commit(
     check_kept(context, tree_entries)
     if added is not None and (added.added or added.removed):
         update_index(context, entries_of(added), added.removed)  # a refused commit stages nothing
-    new = record(
-        context, tree_entries, parents, text, who=who, author=author, time_s=time_s, last=last
-    )
+    committer = context.stamp(author, time_s)
+    written = committer if last is None else _amended_stamp(last, author, time_s, committer)
+    new = record(context, tree_entries, parents, text, committer=committer, author=written)
     verb = "commit (amend)" if amend else "commit" if parents else "commit (initial)"
     subject = text.lstrip("\n").split("\n", 1)[0]
     with history.lock():
         if history.head() != head:
             raise ConflictError("HEAD moved while the commit was made", hint="commit again")
-        history.update_head(new, expected=head.commit, message=f"{verb}: {subject}", who=who)
+        stamp = context.stamp(author)
+        history.update_head(new, expected=head.commit, message=f"{verb}: {subject}", stamp=stamp)
     warnings = added.warnings if added is not None else ()
     twin = take_back(context, new, tree_entries)
     return summarise(
@@ -158,34 +159,27 @@ def record(
     parents: Sequence[GitId],
     text: str,
     *,
-    who: Identity,
-    author: Identity | None = None,
-    time_s: int | None = None,
-    last: CommitInfo | None = None,
+    committer: Stamp,
+    author: Stamp | None = None,
 ) -> GitId:
-    """Write tree and commit objects, durable; no ref moves.
-
-    A commit that replaces ``last`` keeps its author and the time it was written, as in Git.
-    """
-    seconds, offset = now()
-    author_time_s = author_timezone_s = None
-    if last is not None:
-        author = author or last.author
-        if time_s is None:
-            author_time_s, author_timezone_s = last.author_time_s, last.author_timezone_s
+    """Write tree and commit objects, durable; no ref moves."""
     new = context.history.write_commit(
         tree=context.history.write_tree(tree_entries),
         parents=list(parents),
         message=text,
-        author=author or who,
-        committer=who,
-        time_s=seconds if time_s is None else time_s,
-        timezone_s=offset,
-        author_time_s=author_time_s,
-        author_timezone_s=author_timezone_s,
+        author=author or committer,
+        committer=committer,
     )
     context.history.sync_objects()
     return new
+
+
+def _amended_stamp(
+    last: CommitInfo, author: Identity | None, time_s: int | None, committer: Stamp
+) -> Stamp:
+    """Return the author's stamp: an amended commit keeps it unless another one is given."""
+    kept = Stamp(last.author, last.author_time_s, last.author_timezone_s)
+    return replace(kept if time_s is None else committer, identity=author or last.author)
 
 
 def _last_commit(context: Context, head: GitId | None) -> CommitInfo:

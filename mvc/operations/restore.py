@@ -33,7 +33,6 @@ from mvc.workspace.worktree import find_file_stat, select_paths
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from mvc.history.values import Identity
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 
@@ -159,7 +158,6 @@ def reset(
     revision: str,
     *,
     mode: str = "mixed",
-    who: Identity | None = None,
     progress: ByteProgress = None,
 ) -> CheckoutResult:
     """Move the current branch (or detached HEAD) to a commit.
@@ -171,7 +169,6 @@ def reset(
         revision: where to.
         mode: ``soft`` moves the branch only, ``mixed`` also the index, ``hard`` also the files,
             local changes to tracked files are lost.
-        who: for the reflog.
         progress: called with bytes written.
 
     Raises:
@@ -198,7 +195,7 @@ def reset(
     move = None
     if commit is not None:
         message = f"reset: moving to {revision}"
-        move = plan_head_move("move", commit, head, message, context.who(who))
+        move = plan_head_move("move", commit, head, message, context.stamp())
     command = "mvc reset --hard {}"
     return execute(context, plan, index, move, progress, source=commit, command=command)
 

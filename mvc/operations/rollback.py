@@ -43,7 +43,7 @@ from mvc.workspace.transition import plan_head_move, recover
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mvc.history.values import Head, Identity
+    from mvc.history.values import Head, Stamp
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 
@@ -189,7 +189,6 @@ def run_rollback(
     *,
     reason: str = "",
     force: bool = False,
-    who: Identity | None = None,
     progress: ByteProgress = None,
 ) -> RollbackResult:
     """Carry out a plan: name what is left, then move the branch, and HEAD's files with it.
@@ -201,7 +200,6 @@ def run_rollback(
         plan: from ``plan_rollback``.
         reason: why, on one line; for the note, the log and the reflog.
         force: throw local changes away that are in the way.
-        who: for the note and the reflog.
         progress: called with bytes written.
 
     Raises:
@@ -215,7 +213,7 @@ def run_rollback(
     head = context.history.head()
     _check_tip(context, plan)
     check_whole(context, plan.target)
-    move = _Move(context, plan, one_line(reason), context.who(who))
+    move = _Move(context, plan, one_line(reason), context.stamp())
     if head.branch == plan.branch:
         return move.with_files(head, progress, force=force)
     return move.ref_only()
@@ -234,11 +232,11 @@ def _check_tip(context: Context, plan: RollbackPlan) -> None:
 class _Move:
     """One rollback on its way."""
 
-    def __init__(self, context: Context, plan: RollbackPlan, reason: str, who: Identity) -> None:
+    def __init__(self, context: Context, plan: RollbackPlan, reason: str, stamp: Stamp) -> None:
         self._context = context
         self._plan = plan
         self._reason = reason
-        self._who = who
+        self._stamp = stamp
 
     def with_files(self, head: Head, progress: ByteProgress, *, force: bool) -> RollbackResult:
         """Move the branch that HEAD is on, index and files with it, all or nothing."""
@@ -254,7 +252,7 @@ class _Move:
             force=force,
             materialise=False,
         )
-        move = plan_head_move("move", plan.target, head, self._message, self._who)
+        move = plan_head_move("move", plan.target, head, self._message, self._stamp)
         execute(
             context,
             checkout,
@@ -280,7 +278,7 @@ class _Move:
                 plan.target,
                 expected=plan.tip,
                 message=self._message,
-                who=self._who,
+                stamp=self._stamp,
             )
         return self._result((), ())
 
@@ -292,12 +290,12 @@ class _Move:
         ref = HEADS + plan.diverged_branch
         if self._context.history.find_ref(ref) is None:
             self._context.history.update_ref(
-                ref, plan.tip, expected=None, message=self._message, who=self._who
+                ref, plan.tip, expected=None, message=self._message, stamp=self._stamp
             )
         divergence = Divergence(
             self._reason, plan.branch, plan.target, plan.target_step, plan.at_step, int(time.time())
         )
-        add_divergence(self._context, plan.tip, divergence, who=self._who)
+        add_divergence(self._context, plan.tip, divergence, stamp=self._stamp)
 
     @property
     def _message(self) -> str:

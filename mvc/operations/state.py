@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mvc.chunkstore.store import ChunkWriter, DeltaMode
     from mvc.chunkstore.values import WriteCounts
     from mvc.formats.manifest import Manifest
-    from mvc.history.values import Head, Identity, Index
+    from mvc.history.values import Head, Identity, Index, Stamp
     from mvc.ids import GitId
     from mvc.states.state import StateFile, TensorRead
     from mvc.workspace.context import Context
@@ -151,11 +151,11 @@ def commit_files(
     tree = {**kept, **entries}
     if describe is not None:
         facts = replace(facts, meta={**(facts.meta or {}), **describe(counts)})
-    text, who = new_message(message, facts), context.who(author)
+    text = new_message(message, facts)
     parents = [] if place.tip is None else [place.tip]
-    new = record(context, tree, parents, text, who=who, time_s=time_s)
+    new = record(context, tree, parents, text, committer=context.stamp(author, time_s))
     changes = _entry_changes(index, old, entries) if place.is_current else ()
-    _move_branch(context, place, new, text, who, changes, index)
+    _move_branch(context, place, new, text, context.stamp(author), changes, index)
     twin = take_back(context, new, tree)
     name = branch or place.head.branch
     return summarise(context, new, base, tree, started_s, branch=name, twin=twin)
@@ -269,7 +269,7 @@ def _move_branch(
     place: _Place,
     new: GitId,
     text: str,
-    who: Identity,
+    stamp: Stamp,
     changes: tuple[EntryChange, ...],
     index: Index,
 ) -> None:
@@ -277,14 +277,14 @@ def _move_branch(
     verb = "commit (initial)" if place.tip is None else "commit"
     reason = f"{verb}: {text.split(chr(10), 1)[0]}"
     if place.branch is None:
-        move = plan_head_move("move", new, place.head, reason, who)
+        move = plan_head_move("move", new, place.head, reason, stamp)
         run(context, Transition(entries=changes, head=move), index)
         return
     with context.history.lock():  # its index and files are nobody's
         if context.history.head().branch == place.branch:
             raise ConflictError(f"HEAD went to {place.branch!r} meanwhile", hint="commit it again")
         ref = f"{HEADS}{place.branch}"
-        context.history.update_ref(ref, new, expected=place.tip, message=reason, who=who)
+        context.history.update_ref(ref, new, expected=place.tip, message=reason, stamp=stamp)
 
 
 def find_state_files(context: Context, tree: Mapping[str, TreeEntry]) -> set[str]:

@@ -32,7 +32,7 @@ from mvc.workspace.transition import plan_head_move, recover
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mvc.history.values import Head, Identity, ReflogEntry
+    from mvc.history.values import Head, ReflogEntry, Stamp
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 
@@ -88,7 +88,6 @@ def undo(
     redo: bool = False,
     force: bool = False,
     dry_run: bool = False,
-    who: Identity | None = None,
     progress: ByteProgress = None,
 ) -> UndoResult:
     """Take back the last move of HEAD or its branch; or do again what was taken back last.
@@ -98,7 +97,6 @@ def undo(
         redo: do again what the last undo took back.
         force: throw local changes away that are in the way.
         dry_run: only say what would be done.
-        who: for the reflog.
         progress: called with bytes written.
 
     Raises:
@@ -115,9 +113,9 @@ def undo(
     if step.commit is None:
         plan = CheckoutPlan()
         if not dry_run:
-            _unmake_branch(context, head, step, context.who(who))
+            _unmake_branch(context, head, step, context.stamp())
     else:
-        plan = _go(context, head, step, context.who(who), progress, force=force, dry_run=dry_run)
+        plan = _go(context, head, step, context.stamp(), progress, force=force, dry_run=dry_run)
     return UndoResult(
         action=step.action,
         kind=step.kind,
@@ -248,7 +246,7 @@ def _go(
     context: Context,
     head: Head,
     step: _Step,
-    who: Identity,
+    stamp: Stamp,
     progress: ByteProgress,
     *,
     force: bool,
@@ -272,16 +270,18 @@ def _go(
         plan.check()
         return plan
     if step.kind != "switch":
-        move = plan_head_move("move", step.commit, head, step.message, who)
+        move = plan_head_move("move", step.commit, head, step.message, stamp)
     elif step.branch is None:
-        move = plan_head_move("detach", step.commit, head, step.message, who)
+        move = plan_head_move("detach", step.commit, head, step.message, stamp)
     else:
-        move = plan_head_move("branch", step.branch, head, step.message, who, branch_at=step.commit)
+        move = plan_head_move(
+            "branch", step.branch, head, step.message, stamp, branch_at=step.commit
+        )
     execute(context, plan, index, move, progress)
     return plan
 
 
-def _unmake_branch(context: Context, head: Head, step: _Step, who: Identity) -> None:
+def _unmake_branch(context: Context, head: Head, step: _Step, stamp: Stamp) -> None:
     """Take back the first commit of all: its branch is one again that has no commit yet."""
     assert head.branch is not None
     assert head.commit is not None
@@ -289,5 +289,5 @@ def _unmake_branch(context: Context, head: Head, step: _Step, who: Identity) -> 
         if context.history.head() != head:
             raise ConflictError("HEAD moved while this was prepared", hint="try again")
         context.history.delete_ref(
-            HEADS + head.branch, expected=head.commit, message=step.message, who=who
+            HEADS + head.branch, expected=head.commit, message=step.message, stamp=stamp
         )

@@ -24,7 +24,7 @@ from mvc.ids import GitId
 from mvc.workspace.note_text import find_time, one_line, split_paragraphs, time_text
 
 if TYPE_CHECKING:
-    from mvc.history.values import Identity
+    from mvc.history.values import Stamp
     from mvc.workspace.context import Context
 
 DIVERGED_REF = "refs/notes/diverged"
@@ -104,7 +104,7 @@ def read_divergence(context: Context, note: GitId) -> Divergence | None:
 
 
 def add_divergence(
-    context: Context, commit: GitId, divergence: Divergence, *, who: Identity
+    context: Context, commit: GitId, divergence: Divergence, *, stamp: Stamp
 ) -> None:
     """Record on an abandoned tip why it was left, durably; what its note says already stays.
 
@@ -122,7 +122,7 @@ def add_divergence(
             DIVERGED_REF,
             {commit: text.encode("utf-8", "surrogateescape")},
             message=message,
-            who=who,
+            stamp=stamp,
         )
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from mvc.errors import FormatError, NotFoundError, RepositoryNotFoundError
 from mvc.history.git import GitHistory
-from mvc.history.values import Identity
+from mvc.history.values import Identity, Stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,15 +108,14 @@ class Context:
                 found[name] = self.resolve_commit(name)
         return found
 
-    def who(self, author: Identity | None = None) -> Identity:
-        """Return who acts: the argument, the context's identity, or the repository's config."""
-        if author is not None:
-            return author
-        if self.identity is not None:
-            return self.identity
-        name = self.history.get_config("user.name")
-        email = self.history.get_config("user.email")
-        return Identity(name or _DEFAULT_IDENTITY.name, email or _DEFAULT_IDENTITY.email)
+    def stamp(self, author: Identity | None = None, time_s: int | None = None) -> Stamp:
+        """Return who acts, and when: defaults to ``identity`` or the config, and to now."""
+        identity = author or self.identity
+        if identity is None:
+            name = self.history.get_config("user.name")
+            email = self.history.get_config("user.email")
+            identity = Identity(name or _DEFAULT_IDENTITY.name, email or _DEFAULT_IDENTITY.email)
+        return Stamp.now(identity, time_s)
 
     def read_manifest(self, blob: GitId) -> Manifest:
         """Return the manifest in a blob; the last few are remembered.
@@ -165,12 +163,6 @@ def unswept(
     return run
 
 
-def now() -> tuple[int, int]:
-    """Return the time as Git stores it: seconds since 1970, offset from UTC in seconds."""
-    seconds = int(time.time())
-    return seconds, time.localtime(seconds).tm_gmtoff
-
-
 def init(worktree: Path, *, branch: str = "main") -> Context:
     """Create ``.mvc`` in a folder; an existing repository is opened unchanged."""
     worktree = worktree.resolve()
@@ -216,7 +208,6 @@ __all__ = [
     "discover",
     "init",
     "is_inside",
-    "now",
     "open_at",
     "unswept",
 ]

@@ -23,7 +23,7 @@ from mvc.workspace.note_text import one_line, time_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc.history.values import CommitInfo, Identity
+    from mvc.history.values import CommitInfo
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 
@@ -31,16 +31,13 @@ HEALTHY_REF = "refs/notes/healthy"
 
 
 @unswept
-def mark_healthy(
-    context: Context, revision: str, *, note: str = "", who: Identity | None = None
-) -> None:
+def mark_healthy(context: Context, revision: str, *, note: str = "") -> None:
     """Mark a commit as healthy, durably; one that is marked stays as it is.
 
     Args:
         context: the repository.
         revision: which commit.
         note: a remark for people, on one line.
-        who: who says so.
 
     Raises:
         NotFoundError: no such revision.
@@ -61,7 +58,7 @@ def mark_healthy(
             HEALTHY_REF,
             {commit: text.encode()},
             message=f"commit {commit} is healthy",
-            who=context.who(who),
+            stamp=context.stamp(),
         )
 
 

@@ -186,7 +186,7 @@ def _find_notes(context: Context) -> NoteFinder | None:
 
 
 def _write(context: Context, changes: Mapping[GitId, bytes | None], message: str) -> None:
-    context.history.write_notes(RELEASED_REF, changes, message=message, who=context.who())
+    context.history.write_notes(RELEASED_REF, changes, message=message, stamp=context.stamp())
 
 
 def _with_blobs(context: Context, release: Release) -> Release:

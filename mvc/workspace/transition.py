@@ -35,7 +35,7 @@ from mvc.fs import (
     write_durable,
 )
 from mvc.history.refnames import HEADS
-from mvc.history.values import Identity, Index, IndexEntry
+from mvc.history.values import Identity, Index, IndexEntry, Stamp
 from mvc.ids import GitId
 from mvc.workspace.files import content_matches, stage_file
 from mvc.workspace.journal import (
@@ -83,11 +83,12 @@ def plan_head_move(
     target: str,
     head: Head,
     message: str,
-    who: Identity,
+    stamp: Stamp,
     *,
     branch_at: GitId | None = None,
 ) -> HeadMove:
     """Return a move of HEAD from where it is now."""
+    who = stamp.identity
     return HeadMove(kind, target, head.branch, head.commit, message, who.name, who.email, branch_at)
 
 
@@ -401,7 +402,8 @@ def _entry_without_stat(change: EntryChange) -> IndexEntry:
 
 
 def _apply_head(context: Context, move: HeadMove) -> None:
-    history, who, target = context.history, Identity(move.name, move.email), move.target
+    history, target = context.history, move.target
+    stamp = Stamp.now(Identity(move.name, move.email))
     head = history.head()
     if (head.branch, head.commit) != (move.on_branch, move.expected):
         return  # moved before the crash, or by somebody else since
@@ -409,8 +411,8 @@ def _apply_head(context: Context, move: HeadMove) -> None:
         return
     if move.kind == "branch":
         if history.find_ref(HEADS + target) is not None:
-            history.set_head_branch(target, message=move.message, who=who)
+            history.set_head_branch(target, message=move.message, stamp=stamp)
     elif move.kind == "detach":
-        history.detach_head(GitId(target), message=move.message, who=who)
+        history.detach_head(GitId(target), message=move.message, stamp=stamp)
     elif head.commit != target:
-        history.update_head(GitId(target), expected=head.commit, message=move.message, who=who)
+        history.update_head(GitId(target), expected=head.commit, message=move.message, stamp=stamp)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mvc.cli.render.graph import Graph, close_gaps
 from mvc.history.git import GitHistory
 from support.cli import Shell
-from support.stockgit import START_S, WHO, build_tangle, git, write_commit
+from support.stockgit import START_S, at, build_tangle, git, write_commit
 
 
 def draw(history):
@@ -237,8 +237,8 @@ def test_simple_histories_look_as_in_git(name, folder, environment):
         ids[commit] = write_commit(history, [ids[one] for one in parents], commit, time_s=time_s)
     tips = set(parents_of) - {one for parents in parents_of.values() for one in parents}
     for tip in tips:
-        history.update_ref(f"refs/heads/{tip}", ids[tip], expected=None, message="x", who=WHO)
-    history.set_head_branch(max(tips), who=WHO)
+        history.update_ref(f"refs/heads/{tip}", ids[tip], expected=None, message="x", stamp=at())
+    history.set_head_branch(max(tips), stamp=at())
     ours, theirs = _pictures(folder, environment)
     assert ours == theirs
 

@@ -7,8 +7,8 @@ import pytest
 
 from mvc.errors import CorruptionError, MvcError
 from mvc.history.git import GitHistory
-from mvc.history.values import Index, IndexEntry
-from support.stockgit import START_S, WHO, build_tangle, commit_on_head, git, write_commit
+from mvc.history.values import Index, IndexEntry, Stamp
+from support.stockgit import START_S, WHO, at, build_tangle, commit_on_head, git, write_commit
 
 
 def kinds(history):
@@ -29,7 +29,7 @@ def test_a_sound_history_has_no_problem(history):
 def test_what_is_missing_is_named_with_who_needs_it(history, kind):
     parent = commit_on_head(history, "one", files={"folder/f": "1"})
     commit = commit_on_head(history, "two", time_s=START_S + 1, files={"folder/f": "2"})
-    tag = history.create_tag("v1", commit, message="m", who=WHO)
+    tag = history.create_tag("v1", commit, message="m", stamp=at())
     tree = history.read_commit(commit).tree
     ((_, _, subtree),) = history._objects.read_tree_items(tree)
     blob = history.read_tree(commit)["folder/f"].blob
@@ -65,14 +65,12 @@ def test_objects_of_the_wrong_kind_and_hostile_trees_are_reported(history):
     wrong = history._objects.write("tree", b"40000 folder\0" + raw)
     evil = history._objects.write("tree", b"100644 ..\0" + raw)
     for tree, text in ((wrong, "takes object"), (evil, "which has an empty")):
-        commit = history.write_commit(
-            tree=tree, parents=[], message="m", author=WHO, committer=WHO, time_s=1, timezone_s=0
-        )
-        history.update_ref("refs/heads/x", commit, expected=None, message="m", who=WHO)
+        commit = history.write_commit(tree=tree, parents=[], message="m", author=Stamp(WHO, 1, 0))
+        history.update_ref("refs/heads/x", commit, expected=None, message="m", stamp=at())
         (problem,) = history.check()
         assert problem.kind == "object-damaged"
         assert text in problem.detail
-        history.delete_ref("refs/heads/x", expected=commit, who=WHO)
+        history.delete_ref("refs/heads/x", expected=commit, stamp=at())
 
 
 def test_a_branch_on_something_else_than_a_commit_is_reported(history):
@@ -84,7 +82,7 @@ def test_a_branch_on_something_else_than_a_commit_is_reported(history):
 def test_what_only_the_index_or_a_log_knows_is_checked(history):
     one = commit_on_head(history, "one")
     two = write_commit(history, [], "two", time_s=2)
-    history.update_head(two, expected=one, message="away", who=WHO)
+    history.update_head(two, expected=one, message="away", stamp=at())
     staged = history.write_blob(b"staged")
     with history.lock():
         history.write_index(Index({"s": IndexEntry("s", staged, 0o100644)}))
@@ -116,7 +114,7 @@ def test_every_blob_is_listed_once_with_a_path_that_has_it(history):
 def test_blobs_below_given_starts_only(history):
     one = commit_on_head(history, "one", files={"a": "1", "d/b": "2"})
     two = write_commit(history, [], "two", time_s=1, files={"a": "1", "c": "3"})
-    tag = history.create_tag("v", two, message="m", who=WHO)
+    tag = history.create_tag("v", two, message="m", stamp=at())
     assert {path for _, path, _ in history.reachable_blobs([one])} == {"a", "d/b"}
     assert [path for _, path, _ in history.reachable_blobs([one, tag])][-1] == "c"
     assert len(list(history.reachable_blobs([one, tag]))) == 3

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from mvc.errors import FormatError, UsageError
 from mvc.history.commits import parse_commit, parse_identity, parse_tag
 from mvc.history.git import GitHistory
-from mvc.history.values import EMPTY_BLOB, Identity
-from support.stockgit import WHO, git, write_commit
+from mvc.history.values import EMPTY_BLOB, Identity, Stamp
+from support.stockgit import WHO, at, git, write_commit
 
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
@@ -25,10 +25,7 @@ def commit_with(history, **changes):
         "tree": EMPTY_TREE,
         "parents": [],
         "message": "m",
-        "author": WHO,
-        "committer": WHO,
-        "time_s": 1,
-        "timezone_s": 0,
+        "author": at(1, 0),
     }
     return history.write_commit(**{**options, **changes})
 
@@ -41,10 +38,8 @@ def test_a_commit_is_byte_for_byte_the_one_git_makes(history):
         history,
         tree=tree,
         message=message,
-        author=author,
-        committer=Identity("Bob B. Jr", "bob@x.org"),
-        time_s=1_700_000_123,
-        timezone_s=-5400,
+        author=Stamp(author, 1_700_000_123, -5400),
+        committer=Stamp(Identity("Bob B. Jr", "bob@x.org"), 1_700_000_123, -5400),
     )
     data = git(history.git_dir, "cat-file", "commit", made)
     assert data == (
@@ -78,7 +73,7 @@ def test_several_parents_keep_their_order(history):
 def test_identities_are_cleaned_as_git_does(history, name, email, stored):
     who = Identity(name, email)
     history.write_tree({})
-    commit = commit_with(history, author=who, committer=who)
+    commit = commit_with(history, author=Stamp(who, 1, 0))
     assert git(history.git_dir, "log", "-1", "--format=%an <%ae>", commit) == stored
     git(history.git_dir, "fsck", "--strict", commit)
 
@@ -86,14 +81,15 @@ def test_identities_are_cleaned_as_git_does(history, name, email, stored):
 @pytest.mark.parametrize(
     "change",
     [
-        {"author": Identity("", "a@b")},
-        {"author": Identity("<>", "a@b")},
-        {"author": Identity("a\ud800", "a@b")},
+        {"author": Stamp(Identity("", "a@b"), 1, 0)},
+        {"author": Stamp(Identity("<>", "a@b"), 1, 0)},
+        {"author": Stamp(Identity("a\ud800", "a@b"), 1, 0)},
         {"message": "a\0b"},
         {"message": "\udcff"},
-        {"time_s": -1},
-        {"time_s": 2**60},
-        {"timezone_s": 400_000},
+        {"author": at(-1)},
+        {"author": at(2**60)},
+        {"author": at(1, 400_000)},
+        {"committer": at(-1)},
     ],
 )
 def test_what_git_cannot_store_is_refused(shared, change):
@@ -113,7 +109,7 @@ _WORDS = st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc"]), max_si
 def test_any_commit_comes_back(shared, message, name, time_s, zone):
     who = Identity("N" + name, "mail@x.org")
     info = shared.read_commit(
-        commit_with(shared, message=message, author=who, time_s=time_s, timezone_s=zone * 60)
+        commit_with(shared, message=message, author=Stamp(who, time_s, zone * 60), committer=at(1))
     )
     assert info.message == message + ("\n" if message and not message.endswith("\n") else "")
     assert (info.author_time_s, info.author_timezone_s) == (time_s, zone * 60)

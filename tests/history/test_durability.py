@@ -13,7 +13,7 @@ from mvc.history.git import GitHistory
 from mvc.history.locks import find_lock_names
 from mvc.history.values import Head, Index, IndexEntry
 from support.forgetful import ForgetfulDisk, PowerLoss
-from support.stockgit import START_S, WHO, commit_on_head, git, write_commit
+from support.stockgit import START_S, at, commit_on_head, git, write_commit
 
 MAIN = "refs/heads/main"
 
@@ -23,14 +23,14 @@ def prepare(root):
     commit_on_head(history, "one", files={"a": "1", "folder/b": "2"})
     commit_on_head(history, "two", time_s=START_S + 1, files={"a": "1", "folder/b": "3"})
     history.update_ref(
-        "refs/heads/old/name", history.resolve("HEAD~1"), expected=None, message="m", who=WHO
+        "refs/heads/old/name", history.resolve("HEAD~1"), expected=None, message="m", stamp=at()
     )
     with history.lock():
         history.write_index(Index({"a": entry(history, "a")}))
     git(history.git_dir, "pack-refs", "--all")
     head = history.resolve("HEAD")  # one ref is in both places
     history.update_ref(
-        "refs/heads/old/name", head, expected=history.resolve("HEAD~1"), message="m", who=WHO
+        "refs/heads/old/name", head, expected=history.resolve("HEAD~1"), message="m", stamp=at()
     )
 
 
@@ -45,12 +45,12 @@ def do_commit(history):
 
 def do_branch(history):
     history.update_ref(
-        "refs/heads/new/one", history.resolve("HEAD"), expected=None, message="m", who=WHO
+        "refs/heads/new/one", history.resolve("HEAD"), expected=None, message="m", stamp=at()
     )
 
 
 def do_tag(history):
-    history.create_tag("v1", history.resolve("HEAD"), message="text", who=WHO, time_s=START_S)
+    history.create_tag("v1", history.resolve("HEAD"), message="text", stamp=at(START_S))
 
 
 def do_index(history):
@@ -61,19 +61,19 @@ def do_index(history):
 def do_delete(history):
     value = history.find_ref("refs/heads/old/name")
     if value is not None:
-        history.delete_ref("refs/heads/old/name", expected=value, who=WHO)
+        history.delete_ref("refs/heads/old/name", expected=value, stamp=at())
 
 
 VERBS = {
     "commit": do_commit,
     "branch": do_branch,
     "tag": do_tag,
-    "switch": lambda history: history.set_head_branch("old/name", who=WHO, time_s=START_S),
-    "detach": lambda history: history.detach_head(history.resolve("HEAD~1"), who=WHO),
+    "switch": lambda history: history.set_head_branch("old/name", stamp=at(START_S)),
+    "detach": lambda history: history.detach_head(history.resolve("HEAD~1"), stamp=at()),
     "index": do_index,
     "config": lambda history: history.set_config("user.name", "Ann"),
     "delete": do_delete,
-    "rename": lambda history: history.rename_branch("main", "trunk", who=WHO),
+    "rename": lambda history: history.rename_branch("main", "trunk", stamp=at()),
 }
 
 
@@ -156,7 +156,7 @@ def test_what_a_ref_reaches_was_synced_before_it_moved(tmp_path, monkeypatch):
 
         monkeypatch.setattr(os, "replace", replace)
         commit = commit_on_head(history, "one", files={"a/b": "1", "c": "2"})
-        history.create_tag("v1", commit, message="annotated", who=WHO)
+        history.create_tag("v1", commit, message="annotated", stamp=at())
     disk.close()
     assert len(at_publish) == 2
     for survivors in at_publish:
@@ -206,7 +206,7 @@ def test_after_a_failed_sync_nothing_is_promised_any_more(history, monkeypatch):
         with pytest.raises(StorageError, match="input/output"):
             history.sync_objects()
     with pytest.raises(StorageError, match="earlier sync"):
-        history.update_head(new, expected=head, message="m", who=WHO)
+        history.update_head(new, expected=head, message="m", stamp=at())
     assert history.head().commit == head
     again = GitHistory.open(history.git_dir)
     assert again.head().commit == head
@@ -222,8 +222,8 @@ def test_a_full_disk_is_a_storage_error_and_changes_nothing(history, monkeypatch
     monkeypatch.setattr(os, "writev", fail)
     for change in (
         lambda: history.write_blob(b"new"),
-        lambda: history.update_ref("refs/heads/x", head, expected=None, message="m", who=WHO),
-        lambda: history.detach_head(head, who=WHO),
+        lambda: history.update_ref("refs/heads/x", head, expected=None, message="m", stamp=at()),
+        lambda: history.detach_head(head, stamp=at()),
         lambda: history.set_config("a.b", "c"),
         lambda: do_index_of(history),
     ):

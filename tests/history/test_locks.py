@@ -12,7 +12,7 @@ from mvc.errors import ConflictError
 from mvc.history.git import GitHistory
 from mvc.history.locks import LOCK_NAME, find_lock_names
 from mvc.history.values import Index, IndexEntry
-from support.stockgit import START_S, WHO, commit_on_head, git, write_commit
+from support.stockgit import START_S, at, commit_on_head, git, write_commit
 
 MAIN = "refs/heads/main"
 
@@ -22,11 +22,11 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from mvc.history.git import GitHistory
-from mvc.history.values import Identity, Index, IndexEntry
+from mvc.history.values import Identity, Index, IndexEntry, Stamp
 
 git_dir, action, when, commit, expected = sys.argv[1:]
 history = GitHistory.open(Path(git_dir))
-who = Identity("Dead", "dead@x.org")
+stamp = Stamp.now(Identity("Dead", "dead@x.org"))
 replace = os.replace
 
 def die(source, target):
@@ -38,17 +38,17 @@ def die(source, target):
 
 os.replace = die
 if action == "ref":
-    history.update_ref("refs/heads/main", commit, expected=expected, message="dead", who=who)
+    history.update_ref("refs/heads/main", commit, expected=expected, message="dead", stamp=stamp)
 elif action == "new":
-    history.update_ref("refs/heads/a/new", commit, expected=None, message="dead", who=who)
+    history.update_ref("refs/heads/a/new", commit, expected=None, message="dead", stamp=stamp)
 elif action == "head":
-    history.detach_head(commit, who=who)
+    history.detach_head(commit, stamp=stamp)
 elif action == "switch":
-    history.set_head_branch("side", who=who)
+    history.set_head_branch("side", stamp=stamp)
 elif action == "delete":
-    history.delete_ref("refs/heads/packed", expected=expected, who=who)
+    history.delete_ref("refs/heads/packed", expected=expected, stamp=stamp)
 elif action == "rename":
-    history.rename_branch("main", "renamed", who=who)
+    history.rename_branch("main", "renamed", stamp=stamp)
 elif action == "config":
     history.set_config("a.b", "c")
 elif action == "index":
@@ -71,7 +71,7 @@ def prepare(history):
     one = commit_on_head(history, "one")
     two = write_commit(history, [one], "two", time_s=START_S + 1)
     for name in ("packed", "side"):
-        history.update_ref(f"refs/heads/{name}", one, expected=None, message="m", who=WHO)
+        history.update_ref(f"refs/heads/{name}", one, expected=None, message="m", stamp=at())
     git(history.git_dir, "pack-refs", "--all")
     with history.lock():
         entry = IndexEntry("kept", history.write_blob(b"kept"), 0o100644)
@@ -132,9 +132,9 @@ def test_a_lock_of_a_living_git_is_respected(history, name):
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_bytes(b"by git")
     changes = {
-        MAIN: lambda: history.update_ref(MAIN, two, expected=one, message="m", who=WHO),
-        "HEAD": lambda: history.detach_head(one, who=WHO),
-        "packed-refs": lambda: history.delete_ref("refs/heads/packed", expected=one, who=WHO),
+        MAIN: lambda: history.update_ref(MAIN, two, expected=one, message="m", stamp=at()),
+        "HEAD": lambda: history.detach_head(one, stamp=at()),
+        "packed-refs": lambda: history.delete_ref("refs/heads/packed", expected=one, stamp=at()),
         "index": lambda: empty_index(history),
         "config": lambda: history.set_config("a.b", "c"),
     }
@@ -145,7 +145,7 @@ def test_a_lock_of_a_living_git_is_respected(history, name):
     assert history.find_ref("refs/heads/packed") == one
     assert len(history.read_reflog(MAIN)) == 1
     lock.unlink()
-    history.update_ref(MAIN, two, expected=one, message="m", who=WHO)
+    history.update_ref(MAIN, two, expected=one, message="m", stamp=at())
 
 
 def empty_index(history):
@@ -159,7 +159,7 @@ def test_a_lock_older_than_the_machine_s_boot_is_nobodys(history):
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_bytes(b"before the power went")
     os.utime(lock, (1, 1))
-    history.update_ref(MAIN, two, expected=one, message="m", who=WHO)
+    history.update_ref(MAIN, two, expected=one, message="m", stamp=at())
     assert history.find_ref(MAIN) == two
     assert not lock.exists()
 
@@ -174,7 +174,7 @@ def test_a_torn_or_foreign_mark_removes_lock_files_and_nothing_else(history, mar
     (history.git_dir / "refs/heads").mkdir(exist_ok=True)
     (history.git_dir / "refs/heads/main.lock").write_bytes(b"")
     (history.git_dir.parent / "x.lock").write_bytes(b"the user's")
-    history.update_ref(MAIN, two, expected=one, message="m", who=WHO)
+    history.update_ref(MAIN, two, expected=one, message="m", stamp=at())
     assert history.find_ref(MAIN) == two
     assert (history.git_dir.parent / "x.lock").exists()
 

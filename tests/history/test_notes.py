@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mvc.errors import CorruptionError, NotFoundError, UsageError
 from mvc.history.git import GitHistory
 from mvc.history.notes import NoteFinder, _note_path, _noted_id
-from mvc.history.values import MODE_FILE, TreeEntry
-from support.stockgit import START_S, WHO, commit_on_head, git, git_or_none, write_commit
+from mvc.history.values import MODE_FILE, Stamp, TreeEntry
+from support.stockgit import START_S, WHO, at, commit_on_head, git, git_or_none, write_commit
 
 REF = "refs/notes/released"
 
@@ -25,7 +25,7 @@ def texts(history):
 
 
 def write(history, changes, message="released 1 version"):
-    history.write_notes(REF, changes, message=message, who=WHO)
+    history.write_notes(REF, changes, message=message, stamp=at())
 
 
 def test_there_are_none_at_first(history):
@@ -81,15 +81,9 @@ def test_any_cut_into_pairs_is_read(history):
     others = [f"{ids[0][:3]}/{ids[0][3:]}", "readme", f"{ids[0]}0", ids[0].upper()]
     files = dict.fromkeys([*paths, *others], entry)
     new = history.write_commit(
-        tree=history.write_tree(files),
-        parents=[],
-        message="m",
-        author=WHO,
-        committer=WHO,
-        time_s=START_S,
-        timezone_s=0,
+        tree=history.write_tree(files), parents=[], message="m", author=Stamp(WHO, START_S, 0)
     )
-    history.update_ref(REF, new, expected=None, message="m", who=WHO)
+    history.update_ref(REF, new, expected=None, message="m", stamp=at())
     assert set(history.read_notes(REF)) == set(ids)
     write(history, {ids[0]: None})
     left = history.read_tree(history.find_ref(REF))
@@ -119,7 +113,7 @@ def test_only_names_of_notes(history, ref):
     with pytest.raises(UsageError):
         history.read_notes(ref)
     with pytest.raises(UsageError):
-        history.write_notes(ref, {}, message="m", who=WHO)
+        history.write_notes(ref, {}, message="m", stamp=at())
 
 
 def test_only_ids_are_noted(history):

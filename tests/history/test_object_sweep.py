@@ -9,8 +9,17 @@ from mvc import fs
 from mvc.errors import CorruptionError, UsageError
 from mvc.history.git import GitHistory
 from mvc.history.object_sweep import GarbageObject
-from mvc.history.values import Index, IndexEntry
-from support.stockgit import START_S, WHO, build_tangle, commit_on_head, git, run_git, write_commit
+from mvc.history.values import Index, IndexEntry, Stamp
+from support.stockgit import (
+    START_S,
+    WHO,
+    at,
+    build_tangle,
+    commit_on_head,
+    git,
+    run_git,
+    write_commit,
+)
 
 DAY_S = 86400
 
@@ -64,7 +73,7 @@ def test_stock_git_prunes_the_same(history, seed):
     doomed = git(history.git_dir, "for-each-ref", "--format=%(refname)").split("\n")[1::2]
     for name in doomed:
         if name != "refs/heads/main":
-            history.delete_ref(name, expected=history.find_ref(name), who=WHO)
+            history.delete_ref(name, expected=history.find_ref(name), stamp=at())
     forget_logs(history)
     age_all(history, 20)
     expected = {
@@ -87,9 +96,9 @@ def test_what_is_staged_or_noted_or_remembered_is_in_use(history):
     blob = history.write_blob(b"staged")
     with history.lock():
         history.write_index(Index({"s": IndexEntry("s", blob, 0o100644)}))
-    history.write_notes("refs/notes/released", {commit: b"note"}, message="m", who=WHO)
+    history.write_notes("refs/notes/released", {commit: b"note"}, message="m", stamp=at())
     dropped = commit_on_head(history, "two", time_s=START_S + 1)
-    history.update_head(commit, expected=dropped, message="reset", who=WHO)
+    history.update_head(commit, expected=dropped, message="reset", stamp=at())
     merging = write_commit(history, [], "being merged", time_s=START_S)
     (history.git_dir / "MERGE_HEAD").write_text(f"{merging}\n")
     note = history.read_notes("refs/notes/released")[commit]
@@ -115,7 +124,7 @@ def test_the_young_stay_with_all_they_lead_to(history):
     assert [item.kind for item in listed] == ["commit", "tree"]  # its blob is shared
     assert set(history.read_tree(young)) == {"shared", "new"}
     assert history.read_commit(old).subject == "old"
-    history.update_ref("refs/heads/again", young, expected=None, message="m", who=WHO)
+    history.update_ref("refs/heads/again", young, expected=None, message="m", stamp=at())
     assert list(history.check()) == []
 
 
@@ -147,9 +156,9 @@ def test_what_died_while_it_was_written(history):
 def test_objects_in_packs_are_left_alone(history):
     commit_on_head(history, "one")
     lost = write_commit(history, [], "lost", time_s=START_S)
-    history.update_ref("refs/heads/lost", lost, expected=None, message="m", who=WHO)
+    history.update_ref("refs/heads/lost", lost, expected=None, message="m", stamp=at())
     git(history.git_dir, "repack", "-a", "-d", "-q")
-    history.delete_ref("refs/heads/lost", expected=lost, who=WHO)
+    history.delete_ref("refs/heads/lost", expected=lost, stamp=at())
     again = GitHistory.open(history.git_dir)
     assert loose_ids(again) == set()
     assert lost not in again.reachable_objects()
@@ -191,10 +200,8 @@ def test_nothing_is_swept_where_something_is_lost(history, kind, how):
 
 def test_an_object_of_another_kind_than_it_is_taken_for(history):
     blob = history.write_blob(b"no tree")
-    wrong = history.write_commit(
-        tree=blob, parents=[], message="m", author=WHO, committer=WHO, time_s=START_S, timezone_s=0
-    )
-    history.update_ref("refs/heads/wrong", wrong, expected=None, message="m", who=WHO)
+    wrong = history.write_commit(tree=blob, parents=[], message="m", author=Stamp(WHO, START_S, 0))
+    history.update_ref("refs/heads/wrong", wrong, expected=None, message="m", stamp=at())
     with pytest.raises(CorruptionError, match="taken for a tree; it is a blob"):
         history.reachable_objects()
 
@@ -235,8 +242,8 @@ def test_what_was_removed_is_written_anew_when_it_is_needed_again(history):
 
 def test_each_kind_is_durably_gone_before_the_next(history, monkeypatch):
     lost = write_commit(history, [], "lost", time_s=START_S)
-    tag = history.create_tag("v1", lost, message="m", who=WHO)
-    history.delete_ref("refs/tags/v1", expected=tag, who=WHO)
+    tag = history.create_tag("v1", lost, message="m", stamp=at())
+    history.delete_ref("refs/tags/v1", expected=tag, stamp=at())
     events = []
     real_sync = fs.fsync_dir
 

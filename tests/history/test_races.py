@@ -6,14 +6,14 @@ import subprocess
 import sys
 
 from mvc.history.git import GitHistory
-from support.stockgit import WHO, git, write_commit
+from support.stockgit import at, git, write_commit
 
 ADDER = """
 import sys
 from pathlib import Path
 from mvc.errors import ConflictError
 from mvc.history.git import GitHistory
-from mvc.history.values import Identity, TreeEntry
+from mvc.history.values import Identity, Stamp, TreeEntry
 
 git_dir, name, count, ref = sys.argv[1:]
 history = GitHistory.open(Path(git_dir))
@@ -26,11 +26,10 @@ while done < int(count):
     files["shared"] = TreeEntry(0o100644, history.write_blob(b"%d" % len(files)))
     new = history.write_commit(
         tree=history.write_tree(files), parents=[] if old is None else [old],
-        message=f"{name} {done}", author=who, committer=who, time_s=1_700_000_000 + len(files),
-        timezone_s=0,
+        message=f"{name} {done}", author=Stamp(who, 1_700_000_000 + len(files), 0)
     )
     try:
-        history.update_ref(ref, new, expected=old, message="add", who=who)
+        history.update_ref(ref, new, expected=old, message="add", stamp=Stamp.now(who))
         done += 1
     except ConflictError:
         lost += 1
@@ -109,7 +108,7 @@ def test_no_entry_of_the_index_is_lost(history):
 def test_a_reader_sees_whole_states_only(history):
     ref = "refs/heads/main"
     first = write_commit(history, [], "first", time_s=1)
-    history.update_ref(ref, first, expected=None, message="m", who=WHO)
+    history.update_ref(ref, first, expected=None, message="m", stamp=at())
     writer = subprocess.Popen(
         [sys.executable, "-c", ADDER, str(history.git_dir), "w", "25", ref],
         stdout=subprocess.DEVNULL,
@@ -131,7 +130,7 @@ def test_a_reader_sees_whole_states_only(history):
 def test_stock_git_and_mvc_take_turns(history):
     ref = "refs/heads/main"
     first = write_commit(history, [], "first", time_s=1)
-    history.update_ref(ref, first, expected=None, message="m", who=WHO)
+    history.update_ref(ref, first, expected=None, message="m", stamp=at())
     writer = subprocess.Popen(
         [sys.executable, "-c", ADDER, str(history.git_dir), "w", "15", ref],
         stdout=subprocess.PIPE,

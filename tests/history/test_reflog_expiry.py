@@ -10,7 +10,7 @@ from mvc.errors import ConflictError, CorruptionError
 from mvc.history.git import GitHistory
 from mvc.history.reflog_expiry import DAY_S, ReflogExpiry
 from mvc.history.values import NO_ID
-from support.stockgit import START_S, WHO, build_tangle, commit_on_head, git, write_commit
+from support.stockgit import START_S, at, build_tangle, commit_on_head, git, write_commit
 
 MAIN = "refs/heads/main"
 
@@ -61,9 +61,7 @@ def amended(history):
     """main: base, dropped (reset away), kept; a day apart."""
     base = commit_on_head(history, "base")
     dropped = commit_on_head(history, "dropped", time_s=START_S + DAY_S)
-    history.update_head(
-        base, expected=dropped, message="reset", who=WHO, time_s=START_S + 2 * DAY_S, timezone_s=0
-    )
+    history.update_head(base, expected=dropped, message="reset", stamp=at(START_S + 2 * DAY_S, 0))
     kept = commit_on_head(history, "kept", time_s=START_S + 3 * DAY_S)
     return base, dropped, kept
 
@@ -92,7 +90,7 @@ def test_the_newest_entry_stays_however_old(history, amended):
 
 
 def test_the_stash_stays(history, amended):
-    history.update_ref("refs/stash", amended[0], expected=None, message="m", who=WHO)
+    history.update_ref("refs/stash", amended[0], expected=None, message="m", stamp=at())
     path = history.git_dir / "logs/refs/stash"
     line = f"{NO_ID} {amended[0]} A <a@b> 1 +0000\tstash\n"
     path.write_text(line * 3)
@@ -135,10 +133,10 @@ def test_a_stock_git_at_work_is_not_disturbed(history, amended):
 
 
 def test_a_tag_object_at_the_tip_leads_to_nothing_else(history, amended):
-    tag = history.create_tag("v1", amended[0], message="m", who=WHO)
-    history.update_ref("refs/remotes/x", tag, expected=None, message="m", who=WHO, time_s=START_S)
+    tag = history.create_tag("v1", amended[0], message="m", stamp=at())
+    history.update_ref("refs/remotes/x", tag, expected=None, message="m", stamp=at(START_S))
     other = write_commit(history, [], "other", time_s=START_S)
-    history.update_ref("refs/remotes/x", other, expected=tag, message="m", who=WHO, time_s=START_S)
+    history.update_ref("refs/remotes/x", other, expected=tag, message="m", stamp=at(START_S))
     assert expire_at(history, 33)["refs/remotes/x"] == 1
 
 

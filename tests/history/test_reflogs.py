@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from mvc.errors import FormatError
 from mvc.history.git import GitHistory
-from mvc.history.reflogs import parse_line
-from mvc.history.values import Identity
-from support.stockgit import START_S, WHO, build_tangle, commit_on_head, git, run_git
+from mvc.history.reflogs import Reason, parse_line
+from mvc.history.values import Identity, Stamp
+from support.stockgit import START_S, at, build_tangle, commit_on_head, git, run_git
 
 MAIN = "refs/heads/main"
 
@@ -35,8 +35,8 @@ def test_the_same_moves_write_the_same_logs_as_stock_git(history, tmp_path):
     run_git(theirs, "config", "core.logAllRefUpdates", "true")
     one = commit_on_head(history, "one")
     two = commit_on_head(history, "two")
-    history.update_ref("refs/heads/side", one, expected=None, message="branch: Created", who=WHO)
-    history.update_ref("refs/heads/main", one, expected=two, message="reset", who=WHO)
+    history.update_ref("refs/heads/side", one, expected=None, message="branch: Created", stamp=at())
+    history.update_ref("refs/heads/main", one, expected=two, message="reset", stamp=at())
     shutil.copytree(ours / "objects", theirs / "objects", dirs_exist_ok=True)
     run_git(theirs, "update-ref", "-m", "commit: one", "HEAD", one)
     run_git(theirs, "update-ref", "-m", "commit: two", "refs/heads/main", two, one)
@@ -59,9 +59,7 @@ def test_an_entry_says_who_when_and_why(history):
         head,
         expected=head,
         message="two\nlines\tand tab",
-        who=who,
-        time_s=START_S,
-        timezone_s=-5400,
+        stamp=Stamp(who, START_S, -5400),
     )
     entry = history.read_reflog("HEAD")[0]
     assert (entry.old, entry.new, entry.who) == (head, head, who)
@@ -76,7 +74,7 @@ def test_an_entry_without_a_time_has_the_time_of_now(history):
 
     head = commit_on_head(history, "one")
     before = int(time.time())
-    history.update_head(head, expected=head, message="now", who=WHO)
+    history.update_head(head, expected=head, message="now", stamp=at())
     assert before <= history.read_reflog("HEAD")[0].time_s <= time.time()
 
 
@@ -119,16 +117,10 @@ def test_a_log_line_of_a_move_that_failed_is_taken_back(history, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(fs.DurableFile, "publish", fail)
         with pytest.raises(OSError, match="space"):
-            history._refs.set(MAIN, head, head, _note())
+            history._refs.set(MAIN, head, head, Reason("never", at()))
     assert [(history.git_dir / "logs" / name).read_bytes() for name in ("HEAD", MAIN)] == before
     assert not list(history.git_dir.rglob("*.lock"))[1:]
     commit_on_head(history, "two")
-
-
-def _note():
-    from mvc.history.reflogs import Note
-
-    return Note("never", WHO)
 
 
 def test_refs_without_a_log_have_an_empty_one(history):

@@ -8,13 +8,13 @@ from mvc.errors import ConflictError, CorruptionError, FormatError, NotFoundErro
 from mvc.history.git import GitHistory
 from mvc.history.refnames import branch_ref, is_ref_name, tag_ref
 from mvc.history.values import Head
-from support.stockgit import START_S, WHO, commit_on_head, git, git_or_none, write_commit
+from support.stockgit import START_S, at, commit_on_head, git, git_or_none, write_commit
 
 MAIN = "refs/heads/main"
 
 
 def move(history, name, new, expected, message="moved", **options):
-    history.update_ref(name, new, expected=expected, message=message, who=WHO, **options)
+    history.update_ref(name, new, expected=expected, message=message, stamp=at(), **options)
 
 
 def commits(history, count):
@@ -61,13 +61,13 @@ def test_files_and_folders_of_refs_do_not_clash(history):
     move(history, "refs/heads/a", one, None)
     with pytest.raises(ConflictError, match="beside refs/heads/a"):
         move(history, "refs/heads/a/b", one, None)
-    history.delete_ref("refs/heads/a", expected=one, who=WHO)
+    history.delete_ref("refs/heads/a", expected=one, stamp=at())
     move(history, "refs/heads/a/b/c", one, None)
     with pytest.raises(ConflictError, match="beside refs/heads/a/b/c"):
         move(history, "refs/heads/a", one, None)
     with pytest.raises(ConflictError, match="beside refs/heads/a/b/c"):
         move(history, "refs/heads/a/b", one, None)
-    history.delete_ref("refs/heads/a/b/c", expected=one, who=WHO)
+    history.delete_ref("refs/heads/a/b/c", expected=one, stamp=at())
     (history.git_dir / "refs/heads/a/empty/folder").mkdir(parents=True)
     (history.git_dir / "logs/refs/heads/a/empty").mkdir(parents=True)
     move(history, "refs/heads/a", one, None)
@@ -80,7 +80,7 @@ def test_logs_that_a_crash_left_of_deleted_refs_are_in_nobodys_way(history):
         move(history, f"refs/heads/{name}", one, None)
         log = history.git_dir / "logs/refs/heads" / name
         kept = log.read_bytes()
-        history.delete_ref(f"refs/heads/{name}", expected=one, who=WHO)
+        history.delete_ref(f"refs/heads/{name}", expected=one, stamp=at())
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_bytes(kept)
     move(history, "refs/heads/a/x", one, None)
@@ -93,7 +93,7 @@ def test_packed_refs_are_seen_moved_and_deleted(history):
     one, two, three = commits(history, 3)
     for name, value in (("a", one), ("b/c", two), ("keep", three)):
         move(history, f"refs/heads/{name}", value, None)
-    history.create_tag("v1", one, message="annotated", who=WHO)
+    history.create_tag("v1", one, message="annotated", stamp=at())
     git(history.git_dir, "pack-refs", "--all")
     assert not (history.git_dir / "refs/heads/a").exists()
     assert history.find_ref("refs/heads/b/c") == two
@@ -108,8 +108,8 @@ def test_packed_refs_are_seen_moved_and_deleted(history):
         move(history, "refs/heads/a/x", three, None)
     move(history, "refs/heads/a", three, one)
     assert history.find_ref("refs/heads/a") == three
-    history.delete_ref("refs/heads/a", expected=three, who=WHO)
-    history.delete_ref("refs/heads/b/c", expected=two, who=WHO)
+    history.delete_ref("refs/heads/a", expected=three, stamp=at())
+    history.delete_ref("refs/heads/b/c", expected=two, stamp=at())
     assert history.find_ref("refs/heads/a") is None
     assert git_or_none(history.git_dir, "rev-parse", "--verify", "-q", "a") is None
     assert set(history.list_refs()) == {"refs/heads/keep", "refs/tags/v1"}
@@ -124,31 +124,31 @@ def test_deleting_compares_too(history):
     one, two = commits(history, 2)
     move(history, "refs/heads/x", one, None)
     with pytest.raises(ConflictError):
-        history.delete_ref("refs/heads/x", expected=two, who=WHO)
+        history.delete_ref("refs/heads/x", expected=two, stamp=at())
     assert history.find_ref("refs/heads/x") == one
-    history.delete_ref("refs/heads/x", expected=one, who=WHO)
+    history.delete_ref("refs/heads/x", expected=one, stamp=at())
     with pytest.raises(ConflictError):
-        history.delete_ref("refs/heads/x", expected=one, who=WHO)
+        history.delete_ref("refs/heads/x", expected=one, stamp=at())
     assert history.read_reflog("refs/heads/x") == []
     assert not list((history.git_dir / "refs").rglob("*.lock"))
 
 
 def test_head_moves_its_branch_or_itself(history):
     one, two = commits(history, 2)
-    history.update_head(one, expected=None, message="commit (initial): c0", who=WHO)
+    history.update_head(one, expected=None, message="commit (initial): c0", stamp=at())
     assert history.find_ref(MAIN) == one
-    history.detach_head(one, who=WHO)
+    history.detach_head(one, stamp=at())
     assert history.head() == Head(None, one)
-    history.update_head(two, expected=one, message="commit: c1", who=WHO)
+    history.update_head(two, expected=one, message="commit: c1", stamp=at())
     assert history.head() == Head(None, two)
     assert history.find_ref(MAIN) == one
     with pytest.raises(ConflictError):
-        history.update_head(two, expected=one, message="", who=WHO)
-    history.set_head_branch("main", who=WHO)
+        history.update_head(two, expected=one, message="", stamp=at())
+    history.set_head_branch("main", stamp=at())
     assert history.head() == Head("main", one)
     with pytest.raises(NotFoundError):
-        history.detach_head("ab" * 20, who=WHO)
-    history.set_head_branch("unborn/branch", who=WHO)
+        history.detach_head("ab" * 20, stamp=at())
+    history.set_head_branch("unborn/branch", stamp=at())
     assert history.head() == Head("unborn/branch", None)
     assert git(history.git_dir, "symbolic-ref", "HEAD") == "refs/heads/unborn/branch"
 
@@ -156,7 +156,7 @@ def test_head_moves_its_branch_or_itself(history):
 def test_renaming_takes_the_log_and_head_along(history):
     commit_on_head(history, "one")
     head = commit_on_head(history, "two", time_s=START_S + 1)
-    history.rename_branch("main", "topic/renamed", who=WHO)
+    history.rename_branch("main", "topic/renamed", stamp=at())
     assert history.head() == Head("topic/renamed", head)
     assert history.find_ref(MAIN) is None
     assert history.read_reflog(MAIN) == []
@@ -167,34 +167,34 @@ def test_renaming_takes_the_log_and_head_along(history):
     git(history.git_dir, "fsck", "--strict")
     move(history, "refs/heads/other", head, None)
     with pytest.raises(ConflictError, match="already exists"):
-        history.rename_branch("other", "topic/renamed", who=WHO)
+        history.rename_branch("other", "topic/renamed", stamp=at())
     with pytest.raises(NotFoundError):
-        history.rename_branch("nothing", "else", who=WHO)
-    history.rename_branch("other", "second", who=WHO)
+        history.rename_branch("nothing", "else", stamp=at())
+    history.rename_branch("other", "second", stamp=at())
     assert history.head().branch == "topic/renamed"
 
 
 def test_an_unborn_branch_can_be_renamed(history):
-    history.rename_branch("main", "trunk", who=WHO)
+    history.rename_branch("main", "trunk", stamp=at())
     assert history.head() == Head("trunk", None)
 
 
 def test_tags(history):
     one, two = commits(history, 2)
-    assert history.create_tag("light", one, message=None, who=WHO) == one
-    tag = history.create_tag("v1.0", one, message="Release", who=WHO, time_s=START_S, timezone_s=60)
+    assert history.create_tag("light", one, message=None, stamp=at()) == one
+    tag = history.create_tag("v1.0", one, message="Release", stamp=at(START_S, 60))
     assert git(history.git_dir, "cat-file", "tag", tag) == (
         f"object {one}\ntype commit\ntag v1.0\n"
         f"tagger Ann Example <ann@example.org> {START_S} +0001\n\nRelease"
     )
     with pytest.raises(ConflictError, match="already exists"):
-        history.create_tag("light", two, message=None, who=WHO)
-    history.create_tag("light", two, message=None, who=WHO, expected=one)
+        history.create_tag("light", two, message=None, stamp=at())
+    history.create_tag("light", two, message=None, stamp=at(), expected=one)
     assert history.resolve("light") == two
     with pytest.raises(NotFoundError):
-        history.create_tag("x", "ab" * 20, message=None, who=WHO)
+        history.create_tag("x", "ab" * 20, message=None, stamp=at())
     with pytest.raises(NotFoundError, match="is a blob"):
-        history.create_tag("x", history.write_blob(b""), message="m", who=WHO)
+        history.create_tag("x", history.write_blob(b""), message="m", stamp=at())
     assert history.read_reflog("refs/tags/light") == []
     git(history.git_dir, "fsck", "--strict")
 
@@ -249,7 +249,7 @@ def test_only_full_valid_names_are_moved(history, name):
     with pytest.raises(UsageError):
         move(history, name, one, None)
     with pytest.raises(UsageError):
-        history.delete_ref(name, expected=one, who=WHO)
+        history.delete_ref(name, expected=one, stamp=at())
 
 
 JUNK = [b"", b"\n", b"garbage", b"ab" * 19, b"AB" * 20, b"ref: ", b"ref: ../../x", b"ref: HEAD",

@@ -11,7 +11,7 @@ from mvc.errors import FormatError, NotFoundError
 from mvc.history.git import GitHistory
 from support.stockgit import (
     START_S,
-    WHO,
+    at,
     build_tangle,
     commit_on_head,
     git_or_none,
@@ -117,7 +117,7 @@ def test_short_ids_that_fit_several_objects_are_listed(history):
         commit = write_commit(history, [], f"c{number}", time_s=number, files={})
         commits.append(commit)
         by_prefix.setdefault(commit[:4], []).append(commit)
-    history.update_head(commits[0], expected=None, message="", who=WHO)
+    history.update_head(commits[0], expected=None, message="", stamp=at())
     prefix, both = next((p, found) for p, found in by_prefix.items() if len(found) == 2)
     with pytest.raises(NotFoundError, match=f"{prefix}' is ambiguous") as caught:
         history.resolve(prefix)
@@ -161,8 +161,10 @@ def test_a_training_step_names_the_nearest_commit_that_has_it(history):
         for step in (0, 100, 200):
             text = f"epoch {number}\n\nStep: {step}\nMetric: loss=1"
             steps[number, step] = commit_on_head(history, text, time_s=START_S + number)
-    history.update_ref("refs/heads/side", steps[2, 200], expected=None, message="branch", who=WHO)
-    history.update_ref("refs/heads/run@7", steps[0, 0], expected=None, message="branch", who=WHO)
+    history.update_ref(
+        "refs/heads/side", steps[2, 200], expected=None, message="branch", stamp=at()
+    )
+    history.update_ref("refs/heads/run@7", steps[0, 0], expected=None, message="branch", stamp=at())
     assert history.resolve("main@100") == steps[4, 100]
     assert history.resolve("side@100") == steps[2, 100]
     assert history.resolve("HEAD@0") == history.resolve("@0") == steps[4, 0]
@@ -181,7 +183,7 @@ def test_a_step_follows_first_parents_only(history):
     base = commit_on_head(history, "base\n\nStep: 1")
     side = write_commit(history, [base], "s", time_s=START_S + 1, message="side\n\nStep: 2")
     merge = write_commit(history, [base, side], "m", time_s=START_S + 2)
-    history.update_head(merge, expected=base, message="merge", who=WHO)
+    history.update_head(merge, expected=base, message="merge", stamp=at())
     assert history.resolve("HEAD@1") == base
     with pytest.raises(NotFoundError):
         history.resolve("HEAD@2")
@@ -199,8 +201,8 @@ def test_steps_of_any_shape_are_no_crash(history):
 
 def test_a_mistake_is_answered_with_close_names(history):
     head = commit_on_head(history, "one")
-    history.update_ref("refs/heads/fine-tune", head, expected=None, message="", who=WHO)
-    history.create_tag("baseline", head, message=None, who=WHO)
+    history.update_ref("refs/heads/fine-tune", head, expected=None, message="", stamp=at())
+    history.create_tag("baseline", head, message=None, stamp=at())
     for revision, close in (
         ("fine-tume", "fine-tune"),
         ("basline~1", "baseline"),

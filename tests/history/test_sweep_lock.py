@@ -12,7 +12,7 @@ from mvc import fs
 from mvc.errors import ConflictError, NotFoundError, StorageError, UsageError
 from mvc.history.git import GitHistory
 from mvc.history.sweep_lock import GATE_NAME, LOCK_NAME
-from support.stockgit import WHO, commit_on_head
+from support.stockgit import at, commit_on_head
 
 # A process that holds the lock until its input ends, or until it is killed.
 HOLDER = """
@@ -205,11 +205,13 @@ def test_what_a_ref_gets_is_looked_at_under_the_lock(history, monkeypatch, actio
     monkeypatch.setattr(history._objects, "has", lambda one: look(one, has))
     calls = {
         "update_ref": lambda new: history.update_ref(
-            "refs/heads/new", new, expected=None, message="m", who=WHO
+            "refs/heads/new", new, expected=None, message="m", stamp=at()
         ),
-        "update_head": lambda new: history.update_head(new, expected=commit, message="m", who=WHO),
-        "detach_head": lambda new: history.detach_head(new, who=WHO),
-        "create_tag": lambda new: history.create_tag("v1", new, message=None, who=WHO),
+        "update_head": lambda new: history.update_head(
+            new, expected=commit, message="m", stamp=at()
+        ),
+        "detach_head": lambda new: history.detach_head(new, stamp=at()),
+        "create_tag": lambda new: history.create_tag("v1", new, message=None, stamp=at()),
     }
     calls[action](commit)
     assert held[-1]

@@ -8,7 +8,7 @@ from mvc.errors import CorruptionError, FormatError, NotFoundError, UsageError
 from mvc.history import trees
 from mvc.history.git import GitHistory
 from mvc.history.values import TreeEntry
-from support.stockgit import git, git_or_none, write_commit
+from support.stockgit import at, git, git_or_none, write_commit
 
 FILE = 0o100644
 
@@ -66,18 +66,12 @@ def test_the_empty_tree_is_git_s(history):
 
 def test_a_commit_a_tag_and_a_tree_have_the_same_files(history):
     commit = write_commit(history, [], "x", time_s=1, files={"a/b": "1", "c": "2"})
-    tag = history.create_tag("v1", commit, message="m", who=history_who())
+    tag = history.create_tag("v1", commit, message="m", stamp=at())
     tree = history.read_commit(commit).tree
     assert history.read_tree(commit) == history.read_tree(tag) == history.read_tree(tree)
     assert sorted(history.read_tree(commit)) == ["a/b", "c"]
     with pytest.raises(NotFoundError, match="is a blob"):
         history.read_tree(history.write_blob(b"no tree"))
-
-
-def history_who():
-    from support.stockgit import WHO
-
-    return WHO
 
 
 def test_unchanged_folders_are_stored_once(history):

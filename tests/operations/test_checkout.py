@@ -86,7 +86,7 @@ class TestNames:
         history = two._context.history
         history.update_ref(
             "refs/remotes/origin/main", two.resolve("v1"), expected=None, message="fetch",
-            who=two._context.who(),
+            stamp=two._context.stamp(),
         )  # fmt: skip
         result = two.checkout("origin/main")
         assert (result.branch, result.commit) == (None, two.resolve("v1"))
@@ -151,7 +151,7 @@ class TestNames:
 
     def test_away_from_a_branch_without_a_commit(self, two, root):
         history = two._context.history
-        history.set_head_branch("empty", who=two._context.who())
+        history.set_head_branch("empty", stamp=two._context.stamp())
         two.remove(".", recursive=True, force=True)
         write(root, "staged", "mine")
         two.add("staged")

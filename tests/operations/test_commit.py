@@ -7,6 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from mvc import ConflictError, Identity, NotFoundError, Repo, UsageError
+from mvc.history.values import Stamp
 from support.models import write_model
 from support.stockgit import git
 
@@ -317,15 +318,15 @@ class TestAmend:
         one.commit("words", amend=True)  # it was empty before: that is its owner's will
 
     def test_a_merge_stays_one(self, one, root):
-        history, who = one._context.history, one._context.who()
+        history, who = one._context.history, one._context.stamp().identity
         first = one.resolve("HEAD")
         one.commit("second", allow_empty=True)
         tree = one.show().info.tree
         merge = history.write_commit(
-            tree=tree, parents=[one.resolve("HEAD"), first], message="merge", author=who,
-            committer=who, time_s=1_700_000_000, timezone_s=0,
+            tree=tree, parents=[one.resolve("HEAD"), first], message="merge",
+            author=Stamp(who, 1_700_000_000, 0),
         )  # fmt: skip
-        history.update_head(merge, expected=one.head.commit, message="merge", who=who)
+        history.update_head(merge, expected=one.head.commit, message="merge", stamp=Stamp.now(who))
         result = one.commit("merged", amend=True)
         assert len(result.parents) == 2
 

@@ -9,6 +9,7 @@ from safetensors.numpy import save_file
 from mvc import NotFoundError, Repo, UsageError
 from mvc.formats.layout import single_tensor
 from mvc.formats.manifest import Manifest, StoredSegment, encode_manifest
+from mvc.history.values import Stamp
 from mvc.ids import ChunkId
 from mvc.workspace.context import Context
 from support.models import write_model
@@ -378,8 +379,8 @@ class TestCost:
         for version in (1, 2):
             blob = history.write_blob(encode_manifest(manifest(version)))
             tree = {"m.safetensors": TreeEntry(0o100644, blob)}
-            parents = [record(repo._context, tree, parents, "x", who=who)]
-        history.update_head(parents[0], expected=None, message="x", who=who)
+            parents = [record(repo._context, tree, parents, "x", committer=Stamp.now(who))]
+        history.update_head(parents[0], expected=None, message="x", stamp=Stamp.now(who))
 
         reads = []
         original = Context.read_manifest

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mvc import Repo
+from mvc.history.values import Stamp
 from support.models import write_model
 
 
@@ -158,7 +159,7 @@ def test_notes_are_no_files_of_the_worktree(two):
     notes = {two.head.commit: b'{"mvc-manifest":', two.show("HEAD~1").info.id: b"text"}
     for message in ("one", "two"):
         two._context.history.write_notes(
-            "refs/notes/released", notes, message=message, who=two.identity
+            "refs/notes/released", notes, message=message, stamp=Stamp.now(two.identity)
         )
         notes = dict.fromkeys(notes, b"other")
     assert two.fsck(data=True).problems == ()

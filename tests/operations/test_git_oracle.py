@@ -79,7 +79,7 @@ def _build(root, states):
 
 def _orphan(repo, branch):
     """Go on from nothing on another branch, the index as it is."""
-    repo._context.history.set_head_branch(branch, who=repo._context.who())
+    repo._context.history.set_head_branch(branch, stamp=repo._context.stamp())
 
 
 @pytest.fixture(scope="module")

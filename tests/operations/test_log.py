@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mvc import NotFoundError, Repo
+from mvc.history.values import Stamp
 from mvc.workspace.context import Context
 from support.stockgit import git, run_git
 
@@ -30,10 +31,10 @@ def forked(repo):
     commit("m2", step=3)
     history, who = repo._context.history, repo.identity
     merge = history.write_commit(
-        tree=repo.show().info.tree, parents=[m1, s1], message="merge", author=who, committer=who,
-        time_s=next(time_s), timezone_s=0,
+        tree=repo.show().info.tree, parents=[m1, s1], message="merge",
+        author=Stamp(who, next(time_s), 0),
     )  # fmt: skip
-    history.update_ref("refs/heads/joined", merge, expected=None, message="x", who=who)
+    history.update_ref("refs/heads/joined", merge, expected=None, message="x", stamp=Stamp.now(who))
     return repo
 
 
@@ -175,7 +176,9 @@ def test_notes_are_not_shown(forked, root):
     history = forked._context.history
     head = forked.head.commit
     before = [(entry.info.id, entry.refs) for entry in forked.log(everything=True)]
-    history.write_notes("refs/notes/released", {head: b"x"}, message="notes", who=forked.identity)
+    history.write_notes(
+        "refs/notes/released", {head: b"x"}, message="notes", stamp=Stamp.now(forked.identity)
+    )
     assert [(entry.info.id, entry.refs) for entry in forked.log(everything=True)] == before
     assert "    x" in git(root / ".mvc", "log", "-1", "--notes=released").splitlines()
     forked.reset("HEAD~1")  # the reflogs, which --all does not read, know both

@@ -369,7 +369,7 @@ class TestFsck:
     def test_damaged_records(self, repo, context, run):
         prune(repo, keep_last=4)
         notes = {run[2000]: b"Released: never"}
-        context.history.write_notes(RELEASED_REF, notes, message="x", who=context.who())
+        context.history.write_notes(RELEASED_REF, notes, message="x", stamp=context.stamp())
         report = repo.fsck()
         assert [(one.kind, one.commit) for one in report.problems] == [
             ("bad-release-record", run[2000])
@@ -378,7 +378,9 @@ class TestFsck:
 
     def test_a_lost_record_makes_what_is_gone_a_loss(self, repo, context, run):
         prune(repo, keep_last=4)
-        context.history.write_notes(RELEASED_REF, {run[1000]: None}, message="x", who=context.who())
+        context.history.write_notes(
+            RELEASED_REF, {run[1000]: None}, message="x", stamp=context.stamp()
+        )
         problems = Repo.open(repo.worktree).fsck().problems
         assert {(one.kind, one.commit) for one in problems} == {("missing-chunk", run[1000])}
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mvc import ConflictError, NotFoundError, ReleasedError, Repo, UsageError
+from mvc.history.values import Stamp
 from mvc.workspace.health import HEALTHY_REF
 from support.stockgit import git
 
@@ -150,8 +151,7 @@ def test_what_merges_brought_in_is_counted_as_git_does(repo):
         history, who = repo._context.history, repo.identity
         tree = repo.show().info.tree
         return history.write_commit(
-            tree=tree, parents=parents, message=text, author=who, committer=who,
-            time_s=1_700_000_000, timezone_s=0,
+            tree=tree, parents=parents, message=text, author=Stamp(who, 1_700_000_000, 0)
         )  # fmt: skip
 
     base = repo.commit("base", allow_empty=True, time_s=1_600_000_000).commit
@@ -159,7 +159,9 @@ def test_what_merges_brought_in_is_counted_as_git_does(repo):
     side = commit("side 2", side)
     merge = commit("merge", one, side)
     tip = commit("tip", merge)
-    repo._context.history.update_head(tip, expected=base, message="x", who=repo.identity)
+    repo._context.history.update_head(
+        tip, expected=base, message="x", stamp=Stamp.now(repo.identity)
+    )
     for target in (base, one, side, merge, tip):
         expected = int(git(repo.git_dir, "rev-list", "--count", f"{target}..{tip}"))
         assert repo.plan_rollback(target).abandoned == expected

@@ -11,6 +11,7 @@ from mvc import CorruptionError, NotFoundError, Repo, StorageError, UsageError
 from mvc.dtypes import DTYPES
 from mvc.formats.layout import Segment, TensorView
 from mvc.formats.manifest import Manifest, StoredSegment, encode_manifest
+from mvc.history.values import Stamp
 from mvc.ids import ChunkId
 
 
@@ -149,8 +150,10 @@ def commit_manifest(repo, dtype, shape, size_bytes, chunks, view=None):
     manifest = Manifest("opaque", size_bytes, 4096, (), (StoredSegment(segment, chunks),))
     history = repo._context.history
     tree = {"m": TreeEntry(0o100644, history.write_blob(encode_manifest(manifest)))}
-    commit = record(repo._context, tree, [], "made", who=repo.identity)
-    history.update_head(commit, expected=repo.head.commit, message="x", who=repo.identity)
+    commit = record(repo._context, tree, [], "made", committer=Stamp.now(repo.identity))
+    history.update_head(
+        commit, expected=repo.head.commit, message="x", stamp=Stamp.now(repo.identity)
+    )
 
 
 class TestRefusals:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mvc import ConflictError, NotFoundError, Repo
+from mvc.history.values import Stamp
 from support.stockgit import git
 
 
@@ -97,10 +98,9 @@ def test_a_merge_as_it_stands_in_the_log(three):
     history, who = repo._context.history, repo.identity
     tree = repo.show().info.tree
     merged = history.write_commit(
-        tree=tree, parents=[last, two], message="joined", author=who, committer=who,
-        time_s=1_700_000_000, timezone_s=0,
+        tree=tree, parents=[last, two], message="joined", author=Stamp(who, 1_700_000_000, 0)
     )  # fmt: skip
-    history.update_head(merged, expected=last, message="merge side: joined", who=who)
+    history.update_head(merged, expected=last, message="merge side: joined", stamp=Stamp.now(who))
     assert repo.undo().kind == "commit"
     assert repo.head.commit == last
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from mvc.history.git import GitHistory
-from mvc.history.values import Identity, TreeEntry
+from mvc.history.values import Identity, Stamp, TreeEntry
 
 WHO = Identity("Ann Example", "ann@example.org")
 START_S = 1_700_000_000
@@ -47,6 +48,12 @@ def git_or_none(git_dir: Path, *arguments: str) -> str | None:
     return result.stdout.decode().removesuffix("\n") if result.returncode == 0 else None
 
 
+def at(time_s: int | None = None, timezone_s: int | None = None) -> Stamp:
+    """Return a stamp of ``WHO``: of now and here unless given."""
+    stamp = Stamp.now(WHO, time_s)
+    return stamp if timezone_s is None else replace(stamp, timezone_s=timezone_s)
+
+
 def write_commit(history: GitHistory, parents, text, *, time_s, files=None, message=None):
     """Store a commit of small files and return its id."""
     files = {"file.txt": text} if files is None else files
@@ -58,10 +65,7 @@ def write_commit(history: GitHistory, parents, text, *, time_s, files=None, mess
         tree=history.write_tree(entries),
         parents=parents,
         message=message or text,
-        author=WHO,
-        committer=WHO,
-        time_s=time_s,
-        timezone_s=3600,
+        author=Stamp(WHO, time_s, 3600),
     )
 
 
@@ -70,9 +74,7 @@ def commit_on_head(history: GitHistory, text: str, *, time_s: int = START_S, **o
     head = history.head()
     parents = [] if head.commit is None else [head.commit]
     new = write_commit(history, parents, text, time_s=time_s, **options)
-    history.update_head(
-        new, expected=head.commit, message=f"commit: {text}", who=WHO, time_s=time_s, timezone_s=0
-    )
+    history.update_head(new, expected=head.commit, message=f"commit: {text}", stamp=at(time_s, 0))
     return new
 
 
@@ -90,22 +92,22 @@ def build_tangle(history: GitHistory, seed: int, moves: int = 40) -> None:
             commit_on_head(history, step, time_s=time_s)
         elif roll < 0.65:
             target = chooser.choice(branches).removeprefix("refs/heads/")
-            history.set_head_branch(target, who=WHO, time_s=time_s, timezone_s=0)
+            history.set_head_branch(target, stamp=at(time_s, 0))
         elif roll < 0.75:
             new = f"topic/{number}"
             start = history.resolve("HEAD")
             history.update_ref(
-                f"refs/heads/{new}", start, expected=None, message="branch: Created", who=WHO
+                f"refs/heads/{new}", start, expected=None, message="branch: Created", stamp=at()
             )
-            history.set_head_branch(new, who=WHO, time_s=time_s, timezone_s=0)
+            history.set_head_branch(new, stamp=at(time_s, 0))
         elif roll < 0.85:
             _merge(history, chooser.choice(branches), number, time_s)
         else:
             text = f"tag {number}" if chooser.random() < 0.5 else None
             history.create_tag(
-                f"v{number}", history.resolve("HEAD"), message=text, who=WHO, time_s=time_s
+                f"v{number}", history.resolve("HEAD"), message=text, stamp=at(time_s)
             )
-    history.set_head_branch("main", who=WHO, time_s=time_s, timezone_s=0)
+    history.set_head_branch("main", stamp=at(time_s, 0))
 
 
 def _merge(history: GitHistory, branch: str, number: int, time_s: int) -> None:
@@ -114,4 +116,4 @@ def _merge(history: GitHistory, branch: str, number: int, time_s: int) -> None:
     if other == head:
         return
     new = write_commit(history, [head, other], f"merge {number}", time_s=time_s)
-    history.update_head(new, expected=head, message=f"merge {branch}: Merge", who=WHO)
+    history.update_head(new, expected=head, message=f"merge {branch}: Merge", stamp=at())

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from mvc import ConflictError, Repo
-from mvc.history.values import Identity
+from mvc.history.values import Identity, Stamp
 
 WHO = Identity("Ann", "ann@example.org")
 
@@ -247,10 +247,7 @@ def checkout_empty(root):
         tree=history.write_tree({}),
         parents=[],
         message="empty",
-        author=WHO,
-        committer=WHO,
-        time_s=1_700_000_000,
-        timezone_s=0,
+        author=Stamp(WHO, 1_700_000_000, 0),
     )
     repo.checkout(empty)
 

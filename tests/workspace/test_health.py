@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mvc import FormatError, NotFoundError, Repo
+from mvc.history.values import Stamp
 from mvc.workspace.health import HEALTHY_REF
 from support.stockgit import git, run_git
 
@@ -63,17 +64,15 @@ def test_only_the_first_parents_of_one_branch_count(repo, line):
     tree = repo.show().info.tree
     side, merge = (
         history.write_commit(
-            tree=tree, parents=parents, message=text, author=who, committer=who,
-            time_s=1_700_000_100, timezone_s=0,
+            tree=tree, parents=parents, message=text, author=Stamp(who, 1_700_000_100, 0)
         )
         for text, parents in (("side", [line[1]]), ("merge", [line[3]]))
     )  # fmt: skip
     merge = history.write_commit(
-        tree=tree, parents=[line[3], side], message="merge", author=who, committer=who,
-        time_s=1_700_000_200, timezone_s=0,
+        tree=tree, parents=[line[3], side], message="merge", author=Stamp(who, 1_700_000_200, 0)
     )  # fmt: skip
-    history.update_ref("refs/heads/side", side, expected=None, message="x", who=who)
-    history.update_head(merge, expected=line[3], message="merge", who=who)
+    history.update_ref("refs/heads/side", side, expected=None, message="x", stamp=Stamp.now(who))
+    history.update_head(merge, expected=line[3], message="merge", stamp=Stamp.now(who))
     for commit in (line[1], line[3], side, merge):
         repo.mark_healthy(commit)
     assert repo.healthy() == (merge, line[3], line[1])
@@ -105,7 +104,7 @@ def test_many_marks_are_read_like_few(repo):
     ]
     history, who = repo._context.history, repo.identity
     others = {f"{number:040x}": b"x" for number in range(300)}
-    history.write_notes(HEALTHY_REF, others, message="many", who=who)
+    history.write_notes(HEALTHY_REF, others, message="many", stamp=Stamp.now(who))
     repo.mark_healthy(commits[1])
     assert repo.healthy() == (commits[1],)
     assert [entry.is_healthy for entry in repo.log()] == [False, True, False]

@@ -127,7 +127,7 @@ class TestRecords:
     def test_what_somebody_else_wrote_stays(self, context, commits):
         text = "a note by hand\n\nReleased: never\nFile: x\n"
         notes = {commits[0]: text.encode()}
-        context.history.write_notes(RELEASED_REF, notes, message="x", who=context.who())
+        context.history.write_notes(RELEASED_REF, notes, message="x", stamp=context.stamp())
         assert read_releases(context) == {}
         assert [commit for commit, _ in check_releases(context)] == [commits[0]]
         assert find_release(context, commits[0]) is None
@@ -138,7 +138,7 @@ class TestRecords:
 
     def test_hostile_notes(self, context, commits):
         notes = {commits[0]: b"\xff\xfe", commits[1]: b"", commits[2]: b"Released: \n" * 1000}
-        context.history.write_notes(RELEASED_REF, notes, message="x", who=context.who())
+        context.history.write_notes(RELEASED_REF, notes, message="x", stamp=context.stamp())
         assert read_releases(context) == {}
         assert {commit for commit, _ in check_releases(context)} == {commits[0], commits[2]}
 

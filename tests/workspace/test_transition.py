@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mvc import ConflictError, CorruptionError, NotFoundError, Repo
-from mvc.history.values import TreeEntry
+from mvc.history.values import Stamp, TreeEntry
 from mvc.workspace import transition as transitions
 from mvc.workspace.checkout_plan import plan_checkout
 from mvc.workspace.journal import (
@@ -72,7 +72,7 @@ class TestRun:
             Transition(
                 writes=(write_of(two, "HEAD~1", "a"), write_of(two, "HEAD~1", "d/gone")),
                 removals=(FileRemoval("new/file", mark(root, "new/file")),),
-                head=plan_head_move("detach", first, head, "checkout: x", two.identity),
+                head=plan_head_move("detach", first, head, "checkout: x", Stamp.now(two.identity)),
             ),
         )
         assert codes(two) == {}
@@ -156,13 +156,13 @@ class TestTheWorldMoved:
         assert list((tmp_path / "elsewhere").iterdir()) == []
 
     def test_head_moved(self, two):
-        move = plan_head_move("move", two.resolve("HEAD~1"), two.head, "x", two.identity)
+        move = plan_head_move("move", two.resolve("HEAD~1"), two.head, "x", Stamp.now(two.identity))
         self.planned = two._context.history.read_index()
         two.commit("meanwhile", allow_empty=True)
         self.check_untouched(two, Transition(head=move), "HEAD moved")
 
     def test_head_went_to_another_branch_of_the_same_commit(self, two):
-        move = plan_head_move("move", two.resolve("HEAD~1"), two.head, "x", two.identity)
+        move = plan_head_move("move", two.resolve("HEAD~1"), two.head, "x", Stamp.now(two.identity))
         self.planned = two._context.history.read_index()
         two.switch("other", create=True)
         self.check_untouched(two, Transition(head=move), "HEAD moved")
@@ -171,7 +171,9 @@ class TestTheWorldMoved:
     def test_the_branch_to_go_to_moved(self, two, gone):
         two.create_branch("other")
         tip = two.resolve("other")
-        move = plan_head_move("branch", "other", two.head, "x", two.identity, branch_at=tip)
+        move = plan_head_move(
+            "branch", "other", two.head, "x", Stamp.now(two.identity), branch_at=tip
+        )
         self.planned = two._context.history.read_index()
         if gone:
             two.delete_branch("other")
@@ -206,7 +208,7 @@ class TestRecover:
         return Transition(
             writes=(write_of(repo, "HEAD~1", "a"), write_of(repo, "HEAD~1", "d/gone")),
             removals=(FileRemoval("new/file", mark(root, "new/file")),),
-            head=plan_head_move("move", first, repo.head, "reset: x", repo.identity),
+            head=plan_head_move("move", first, repo.head, "reset: x", Stamp.now(repo.identity)),
         )
 
     def test_nothing_to_do(self, two):
@@ -280,10 +282,12 @@ class TestRecover:
         history = two._context.history
         tree = two.show().info.tree
         mine = history.write_commit(
-            tree=tree, parents=[two.head.commit], message="by hand", author=two.identity,
-            committer=two.identity, time_s=1, timezone_s=0,
+            tree=tree, parents=[two.head.commit], message="by hand",
+       author=Stamp(two.identity, 1, 0),
         )  # fmt: skip
-        history.update_head(mine, expected=two.head.commit, message="x", who=two.identity)
+        history.update_head(
+            mine, expected=two.head.commit, message="x", stamp=Stamp.now(two.identity)
+        )
         opened = Repo.open(root)
         assert opened.status().commit == mine
 
