@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mvc_hooks.checkpointer import Checkpointer
     from mvc_hooks.divergence.detectors import NotFinite, Spike, as_detector, default_detectors
     from mvc_hooks.divergence.history import History
-    from mvc_hooks.divergence.rungs import both, lr_scale, rollback, skip_step, stop
+    from mvc_hooks.divergence.ladder import both, lr_scale, rollback, skip_step, stop
     from mvc_hooks.divergence.trend import Trend
     from mvc_hooks.divergence.values import Reading, Verdict
     from mvc_hooks.environment import read_environment
@@ -50,16 +50,16 @@ _HOMES = {
     "Trend": "mvc_hooks.divergence.trend",
     "Verdict": "mvc_hooks.divergence.values",
     "as_detector": "mvc_hooks.divergence.detectors",
-    "both": "mvc_hooks.divergence.rungs",
+    "both": "mvc_hooks.divergence.ladder",
     "capture": "mvc_hooks.handover",
     "default_detectors": "mvc_hooks.divergence.detectors",
-    "lr_scale": "mvc_hooks.divergence.rungs",
+    "lr_scale": "mvc_hooks.divergence.ladder",
     "read_environment": "mvc_hooks.environment",
     "replay_steps": "mvc_hooks.replay.replaying",
     "restore": "mvc_hooks.handover",
-    "rollback": "mvc_hooks.divergence.rungs",
-    "skip_step": "mvc_hooks.divergence.rungs",
-    "stop": "mvc_hooks.divergence.rungs",
+    "rollback": "mvc_hooks.divergence.ladder",
+    "skip_step": "mvc_hooks.divergence.ladder",
+    "stop": "mvc_hooks.divergence.ladder",
 }
 
 __all__ = [

@@ -23,13 +23,13 @@ from mvc_hooks.commits.branchlock import BranchLock
 from mvc_hooks.commits.rankcommits import make_commits
 from mvc_hooks.commits.schedule import Schedule
 from mvc_hooks.divergence.judge import Judge
-from mvc_hooks.divergence.rungs import rollback as roll_back_rung
+from mvc_hooks.divergence.ladder import Rollback
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.errors import DivergedError
 from mvc_hooks.parts.sources import CommitSource
 from mvc_hooks.ranks.ranks import Ranks
 from mvc_hooks.recovery.answers import answer, go_back
-from mvc_hooks.recovery.rollback import Order
+from mvc_hooks.recovery.rollback import RollbackRequest
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.log import RunLog
 from mvc_hooks.run.running import Running
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from mvc import Identity
     from mvc_hooks.divergence.history import History
-    from mvc_hooks.divergence.rungs import Rung
+    from mvc_hooks.divergence.ladder import LadderStep
     from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.settings import OnFailure, WhenBehind
     from mvc_hooks.snapshot.ring import Ring
@@ -71,7 +71,7 @@ class Checkpointer:
         branch: str | None = None,
         resume: bool = True,
         detectors: Iterable[Callable[[History], object]] | None = None,
-        ladder: Iterable[Rung] | None = None,
+        ladder: Iterable[LadderStep] | None = None,
         when_behind: WhenBehind = "wait",
         on_failure: OnFailure = "raise",
         in_flight: int = 1,
@@ -410,9 +410,9 @@ class Checkpointer:
         """
         self._check_open()
         self._running.judge.ladder.forget()
-        rung = roll_back_rung(to=to, min_steps_back=0, skip_batches=0)
-        order = Order(rung, 0, self.step_count, reason)
-        report = go_back(self._running, order, time.perf_counter())
+        target = Rollback(to, min_steps_back=0, skip_batches=(0, 0))
+        request = RollbackRequest(target, 0, self.step_count, reason)
+        report = go_back(self._running, request, time.perf_counter())
         self.rollbacks.append(report)
         return report
 

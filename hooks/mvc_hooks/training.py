@@ -24,7 +24,7 @@ from mvc import UsageError
 
 if TYPE_CHECKING:
     from mvc_hooks.divergence.history import History
-    from mvc_hooks.divergence.rungs import Rung
+    from mvc_hooks.divergence.ladder import LadderStep
 
 
 class StepRun(Protocol):
@@ -72,7 +72,7 @@ class Training:
     parts: Mapping[str, Any]
     train_step: TrainStep
     detectors: Iterable[Callable[[History], object]] | None = None
-    ladder: Iterable[Rung] | None = None
+    ladder: Iterable[LadderStep] | None = None
 
     def __post_init__(self) -> None:
         """Check them.

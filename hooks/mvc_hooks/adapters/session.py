@@ -14,7 +14,6 @@ import torch
 from mvc import UsageError
 from mvc_hooks.adapters.feed import FedData, Feed
 from mvc_hooks.checkpointer import Checkpointer
-from mvc_hooks.divergence.rungs import Both, SkipStep
 from mvc_hooks.parts.rng import capture_rng, restore_rng
 
 if TYPE_CHECKING:
@@ -63,7 +62,9 @@ class Session:
         self._grad_norm: Any = None
         self.data = FedData("dataloader")
         self.checkpointer: Checkpointer | None = None
-        self.may_skip_steps = any(map(_is_skip, self._options.get("ladder") or ()))
+        self.may_skip_steps = any(
+            getattr(step, "skip", False) for step in self._options.get("ladder") or ()
+        )
 
     def feed(self, loader: Any) -> Feed:
         """Return what the library is to iterate.
@@ -171,7 +172,3 @@ def measure_gradients(params: Iterable[torch.Tensor]) -> torch.Tensor | None:
     """Return the norm of all gradients together, without waiting for a device; None for none."""
     norms = [torch.linalg.vector_norm(p.grad.detach()) for p in params if p.grad is not None]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else None
-
-
-def _is_skip(rung: object) -> bool:
-    return isinstance(rung, SkipStep) or (isinstance(rung, Both) and any(map(_is_skip, rung.parts)))

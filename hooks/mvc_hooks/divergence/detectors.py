@@ -1,9 +1,7 @@
-"""Detectors: pure functions of the history that say whether its newest reading is an alarm.
+"""Detectors: pure functions of the history that decide whether its newest reading is an alarm.
 
-They keep nothing: what an alarm changes (its reading leaves the statistics, a cooldown begins) is
-in the history and in ``Watch``, so it is committed, restored and rolled back with the run.
-
-A detector of the user's is any ``(history) -> Verdict | str | bool | None``: ``as_detector``.
+They keep no state. What an alarm changes (its reading leaves the statistics, a cooldown begins) is
+kept by the history and ``Watch``, so it is committed, restored and rolled back with the run.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import numpy as np
 from mvc import UsageError
 from mvc_hooks.divergence.robust import robust_score
 from mvc_hooks.divergence.trend import Trend
-from mvc_hooks.divergence.values import NOT_FINITE, SPIKE, Verdict
+from mvc_hooks.divergence.values import NOT_FINITE, SPIKE, Verdict, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,26 +24,12 @@ if TYPE_CHECKING:
 
     from mvc_hooks.divergence.history import History
 
-__all__ = [
-    "Detector",
-    "NotFinite",
-    "Spike",
-    "Trend",
-    "as_detector",
-    "default_detectors",
-]
-
 _LOG_PART = 0.75
 
 
 @runtime_checkable
 class Detector(Protocol):
-    """What ``Watch`` asks after every reading.
-
-    Attributes:
-        name: what its alarms are called.
-        cooldown: steps after a reported alarm in which it reports no other.
-    """
+    """What ``Watch`` calls after every reading."""
 
     @property
     def name(self) -> str:
@@ -68,7 +52,7 @@ class NotFinite:
 
     Attributes:
         overflows: gradient norms in a row that may be infinite or NaN while the loss is finite. A
-            ``GradScaler`` finds its scale by overflowing, and skips such a step by itself.
+            ``GradScaler`` finds its scale by overflowing, and skips those steps itself.
     """
 
     overflows: int = 0
@@ -77,8 +61,7 @@ class NotFinite:
     cooldown: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        if self.overflows < 0:
-            raise UsageError(f"overflows of NotFinite is {self.overflows}, less than none")
+        check_count("overflows of NotFinite", self.overflows, 0)
 
     def __call__(self, history: History) -> Verdict | None:
         """Return an alarm, or None."""
@@ -103,25 +86,25 @@ class NotFinite:
 
 @dataclass(frozen=True, slots=True)
 class Spike:
-    """A loss or gradient norm far above the recent ones.
+    """A loss or gradient norm far above the recent ones. Falling never raises an alarm.
 
-    A loss is a spike when its robust score against the window exceeds ``sigmas`` and it lies above
+    A loss is a spike if its robust score against the window exceeds ``sigmas`` and it lies above
     the median by more than ``min_delta`` and by more than ``min_rise`` times the median. Losses
-    near zero are spread over decades, so that harmless ones stand out by many sigmas: where all of
-    the window is positive, the loss must stand out among the logarithms too, by three quarters
-    of ``sigmas``. Where the noise is small against the loss that changes nothing.
+    near zero are spread over decades, so harmless ones may stand out by many sigmas. If the whole
+    window is positive, the logarithm of the loss must therefore stand out too, by three quarters of
+    ``sigmas``; that changes nothing if the noise is small compared with the loss.
 
-    Gradient norms are scored by their logarithms alone, because their noise is a factor, and must
-    exceed ``min_factor`` times the median, and ``min_delta``.
+    Gradient norms are scored by their logarithms only, because their noise is a factor. They must
+    also exceed ``min_factor`` times the median, and ``min_delta``.
 
-    Readings that raised an alarm are in no statistics. Falling never alarms.
+    Readings that raised an alarm are left out of all statistics.
 
     Attributes:
         window: readings to compare with.
         sigmas: how many standard deviations above the median is too many.
-        min_delta: what a loss must rise at least, in the unit of the loss.
-        min_rise: what a loss must rise at least, as a part of the median.
-        min_factor: how many medians a gradient norm must be at least.
+        min_delta: the least rise of a loss, in its own unit.
+        min_rise: the least rise of a loss, as a fraction of the median.
+        min_factor: the least gradient norm, as a multiple of the median.
         warm_up: calm readings that the history must hold before one is judged.
         cooldown: steps after an alarm in which it is not reported again.
     """
@@ -137,12 +120,17 @@ class Spike:
     name: ClassVar[str] = SPIKE
 
     def __post_init__(self) -> None:
-        if self.window < 2 or self.warm_up < 2 or self.cooldown < 0:  # noqa: PLR2004  # a spread needs two
-            raise UsageError("window and warm_up of Spike are at least 2, cooldown at least 0")
+        # A spread needs two values.
+        if self.window < 2 or self.warm_up < 2 or self.cooldown < 0:  # noqa: PLR2004
+            raise UsageError(
+                "Spike needs a window and warm_up of at least 2, a cooldown of at least 0"
+            )
         if not 0 < self.sigmas < math.inf:
             raise UsageError(f"sigmas of Spike is {self.sigmas}, not a positive number")
         if not all(0 <= x < math.inf for x in (self.min_delta, self.min_rise, self.min_factor)):
-            raise UsageError("min_delta, min_rise, min_factor of Spike are finite, not negative")
+            raise UsageError(
+                "min_delta, min_rise and min_factor of Spike must be finite, not negative"
+            )
 
     def __call__(self, history: History) -> Verdict | None:
         """Return an alarm, or None."""
@@ -191,14 +179,14 @@ def _log_score(value: float, values: NDArray[np.float64]) -> tuple[float, float]
 
 
 def find_onset(history: History) -> int:
-    """Return the first step of the unbroken run of alarms that the newest reading goes on."""
+    """Return the first step of the unbroken run of alarms that ends with the newest reading."""
     calm = np.flatnonzero(~history.alarms[:-1])
     return int(history.steps[calm[-1] + 1 if calm.size else 0])
 
 
 @dataclass(frozen=True, slots=True)
 class _UserDetector:
-    """A function of the user's with its answers in order."""
+    """A user's function; its answer is turned into a verdict."""
 
     judge: Callable[[History], object]
     name: str
@@ -219,7 +207,7 @@ class _UserDetector:
         elif not isinstance(answer, str) or not answer.strip():
             raise UsageError(
                 f"detector {self.name!r} returned {answer!r}",
-                hint="return a Verdict, a reason, True, or None where all is well",
+                hint="return a Verdict, a reason, True, or None if all is well",
             )
         if answer is None or latest is None:
             return None
@@ -229,18 +217,18 @@ class _UserDetector:
 def as_detector(
     judge: Callable[[History], object], *, name: str | None = None, cooldown: int | None = None
 ) -> Detector:
-    """Return a function of the user's as a detector.
+    """Return a user's function as a detector.
 
     Args:
-        judge: takes the history and returns a ``Verdict``, the reason of an alarm as a text, True
+        judge: takes the history and returns a ``Verdict``, the reason for an alarm as a text, True
             for an alarm, False or None for none. A detector is returned as it is, unless it gets
             another name or cooldown.
-        name: what its alarms are called; the function's name otherwise.
-        cooldown: steps after a reported alarm in which it reports no other; none otherwise.
+        name: what its alarms are called; defaults to the function's name.
+        cooldown: steps after a reported alarm in which it reports no other; defaults to 0.
 
     Raises:
-        UsageError: not callable, or a class in place of its instance. Called, the detector raises
-            UsageError where the function raises anything, or returns anything else.
+        UsageError: not callable, or a class instead of an instance. When called, the detector
+            raises UsageError if the function raises anything, or returns anything else.
     """
     if isinstance(judge, type):
         raise UsageError(f"a detector is {judge.__name__}(), not the class {judge.__name__}")
@@ -250,17 +238,17 @@ def as_detector(
         if name is None and cooldown is None:
             return judge
         name, cooldown = name or judge.name, judge.cooldown if cooldown is None else cooldown
-    if cooldown is not None and cooldown < 0:
-        raise UsageError(f"cooldown of a detector is {cooldown}, less than none")
+    if cooldown is not None:
+        check_count("cooldown of a detector", cooldown, 0)
     own = getattr(judge, "__name__", None) or type(judge).__name__
     return _UserDetector(judge, name or str(own), cooldown or 0)
 
 
 def default_detectors(*, has_scaler: bool = False) -> tuple[Detector, ...]:
-    """Return what watches a run where the user names nothing else.
+    """Return the detectors of a run that names none.
 
     Args:
-        has_scaler: a ``GradScaler`` is at work: up to 16 overflowing gradient norms in a row are
+        has_scaler: a ``GradScaler`` is in use: up to 16 overflowing gradient norms in a row are
             its search for a scale.
     """
     return NotFinite(overflows=16 if has_scaler else 0), Spike(), Trend()

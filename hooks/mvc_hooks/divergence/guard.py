@@ -1,60 +1,39 @@
-"""Dropping one optimizer step, from outside of a training loop that calls ``step()`` itself.
+"""Dropping one optimizer step, from outside a training loop that calls ``step()`` itself.
 
 An optimizer leaves parameters without a gradient alone: values, momentum, Adam's step count. So the
-gradients are taken away in front of the step. They do not come back: the next ``backward()`` makes
-new ones. Where a closure computes the gradients inside of the step, they are taken away behind it.
-(Of torch's optimizers, only LBFGS still counts the evaluation; one that counts steps by itself
-whether there are gradients or not, as some fused ones of other packages do, would count this one.)
+gradients are removed right before the step. They are not put back: the next ``backward()`` makes new
+ones. If a closure computes the gradients inside the step, they are removed after it. (Of torch's
+optimizers only LBFGS still counts the evaluation. An optimizer that counts steps whether there are
+gradients or not, as some fused ones of other packages do, would count this one.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
 from mvc import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 class StepGuard:
-    """Hooks on optimizers that can make a step do nothing.
+    """Hooks on optimizers that can make a step do nothing."""
 
-    Usable as a context manager; at its end the hooks are removed.
-    """
-
-    def __init__(self, optimizers: Optimizer | Iterable[Optimizer]) -> None:
-        """Hook into optimizers; their steps are as before until ``drop_next``.
-
-        Args:
-            optimizers: one, or several; wrappers with the optimizer in ``.optimizer`` too.
+    def __init__(self, optimizers: Iterable[Optimizer]) -> None:
+        """Hook into optimizers; their steps are unchanged until ``drop_next``.
 
         Raises:
-            UsageError: something that is no optimizer, or none at all.
+            UsageError: something that is not an optimizer of torch, nor wraps one.
         """
-        chosen = [optimizers] if isinstance(optimizers, Optimizer) else _list(optimizers)
-        self._optimizers = {id(inner): inner for inner in map(_unwrap, chosen)}
-        if not self._optimizers:
-            raise UsageError("a step guard without an optimizer guards nothing")
+        self._optimizers = {id(inner): inner for inner in map(_unwrap, optimizers)}
         self._armed: set[int] = set()
         self._handles: list[Any] = []
         for optimizer in self._optimizers.values():
             self._handles.append(optimizer.register_step_pre_hook(self._before))
             self._handles.append(optimizer.register_step_post_hook(self._after))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
-
-    @property
-    def is_armed(self) -> bool:
-        """Whether a step of some optimizer will be dropped."""
-        return bool(self._armed)
 
     def drop_next(self) -> None:
         """Make the next step of each optimizer do nothing.
@@ -70,11 +49,11 @@ class StepGuard:
         self._armed = set(self._optimizers)
 
     def cancel(self) -> None:
-        """Take ``drop_next`` back where the step did not come yet."""
+        """Undo ``drop_next`` for steps that did not come yet."""
         self._armed.clear()
 
     def remove(self) -> None:
-        """Remove the hooks; twice is fine."""
+        """Remove the hooks; calling it twice is fine."""
         self.cancel()
         for handle in self._handles:
             handle.remove()
@@ -83,7 +62,7 @@ class StepGuard:
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         if id(optimizer) not in self._armed:
             return None
-        _take_gradients(optimizer)
+        _remove_gradients(optimizer)
         # The optimizer itself comes first, as its step() is a plain function by then.
         if len(args) > 1 and callable(args[1]):
             return (args[0], _without_gradients(optimizer, args[1]), *args[2:]), kwargs
@@ -95,7 +74,7 @@ class StepGuard:
         self._armed.discard(id(optimizer))
 
 
-def _take_gradients(optimizer: Optimizer) -> None:
+def _remove_gradients(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = None
@@ -104,18 +83,10 @@ def _take_gradients(optimizer: Optimizer) -> None:
 def _without_gradients(optimizer: Optimizer, closure: Callable[[], object]) -> Callable[[], object]:
     def evaluate() -> object:
         loss = closure()
-        _take_gradients(optimizer)
+        _remove_gradients(optimizer)
         return loss
 
     return evaluate
-
-
-def _list(optimizers: object) -> list[object]:
-    if hasattr(optimizers, "optimizer"):
-        return [optimizers]
-    if not isinstance(optimizers, Iterable):
-        raise UsageError(f"a {type(optimizers).__name__} is no optimizer")
-    return list(optimizers)
 
 
 def _unwrap(optimizer: object) -> Optimizer:
@@ -126,6 +97,6 @@ def _unwrap(optimizer: object) -> Optimizer:
             return inner
         inner = getattr(inner, "optimizer", None)
     raise UsageError(
-        f"a {type(optimizer).__name__} is no optimizer of torch",
-        hint="a step guard needs register_step_pre_hook of torch.optim.Optimizer",
+        f"a {type(optimizer).__name__} is not an optimizer of torch",
+        hint="skipping steps needs register_step_pre_hook of torch.optim.Optimizer",
     )

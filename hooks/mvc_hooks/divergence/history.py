@@ -1,7 +1,7 @@
 """The last readings of a run, as arrays, newest last.
 
 The arrays that a history hands out are read-only views that later readings never overwrite: new
-readings go behind them, and when the buffers are full, or readings were forgotten, into new buffers.
+readings go after them, and into new buffers when the old ones are full or readings were forgotten.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mvc import FormatError, UsageError
-from mvc_hooks.divergence.values import Reading
+from mvc_hooks.divergence.values import Reading, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,14 +29,8 @@ class History:
     """A bounded window of readings, and which of them raised an alarm."""
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
-        """Make an empty history.
-
-        Args:
-            capacity: readings that are kept; older ones are dropped.
-        """
-        if type(capacity) is not int or capacity < 1:
-            raise UsageError(f"capacity of a history is {capacity!r}, not a positive number")
-        self._capacity = capacity
+        """Make an empty history that keeps the newest ``capacity`` readings."""
+        self._capacity = check_count("capacity of a history", capacity, 1)
         self._first = self._end = 0
         self._columns = self._allocate()
 
@@ -45,7 +39,7 @@ class History:
 
     @property
     def capacity(self) -> int:
-        """Readings that are kept at most."""
+        """The most readings that are kept."""
         return self._capacity
 
     @property
@@ -55,17 +49,17 @@ class History:
 
     @property
     def losses(self) -> NDArray[np.float64]:
-        """Losses; NaN also where a step had none."""
+        """Losses; NaN also for a step without one."""
         return self._view("losses")
 
     @property
     def grad_norms(self) -> NDArray[np.float64]:
-        """Gradient norms; NaN also where a step had none."""
+        """Gradient norms; NaN also for a step without one."""
         return self._view("grad_norms")
 
     @property
     def alarms(self) -> NDArray[np.bool_]:
-        """True where the reading raised an alarm."""
+        """True for a reading that raised an alarm."""
         flags: NDArray[np.bool_] = (self._view("flags") & _ALARM) != 0
         return flags
 
@@ -91,7 +85,7 @@ class History:
         """Take the newest reading.
 
         Raises:
-            UsageError: its step is not behind the newest one.
+            UsageError: its step is not after the newest one.
         """
         latest = self.latest
         if latest is not None and reading.step <= latest.step:
@@ -111,9 +105,9 @@ class History:
         self._first = max(self._first, self._end - self._capacity)
 
     def mark_alarm(self) -> None:
-        """Say that the newest reading raised an alarm."""
+        """Mark the newest reading as an alarm."""
         if not len(self):
-            raise UsageError("a history without a reading has no alarm")
+            raise UsageError("a history without readings has nothing to mark")
         self._columns["flags"][self._end - 1] |= _ALARM
 
     def forget_after(self, step: int) -> None:
@@ -124,10 +118,10 @@ class History:
             self._move(keep=kept)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the readings as plain arrays; copies.
+        """Return copies of the readings as plain arrays.
 
-        The arrays are as long as the capacity, whatever they hold, so that the layout of a commit
-        does not change with every step.
+        The arrays are as long as the capacity whatever they hold, so that the layout of a commit
+        stays the same from step to step.
         """
         columns: dict[str, Any] = {"count": len(self)}
         for name, dtype in _COLUMNS.items():
@@ -136,7 +130,7 @@ class History:
         return columns
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take readings back; the newest, where there are more than fit.
+        """Restore readings: the newest ones if not all fit.
 
         Raises:
             FormatError: not what ``state_dict`` returned. Nothing was changed.
@@ -149,6 +143,8 @@ class History:
             self._columns[name][:kept] = state[name][count - kept : count]
 
     def _allocate(self) -> dict[str, NDArray[Any]]:
+        # Twice the capacity: readings are moved to the front once per ``capacity`` steps, not at
+        # every one.
         return {name: np.zeros(2 * self._capacity, dtype) for name, dtype in _COLUMNS.items()}
 
     def _view(self, name: str) -> NDArray[Any]:
@@ -165,13 +161,16 @@ class History:
 
 
 def _check_state(state: Mapping[str, Any]) -> int:
-    """Return the number of readings in a state."""
+    """Return the number of readings in a state.
+
+    The state comes from a commit, so nothing about it is taken for granted.
+    """
     check_keys("a history", state, ("count", *_COLUMNS))
     count = state["count"]
     for name, dtype in _COLUMNS.items():
         column = state[name]
         if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype != dtype:
-            raise FormatError(f"{name} of a history is not a row of {dtype}")
+            raise FormatError(f"{name} of a history is not a one-dimensional array of {dtype}")
     room = len(state["steps"])
     if any(len(state[name]) != room for name in _COLUMNS):
         raise FormatError("the columns of a history are of different lengths")
@@ -187,11 +186,11 @@ def _check_state(state: Mapping[str, Any]) -> int:
     return len(steps)
 
 
-def check_keys(what: str, state: object, keys: Mapping[str, object] | tuple[str, ...]) -> None:
-    """Check that a loaded state is a dict of exactly these keys.
+def check_keys(what: str, state: object, keys: tuple[str, ...]) -> None:
+    """Check that a loaded state is a dict with exactly these keys.
 
     Raises:
-        FormatError: it is not; the message names what is missing and what is too much.
+        FormatError: it is not; the message names the missing and the unknown keys.
     """
     if not isinstance(state, dict):
         raise FormatError(f"the state of {what} is a {type(state).__name__}, not a dict")
@@ -199,5 +198,6 @@ def check_keys(what: str, state: object, keys: Mapping[str, object] | tuple[str,
     extra = [repr(key) for key in state if key not in keys]
     if missing or extra:
         raise FormatError(
-            f"the state of {what} lacks [{', '.join(missing)}] and has [{', '.join(extra)}] too much"
+            f"the state of {what} has missing keys [{', '.join(missing)}]"
+            f" and unknown keys [{', '.join(extra)}]"
         )

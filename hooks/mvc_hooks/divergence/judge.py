@@ -1,8 +1,8 @@
-"""Is the run still well? Readings, watch, ladder and health marks, taken together.
+"""Is the run still healthy? Readings, watch, ladder and health marks, taken together.
 
 A reading comes after the step it belongs to, or before ``optimizer.step()`` through ``check``; only
 then can the step still be skipped. On CUDA readings arrive a few steps late, at the same step on
-every rank, so that nobody waits for a device and all decide alike.
+every rank: no host waits for its device, and all ranks decide alike.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from mvc_hooks.divergence.detectors import Detector
     from mvc_hooks.divergence.history import History
-    from mvc_hooks.divergence.ladder import Action
-    from mvc_hooks.divergence.rungs import Rung
+    from mvc_hooks.divergence.ladder import Action, LadderStep
     from mvc_hooks.divergence.values import Reading, Verdict
     from mvc_hooks.run.log import RunLog
 
@@ -38,21 +37,21 @@ class Judge:
     def __init__(
         self,
         detectors: Iterable[Callable[[History], object] | Detector] | None,
-        ladder: Iterable[Rung] | None,
+        ladder: Iterable[LadderStep] | None,
         healthy_after: int,
         *,
         has_scaler: bool = False,
     ) -> None:
-        """Judge by these.
+        """Set up the detectors and the ladder.
 
         Args:
-            detectors: ``default_detectors()`` where None.
-            ladder: ``default_ladder()`` where None.
+            detectors: None means ``default_detectors()``.
+            ladder: None means ``default_ladder()``.
             healthy_after: calm steps that make a commit healthy.
-            has_scaler: a ``GradScaler`` is at work, which overflows on purpose.
+            has_scaler: a ``GradScaler`` is in use, which overflows on purpose.
 
         Raises:
-            UsageError: something that is no detector, or no ladder.
+            UsageError: something that is not a detector, or not a step of a ladder.
         """
         if detectors is None:
             detectors = default_detectors(has_scaler=has_scaler)
@@ -77,10 +76,10 @@ class Judge:
 
         Args:
             step: its number once it is complete.
-            loss: of it.
-            grad_norm: of it.
-            log: is told of alarms.
-            note: to the other ranks.
+            loss: its loss.
+            grad_norm: its gradient norm.
+            log: records alarms.
+            note: for all ranks, see ``ReadingQueue``.
         """
         self._was_checked = True
         self._readings.put(step, loss, grad_norm, note=note)
@@ -98,7 +97,7 @@ class Judge:
             return early
         action = self._take(self._readings.take(step), log)
         while action is not None and action.skip:
-            # The step is done: what cannot be skipped any more is for the next rung.
+            # Too late to skip this step, so the ladder has to give another answer.
             assert self.verdict is not None
             action = self._answer(self.verdict, log)
         return action
@@ -122,21 +121,21 @@ class Judge:
         return action
 
     def take_notes(self) -> float:
-        """Return the sum of what the ranks noted."""
+        """Return the sum of the notes of all ranks."""
         return self._readings.take_notes()
 
     def drain(self, log: RunLog) -> Action | None:
-        """Judge what was read and not looked at yet, as at the end of a run."""
+        """Judge all readings that are still under way, as at the end of a run."""
         return self._take(self._readings.drain(), log)
 
     def note_commit(self, step: int, commit: str) -> None:
-        """Say that a commit was made; it may become healthy."""
+        """Record that a commit was made; it may become healthy."""
         self._unripe.append((step, commit))
 
     def take_healthy(self) -> Iterator[tuple[int, str]]:
         """Yield (step, commit) of those that have become healthy.
 
-        That is decided by the steps right behind a commit, whenever the writer was done with it.
+        Only the steps right after a commit decide, however late its writer was done.
         """
         last, history = self._watch.last_step, self._watch.history
         alarms = history.steps[history.alarms]
@@ -149,20 +148,20 @@ class Judge:
                 yield step, commit
 
     def capture(self) -> dict[str, Any]:
-        """Return what belongs to a commit."""
+        """Return the states that belong in a commit."""
         return {WATCH: self._watch.state_dict(), LADDER: self.ladder.state_dict()}
 
     def restore(self, watch: Any, ladder: Any) -> None:
-        """Take what a commit has, at a resume.
+        """Restore the states of a commit, when a run resumes.
 
         Raises:
-            FormatError: it is none.
+            FormatError: they are damaged.
         """
         self._watch.load_state_dict(watch)
         self.ladder.load_state_dict(ladder)
 
     def forget_after(self, step: int) -> None:
-        """Go back with the run; the ladder does not, or the first rung would answer for ever."""
+        """Go back with the run; the ladder does not, so that its answers grow stronger."""
         self._watch.forget_after(step)
         self._readings.clear()
         self._unripe = [one for one in self._unripe if one[0] <= step]

@@ -1,19 +1,19 @@
-"""The ladder: each alarm that comes back is answered by something stronger, and at last by a stop.
+"""The ladder: an alarm that comes back gets a stronger answer, and in the end the run is stopped.
 
-A ladder is a row of rungs. A rung answers as many alarms as its limit says, then the next one has
-its turn. ``stop(after=n)`` ends the run when n rollbacks were made and did not help; while there
-were fewer, the nearest rung below it that rolls back answers again. A ladder that ends without a
-``stop`` stops behind its last rung.
+A ladder is a list of steps. Each answers as many alarms as its limit allows, then it is the turn of
+the next. ``stop(after=n)`` ends the run once n rollbacks did not help; until then the nearest step
+below it that rolls back answers again. A ladder without a ``stop`` stops after its last step.
 
     [skip_step(3), rollback(), both(rollback(), lr_scale(0.5)), stop(after=3)]
 
 answers alarms with: skip, skip, skip, rollback, rollback with half the rate, the same again (a
 quarter by now), stop.
 
-All of it is forgotten once the run has come ``forget_after_steps`` steps *beyond* the latest alarm.
-Beyond, and not after: a run that was rolled back from step 5000 to 4000 and fails at 5000 again has
-made a thousand calm steps and nothing is better. So the counts must not be rolled back with the
-model, or the same failure would be met with the first rung for ever; they are restored at a resume.
+All of it is forgotten once the run is ``forget_after_steps`` steps *past* the latest alarm. Counting
+calm steps instead would be wrong: a run that was rolled back from step 5000 to 4000 and fails at
+5000 again has made a thousand calm steps and nothing is better. For the same reason the counts are
+not rolled back with the model, or the first step would answer the same failure for ever; they are
+restored only when a run resumes.
 """
 
 from __future__ import annotations
@@ -24,15 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from mvc import FormatError, UsageError
 from mvc_hooks.divergence.history import check_keys
-from mvc_hooks.divergence.rungs import Both, LrScale, Rollback, SkipStep, Stop, both
-from mvc_hooks.divergence.rungs import lr_scale as scale_lr
-from mvc_hooks.divergence.rungs import rollback as roll_back
-from mvc_hooks.divergence.rungs import stop as stop_run
+from mvc_hooks.divergence.values import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from mvc_hooks.divergence.rungs import Rung
     from mvc_hooks.divergence.values import Verdict
 
 FORGET_AFTER_STEPS = 2000
@@ -42,17 +38,52 @@ _KEYS = ("rung", "uses", "rollbacks", "last_alarm_step", "lr_factor")
 
 
 @dataclass(frozen=True, slots=True)
+class Rollback:
+    """Which commit to go back to, and how many batches to skip there; see ``rollback``."""
+
+    to: str
+    min_steps_back: int
+    skip_batches: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        to: object = self.to
+        if not isinstance(to, str) or not to.strip():
+            raise UsageError(
+                f"rollback goes to {to!r}, not a revision", hint='name one, or "healthy" or "last"'
+            )
+        check_count("min_steps_back", self.min_steps_back, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LadderStep:
+    """What to do about an alarm; most steps do one of these things, ``both`` several.
+
+    Attributes:
+        limit: alarms that it answers before the next step's turn.
+        skip: drop the next optimizer step.
+        rollback: go back to a commit.
+        lr_factor: multiply the learning rate.
+        stop_after: stop the run, once so many rollbacks were made.
+    """
+
+    limit: float
+    skip: bool = False
+    rollback: Rollback | None = None
+    lr_factor: float | None = None
+    stop_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
-    """What to do about an alarm.
+    """The answer to an alarm.
 
     Attributes:
         skip: drop the next optimizer step.
         rollback: where to go back to, or None.
         skip_batches: batches to skip after the rollback; 0 without one.
-        lr_factor: what to multiply the learning rate with now; 1 for nothing.
+        lr_factor: what to multiply the learning rate with now; 1 changes nothing.
         stop: end the run.
-        rung: which rung answered, from 1.
-        reason: one line: the alarm, and which answer it is.
+        reason: one line: the alarm, and which step of the ladder this is.
     """
 
     skip: bool
@@ -60,56 +91,112 @@ class Action:
     skip_batches: int
     lr_factor: float
     stop: bool
-    rung: int
     reason: str
 
 
-def default_ladder() -> tuple[Rung, ...]:
-    """Return the rungs of a run that names none.
+def skip_step(limit: int = 3) -> LadderStep:
+    """Return a step that drops the next optimizer step, for ``limit`` alarms.
 
-    One rollback as it is, since most spikes come from data met in a certain state and do not come
-    back with other data; two more with the learning rate halved each time; then stop.
+    Raises:
+        UsageError: a limit below 1.
     """
-    return roll_back(), both(roll_back(), scale_lr(0.5)), stop_run(after=3)
+    return LadderStep(check_count("limit of skip_step", limit, 1), skip=True)
+
+
+def rollback(
+    to: str = "healthy",
+    min_steps_back: int = 100,
+    skip_batches: tuple[int, int] | int = (200, 500),
+    limit: int = 1,
+) -> LadderStep:
+    """Return a step that goes back to an earlier commit.
+
+    Args:
+        to: ``healthy``, the newest healthy commit; ``last``, the newest commit; or a revision.
+        min_steps_back: how many steps before the onset the commit must be; not for a revision.
+        skip_batches: how many batches to skip, or (fewest, most): repeated rollbacks skip more each
+            time.
+        limit: alarms that it answers before the next step's turn.
+
+    Raises:
+        UsageError: a value out of range.
+    """
+    target = Rollback(to, min_steps_back, _check_batches(skip_batches))
+    return LadderStep(check_count("limit of rollback", limit, 1), rollback=target)
+
+
+def lr_scale(factor: float = 0.5, limit: int = 1) -> LadderStep:
+    """Return a step that multiplies the learning rate.
+
+    Raises:
+        UsageError: a factor that is not positive and finite, or a limit below 1.
+    """
+    if type(factor) not in (int, float) or not 0 < factor < math.inf:
+        raise UsageError(f"factor of lr_scale is {factor!r}, not a positive number")
+    return LadderStep(check_count("limit of lr_scale", limit, 1), lr_factor=float(factor))
+
+
+def both(*steps: LadderStep, limit: int = 1) -> LadderStep:
+    """Return a step that does several things at once; their own limits do not count.
+
+    Raises:
+        UsageError: fewer than two, two of one kind, one that cannot be combined, a limit below 1.
+    """
+    kinds = [_find_kinds(step) for step in steps]
+    if any(len(kind) != 1 or kind == ["stop_after"] for kind in kinds):
+        raise UsageError("both() takes skip_step(), rollback() and lr_scale()")
+    merged = {name: getattr(step, name) for step, (name,) in zip(steps, kinds, strict=True)}
+    if len(steps) < 2 or len(merged) < len(steps):  # noqa: PLR2004  # both
+        raise UsageError("both() takes two or more steps, each of another kind")
+    return LadderStep(check_count("limit of both", limit, 1), **merged)
+
+
+def stop(after: int = 3) -> LadderStep:
+    """Return the step that stops the run once ``after`` rollbacks did not help.
+
+    Raises:
+        UsageError: a number below 0.
+    """
+    return LadderStep(math.inf, stop_after=check_count("after of stop", after, 0))
+
+
+def default_ladder() -> tuple[LadderStep, ...]:
+    """Return the ladder of a run that names none.
+
+    One rollback with the rate unchanged, since most spikes come from data met in a certain state
+    and do not come back with other data; two more with half the rate each time; then stop.
+    """
+    return rollback(), both(rollback(), lr_scale(0.5)), stop(after=3)
 
 
 class Ladder:
-    """Rungs, and how high the run has come."""
+    """The steps, and how far up the run has come."""
 
     def __init__(
-        self, rungs: Iterable[Rung] | None = None, *, forget_after_steps: int = FORGET_AFTER_STEPS
+        self,
+        steps: Iterable[LadderStep] | None = None,
+        *,
+        forget_after_steps: int = FORGET_AFTER_STEPS,
     ) -> None:
-        """Start under the first rung.
+        """Start at the first step.
 
         Args:
-            rungs: the weakest first; ``default_ladder()`` otherwise.
-            forget_after_steps: calm steps beyond the latest alarm after which the next one is
-                answered by the first rung again.
+            steps: weakest first; defaults to ``default_ladder()``.
+            forget_after_steps: how many steps past the latest alarm a new one gets the first
+                answer again.
 
         Raises:
-            UsageError: no rung, something that is none, or a rung behind ``stop``.
+            UsageError: no step, something else than a step, or a step after ``stop``.
         """
-        self._rungs = _check_rungs(default_ladder() if rungs is None else tuple(rungs))
-        if type(forget_after_steps) is not int or forget_after_steps < 1:
-            raise UsageError(f"forget_after_steps is {forget_after_steps!r}, not a positive number")
-        self._forget_after_steps = forget_after_steps
+        self._steps = _check_steps(default_ladder() if steps is None else tuple(steps))
+        self._forget_after_steps = check_count("forget_after_steps", forget_after_steps, 1)
         self._lr_factor = 1.0
-        self._rung = self._uses = self._rollbacks = 0
+        self._at = self._uses = self._rollbacks = 0
         self._last_alarm_step: int | None = None
 
     @property
-    def rungs(self) -> tuple[Rung, ...]:
-        """The rungs; the last one is a ``Stop``."""
-        return self._rungs
-
-    @property
-    def rollbacks(self) -> int:
-        """Rollbacks that are remembered."""
-        return self._rollbacks
-
-    @property
     def lr_factor(self) -> float:
-        """Product of all factors so far; what the ladder forgets does not take them back.
+        """Product of all factors so far; it stays when the ladder forgets.
 
         A rollback restores the learning rate of a commit that may be older than some of them: the
         rate to go on with is the commit's, times this, divided by the product in that commit.
@@ -118,25 +205,25 @@ class Ladder:
 
     def climb(self, verdict: Verdict) -> Action:
         """Return what to do about an alarm, and remember it."""
-        if self._is_long_ago(verdict.step):
-            self.forget()
         known = self._last_alarm_step
+        if known is not None and verdict.step - known >= self._forget_after_steps:
+            self.forget()
         self._last_alarm_step = verdict.step if known is None else max(known, verdict.step)
-        while self._uses >= _limit(self._rungs[self._rung]) and self._rung + 1 < len(self._rungs):
-            self._rung, self._uses = self._rung + 1, 0
+        while self._uses >= self._steps[self._at].limit:  # ends at stop(), which has no limit
+            self._at, self._uses = self._at + 1, 0
         at = self._choose()
-        self._uses += at == self._rung
+        self._uses += at == self._at
         return self._act(at, verdict)
 
     def forget(self) -> None:
         """Forget all alarms and rollbacks, as after a rollback by hand; the factor stays."""
-        self._rung = self._uses = self._rollbacks = 0
+        self._at = self._uses = self._rollbacks = 0
         self._last_alarm_step = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts as plain data."""
         return {
-            "rung": self._rung,
+            "rung": self._at,
             "uses": self._uses,
             "rollbacks": self._rollbacks,
             "last_alarm_step": self._last_alarm_step,
@@ -144,7 +231,7 @@ class Ladder:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the counts back; a ladder that has fewer rungs now goes on with its last.
+        """Restore the counts; a ladder that has fewer steps now goes on with its last.
 
         Raises:
             FormatError: not what ``state_dict`` returned. Nothing was changed.
@@ -154,79 +241,80 @@ class Ladder:
         step, factor = state["last_alarm_step"], state["lr_factor"]
         counts += [] if step is None else [step]
         if any(type(count) is not int or not 0 <= count < 1 << 62 for count in counts):
-            raise FormatError("the counts of a ladder are no whole numbers")
+            raise FormatError("the counts of a ladder are not whole numbers")
         if type(factor) is not float or not 0 < factor < math.inf:
             raise FormatError(f"the learning rate factor of a ladder is {factor!r}")
-        self._rung, self._uses = min(state["rung"], len(self._rungs) - 1), state["uses"]
+        self._at, self._uses = min(state["rung"], len(self._steps) - 1), state["uses"]
         self._rollbacks, self._last_alarm_step, self._lr_factor = state["rollbacks"], step, factor
 
     @property
-    def _stop(self) -> Stop:
-        last = self._rungs[-1]
-        assert isinstance(last, Stop)
-        return last
-
-    def _is_long_ago(self, step: int) -> bool:
-        last = self._last_alarm_step
-        return last is not None and step - last >= self._forget_after_steps
+    def _stop_after(self) -> int:
+        return self._steps[-1].stop_after or 0
 
     def _choose(self) -> int:
-        """Return the rung that answers: the one whose turn it is, or what ``stop`` says."""
-        rolling = [at for at, rung in enumerate(self._rungs) if _find_rollback(rung) is not None]
-        after = self._stop.after
-        if self._rung in rolling and 0 < after <= self._rollbacks:
-            return len(self._rungs) - 1
-        if self._rung == len(self._rungs) - 1 and rolling and self._rollbacks < after:
+        """Return the index of the step that answers: usually the one whose turn it is."""
+        rolling = [at for at, step in enumerate(self._steps) if step.rollback is not None]
+        last, after = len(self._steps) - 1, self._stop_after
+        if self._at in rolling and 0 < after <= self._rollbacks:
+            return last
+        if self._at == last and rolling and self._rollbacks < after:
             return rolling[-1]
-        return self._rung
+        return self._at
 
     def _act(self, at: int, verdict: Verdict) -> Action:
-        rung = self._rungs[at]
-        parts = rung.parts if isinstance(rung, Both) else (rung,)
-        target = _find_rollback(rung)
-        skipped = 0 if target is None else self._count_batches(target)
-        factor = math.prod(part.factor for part in parts if isinstance(part, LrScale))
-        self._rollbacks += target is not None
+        step = self._steps[at]
+        skipped = 0 if step.rollback is None else self._count_batches(step.rollback)
+        factor = 1.0 if step.lr_factor is None else step.lr_factor
+        self._rollbacks += step.rollback is not None
         # However long the run, the product stays a positive, finite number.
         self._lr_factor = min(max(self._lr_factor * factor, 1e-300), 1e300)
-        where = f"rung {at + 1} of {len(self._rungs)}"
-        if isinstance(rung, Stop):
+        where = f"ladder step {at + 1} of {len(self._steps)}"
+        if step.stop_after is not None:
             where += f", after {self._rollbacks} rollback{'' if self._rollbacks == 1 else 's'}"
         return Action(
-            skip=any(isinstance(part, SkipStep) for part in parts),
-            rollback=target,
+            skip=step.skip,
+            rollback=step.rollback,
             skip_batches=skipped,
-            lr_factor=float(factor),
-            stop=isinstance(rung, Stop),
-            rung=at + 1,
+            lr_factor=factor,
+            stop=step.stop_after is not None,
             reason=f"{verdict.cause}: {verdict.reason} ({where})",
         )
 
     def _count_batches(self, target: Rollback) -> int:
         """Return from the fewest batches, at the first rollback, to the most, at the last."""
         fewest, most = target.skip_batches
-        last = (self._stop.after or _ROLLBACKS_TO_MOST) - 1
+        last = (self._stop_after or _ROLLBACKS_TO_MOST) - 1
         return fewest + (most - fewest) * min(self._rollbacks, last) // max(last, 1)
 
 
-def _limit(rung: Rung) -> float:
-    return math.inf if isinstance(rung, Stop) else rung.limit
-
-
-def _find_rollback(rung: Rung) -> Rollback | None:
-    parts = rung.parts if isinstance(rung, Both) else (rung,)
-    return next((part for part in parts if isinstance(part, Rollback)), None)
-
-
-def _check_rungs(rungs: tuple[Rung, ...]) -> tuple[Rung, ...]:
-    if not rungs:
-        raise UsageError("a ladder has no rung", hint="give stop() to stop at the first alarm")
-    for rung in rungs:
-        if not isinstance(rung, SkipStep | Rollback | LrScale | Both | Stop):
+def _check_steps(steps: tuple[LadderStep, ...]) -> tuple[LadderStep, ...]:
+    if not steps:
+        raise UsageError("the ladder is empty", hint="use [stop()] to stop at the first alarm")
+    for step in steps:
+        if not isinstance(step, LadderStep):
             raise UsageError(
-                f"{rung!r} is no rung of a ladder",
-                hint="take skip_step(), rollback(), lr_scale(), both() and stop()",
+                f"{step!r} is not a step of a ladder",
+                hint="use skip_step(), rollback(), lr_scale(), both() and stop()",
             )
-    if any(isinstance(rung, Stop) for rung in rungs[:-1]):
-        raise UsageError("a ladder goes on behind stop()", hint="put stop() last")
-    return rungs if isinstance(rungs[-1], Stop) else (*rungs, stop_run(after=0))
+    if any(step.stop_after is not None for step in steps[:-1]):
+        raise UsageError("the ladder has steps after stop()", hint="put stop() last")
+    return steps if steps[-1].stop_after is not None else (*steps, stop(after=0))
+
+
+def _find_kinds(step: object) -> list[str]:
+    """Return the names of the fields that say what a step does; none for anything else."""
+    if not isinstance(step, LadderStep):
+        return []
+    fields = {"skip": step.skip or None, "rollback": step.rollback, "lr_factor": step.lr_factor}
+    fields["stop_after"] = step.stop_after
+    return [name for name, value in fields.items() if value is not None]
+
+
+def _check_batches(value: object) -> tuple[int, int]:
+    pair = (value, value) if isinstance(value, int) else value
+    if not isinstance(pair, tuple | list) or len(pair) != 2:  # noqa: PLR2004  # a pair
+        raise UsageError(f"skip_batches is {value!r}, not a number or (fewest, most)")
+    fewest, most = (check_count("skip_batches", count, 0) for count in pair)
+    if most < fewest:
+        raise UsageError(f"skip_batches is {value!r}, but the first must not be larger")
+    return fewest, most

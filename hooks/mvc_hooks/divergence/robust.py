@@ -1,15 +1,16 @@
-"""How far a value stands out of others, when some of the others may be wild themselves.
+"""How far a value stands out from others, some of which may be wild themselves.
 
 The score is the modified z-score of Iglewicz and Hoaglin ("How to Detect and Handle Outliers",
 ASQC, 1993): (x - median) / (1.4826 * MAD), where MAD is the median of the absolute deviations from
-the median. 1.4826 = 1 / Phi^-1(3/4) makes it a standard deviation where the noise is normal
+the median. 1.4826 = 1 / Phi^-1(3/4) makes it a standard deviation if the noise is normal
 (Rousseeuw and Croux, "Alternatives to the Median Absolute Deviation", JASA 88, 1993).
 
-The MAD implodes where about half of the values are (nearly) equal, as losses with a margin are, many
-of which are zero: any other value then is hundreds of sigmas away. So where the upper tenth of the
-deviations says more than twice as much, it counts instead: their 0.9 quantile over 1.6449 =
-Phi^-1(0.95), which normal noise never does. What is wild by itself must then be less than a tenth of
-the window. Where that is zero too, the mean absolute deviation is left, times sqrt(pi/2) = 1.2533.
+The MAD collapses when about half of the values are (nearly) equal: losses with a margin are often
+zero, and then any other value is hundreds of sigmas away. So if the upper tenth of the deviations
+says more than twice as much, it counts instead: their 0.9 quantile over 1.6449 = Phi^-1(0.95),
+which is never twice as much for normal noise. Wild values must then be less than a tenth of the
+window. If that quantile is zero too, the mean absolute deviation is used, times
+sqrt(pi/2) = 1.2533.
 """
 
 from __future__ import annotations
@@ -28,10 +29,8 @@ TENTH_TO_SIGMA = 1 / 1.6448536269514722
 
 
 def find_medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the medians along the last axis of finite values; at least one each.
-
-    ``np.median`` takes five times as long on a few hundred values, at every step.
-    """
+    """Return the medians along the last axis of finite values, at least one each."""
+    # np.median takes five times as long for a few hundred values, and this runs at every step.
     rows = np.sort(values, axis=-1)
     half = rows.shape[-1] // 2
     if rows.shape[-1] % 2:
@@ -42,7 +41,7 @@ def find_medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def measure_spread(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return median and robust standard deviation of finite values; at least one."""
+    """Return median and robust standard deviation of finite values, at least one."""
     median = float(find_medians(values))
     deviations = np.sort(np.abs(values - median))
     sigma = MAD_TO_SIGMA * float(find_medians(deviations))
@@ -55,16 +54,11 @@ def measure_spread(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def robust_score(value: float, values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return how many sigmas ``value`` lies above the median, and the median.
+    """Return how many sigmas a finite value lies above the median of others, and that median.
 
-    Args:
-        value: finite.
-        values: the others, finite, at least one.
-
-    Returns:
-        Score and median. The score is 0 on the median, infinite where the others do not spread.
+    The score is 0 on the median, and infinite beside it if the others are all equal.
     """
-    # To near 1 first, by a power of two, which is exact: sums near the ends of the range would
+    # Scaled to near 1 by a power of two, which is exact: sums near the ends of the range would
     # overflow, or lose their last bits.
     largest = max(abs(value), float(np.max(np.abs(values))))
     exponent = math.frexp(largest)[1]

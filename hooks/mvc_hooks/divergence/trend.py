@@ -1,18 +1,19 @@
-"""Slow divergence: the loss has been worse than its best for long, though no step stands out.
+"""Slow divergence: the loss stays worse than its best for long, though no single step stands out.
 
-The window is cut into blocks of ``smooth`` losses, newest last, and each block is its median, so
-that spikes do not count. Alarm when all blocks of the last ``patience`` losses are worse than the
-best block before them, by more than the largest of
+The window is cut into blocks of ``smooth`` losses, newest last. Each block counts with its median,
+so spikes do not matter. The alarm is raised when all blocks of the last ``patience`` losses are
+worse than the best block before them, by more than the largest of
 
 * ``min_delta``, in the unit of the loss;
 * ``rise`` times the size of the best median;
-* ``sigmas`` times the noise of a median. That is estimated twice, from the spread inside the
-  blocks (the standard error of a median of n is sqrt(pi/2) * sigma / sqrt(n)) and from the
-  differences of neighbouring blocks, which also sees noise that is correlated from step to step;
-  the larger one counts.
+* ``sigmas`` times the noise of a median. The noise is estimated twice: from the spread inside the
+  blocks (the standard error of a median of n is sqrt(pi/2) * sigma / sqrt(n)), and from the
+  differences of neighbouring blocks, which also sees noise that is correlated from step to step.
+  The larger estimate counts.
 
-A loss that falls, or stays, has no such blocks whatever its scale. One that is meant to rise (warm
-restarts of the learning rate, a harder curriculum) needs a larger ``rise`` or no ``Trend``.
+A loss that falls or stays level never has such blocks, whatever its scale. One that is meant to
+rise (warm restarts of the learning rate, a harder curriculum) needs a larger ``rise`` or no
+``Trend``.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ _FEWEST_BLOCKS_BEFORE = 2
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The loss stays above its best of a long window.
+    """The loss stays above the best of a long window.
 
     Attributes:
-        window: losses that are looked at.
-        smooth: losses of a block.
+        window: losses to look at.
+        smooth: losses per block.
         patience: losses for which it must have been worse; rounded up to blocks.
-        rise: how much worse, as a part of the best.
-        min_delta: how much worse at least, in the unit of the loss.
-        sigmas: how much worse at least, in standard deviations of a block's median.
+        rise: the least it must be worse, as a fraction of the best.
+        min_delta: the least it must be worse, in the unit of the loss.
+        sigmas: the least it must be worse, in standard deviations of a block's median.
         cooldown: steps after an alarm in which it is not reported again.
     """
 
@@ -61,13 +62,15 @@ class Trend:
 
     def __post_init__(self) -> None:
         if self.smooth < 1 or self.patience < 1 or self.cooldown < 0:
-            raise UsageError("smooth and patience of Trend are at least 1, cooldown at least 0")
+            raise UsageError(
+                "Trend needs smooth and patience of at least 1, a cooldown of at least 0"
+            )
         if not all(0 <= x < math.inf for x in (self.rise, self.min_delta, self.sigmas)):
-            raise UsageError("rise, min_delta and sigmas of Trend are finite and not negative")
+            raise UsageError("rise, min_delta and sigmas of Trend must be finite and not negative")
         if self.window < self._fewest_losses:
             raise UsageError(
-                f"Trend looks at {self.window} losses and needs {self._fewest_losses} at least",
-                hint="take a larger window, or smaller smooth and patience",
+                f"the window of Trend is {self.window}, but needs at least {self._fewest_losses}",
+                hint="choose a larger window, or smaller smooth and patience",
             )
 
     def __call__(self, history: History) -> Verdict | None:
@@ -82,6 +85,8 @@ class Trend:
             return None
         cut = len(losses) - count * self.smooth
         steps, blocks = steps[cut :: self.smooth], losses[cut:].reshape(count, self.smooth)
+        # Scaled to near 1 by a power of two, which is exact: differences of huge losses would
+        # overflow.
         exponent = math.frexp(float(np.max(np.abs(blocks))))[1]
         return self._judge(np.ldexp(blocks, -exponent), exponent, steps, int(history.steps[-1]))
 
@@ -96,14 +101,14 @@ class Trend:
     def _judge(
         self, blocks: NDArray[np.float64], exponent: int, steps: NDArray[np.int64], step: int
     ) -> Verdict | None:
-        """Judge blocks that were scaled by ``2 ** -exponent``; ``steps`` are their first ones."""
+        """Judge blocks that were scaled by ``2 ** -exponent``; ``steps`` has the first of each."""
         medians = find_medians(blocks)
         early, late = medians[: -self._late_blocks], medians[-self._late_blocks :]
         best = float(np.min(early))
         floor = _scale(self.min_delta, -exponent)
         worse_by = float(np.min(late)) - best
         tolerated = max(floor, self.rise * abs(best))
-        if worse_by <= tolerated:
+        if worse_by <= tolerated:  # checked before the noise, which takes longer to measure
             return None
         tolerated = max(tolerated, self.sigmas * _measure_noise(blocks[: len(early)], early))
         if worse_by <= tolerated:
@@ -130,7 +135,7 @@ def _measure_noise(blocks: NDArray[np.float64], medians: NDArray[np.float64]) ->
 
 
 def _scale(value: float, exponent: int) -> float:
-    """Return ``value * 2 ** exponent``, infinite where no float is large enough."""
+    """Return ``value * 2 ** exponent``, infinite if no float is large enough."""
     try:
         return math.ldexp(value, exponent)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""What the parts of this folder hand to each other: a reading and a verdict."""
+"""A reading of a step, the verdict of a detector, and how counts are checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Reading:
 
     Attributes:
         step: the number of the completed step; the first is 1.
-        loss: its loss, or None where the step measured none. NaN and infinity are values.
+        loss: its loss, or None if it was not measured. NaN and infinity are values.
         grad_norm: its gradient norm, or None.
     """
 
@@ -26,7 +26,7 @@ class Reading:
     grad_norm: float | None = None
 
     def __post_init__(self) -> None:
-        _check_step("step", self.step)
+        check_count("step", self.step, 0)
         for name in ("loss", "grad_norm"):
             value = getattr(self, name)
             if value is None:
@@ -36,7 +36,7 @@ class Reading:
             try:
                 object.__setattr__(self, name, float(value))
             except OverflowError:
-                raise UsageError(f"{name} of step {self.step} is beyond any float") from None
+                raise UsageError(f"{name} of step {self.step} is too large for a float") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,10 @@ class Verdict:
     step: int
 
     def __post_init__(self) -> None:
-        _check_step("step of a verdict", self.step)
-        _check_step("onset_step of a verdict", self.onset_step)
+        check_count("step of a verdict", self.step, 0)
+        check_count("onset_step of a verdict", self.onset_step, 0)
         if self.onset_step > self.step:
-            raise UsageError(
-                f"a verdict of step {self.step} says that it began at step {self.onset_step}"
-            )
+            raise UsageError(f"onset_step {self.onset_step} of a verdict is after step {self.step}")
         for name in ("cause", "reason"):
             text = getattr(self, name)
             if not isinstance(text, str) or not text.strip():
@@ -69,6 +67,12 @@ class Verdict:
             object.__setattr__(self, name, " ".join(text.split()))
 
 
-def _check_step(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
-        raise UsageError(f"{name} is {value!r}, not a step number")
+def check_count(what: str, value: object, fewest: int) -> int:
+    """Return a whole number that is not too small, and fits where it will be stored.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not fewest <= value < 1 << 62:
+        raise UsageError(f"{what} is {value!r}, not a whole number of at least {fewest}")
+    return value

@@ -1,4 +1,4 @@
-"""The watch: every reading goes through it, and alarms come out."""
+"""The watch: readings go in, alarms come out."""
 
 from __future__ import annotations
 
@@ -20,25 +20,20 @@ class Watch:
     """Detectors over one history.
 
     A reading with a verdict is marked as an alarm in the history, whether the verdict is reported
-    or not: it leaves the statistics, and the run is not calm. Within the cooldown of a detector its
+    or not: it leaves the statistics, and the run is not calm. During the cooldown of a detector its
     verdicts are not reported again, so that one event is one alarm.
     """
 
-    def __init__(
-        self,
-        detectors: Iterable[Callable[[History], object]] | None = None,
-        history: History | None = None,
-    ) -> None:
+    def __init__(self, detectors: Iterable[Callable[[History], object]] | None = None) -> None:
         """Watch a history.
 
         Args:
-            detectors: asked in this order; ``default_detectors()`` otherwise.
-            history: an empty one otherwise.
+            detectors: called in this order; defaults to ``default_detectors()``.
 
         Raises:
-            UsageError: something that is no detector.
+            UsageError: something that is not a detector.
         """
-        self.history = History() if history is None else history
+        self.history = History()
         chosen = default_detectors() if detectors is None else tuple(map(as_detector, detectors))
         self._detectors = _name_apart(chosen)
         self._reported: dict[str, int] = {}
@@ -49,17 +44,12 @@ class Watch:
         latest = self.history.latest
         return None if latest is None else latest.step
 
-    @property
-    def last_alarm_step(self) -> int | None:
-        """The newest step with a verdict, reported or not; None where the history has none."""
-        return self.history.last_alarm_step
-
     def take(self, reading: Reading) -> Verdict | None:
         """Take the newest reading and return the alarm that it raises, if any.
 
         Raises:
-            UsageError: a step that is not behind the newest one, or a detector of the user's that
-                failed; then the reading was taken.
+            UsageError: a step that is not after the newest one, or a user's detector that failed;
+                in that case the reading was taken.
         """
         self.history.append(reading)
         reported = None
@@ -76,28 +66,6 @@ class Watch:
             self.history.mark_alarm()
         return reported
 
-    def calm_steps(self) -> int:
-        """Return the steps since the last alarm; since the oldest reading where there is none."""
-        if not len(self.history):
-            return 0
-        since = self.last_alarm_step
-        return int(self.history.steps[-1]) - (
-            int(self.history.steps[0]) if since is None else since
-        )
-
-    def is_healthy(self, step: int, calm_steps: int) -> bool:
-        """Return whether a commit of ``step`` may be called healthy.
-
-        Args:
-            step: the step whose state the commit holds.
-            calm_steps: how many further steps must have been read. There must be no alarm from
-                ``step`` on, ``step`` included.
-        """
-        last, alarm = self.last_step, self.last_alarm_step
-        if last is None or last < step + calm_steps:
-            return False
-        return alarm is None or alarm < step
-
     def forget_after(self, step: int) -> None:
         """Forget readings, alarms and cooldowns of later steps, as a rollback to ``step`` does."""
         self.history.forget_after(step)
@@ -108,7 +76,7 @@ class Watch:
         return {"history": self.history.state_dict(), "reported": dict(self._reported)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take history and cooldowns back.
+        """Restore history and cooldowns.
 
         Raises:
             FormatError: not what ``state_dict`` returned. Nothing was changed.
@@ -129,7 +97,7 @@ class Watch:
 
 
 def _name_apart(detectors: Iterable[Detector]) -> dict[str, Detector]:
-    """Return detectors by names of their own: ``spike``, ``spike 2``."""
+    """Return detectors by unique names: ``spike``, ``spike 2``."""
     named: dict[str, Detector] = {}
     for detector in detectors:
         name, count = detector.name, 1
@@ -138,5 +106,5 @@ def _name_apart(detectors: Iterable[Detector]) -> dict[str, Detector]:
             name = f"{detector.name} {count}"
         named[name] = detector
     if len(named) > _MAX_NAMES:
-        raise UsageError(f"{len(named)} detectors are too many")
+        raise UsageError(f"{len(named)} detectors are too many: at most {_MAX_NAMES}")
     return named

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from mvc import MvcError
 from mvc_hooks.errors import DivergedError
-from mvc_hooks.recovery.rollback import Order, name_diverged, roll_back
+from mvc_hooks.recovery.rollback import RollbackRequest, name_diverged, roll_back
 
 if TYPE_CHECKING:
     from mvc_hooks.divergence.ladder import Action
@@ -37,8 +37,10 @@ def answer(running: Running, action: Action, started_s: float) -> RollbackReport
         running.run.scale_lr(action.lr_factor)
         return None
     running.run.is_clean = False  # should the way back fail, this is not committed at the end
-    order = Order(action.rollback, action.skip_batches, verdict.onset_step, action.reason)
-    return go_back(running, order, started_s)
+    request = RollbackRequest(
+        action.rollback, action.skip_batches, verdict.onset_step, action.reason
+    )
+    return go_back(running, request, started_s)
 
 
 def give_up(running: Running, reason: str, cause: Exception | None = None) -> NoReturn:
@@ -54,7 +56,7 @@ def give_up(running: Running, reason: str, cause: Exception | None = None) -> No
     ) from cause
 
 
-def go_back(running: Running, order: Order, started_s: float) -> RollbackReport:
+def go_back(running: Running, request: RollbackRequest, started_s: float) -> RollbackReport:
     """Take run and branch back; what diverged is kept where the user wants that.
 
     Raises:
@@ -70,7 +72,7 @@ def go_back(running: Running, order: Order, started_s: float) -> RollbackReport:
         frozen.fence.wait()  # the restore below changes what is being copied
     try:
         report, stored = roll_back(
-            running.repo, running.run, commits, order, started_s, running.ranks
+            running.repo, running.run, commits, request, started_s, running.ranks
         )
     except MvcError as error:
         if frozen is not None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mvc import Repo
     from mvc_hooks.commits.coordinator import Commits
     from mvc_hooks.commits.rankcommits import FollowingCommits
-    from mvc_hooks.divergence.rungs import Rollback
+    from mvc_hooks.divergence.ladder import Rollback
     from mvc_hooks.parts.sources import StateSource
     from mvc_hooks.ranks.ranks import Ranks
     from mvc_hooks.run.live import LiveRun, StoredRun
@@ -37,7 +37,7 @@ _MAX_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RollbackRequest:
     """What is asked of a rollback.
 
     Attributes:
@@ -72,7 +72,7 @@ def roll_back(
     repo: Repo,
     run: LiveRun,
     commits: Commits | FollowingCommits,
-    order: Order,
+    request: RollbackRequest,
     started_s: float,
     ranks: Ranks,
 ) -> tuple[RollbackReport, StoredRun]:
@@ -82,7 +82,7 @@ def roll_back(
         repo: the repository.
         run: is restored; its counters become those of the target.
         commits: nothing of them is in flight.
-        order: what is asked.
+        request: what is asked.
         started_s: ``time.perf_counter()`` at the alarm.
         ranks: which all go back; rank 0 says where to, and moves the branch.
 
@@ -95,18 +95,20 @@ def roll_back(
     """
     now = run.counters
     from_step, batches = now.step, now.batches
-    chosen, stored, rewinds = _restore(repo, run, commits, order, ranks)
+    chosen, stored, rewinds = _restore(repo, run, commits, request, ranks)
     run.counters = stored.counters
     run.counters.leave_out(now.left_out)  # what was left out once stays so
-    skipped = _leave_out(run, order, from_step, batches, rewinds=rewinds)
-    diverged = ranks.ask_first(lambda: _move_branch(repo, commits, chosen, from_step, order.reason))
+    skipped = _leave_out(run, request, from_step, batches, rewinds=rewinds)
+    diverged = ranks.ask_first(
+        lambda: _move_branch(repo, commits, chosen, from_step, request.reason)
+    )
     report = RollbackReport(
         from_step=from_step,
-        onset_step=order.onset_step,
+        onset_step=request.onset_step,
         to_step=chosen.step,
         to_commit=chosen.commit,
         diverged_branch=diverged,
-        reason=order.reason,
+        reason=request.reason,
         skipped_first=skipped[0] if skipped else None,
         skipped_last=skipped[1] if skipped else None,
         seconds=time.perf_counter() - started_s,
@@ -115,13 +117,17 @@ def roll_back(
 
 
 def _restore(
-    repo: Repo, run: LiveRun, commits: Commits | FollowingCommits, order: Order, ranks: Ranks
+    repo: Repo,
+    run: LiveRun,
+    commits: Commits | FollowingCommits,
+    request: RollbackRequest,
+    ranks: Ranks,
 ) -> tuple[_Candidate, StoredRun, bool]:
     failures: list[str] = []
     can_rewind = all(ranks.exchange(run.can_rewind_data))
-    candidates = _candidates(repo, commits, order)
+    candidates = _candidates(repo, commits, request)
     while candidate := _agree(candidates, commits, ranks):
-        rewinds = order.skip_batches < run.counters.step - candidate.step and can_rewind
+        rewinds = request.skip_batches < run.counters.step - candidate.step and can_rewind
         restore = partial(_restore_one, repo, run, candidate, leave_data=not rewinds)
         try:
             stored = ranks.together(restore)
@@ -131,8 +137,8 @@ def _restore(
                 break
             continue
         return candidate, stored, rewinds
-    why = "; ".join(failures) or _explain(order)
-    raise DivergedError(f"{order.reason}; there is nothing to go back to: {why}")
+    why = "; ".join(failures) or _explain(request)
+    raise DivergedError(f"{request.reason}; there is nothing to go back to: {why}")
 
 
 def _agree(
@@ -158,31 +164,31 @@ def _restore_one(repo: Repo, run: LiveRun, candidate: _Candidate, *, leave_data:
     return run.restore(candidate.open(repo), leave_data=leave_data)
 
 
-def _explain(order: Order) -> str:
-    rung = order.target
-    limit = order.onset_step - rung.min_steps_back
-    kind = {"healthy": "healthy commit", "last": "commit"}.get(rung.to, f"commit {rung.to}")
-    return f"no {kind} of step {limit} or earlier (min_steps_back={rung.min_steps_back})"
+def _explain(request: RollbackRequest) -> str:
+    target = request.target
+    limit = request.onset_step - target.min_steps_back
+    kind = {"healthy": "healthy commit", "last": "commit"}.get(target.to, f"commit {target.to}")
+    return f"no {kind} of step {limit} or earlier (min_steps_back={target.min_steps_back})"
 
 
 def _candidates(
-    repo: Repo, commits: Commits | FollowingCommits, order: Order
+    repo: Repo, commits: Commits | FollowingCommits, request: RollbackRequest
 ) -> Iterator[_Candidate]:
     """Yield what can be gone back to, newest first."""
-    rung = order.target
-    if rung.to not in ("healthy", "last"):
-        named = repo.resolve(rung.to)
+    target = request.target
+    if target.to not in ("healthy", "last"):
+        named = repo.resolve(target.to)
         with contextlib.suppress(ReleasedError):  # told of when it is read
             # Only to see, before the run is touched, that the branch can go there.
             repo.plan_rollback(named, branch=commits.branch)
         yield _Candidate(repo.show(named).annotations.step or 0, named, None)
         return
-    limit = order.onset_step - rung.min_steps_back
+    limit = request.onset_step - target.min_steps_back
     frozen = None if commits.ring is None else commits.ring.find(limit)
     tip = commits.tips.get(commits.branch)
     for entry in repo.log(tip, first_parent=True) if tip else ():
         step, commit = entry.annotations.step, entry.info.id
-        if step is None or step > limit or (rung.to == "healthy" and not entry.is_healthy):
+        if step is None or step > limit or (target.to == "healthy" and not entry.is_healthy):
             continue
         if frozen is not None and frozen.step > step:
             yield _Candidate(frozen.step, None, frozen)
@@ -193,18 +199,18 @@ def _candidates(
 
 
 def _leave_out(
-    run: LiveRun, order: Order, from_step: int, batches: int, *, rewinds: bool
+    run: LiveRun, request: RollbackRequest, from_step: int, batches: int, *, rewinds: bool
 ) -> tuple[int, int] | None:
     """Leave out batches; return the first and the last of them, counted from 1."""
     before = run.counters.batches
     if not rewinds:
         run.counters.batches = batches
-        run.drop_batches(max(0, order.skip_batches - (batches - before)))
+        run.drop_batches(max(0, request.skip_batches - (batches - before)))
         window = before + 1, run.counters.batches
     else:
-        at_onset = batches - (from_step - order.onset_step)
-        first = max(before + 1, at_onset - order.skip_batches // 2)
-        window = first, first + order.skip_batches - 1
+        at_onset = batches - (from_step - request.onset_step)
+        first = max(before + 1, at_onset - request.skip_batches // 2)
+        window = first, first + request.skip_batches - 1
     if window[0] > window[1]:
         return None
     run.counters.leave_out([window])

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc import FormatError, Repo, UsageError
-from mvc_hooks.divergence.ladder import Ladder
-from mvc_hooks.divergence.rungs import both, lr_scale, rollback, skip_step, stop
+from mvc_hooks.divergence.ladder import Ladder, both, lr_scale, rollback, skip_step, stop
 from mvc_hooks.divergence.values import Verdict
 
 
@@ -28,7 +27,7 @@ def _climb(ladder, count, step=1000):
 
 
 @pytest.mark.parametrize(
-    ("rungs", "expected"),
+    ("steps", "expected"),
     [
         (None, "back back+x0.5 back+x0.5 stop stop"),
         ([rollback(), stop(after=3)], "back back back stop"),
@@ -45,11 +44,12 @@ def _climb(ladder, count, step=1000):
             "skip skip skip back back+x0.5 back+x0.5 stop",
         ),
         ([both(skip_step(), lr_scale(0.5), limit=2)], "skip+x0.5 skip+x0.5 stop"),
+        ([both(skip_step(), lr_scale(1.0), rollback()), stop(after=1)], "skip+back stop"),
     ],
 )
-def test_escalation(rungs, expected):
+def test_escalation(steps, expected):
     names = expected.split()
-    assert _climb(Ladder(rungs), len(names)) == names
+    assert _climb(Ladder(steps), len(names)) == names
 
 
 def test_skipped_batches_grow():
@@ -67,8 +67,8 @@ def test_action_says_what_and_why():
     action = Ladder([rollback("v1.0", min_steps_back=7, skip_batches=0), stop()]).climb(_alarm(12))
     assert action.rollback.to == "v1.0"
     assert action.rollback.min_steps_back == 7
-    assert (action.skip, action.lr_factor, action.stop, action.rung) == (False, 1.0, False, 1)
-    assert action.reason == "spike: loss 9 at step 12 (rung 1 of 2)"
+    assert (action.skip, action.lr_factor, action.stop) == (False, 1.0, False)
+    assert action.reason == "spike: loss 9 at step 12 (ladder step 1 of 2)"
 
 
 def test_calm_steps_beyond_the_alarm_are_needed_to_forget():
@@ -90,13 +90,13 @@ def test_forgetting_keeps_the_learning_rate():
     ladder.forget()
     _climb(ladder, 1)
     assert ladder.lr_factor == 0.125
-    assert ladder.rollbacks == 0
+    assert ladder.state_dict()["rollbacks"] == 0
 
 
 @given(st.lists(st.integers(0, 5000), max_size=12), st.integers(0, 12))
 def test_resumed_ladder_goes_on(steps, cut):
-    rungs = [skip_step(2), rollback(), both(rollback(), lr_scale(0.5)), stop(after=4)]
-    whole, first, second = (Ladder(rungs, forget_after_steps=1500) for _ in range(3))
+    ladder = [skip_step(2), rollback(), both(rollback(), lr_scale(0.5)), stop(after=4)]
+    whole, first, second = (Ladder(ladder, forget_after_steps=1500) for _ in range(3))
     expected = [whole.climb(_alarm(step)) for step in steps]
     before = [first.climb(_alarm(step)) for step in steps[:cut]]
     second.load_state_dict(first.state_dict())
@@ -120,7 +120,7 @@ def test_state_goes_through_a_commit(tmp_path):
     assert again.state_dict() == ladder.state_dict()
 
 
-def test_a_ladder_with_fewer_rungs_goes_on_with_its_last():
+def test_a_ladder_with_fewer_steps_goes_on_with_its_last():
     long, short = Ladder([skip_step(1), skip_step(1), rollback()]), Ladder([rollback()])
     _climb(long, 3)
     short.load_state_dict(long.state_dict())
@@ -175,9 +175,11 @@ def test_garbage_is_a_format_error_and_changes_nothing(spoil):
         lambda: both(rollback()),
         lambda: both(rollback(), rollback()),
         lambda: both(rollback(), stop()),
+        lambda: both(rollback(), both(skip_step(), lr_scale())),
+        lambda: both(rollback(), "skip"),
         lambda: stop(-1),
     ],
 )
-def test_bad_rungs_are_refused(bad):
+def test_bad_steps_are_refused(bad):
     with pytest.raises(UsageError):
         bad()

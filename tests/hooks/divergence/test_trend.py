@@ -46,7 +46,7 @@ def test_noise_alone_does_not_alarm(seed):
 
 
 def test_no_step_of_the_drift_is_a_spike():
-    watch = Watch(history=History())
+    watch = Watch()
     found = [watch.take(Reading(n + 1, float(x))) for n, x in enumerate(_drifting(0, 0.002))]
     assert {verdict.cause for verdict in found if verdict} <= {"trend"}
 
@@ -69,7 +69,7 @@ def test_a_lasting_step_up_alarms_once_and_becomes_normal():
     watch = Watch([_SMALL])
     alarms = [n + 1 for n, x in enumerate(losses) if watch.take(Reading(n + 1, float(x)))]
     assert alarms == [556]
-    assert 740 < watch.last_alarm_step < 760
+    assert 740 < watch.history.last_alarm_step < 760
 
 
 @pytest.mark.parametrize("unit", [2.0**-40, 1e-3, 1e6])

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mvc import FormatError, Repo, UsageError
-from mvc_hooks.divergence.detectors import NotFinite, Spike, as_detector, default_detectors
+from mvc_hooks.divergence.detectors import Spike, as_detector, default_detectors
 from mvc_hooks.divergence.values import Reading
 from mvc_hooks.divergence.watch import Watch
 
@@ -27,8 +27,7 @@ def test_a_plateau_is_one_alarm_per_cooldown():
     losses = _losses()
     losses[200:280] = 9.0
     assert _feed(watch, losses) == [201, 252]
-    assert watch.last_alarm_step == 280
-    assert watch.calm_steps() == 120
+    assert watch.history.last_alarm_step == 280
 
 
 def test_nan_is_never_cooled_down():
@@ -47,28 +46,12 @@ def test_detectors_cool_down_apart():
     assert _feed(watch, losses) == [201, 202, 203]
 
 
-def test_health():
-    watch = Watch([NotFinite()])
-    assert not watch.is_healthy(0, 0)
-    _feed(watch, [1.0] * 50)
-    assert watch.is_healthy(30, 20)
-    assert not watch.is_healthy(31, 20)
-    _feed(watch, [math.nan], first=51)
-    assert not watch.is_healthy(30, 20)
-    assert not watch.is_healthy(51, 0)
-    _feed(watch, [1.0] * 10, first=52)
-    assert not watch.is_healthy(51, 10)
-    assert watch.is_healthy(52, 9)
-    assert watch.last_step == 61
-
-
-def test_a_silent_alarm_is_not_calm():
+def test_a_silent_alarm_is_in_the_history():
     watch = Watch([Spike(cooldown=1000)])
     losses = _losses()
     losses[200] = losses[300] = 9.0
     assert _feed(watch, losses) == [201]
-    assert watch.last_alarm_step == 301
-    assert not watch.is_healthy(250, 20)
+    assert watch.history.last_alarm_step == 301
 
 
 def test_after_a_rollback_the_same_spike_alarms_again():
@@ -78,7 +61,7 @@ def test_after_a_rollback_the_same_spike_alarms_again():
     assert _feed(watch, losses[:301]) == [301]
     watch.forget_after(250)
     _feed(fresh, losses[:250])
-    assert watch.last_alarm_step is None
+    assert watch.history.last_alarm_step is None
     assert _same(watch, fresh)
     assert _feed(watch, losses[250:301], first=251) == [301]
 
