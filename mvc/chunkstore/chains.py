@@ -22,8 +22,14 @@ from mvc.chunkstore.catalog import pack_key
 from mvc.dtypes import get_dtype
 from mvc.errors import FormatError, StorageError, UnsupportedError
 from mvc.formats.casts import round_words
-from mvc.formats.decoding import DELTA_FLOATS
-from mvc.formats.encodings import DecodeScratch, Encoding, apply_delta, decode_chunk
+from mvc.formats.decoding import (
+    DELTA_FLOATS,
+    DecodeScratch,
+    Encoding,
+    apply_delta,
+    decode_chunk,
+    parse_cast,
+)
 from mvc.formats.pack import RECORD_BYTES, PackRecord, parse_record_header
 from mvc.formats.references import MAX_BLOCK_BYTES, MAX_DEPTH, is_referring, parse_references
 
@@ -171,9 +177,9 @@ class ChainReader:
 
     def _round(self, body: memoryview, plain: memoryview, slot: ReadSlot, fill: FillBase) -> None:
         """Decode the masters one by one and round each into its part of ``plain``."""
-        references = parse_references(body)
-        if len(body) != references.size_bytes or len(plain) % 2:
-            raise FormatError("a cast body has bytes too many, or no whole words")
+        references = parse_cast(body)
+        if len(plain) % 2:
+            raise FormatError("a cast makes whole words only")
         words = np.frombuffer(plain, np.uint8)
         rest = 2 * len(plain)
         for base in references.bases:

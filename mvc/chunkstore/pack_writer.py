@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from mvc.chunkstore.catalog import PackCatalog
-    from mvc.formats.encodings import EncodedChunk
+    from mvc.formats.encoding import EncodedChunk
     from mvc.formats.pack_index import PackIndex
     from mvc.ids import ChunkId
     from mvc.storage.protocol import Buffer, PendingObject, Storage

@@ -27,7 +27,7 @@ from mvc.chunkstore.chains import (
 )
 from mvc.chunkstore.values import corruption
 from mvc.errors import CorruptionError, FormatError, StorageError
-from mvc.formats.encodings import Encoding
+from mvc.formats.decoding import Encoding
 from mvc.formats.pack import RECORD_BYTES
 from mvc.ids import hash_chunk
 

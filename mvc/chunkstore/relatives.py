@@ -29,16 +29,9 @@ import numpy as np
 from mvc.chunkstore.chains import ReadSlot
 from mvc.errors import MvcError
 from mvc.formats.casts import round_words
-from mvc.formats.encodings import (
-    ESTIMATE_BYTES,
-    MIN_DELTA_BYTES,
-    EncodeScratch,
-    Encoding,
-    encode_cast,
-    encode_chunk,
-    encode_delta,
-    estimate_delta,
-)
+from mvc.formats.decoding import Encoding
+from mvc.formats.deltas import ESTIMATE_BYTES, MIN_DELTA_BYTES, encode_delta, estimate_delta
+from mvc.formats.encoding import EncodeScratch, encode_cast, encode_chunk
 from mvc.formats.references import MAX_BASES, MAX_DEPTH
 from mvc.ids import hash_chunk
 
@@ -48,7 +41,7 @@ if TYPE_CHECKING:
     from mvc.chunkstore.catalog import PackCatalog
     from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.values import ChunkLocation, ChunkSpan
-    from mvc.formats.encodings import EncodedChunk
+    from mvc.formats.encoding import EncodedChunk
     from mvc.ids import ChunkId
     from mvc.sources import ByteSource
 

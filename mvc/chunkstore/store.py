@@ -36,7 +36,8 @@ from mvc.chunkstore.values import (
 )
 from mvc.chunkstore.writer import ChunkWriter
 from mvc.errors import CorruptionError, MvcError
-from mvc.formats.encodings import EncodeScratch, estimate_delta
+from mvc.formats.deltas import estimate_delta
+from mvc.formats.encoding import EncodeScratch
 from mvc.formats.pack import TARGET_PACK_BYTES
 from mvc.formats.pack_index import encode_pack_index, index_records
 from mvc.ids import PackId

@@ -4,10 +4,9 @@ A body is one of
 
 * raw: the plain bytes;
 * zstd: exactly one zstd frame, with its content size, without dictionary or checksum;
-* planes: the header of ``mvc.formats.planes``, then the planes behind one another. A plane of w
+* planes: the header of ``mvc.formats.planes``, then the planes one after another. A plane of w
   words is raw (w bytes), constant (1 byte), one zstd frame of w bytes as above, or packed as
-  ``mvc.formats.nibbles`` says.
-
+  ``mvc.formats.plane_kinds`` says;
 * delta: a reference block (``mvc.formats.references``), then the difference to the one base, cut as
   ``mvc.formats.differences`` says: words of one byte are one zstd frame, others a header and planes
   as above, not rotated;
@@ -25,9 +24,16 @@ import numpy as np
 import zstandard
 
 from mvc.errors import FormatError
-from mvc.formats.casts import round_words
 from mvc.formats.differences import add_difference
-from mvc.formats.nibbles import Positions, parse_packed, unpack_nibbles
+from mvc.formats.plane_kinds import (
+    Positions,
+    find_places,
+    join_tails,
+    parse_list,
+    parse_nibbles,
+    parse_tails,
+    unpack_nibbles,
+)
 from mvc.formats.planes import (
     ARENA_BYTES,
     PLANE_CONSTANT,
@@ -40,8 +46,7 @@ from mvc.formats.planes import (
     merge_planes,
     parse_header,
 )
-from mvc.formats.references import parse_references
-from mvc.formats.scattered import find_places, join_tails, parse_list, parse_tails
+from mvc.formats.references import References, parse_references
 
 Buffer = bytes | bytearray | memoryview
 
@@ -153,27 +158,16 @@ def _apply_planes(payload: memoryview, width: int, target: Bytes, scratch: Decod
         highest[positions] += values
 
 
-def apply_cast(
-    body: memoryview, master: memoryview, plain: memoryview, scratch: DecodeScratch
-) -> None:
-    """Fill ``plain`` by rounding the chunks that a cast body names. The caller hashes it.
-
-    Args:
-        body: the stored bytes, trusted in nothing.
-        master: the plain bytes of the bases behind one another.
-        plain: where the chunk goes, half as long.
-        scratch: reused memory.
+def parse_cast(body: memoryview) -> References:
+    """Return what a cast body refers to; ``words`` is the kind of the rounding.
 
     Raises:
-        FormatError: the body is not a cast, or the sizes do not fit.
+        FormatError: the body is not a cast.
     """
     references = parse_references(body)
     if references.coding or len(body) != references.size_bytes:
         raise FormatError("cast has more than its references")
-    if not master.nbytes or not plain.nbytes:
-        raise FormatError("cast of nothing")
-    source, target = np.frombuffer(master, np.uint8), np.frombuffer(plain, np.uint8)
-    round_words(references.words, source, target, scratch.arena)
+    return references
 
 
 def _fill(plain: memoryview, source: Buffer) -> None:
@@ -201,7 +195,7 @@ def _decode_plane(kind: int, stored: memoryview, words: int, scratch: DecodeScra
     if kind == PLANE_ZSTD:
         return np.frombuffer(_decompress(stored, words, scratch), np.uint8)
     if kind == PLANE_NIBBLES:
-        base, positions, values, frame = parse_packed(stored, words)
+        base, positions, values, frame = parse_nibbles(stored, words)
         packed = np.frombuffer(_decompress(frame, -(-words // 2), scratch), np.uint8)
         plane = np.empty(words, np.uint8)
         unpack_nibbles(packed, base, positions, values, plane)

@@ -1,9 +1,9 @@
-"""Encoding a chunk as its difference to another one, where that is smaller.
+"""Encoding a chunk as its difference to another one, if that is smaller.
 
-Whether it is, a sample tells: the same places of the chunk and of its base, encoded both ways by
-the compressors that would encode the whole. Where the sample is clear, only the better way is gone;
-where it is not, both, and the smaller result is kept. A difference must win by a margin, because a
-reader pays for it with the base.
+A sample tells whether it is: the same places of the chunk and of its base, encoded both ways by the
+compressors that would encode the whole. If the sample is clear, only the better way is tried; if
+not, both, and the smaller result is kept. A difference must win by a margin, because a reader pays
+for it with the base.
 """
 
 from __future__ import annotations
@@ -12,37 +12,39 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.formats.compressing import (
+from mvc.formats.decoding import CODING_PLANES, CODING_ZSTD, DELTA_FLOATS, Encoding
+from mvc.formats.encoding import (
     EncodedChunk,
     EncodeScratch,
     copy_sample,
+    encode_chunk,
+    encode_nibbles,
     encode_plane,
     join_planes,
 )
-from mvc.formats.decoding import CODING_PLANES, CODING_ZSTD, DELTA_FLOATS, Encoding
-from mvc.formats.nibbles import WORDS_PER_EXCEPTION, pack_nibbles
-from mvc.formats.ordinary import encode_chunk
-from mvc.formats.planes import PLANE_NIBBLES, PLANE_SCATTERED, PLANE_TAILS, Bytes, PlaneLayout
-from mvc.formats.references import References, encode_references
-from mvc.formats.scattered import (
+from mvc.formats.plane_kinds import (
     SMALLEST,
+    WORDS_PER_EXCEPTION,
     count_tails,
     encode_list,
     encode_tails,
     list_nonzero,
     split_tails,
 )
+from mvc.formats.planes import PLANE_SCATTERED, PLANE_TAILS, Bytes, PlaneLayout
+from mvc.formats.references import References, encode_references
 
 if TYPE_CHECKING:
     from mvc.dtypes import DType
     from mvc.formats.decoding import Buffer
+    from mvc.formats.encoding import StoredParts
     from mvc.ids import ChunkId
 
 MIN_DELTA_BYTES = 16 << 10
 """Shorter chunks are never stored as differences: a second read would cost more than they hold."""
 
 _WORTHWHILE = 0.97
-"""A difference is kept where it takes at most this share of the ordinary encoding."""
+"""A difference is kept if it takes at most this share of the ordinary encoding."""
 _DOUBT = 0.05
 """A sample that is further from the line than this is believed."""
 _WORTHWHILE_PLANE = 0.9
@@ -63,7 +65,7 @@ def encode_delta(
     scratch: EncodeScratch,
     ordinary_share: float | None = None,
 ) -> EncodedChunk:
-    """Encode a chunk as its difference to another one, or by itself where that is no larger.
+    """Encode a chunk as its difference to another one, or by itself if that is no larger.
 
     Args:
         plain: the chunk, contiguous.
@@ -71,8 +73,8 @@ def encode_delta(
         base_id: its id.
         dtype: what the words of both are, or None for opaque bytes.
         scratch: reused memory; the result is valid until its next use.
-        ordinary_share: what share of such a chunk its ordinary encoding takes, where that and a
-            gain by the difference are known: then no sample is taken of this one.
+        ordinary_share: what share of such a chunk its ordinary encoding takes, if that and a
+            gain by the difference are known: then no sample is taken.
 
     Returns:
         A delta that refers to ``base_id``, or what ``encode_chunk`` returns: always for dtypes
@@ -107,7 +109,7 @@ def estimate_delta(
 
     Returns:
         The size of the difference (without its reference block) and of the ordinary encoding in
-        bytes; 0 for a difference of nothing. Two equal numbers where no difference can be taken.
+        bytes; 0 for a difference of nothing. Two equal numbers if no difference can be taken.
     """
     width = _find_width(plain, base, dtype)
     if not width:
@@ -122,7 +124,7 @@ def estimate_delta(
 
 
 def _find_width(plain: memoryview, base: memoryview, dtype: DType | None) -> int:
-    """Return the bytes of a word, or 0 where no difference is to be taken."""
+    """Return the bytes of a word, or 0 if no difference is to be taken."""
     if dtype is None or dtype.block_elements > 1 or plain.nbytes < MIN_DELTA_BYTES:
         return 0
     fits = plain.nbytes == base.nbytes and plain.nbytes % dtype.word_bytes == 0
@@ -157,7 +159,7 @@ def _encode_difference(
     return CODING_PLANES, join_planes(PlaneLayout(width, rotated=False), stored)
 
 
-def _encode_digits(plane: Bytes, scratch: EncodeScratch) -> tuple[int, tuple[Buffer, ...]]:
+def _encode_digits(plane: Bytes, scratch: EncodeScratch) -> StoredParts:
     """Encode one plane of a difference; overwrites it."""
     sample = plane
     if plane.size > _DIGIT_SAMPLE_BYTES:
@@ -167,30 +169,20 @@ def _encode_digits(plane: Bytes, scratch: EncodeScratch) -> tuple[int, tuple[Buf
     if np.count_nonzero(sample) <= _MOST_SCATTERED * sample.size:
         found = _encode_scattered(plane, scratch)
     elif tails <= sample.size // WORDS_PER_EXCEPTION and sample.min() != sample.max():
-        found = _encode_small(plane, scratch)
+        found = encode_nibbles(plane, SMALLEST, scratch)
     elif tails <= _MOST_TAILS * sample.size:
         found = _encode_tails(plane, scratch)
     return found or encode_plane(plane, scratch, narrow=False, worthwhile=_WORTHWHILE_PLANE)
 
 
-def _encode_scattered(
-    plane: Bytes, scratch: EncodeScratch
-) -> tuple[int, tuple[Buffer, ...]] | None:
-    """Encode a plane of zeros and a list; None where it is all zeros, or the list is too long."""
+def _encode_scattered(plane: Bytes, scratch: EncodeScratch) -> StoredParts | None:
+    """Encode a plane of zeros and a list; None if it is all zeros, or the list is too long."""
     listed = list_nonzero(plane, scratch.arena)
     return None if listed is None else (PLANE_SCATTERED, _compress_list(listed, scratch))
 
 
-def _encode_small(plane: Bytes, scratch: EncodeScratch) -> tuple[int, tuple[Buffer, ...]] | None:
-    """Encode a plane of small numbers two to a byte; None where too many are not small."""
-    packed = pack_nibbles(plane, SMALLEST, scratch.arena)
-    if packed is None:
-        return None
-    return PLANE_NIBBLES, (packed[0], scratch.entropy.compress(packed[1].data))
-
-
-def _encode_tails(plane: Bytes, scratch: EncodeScratch) -> tuple[int, tuple[Buffer, ...]] | None:
-    """Encode a plane of small numbers and a list; None where the list is empty or too long."""
+def _encode_tails(plane: Bytes, scratch: EncodeScratch) -> StoredParts | None:
+    """Encode a plane of small numbers and a list; None if the list is empty or too long."""
     split = split_tails(plane, scratch.arena)
     if split is None:
         return None

@@ -68,7 +68,7 @@ class PackRecord:
 
     Attributes:
         chunk_id: BLAKE3-256 of the plain bytes.
-        encoding: tag of ``mvc.formats.encodings``; not checked here.
+        encoding: tag of ``mvc.formats.decoding``; not checked here.
         plain_size_bytes: length of the plain bytes.
         stored_size_bytes: length of the body.
         offset: where the record header lies in the pack.

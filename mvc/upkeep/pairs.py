@@ -21,7 +21,7 @@ from mvc.chunkstore.copies import NONE
 from mvc.chunkstore.relatives import MAX_CHAIN
 from mvc.dtypes import get_dtype
 from mvc.errors import MvcError
-from mvc.formats.encodings import MIN_DELTA_BYTES
+from mvc.formats.deltas import MIN_DELTA_BYTES
 from mvc.formats.manifest import cut_sizes
 from mvc.workspace.bases import group_name, match_segments, segment_key
 from mvc.workspace.files import find_manifest

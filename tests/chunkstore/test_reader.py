@@ -253,7 +253,7 @@ def test_an_encoding_of_a_newer_mvc_says_so(monkeypatch):
     chunk = os.urandom(100)
     with monkeypatch.context() as patch:
         from mvc.chunkstore import relatives
-        from mvc.formats.encodings import EncodedChunk
+        from mvc.formats.encoding import EncodedChunk
         from mvc.formats.references import References, encode_references
 
         block = encode_references(References((b"b" * 32,), 0, 0))

@@ -13,7 +13,8 @@ from mvc.chunkstore.store import ChunkSpan, ChunkStore, DeltaMode
 from mvc.dtypes import get_dtype
 from mvc.errors import StorageError
 from mvc.formats.casts import round_words
-from mvc.formats.encodings import MIN_DELTA_BYTES, Encoding
+from mvc.formats.decoding import Encoding
+from mvc.formats.deltas import MIN_DELTA_BYTES
 from mvc.formats.pack import RECORD_BYTES
 from mvc.formats.planes import ARENA_BYTES
 from mvc.formats.references import MAX_DEPTH

@@ -8,7 +8,7 @@ from mvc.chunkstore.store import ChunkStore, DeltaMode
 from mvc.chunkstore.sweep_plan import Reencode, SweepBatch, Wanted, plan_sweep
 from mvc.dtypes import get_dtype
 from mvc.errors import CorruptionError, StorageError
-from mvc.formats.encodings import Encoding
+from mvc.formats.decoding import Encoding
 from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES, RECORD_BYTES
 from mvc.ids import hash_chunk
 from mvc.storage.local import LocalStorage

@@ -4,9 +4,11 @@ import pytest
 from mvc.dtypes import DTYPES
 from mvc.errors import FormatError
 from mvc.formats.casts import CAST_F32_BF16, CAST_F32_F16, find_cast, round_words
-from mvc.formats.encodings import DecodeScratch, Encoding, apply_cast, encode_cast
+from mvc.formats.decoding import DecodeScratch, Encoding
+from mvc.formats.encoding import encode_cast
 from mvc.formats.references import References, encode_references, parse_references
 from mvc.ids import hash_chunk
+from support.casts import apply_cast
 
 SCRATCH = DecodeScratch()
 HIGH_HALVES = np.arange(65536, dtype="<u4") << 16

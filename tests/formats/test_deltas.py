@@ -11,20 +11,12 @@ from hypothesis import strategies as st
 
 from mvc.dtypes import DTYPES
 from mvc.errors import FormatError
-from mvc.formats.encodings import (
-    MIN_DELTA_BYTES,
-    DecodeScratch,
-    EncodeScratch,
-    Encoding,
-    apply_cast,
-    apply_delta,
-    decode_chunk,
-    encode_chunk,
-    encode_delta,
-    estimate_delta,
-)
+from mvc.formats.decoding import DecodeScratch, Encoding, apply_delta, decode_chunk
+from mvc.formats.deltas import MIN_DELTA_BYTES, encode_delta, estimate_delta
+from mvc.formats.encoding import EncodeScratch, encode_chunk
 from mvc.formats.references import References, encode_references, parse_references
 from mvc.ids import hash_chunk
+from support.casts import apply_cast
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "relatives"
 ENCODE, DECODE = EncodeScratch(), DecodeScratch()

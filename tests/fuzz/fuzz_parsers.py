@@ -18,7 +18,7 @@ with atheris.instrument_imports(include=["mvc"]):
     from mvc.checkpoints.torch_pickle.unpickler import unpickle
     from mvc.dtypes import DTYPES
     from mvc.errors import MvcError, UnsupportedError
-    from mvc.formats.encodings import DecodeScratch, apply_cast, apply_delta, decode_chunk
+    from mvc.formats.decoding import DecodeScratch, apply_delta, decode_chunk, parse_cast
     from mvc.formats.layout import check_layout
     from mvc.formats.manifest import encode_manifest, parse_manifest
     from mvc.formats.pack import scan_pack
@@ -81,7 +81,7 @@ def fuzz_delta(data: bytes) -> None:
         if data[0] % 8:
             apply_delta(memoryview(block + data[5:]), plain, DecodeScratch())
         else:
-            apply_cast(memoryview(data[1:]), plain, memoryview(bytearray(64)), DecodeScratch())
+            parse_cast(memoryview(data[1:]))
     except FormatError:
         assert plain == before
 

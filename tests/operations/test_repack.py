@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mvc import Repo
-from mvc.formats.encodings import Encoding
+from mvc.formats.decoding import Encoding
 from mvc.operations.repack import (
     AUTO_COMMITS,
     AUTO_PACKS,

@@ -7,7 +7,7 @@ import zstandard
 from blake3 import blake3
 
 from mvc.formats.decoding import CODING_ZSTD, Encoding
-from mvc.formats.encodings import encode_cast
+from mvc.formats.encoding import encode_cast
 from mvc.formats.pack import (
     FOOTER_BYTES,
     PackRecord,

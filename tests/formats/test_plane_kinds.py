@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import FormatError
-from mvc.formats.nibbles import find_base, pack_nibbles, parse_packed, unpack_nibbles
+from mvc.formats.plane_kinds import find_base, pack_nibbles, parse_nibbles, unpack_nibbles
 
 ARENA_BYTES = 1 << 10  # small, so that planes span several rounds
 
@@ -19,7 +19,7 @@ def pack(plane, base):
 
 
 def unpack(head, nibbles, words):
-    base, positions, values, frame = parse_packed(memoryview(head + nibbles), words)
+    base, positions, values, frame = parse_nibbles(memoryview(head + nibbles), words)
     plane = np.full(words, 0xA5, np.uint8)
     unpack_nibbles(np.frombuffer(frame, np.uint8), base, positions, values, plane)
     return plane
@@ -117,11 +117,11 @@ def head(base=1, zeros=b"\0\0\0", positions=(3,), values=b"\x09", count=None):
 )
 def test_impossible_headers_are_refused(body):
     with pytest.raises(FormatError):
-        parse_packed(memoryview(body), 512)
+        parse_nibbles(memoryview(body), 512)
 
 
 def test_two_exceptions_are_allowed_in_512_words():
-    _, positions, values, frame = parse_packed(
+    _, positions, values, frame = parse_nibbles(
         memoryview(head(positions=(3, 511), values=b"ab") + b"frame"), 512
     )
     assert positions.tolist() == [3, 511]

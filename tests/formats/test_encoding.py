@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 
 from mvc.dtypes import DTYPES
 from mvc.errors import FormatError
-from mvc.formats.encodings import (
-    DecodeScratch,
-    EncodedChunk,
-    EncodeScratch,
-    Encoding,
-    decode_chunk,
-    encode_chunk,
-)
+from mvc.formats.decoding import DecodeScratch, Encoding, decode_chunk
+from mvc.formats.encoding import EncodedChunk, EncodeScratch, encode_chunk
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "encodings"
 ENCODE, DECODE = EncodeScratch(), DecodeScratch()
