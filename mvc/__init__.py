@@ -12,8 +12,9 @@ Names are loaded on first use, so ``import mvc`` costs next to nothing.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from mvc.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mvc.chunkstore.values import WriteCounts
@@ -36,29 +37,22 @@ if TYPE_CHECKING:
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
 
-_HOMES = {
-    "ArrayOutline": "mvc.states.outline",
-    "LayoutPlan": "mvc.states.layout",
-    "Repo": "mvc.repo",
-    "RunFeed": "mvc.runs.feed",
-    "WriteCounts": "mvc.chunkstore.values",
-    "StateLayout": "mvc.states.layout",
-    "compare_image": "mvc.states.image",
-    "layout_state": "mvc.states.layout",
-    "outline_image": "mvc.states.image",
-    "read_image": "mvc.states.image",
-    "Identity": "mvc.history.values",
-    "MvcError": "mvc.errors",
-    "UsageError": "mvc.errors",
-    "NotFoundError": "mvc.errors",
-    "RepositoryNotFoundError": "mvc.errors",
-    "ConflictError": "mvc.errors",
-    "FormatError": "mvc.errors",
-    "CorruptionError": "mvc.errors",
-    "StorageError": "mvc.errors",
-    "UnsupportedError": "mvc.errors",
-    "ReleasedError": "mvc.errors",
-}
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "mvc.chunkstore.values": "WriteCounts",
+        "mvc.errors": """
+            ConflictError CorruptionError FormatError MvcError NotFoundError ReleasedError
+            RepositoryNotFoundError StorageError UnsupportedError UsageError
+        """,
+        "mvc.history.values": "Identity",
+        "mvc.repo": "Repo",
+        "mvc.runs.feed": "RunFeed",
+        "mvc.states.image": "compare_image outline_image read_image",
+        "mvc.states.layout": "LayoutPlan StateLayout layout_state",
+        "mvc.states.outline": "ArrayOutline",
+    },
+)
 
 __all__ = [
     "ArrayOutline",
@@ -86,13 +80,3 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
-
-
-def __getattr__(name: str) -> object:
-    """Load a public name on first use."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'mvc' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value

@@ -1,4 +1,6 @@
-"""The front door: ``Repo`` forwards to one operation per verb and holds no logic of its own.
+"""The front door: ``Repo`` forwards to one operation per verb and decides nothing itself.
+
+Parameters and errors are documented here, once, and not again on the operations.
 
 Paths are repository paths (relative to the worktree, ``/``-separated) or absolute ones inside it.
 Revisions follow Git's grammar, and ``main@12000`` is the commit of training step 12000.
@@ -10,9 +12,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from mvc.errors import NotFoundError, UsageError, translate_os_errors
-from mvc.workspace import context as contexts
-from mvc.workspace.worktree import relative_path
+# These packages import their modules on first use, so a command loads only what it runs.
+from mvc import operations, runs, states, upkeep, workspace
+from mvc.errors import UsageError, translate_os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,9 +26,7 @@ if TYPE_CHECKING:
     from mvc.chunkstore.values import WriteCounts
     from mvc.history.values import Head, Identity, ReflogEntry
     from mvc.ids import GitId
-    from mvc.operations.add import AddPlan, AddResult
     from mvc.operations.branches import RefInfo
-    from mvc.operations.commit import CommitResult
     from mvc.operations.diff import FileDiff
     from mvc.operations.doctor import DoctorReport
     from mvc.operations.du import DuReport
@@ -45,11 +45,13 @@ if TYPE_CHECKING:
     from mvc.operations.watch import RunFollower
     from mvc.runs.feed import RunFeed
     from mvc.runs.view import RunView
+    from mvc.workspace.additions import AddPlan, AddResult
     from mvc.workspace.checkout_plan import CheckoutResult
+    from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context
 
-    PathLike = str | os.PathLike[str]
-    Paths = PathLike | Iterable[PathLike]
+    StrPath = str | os.PathLike[str]
+    Paths = StrPath | Iterable[StrPath]
     Progress = Callable[[int], None] | None
 
 
@@ -57,20 +59,20 @@ class Repo:
     """An open repository: a worktree and the ``.mvc`` folder in it.
 
     Not shared between threads; open one per thread. Several processes may work on one repository
-    at once: refs move by compare-and-swap, and whoever comes second gets a ConflictError.
+    at once: refs move by compare-and-swap, and the slower one gets a ConflictError.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     @classmethod
-    def init(cls, path: PathLike = ".", *, branch: str = "main") -> Repo:
-        """Create ``.mvc`` in a folder (made where missing) and open it.
+    def init(cls, path: StrPath = ".", *, branch: str = "main") -> Repo:
+        """Create ``.mvc`` in a folder, which is made if missing, and open it.
 
         An existing repository is opened unchanged.
 
         Raises:
-            UsageError: no valid branch name, or the folder's name is that of a file.
+            UsageError: not a valid branch name, or the path is a file.
             StorageError: the machine refused.
         """
         folder = Path(path)
@@ -79,23 +81,24 @@ class Repo:
                 folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise UsageError(f"{folder} is not a folder") from None
-        return cls(contexts.init(folder, branch=branch))
+        return cls(workspace.context.init(folder, branch=branch))
 
     @classmethod
     def open(
-        cls, path: PathLike = ".", *, identity: Identity | None = None, threads: int | None = None
+        cls, path: StrPath = ".", *, identity: Identity | None = None, threads: int | None = None
     ) -> Repo:
-        """Open the repository of a folder or of the nearest folder above it.
+        """Open the repository of a folder, or of the nearest folder above it that has one.
 
         Args:
             path: a folder inside the worktree.
-            identity: who commits, where a call names nobody; the repository's config where None.
-            threads: workers for hashing and encoding; all cores where None.
+            identity: who commits, unless a call names an author; defaults to the repository's
+                config.
+            threads: workers for hashing and encoding; defaults to all cores.
 
         Raises:
             RepositoryNotFoundError: there is none.
         """
-        context = contexts.discover(Path(path))
+        context = workspace.context.discover(Path(path))
         context.identity = identity
         context.threads = threads
         return cls(context)
@@ -112,12 +115,12 @@ class Repo:
 
     @property
     def head(self) -> Head:
-        """Where HEAD is: its branch (None where detached) and commit (None before the first)."""
+        """HEAD's branch (None if detached) and commit (None before the first one)."""
         return self._context.history.head()
 
     @property
     def identity(self) -> Identity | None:
-        """Who commits where a call names nobody; None means the repository's config."""
+        """Who commits, unless a call names an author; None means the repository's config."""
         return self._context.identity
 
     @identity.setter
@@ -127,7 +130,7 @@ class Repo:
     def _paths(self, paths: Paths) -> list[str]:
         many = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         root = self.worktree
-        return [relative_path(root, root, os.fspath(path)) for path in many]
+        return [workspace.worktree.relative_path(root, root, os.fspath(path)) for path in many]
 
     # Files into the index and history.
 
@@ -143,59 +146,67 @@ class Repo:
 
         Args:
             paths: what to add; ``"."`` is everything.
-            force: also what ``.mvcignore`` names.
-            delta: whether tensors are stored as differences to those of the last commit; where
-                None, if that gains much, or as ``mvc.delta`` of the config says.
+            force: add files that ``.mvcignore`` names, too.
+            delta: store tensors as differences to those of the last commit: always, never, or
+                (None) as ``mvc.delta`` of the config says, by default if that gains much.
             progress: called with bytes read since the last call.
 
         Raises:
-            NotFoundError: nothing there.
-            UsageError: ignored files only, another repository, or a path no commit may hold.
+            NotFoundError: a path does not exist.
+            UsageError: only ignored files, another repository, or a path no commit may hold.
             ConflictError: a file changed while it was read; nothing is staged.
         """
-        from mvc.operations.add import add  # noqa: PLC0415  pay for what is used
-
-        chosen = self._paths(paths)
-        return add(self._context, chosen, force=force, delta=delta, progress=progress)
+        return operations.add.add(
+            self._context, self._paths(paths), force=force, delta=delta, progress=progress
+        )
 
     def plan_add(self, paths: Paths, *, force: bool = False) -> AddPlan:
-        """Return what ``add`` of these paths would read, drop and pass over.
+        """Return what ``add`` of these paths would read, drop and skip.
 
         Raises:
-            NotFoundError: nothing there.
-            UsageError: ignored files only, another repository, or a path no commit may hold.
+            NotFoundError: a path does not exist.
+            UsageError: only ignored files, another repository, or a path no commit may hold.
         """
-        from mvc.operations.add import plan_add  # noqa: PLC0415
-
-        return plan_add(self._context, self._paths(paths), force=force)
+        return operations.add.plan_add(self._context, self._paths(paths), force=force)
 
     def remove(
         self, paths: Paths, *, cached: bool = False, force: bool = False, recursive: bool = False
     ) -> tuple[str, ...]:
-        """Untrack files and delete them (``cached`` keeps them on disk); return the paths.
+        """Untrack files and delete them; return their paths.
+
+        Args:
+            paths: files, wildcards, or (``recursive``) folders.
+            cached: keep the files on disk.
+            force: even if they have changes that no commit holds.
+            recursive: allow folders.
 
         Raises:
-            NotFoundError: not tracked.
-            ConflictError: changes that no commit holds, and not ``force``.
+            NotFoundError: a path is not tracked.
+            ConflictError: changes would be lost, and not ``force``.
             UsageError: a folder, and not ``recursive``.
         """
-        from mvc.operations.remove import remove  # noqa: PLC0415
-
-        chosen = self._paths(paths)
-        return remove(self._context, chosen, cached=cached, force=force, recursive=recursive)
+        return operations.remove.remove(
+            self._context, self._paths(paths), cached=cached, force=force, recursive=recursive
+        )
 
     def move(
-        self, sources: Paths, target: PathLike, *, force: bool = False
+        self, sources: Paths, target: StrPath, *, force: bool = False
     ) -> tuple[tuple[str, str], ...]:
-        """Rename tracked files or folders; return (old, new) pairs.
+        """Rename tracked files or folders; return an (old, new) pair for each tracked path.
+
+        Args:
+            sources: tracked files or folders.
+            target: the new name, or an existing folder to move them into.
+            force: replace a file that has the new name.
 
         Raises:
-            NotFoundError: a source is not tracked, or not there.
+            NotFoundError: a source is not tracked, or missing.
             ConflictError: the target exists, and not ``force``.
+            UsageError: an impossible target, or sources that contain each other.
         """
-        from mvc.operations.move import move  # noqa: PLC0415
-
-        return move(self._context, self._paths(sources), self._paths(target)[0], force=force)
+        return operations.move.move(
+            self._context, self._paths(sources), self._paths(target)[0], force=force
+        )
 
     def commit(
         self,
@@ -216,33 +227,29 @@ class Repo:
         """Record what is staged as a new commit and move the branch to it.
 
         Args:
-            message: subject, and body after an empty line; may be None with ``amend``.
+            message: subject, and body after an empty line; optional with ``amend``.
             paths: add these first.
-            everything: add every tracked file that changed first.
-            amend: replace the last commit; its author stays, and so do step, metrics and facts
-                that are not given anew.
-            allow_empty: also where nothing changed.
+            everything: first add every tracked file that changed.
+            amend: replace the last commit. Its author stays, as do step, metrics and meta unless
+                given again.
+            allow_empty: commit even if nothing changed.
             step: training step; ``main@STEP`` finds the commit by it.
             metrics: name → number, shown by the log.
-            meta: name → text of one line.
-            author: who; the repository's identity where None.
-            time_s: when, in seconds since 1970; now where None.
-            delta: as for ``add``; what was added before is encoded anew where True.
+            meta: name → one line of text.
+            author: defaults to the repository's identity.
+            time_s: when, in seconds since 1970; defaults to now.
+            delta: as for ``add``; True also re-encodes what an earlier ``add`` stored whole.
             progress: called with bytes read since the last call.
 
         Raises:
-            UsageError: no message, or a step or metric that is no number.
+            UsageError: no message, or a step or metric that is not a number.
             ConflictError: nothing to commit, or the branch moved meanwhile.
             ReleasedError: the index holds released content that is gone, as after a reset.
         """
-        from mvc.operations.aftercare import follow_commit  # noqa: PLC0415
-        from mvc.operations.commit import commit  # noqa: PLC0415
-        from mvc.workspace.annotations import Annotations  # noqa: PLC0415
-
-        result = commit(
+        result = operations.commit.commit(
             self._context,
             message,
-            annotations=Annotations(step, metrics, meta),
+            annotations=workspace.annotations.Annotations(step, metrics, meta),
             paths=self._paths(paths),
             everything=everything,
             amend=amend,
@@ -252,7 +259,7 @@ class Repo:
             delta=delta,
             progress=progress,
         )
-        return follow_commit(self._context, result, delta=delta)
+        return operations.aftercare.follow_commit(self._context, result, delta=delta)
 
     # Looking.
 
@@ -262,9 +269,7 @@ class Repo:
         Raises:
             CorruptionError: HEAD's tree or the index is damaged.
         """
-        from mvc.operations.status import status  # noqa: PLC0415
-
-        return status(self._context, untracked=untracked)
+        return operations.status.status(self._context, untracked=untracked)
 
     def log(
         self,
@@ -273,20 +278,19 @@ class Repo:
         limit: int | None = None,
         first_parent: bool = False,
     ) -> Iterator[LogEntry]:
-        """Yield commits newest first, from HEAD, or the revisions, or all refs.
+        """Yield commits newest first, children before parents.
 
         Args:
-            revisions: where to start; ``A..B``, ``A...B`` and ``^A`` leave out, as in Git.
+            revisions: where to start, by default HEAD; ``A..B``, ``A...B`` and ``^A`` exclude
+                commits, as in Git.
             everything: start from every ref as well.
-            limit: at most so many.
+            limit: at most this many.
             first_parent: follow only the first parent of merges.
 
         Raises:
-            NotFoundError: a revision does not exist; on the first step of the iteration.
+            NotFoundError: a revision does not exist; raised on the first step of the iteration.
         """
-        from mvc.operations.log import log  # noqa: PLC0415
-
-        return log(
+        return operations.log.log(
             self._context, revisions, everything=everything, limit=limit, first_parent=first_parent
         )
 
@@ -296,9 +300,7 @@ class Repo:
         Raises:
             NotFoundError: no such revision.
         """
-        from mvc.operations.log import show  # noqa: PLC0415
-
-        return show(self._context, revision)
+        return operations.log.show(self._context, revision)
 
     def reflog(self, ref: str = "HEAD") -> list[ReflogEntry]:
         """Return where a ref has been, newest first.
@@ -306,9 +308,7 @@ class Repo:
         Raises:
             NotFoundError: no such ref.
         """
-        from mvc.operations.log import reflog  # noqa: PLC0415
-
-        return reflog(self._context, ref)
+        return operations.log.reflog(self._context, ref)
 
     def diff(
         self,
@@ -321,40 +321,27 @@ class Repo:
         with_tensors: bool = True,
         progress: Progress = None,
     ) -> list[FileDiff]:
-        """Compare by identity: index and worktree, a revision and either, or two revisions.
+        """Compare by identity: index with worktree, a revision with either, or two revisions.
 
         Args:
-            old: revision before; the index (HEAD where ``staged``) where None.
-            new: revision after; the worktree (the index where ``staged``) where None.
+            old: revision before; defaults to the index (HEAD with ``staged``).
+            new: revision after; defaults to the worktree (the index with ``staged``).
             staged: compare with the index instead of the worktree.
-            paths: only these.
-            tensors: only tensors whose name fits this wildcard.
-            with_tensors: find out which tensors differ, not just which files.
-            progress: called with bytes read, where worktree files have to be hashed.
+            paths: only these files, folders or wildcards.
+            tensors: only tensors whose name matches this wildcard.
+            with_tensors: find which tensors differ, not only which files.
+            progress: called with bytes read, if files of the worktree have to be hashed.
 
         Raises:
             NotFoundError: no such revision.
             UsageError: ``new`` without ``old``, or two revisions and ``staged``.
         """
-        from mvc.operations import diff as diffs  # noqa: PLC0415
-
-        if new is not None and (old is None or staged):
-            raise UsageError("two revisions are compared with each other, and with nothing else")
-        chosen, context = self._paths(paths), self._context
-        if old is not None and new is not None:
-            return diffs.diff_revisions(
-                context, old, new, paths=chosen, tensors=tensors, with_tensors=with_tensors
-            )
-        if staged:
-            return diffs.diff_staged(
-                context, old, paths=chosen, tensors=tensors, with_tensors=with_tensors
-            )
-        return diffs.diff_worktree(
-            context,
+        return operations.diff.diff(
+            self._context,
             old,
-            paths=chosen,
-            tensors=tensors,
-            with_tensors=with_tensors,
+            new,
+            staged=staged,
+            scope=operations.diff.Scope(tuple(self._paths(paths)), tensors, with_tensors),
             progress=progress,
         )
 
@@ -366,23 +353,16 @@ class Repo:
         tensors: str | None = None,
         with_tensors: bool = True,
     ) -> list[FileDiff]:
-        """Return what a commit changed against its first parent; all of it for the first one.
+        """Return what a commit changed against its first parent; all of it for a first commit.
 
         Raises:
             NotFoundError: no such revision.
         """
-        from mvc.operations.diff import diff_commit  # noqa: PLC0415
-
-        return diff_commit(
-            self._context,
-            revision,
-            paths=self._paths(paths),
-            tensors=tensors,
-            with_tensors=with_tensors,
-        )
+        scope = operations.diff.Scope(tuple(self._paths(paths)), tensors, with_tensors)
+        return operations.diff.diff_commit(self._context, revision, scope)
 
     def merge_base(self, left: str, right: str) -> GitId | None:
-        """Return the best common ancestor of two revisions, or None where there is none.
+        """Return the best common ancestor of two revisions, or None if they share none.
 
         Raises:
             NotFoundError: no such revision.
@@ -410,9 +390,15 @@ class Repo:
     ) -> CheckoutResult:
         """Bring the worktree to a branch or revision, or only some paths back from it.
 
-        Every byte written was verified against its id. What is staged or edited stays where the
-        two commits agree, as in Git. With ``paths``, HEAD stays and the paths are overwritten
-        whatever they hold.
+        Every byte written was verified against its id. As in Git, staged and edited files stay
+        if the two commits agree on them.
+
+        Args:
+            revision: a branch, which HEAD then follows, or any other revision.
+            paths: bring only these back, whatever they hold now; HEAD stays.
+            force: discard local changes.
+            detach: detach HEAD even at a branch.
+            progress: called with bytes written.
 
         Raises:
             NotFoundError: no such revision or path.
@@ -420,12 +406,9 @@ class Repo:
             ReleasedError: content of that commit was released; the worktree is unchanged.
             CorruptionError: the store is damaged; the worktree is unchanged.
         """
-        from mvc.operations.checkout import checkout_revision  # noqa: PLC0415
-        from mvc.operations.restore import restore_paths  # noqa: PLC0415
-
         chosen = self._paths(paths)
         if chosen:
-            return restore_paths(
+            return operations.restore.restore_paths(
                 self._context,
                 chosen,
                 source=revision,
@@ -433,7 +416,7 @@ class Repo:
                 overlay=True,
                 progress=progress,
             )
-        return checkout_revision(
+        return operations.checkout.checkout_revision(
             self._context, revision, force=force, detach=detach, progress=progress
         )
 
@@ -446,27 +429,28 @@ class Repo:
         force: bool = False,
         progress: Progress = None,
     ) -> CheckoutResult:
-        """Go to a branch; ``create`` makes it first, at ``start`` or HEAD.
+        """Go to a branch.
+
+        Args:
+            branch: its name.
+            create: make the branch first.
+            start: where the new branch begins; defaults to HEAD, and then no file is touched.
+            force: discard local changes.
+            progress: called with bytes written.
 
         Raises:
             NotFoundError: no such branch or start.
             ConflictError: the branch to create exists, or local changes would be lost.
             ReleasedError: content of that commit was released; nothing was changed.
-            UsageError: no valid branch name, or ``start`` without ``create``.
+            UsageError: not a valid branch name, or ``start`` without ``create``.
         """
-        from mvc.operations.checkout import checkout_revision, create_and_switch  # noqa: PLC0415
-
         if create:
-            return create_and_switch(self._context, branch, start, force=force, progress=progress)
+            return operations.checkout.create_and_switch(
+                self._context, branch, start, force=force, progress=progress
+            )
         if start is not None:
             raise UsageError("only a new branch has a start")
-        known = self._context.history.find_ref(f"refs/heads/{branch}")
-        if known is None and branch != self.head.branch:
-            raise NotFoundError(
-                f"no branch {branch!r}",
-                hint='"-c" creates it; "mvc switch --detach" goes to any revision',
-            )
-        return checkout_revision(self._context, branch, force=force, progress=progress)
+        return operations.checkout.switch(self._context, branch, force=force, progress=progress)
 
     def restore(
         self,
@@ -479,23 +463,21 @@ class Repo:
     ) -> CheckoutResult:
         """Bring paths back from the index or ``source``, whatever they hold now.
 
-        Tracked files that ``source`` (HEAD where ``staged``) lacks go.
+        Tracked files that the source lacks are removed.
 
         Args:
             paths: files, folders or wildcards.
-            source: revision to take from; the index (HEAD where ``staged``) where None.
-            staged: also the index entries.
-            worktree: also the files.
+            source: revision to take from; defaults to the index (HEAD with ``staged``).
+            staged: restore the index entries as well.
+            worktree: restore the files.
             progress: called with bytes written.
 
         Raises:
             NotFoundError: no such revision or path.
-            ConflictError: a file that has to go holds what is stored nowhere.
+            ConflictError: a file to remove holds content that is stored nowhere else.
             ReleasedError: content to write was released; nothing was changed.
         """
-        from mvc.operations.restore import restore_paths  # noqa: PLC0415
-
-        return restore_paths(
+        return operations.restore.restore_paths(
             self._context,
             self._paths(paths),
             source=source,
@@ -512,23 +494,26 @@ class Repo:
         paths: Paths = (),
         progress: Progress = None,
     ) -> CheckoutResult:
-        """Move the branch (``soft``), also the index (``mixed``), also the files (``hard``).
+        """Move the current branch, or a detached HEAD, to a commit.
 
-        With ``paths`` only their index entries are set to those of the revision.
+        Args:
+            revision: where to.
+            mode: ``soft`` moves the branch only, ``mixed`` also sets the index, ``hard`` also the
+                files: local changes to tracked files are lost.
+            paths: set only the index entries of these paths; the branch stays.
+            progress: called with bytes written.
 
         Raises:
             NotFoundError: no such revision or path.
             ReleasedError: content to write was released; nothing was changed.
             UsageError: another mode, or ``paths`` and not ``mixed``.
         """
-        from mvc.operations.restore import reset, reset_paths  # noqa: PLC0415
-
         chosen = self._paths(paths)
-        if chosen and mode != "mixed":
-            raise UsageError(f"reset --{mode} takes no paths")
-        if chosen:
-            return reset_paths(self._context, chosen, revision)
-        return reset(self._context, revision, mode=mode, progress=progress)
+        if not chosen:
+            return operations.restore.reset(self._context, revision, mode=mode, progress=progress)
+        if mode != "mixed":
+            raise UsageError(f"a {mode} reset takes no paths")
+        return operations.restore.reset_paths(self._context, chosen, revision)
 
     def undo(
         self,
@@ -541,21 +526,22 @@ class Repo:
         """Take back the last move of HEAD or its branch; call it again to step further back.
 
         After a commit, amend or merge the branch moves back and the work is staged again; after a
-        switch HEAD goes back where it was; after a reset the branch, index and files return.
+        switch HEAD returns to where it was; after a reset the branch, index and files return.
 
         Args:
-            redo: do again what the last undo took back.
-            force: throw local changes away that are in the way.
-            dry_run: only say what would be done.
+            redo: redo what the last undo took back.
+            force: discard local changes that are in the way.
+            dry_run: only return what would be done.
             progress: called with bytes written since the last call.
 
         Raises:
             NotFoundError: there is nothing to undo or redo.
-            ConflictError: local changes would be lost, and not ``force``; or HEAD moved otherwise.
+            ConflictError: local changes would be lost, and not ``force``; or the last move cannot
+                be undone.
         """
-        from mvc.operations.undo import undo  # noqa: PLC0415
-
-        return undo(self._context, redo=redo, force=force, dry_run=dry_run, progress=progress)
+        return operations.undo.undo(
+            self._context, redo=redo, force=force, dry_run=dry_run, progress=progress
+        )
 
     def plan_rollback(
         self,
@@ -567,29 +553,27 @@ class Repo:
         branch: str | None = None,
         at_step: int | None = None,
     ) -> RollbackPlan:
-        """Return where a branch would go back to, and what it would leave; nothing is changed.
+        """Return where a branch would roll back to, and what it would leave; nothing is changed.
 
-        The target is said in one way; in none, it is the newest healthy commit. But for a
-        revision, commits whose content was released are passed over.
+        Name the target in one way; without any, it is the newest healthy commit. Unless it is
+        named by revision, commits whose content was released are skipped.
 
         Args:
             revision: this commit.
             step: the commit of this training step, or else the newest one before it.
-            steps_back: the newest commit at least so many steps before the tip.
+            steps_back: the newest commit at least this many steps before the tip.
             healthy: the newest commit below the tip that ``mark_healthy`` marked.
-            branch: the branch to move; the current one where None.
-            at_step: the step at which the trouble was seen, for the name of what is left; the
-                step of the tip where None.
+            branch: the branch to move; defaults to the current one.
+            at_step: the step at which the trouble was seen, which names the branch that keeps the
+                abandoned commits; defaults to the step of the tip.
 
         Raises:
-            UsageError: more than one way, a negative number, or no branch where HEAD is on none.
+            UsageError: more than one way, a negative number, or no branch while HEAD is detached.
             NotFoundError: no such branch or revision, or no commit that fits.
-            ConflictError: the revision is no ancestor of the branch.
+            ConflictError: the revision is not an ancestor of the branch.
             ReleasedError: the content of the revision was released.
         """
-        from mvc.operations.rollback import plan_rollback  # noqa: PLC0415
-
-        return plan_rollback(
+        return operations.rollback.plan_rollback(
             self._context,
             revision,
             step=step,
@@ -607,14 +591,14 @@ class Repo:
         force: bool = False,
         progress: Progress = None,
     ) -> RollbackResult:
-        """Take a branch back as planned; what it leaves stays on ``diverged/<branch>/<step>``.
+        """Roll a branch back as planned; what it leaves stays on ``diverged/<branch>/<step>``.
 
-        Index and files follow where HEAD is on the branch; ``undo`` brings it back then.
+        If HEAD is on the branch, index and files follow, and ``undo`` brings everything back.
 
         Args:
             plan: from ``plan_rollback``.
-            reason: why, on one line; the log shows it at the commit that is left.
-            force: throw local changes away that are in the way.
+            reason: why, on one line; the log shows it at the abandoned tip.
+            force: discard local changes that are in the way.
             progress: called with bytes written.
 
         Raises:
@@ -622,52 +606,44 @@ class Repo:
                 and not ``force``; nothing was changed.
             ReleasedError: the content of the target was released meanwhile.
         """
-        from mvc.operations.rollback import run_rollback  # noqa: PLC0415
-
-        return run_rollback(self._context, plan, reason=reason, force=force, progress=progress)
+        return operations.rollback.run_rollback(
+            self._context, plan, reason=reason, force=force, progress=progress
+        )
 
     def mark_healthy(self, revision: str, *, note: str = "") -> None:
-        """Mark a commit as one that a rollback may go back to; the commit itself stays as it is.
+        """Mark a commit as one that a rollback may return to; the commit itself does not change.
 
         Args:
-            revision: which commit; one that is marked already stays as it is.
+            revision: which commit; a mark that it already has stays.
             note: a remark, on one line.
 
         Raises:
             NotFoundError: no such revision.
-            FormatError: the marks that are there are damaged.
+            FormatError: the existing marks are damaged.
         """
-        from mvc.workspace.health import mark_healthy  # noqa: PLC0415
-
-        mark_healthy(self._context, revision, note=note)
+        workspace.health.mark_healthy(self._context, revision, note=note)
 
     def healthy(self, branch: str | None = None) -> tuple[GitId, ...]:
         """Return the healthy commits of a branch along first parents, newest first.
 
         Args:
-            branch: which branch; where HEAD is if None.
+            branch: defaults to HEAD.
 
         Raises:
             NotFoundError: no such branch.
             FormatError: the history or its marks are damaged.
         """
-        from mvc.workspace.health import healthy_commits  # noqa: PLC0415
-
-        return healthy_commits(self._context, branch)
+        return workspace.health.healthy_commits(self._context, branch)
 
     # Names.
 
     def branches(self) -> list[RefInfo]:
         """Return all branches."""
-        from mvc.operations.branches import list_branches  # noqa: PLC0415
-
-        return list_branches(self._context)
+        return operations.branches.list_branches(self._context)
 
     def tags(self) -> list[RefInfo]:
         """Return all tags."""
-        from mvc.operations.branches import list_tags  # noqa: PLC0415
-
-        return list_tags(self._context)
+        return operations.branches.list_tags(self._context)
 
     def create_branch(self, name: str, start: str = "HEAD", *, force: bool = False) -> GitId:
         """Make a branch without going there; return its commit.
@@ -675,58 +651,50 @@ class Repo:
         Raises:
             NotFoundError: no such start.
             ConflictError: it exists, and not ``force``; or it is checked out.
-            UsageError: no valid branch name.
+            UsageError: not a valid branch name.
         """
-        from mvc.operations.branches import create_branch  # noqa: PLC0415
-
-        return create_branch(self._context, name, start, force=force)
+        return operations.branches.create_branch(self._context, name, start, force=force)
 
     def delete_branch(self, name: str, *, force: bool = False) -> GitId:
-        """Delete a branch (unmerged ones by ``force``); return the commit it pointed to.
+        """Delete a branch (an unmerged one with ``force``); return the commit it pointed to.
 
         Raises:
             NotFoundError: no such branch.
             ConflictError: it is checked out, or not merged and not ``force``.
         """
-        from mvc.operations.branches import delete_branch  # noqa: PLC0415
-
-        return delete_branch(self._context, name, force=force)
+        return operations.branches.delete_branch(self._context, name, force=force)
 
     def rename_branch(self, old: str, new: str, *, force: bool = False) -> None:
-        """Rename a branch with its reflog.
+        """Rename a branch with its reflog; HEAD follows.
 
         Raises:
             NotFoundError: no branch ``old``.
             ConflictError: ``new`` exists, and not ``force``; or it is checked out.
-            UsageError: no valid branch name.
+            UsageError: not a valid branch name.
         """
-        from mvc.operations.branches import rename_branch  # noqa: PLC0415
-
-        rename_branch(self._context, old, new, force=force)
+        operations.branches.rename_branch(self._context, old, new, force=force)
 
     def create_tag(
         self, name: str, revision: str = "HEAD", *, message: str | None = None, force: bool = False
     ) -> GitId:
-        """Tag a commit, annotated where there is a message; return the commit.
+        """Tag a commit, with an annotated tag if there is a message; return the commit.
 
         Raises:
             NotFoundError: no such revision.
             ConflictError: the tag exists, and not ``force``.
-            UsageError: no valid tag name.
+            UsageError: not a valid tag name, or an empty message.
         """
-        from mvc.operations.branches import create_tag  # noqa: PLC0415
-
-        return create_tag(self._context, name, revision, message=message, force=force)
+        return operations.branches.create_tag(
+            self._context, name, revision, message=message, force=force
+        )
 
     def delete_tag(self, name: str) -> GitId:
-        """Delete a tag; return what it pointed to.
+        """Delete a tag; return the commit or tag object it pointed to.
 
         Raises:
             NotFoundError: no such tag.
         """
-        from mvc.operations.branches import delete_tag  # noqa: PLC0415
-
-        return delete_tag(self._context, name)
+        return operations.branches.delete_tag(self._context, name)
 
     # Tensors.
 
@@ -735,33 +703,36 @@ class Repo:
     ) -> list[FileInfo]:
         """Return the files of a revision and their tensors; no tensor byte is read.
 
+        Args:
+            revision: which commit.
+            paths: only these files, folders or wildcards.
+            tensors: only tensors whose name matches this wildcard, and files that have one.
+
         Raises:
             NotFoundError: no such revision or path.
         """
-        from mvc.operations.tensors import list_files  # noqa: PLC0415
+        return operations.tensors.list_files(
+            self._context, revision, paths=self._paths(paths), tensors=tensors
+        )
 
-        return list_files(self._context, revision, paths=self._paths(paths), tensors=tensors)
-
-    def read_file(self, revision: str, path: PathLike) -> bytes | None:
+    def read_file(self, revision: str, path: StrPath) -> bytes | None:
         """Return a plain file's bytes or a link's text; None for a file that is kept in chunks.
 
         Raises:
             NotFoundError: no such revision or path.
         """
-        from mvc.operations.tensors import read_plain_file  # noqa: PLC0415
-
-        return read_plain_file(self._context, revision, self._paths(path)[0])
+        return operations.tensors.read_plain_file(self._context, revision, self._paths(path)[0])
 
     @overload
     def tensor(
-        self, revision: str, path: PathLike, name: str, *, framework: Literal["numpy"] = ...
+        self, revision: str, path: StrPath, name: str, *, framework: Literal["numpy"] = ...
     ) -> NDArray[np.generic]: ...
     @overload
     def tensor(
-        self, revision: str, path: PathLike, name: str, *, framework: Literal["torch"]
+        self, revision: str, path: StrPath, name: str, *, framework: Literal["torch"]
     ) -> torch.Tensor: ...
     def tensor(
-        self, revision: str, path: PathLike, name: str, *, framework: str = "numpy"
+        self, revision: str, path: StrPath, name: str, *, framework: str = "numpy"
     ) -> NDArray[np.generic] | torch.Tensor:
         """Return one tensor's values; only its own chunks are read, each verified.
 
@@ -769,32 +740,31 @@ class Repo:
             revision: which commit.
             path: which checkpoint.
             name: which tensor.
-            framework: ``numpy`` for an array (ml_dtypes types where NumPy has none), ``torch``
+            framework: ``numpy`` for an array (of an ml_dtypes type if NumPy has none), ``torch``
                 for a torch.Tensor.
 
         Returns:
-            A fresh array or tensor of the stored shape; packed types come as uint8 bytes.
+            A new array or tensor of the stored shape; packed types come as uint8 bytes.
 
         Raises:
             NotFoundError: no such revision, checkpoint or tensor.
             ReleasedError: its content was released.
+            UnsupportedError: torch is not installed, or lacks the dtype.
             UsageError: another framework.
         """
-        from mvc.operations import tensors  # noqa: PLC0415
-
         place = self._paths(path)[0]
         if framework == "torch":
-            return tensors.read_torch_tensor(self._context, revision, place, name)
+            return operations.tensors.read_torch_tensor(self._context, revision, place, name)
         if framework != "numpy":
             raise UsageError(f"framework is numpy or torch, not {framework!r}")
-        return tensors.read_tensor(self._context, revision, place, name)
+        return operations.tensors.read_tensor(self._context, revision, place, name)
 
     def export(
         self,
         revision: str,
-        output: PathLike,
+        output: StrPath,
         *,
-        path: PathLike | None = None,
+        path: StrPath | None = None,
         tensors: str | None = None,
         force: bool = False,
         progress: Progress = None,
@@ -803,26 +773,24 @@ class Repo:
 
         Args:
             revision: which commit.
-            output: the file to make; a relative one lies in the current folder.
-            path: take only this checkpoint's tensors; all of the revision's where None.
-            tensors: only tensors whose name fits this wildcard.
+            output: the file to make; a relative path starts at the current folder.
+            path: only this checkpoint's tensors; defaults to all of the revision's.
+            tensors: only tensors whose name matches this wildcard.
             force: replace an existing file.
             progress: called with bytes written.
 
         Raises:
             NotFoundError: no such revision or path, or no tensor fits.
             ConflictError: the file exists, or two tensors have the same name.
-            UnsupportedError: a tensor that safetensors cannot hold.
+            UsageError: the output is a folder, or its folder does not exist.
+            UnsupportedError: a dtype or name that safetensors cannot hold.
             ReleasedError: content of that revision was released.
         """
-        from mvc.operations.export import export  # noqa: PLC0415
-
-        chosen = None if path is None else self._paths(path)[0]
-        return export(
+        return operations.export.export(
             self._context,
             revision,
             Path(output),
-            path=chosen,
+            path=None if path is None else self._paths(path)[0],
             tensors=tensors,
             force=force,
             progress=progress,
@@ -853,33 +821,29 @@ class Repo:
             message: subject, and body after an empty line.
             step: training step.
             metrics: name → number.
-            meta: name → text.
-            branch: branch to move; the current one where None. One that does not exist yet
-                begins with this commit.
-            author: who; the repository's identity where None.
-            time_s: when, in seconds since 1970; now where None.
-            delta: whether tensors are stored as differences to those of the branch's last commit;
-                where None, if that gains much, or as ``mvc.delta`` of the config says.
-            previous: the state of that commit, unchanged, where it is still in memory: then
-                nothing has to be decoded for the differences.
+            meta: name → one line of text.
+            branch: branch to move; defaults to the current one. A branch that does not exist yet
+                begins with this commit. Moving another branch leaves HEAD and the index alone.
+            author: defaults to the repository's identity.
+            time_s: when, in seconds since 1970; defaults to now.
+            delta: as for ``add``; differences are to the branch's last commit.
+            previous: the unchanged state of that commit, if it is still in memory: differences
+                are then taken from it, and nothing has to be read from the store. It is hashed
+                before it is trusted.
             parent: id of the commit that the branch must be at ("" for a branch without one).
             progress: called with bytes taken since the last call.
 
         Raises:
-            UsageError: no message, or no valid branch name.
+            UsageError: no message, or not a valid branch name.
             UnsupportedError: a value that is not data; the message names its path.
             ConflictError: the branch moved meanwhile, is not at ``parent``, or a file of the same
-                name is staged.
+                name is staged; nothing is lost.
         """
-        from mvc.operations.aftercare import start_upkeep  # noqa: PLC0415
-        from mvc.operations.state import commit_state  # noqa: PLC0415
-        from mvc.workspace.annotations import Annotations  # noqa: PLC0415
-
-        result = commit_state(
+        result = operations.state.commit_state(
             self._context,
             state,
             message,
-            annotations=Annotations(step, metrics, meta),
+            annotations=workspace.annotations.Annotations(step, metrics, meta),
             branch=branch,
             author=author,
             time_s=time_s,
@@ -888,7 +852,7 @@ class Repo:
             parent=parent,
             progress=progress,
         )
-        start_upkeep(self._context)
+        operations.aftercare.start_upkeep(self._context)
         return result
 
     def commit_image(
@@ -905,54 +869,48 @@ class Repo:
         describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
         progress: Progress = None,
     ) -> CommitResult:
-        """Commit the image of a state (see ``mvc.layout_state``), exactly as its state would be.
+        """Commit the image of a state (see ``mvc.layout_state``) as its state would be.
 
         Args:
             files: name → bytes of every file of the image; they must not change meanwhile.
             message: subject, and body after an empty line.
             step: training step.
             metrics: name → number.
-            meta: name → text.
+            meta: name → one line of text.
             branch: as for ``commit_state``.
             delta: as for ``commit_state``.
             parent: as for ``commit_state``.
-            describe: called once everything but the commit itself is durable; joins ``meta``.
+            describe: called once everything but the commit itself is durable; what it returns
+                joins ``meta``.
             progress: called with bytes taken since the last call.
 
         Raises:
             FormatError: not the files of a state.
-            UsageError: no message, or no valid branch name.
+            UsageError: no message, or not a valid branch name.
             ConflictError: as for ``commit_state``.
         """
-        from mvc.operations.aftercare import start_upkeep  # noqa: PLC0415
-        from mvc.operations.state import commit_files  # noqa: PLC0415
-        from mvc.states.image import open_image  # noqa: PLC0415
-        from mvc.workspace.annotations import Annotations  # noqa: PLC0415
-
-        result = commit_files(
+        result = operations.state.commit_files(
             self._context,
-            open_image(files),
+            states.image.open_image(files),
             message,
-            annotations=Annotations(step, metrics, meta),
+            annotations=workspace.annotations.Annotations(step, metrics, meta),
             branch=branch,
             delta=delta,
             parent=parent,
             describe=describe,
             progress=progress,
         )
-        start_upkeep(self._context)
+        operations.aftercare.start_upkeep(self._context)
         return result
 
     def outline_state(self, revision: str = "HEAD") -> dict[str, Any]:
-        """Return the structure of a commit's state, an ``ArrayOutline`` in place of each array.
+        """Return the structure of a commit's state, with an ``ArrayOutline`` for each array.
 
         Raises:
             NotFoundError: no such revision, or the commit holds no state.
             ReleasedError: content of that commit was released.
         """
-        from mvc.operations.state import outline_state  # noqa: PLC0415
-
-        return outline_state(self._context, revision)
+        return operations.state.outline_state(self._context, revision)
 
     def verify_state(self, state: Mapping[str, object], revision: str = "HEAD") -> StateCheck:
         """Compare a live state with a commit's, bit by bit; nothing is changed.
@@ -964,18 +922,17 @@ class Repo:
         Raises:
             NotFoundError: no such revision, or the commit holds no state.
             UnsupportedError: a live value that is not data; the message names its path.
+            FormatError: the commit lacks something that its state names.
         """
-        from mvc.operations.verify import verify_state  # noqa: PLC0415
-
-        return verify_state(self._context, state, revision)
+        return operations.verify.verify_state(self._context, state, revision)
 
     def verify_worktree(
         self, revision: str = "HEAD", *, paths: Paths = (), progress: Progress = None
     ) -> WorktreeCheck:
-        """Compare the files of the worktree with a commit's, tensor by tensor, to the bit.
+        """Compare the files of the worktree with a commit's, tensor by tensor, bit by bit.
 
-        Every file is read. One that differs from the commit's but holds the same tensors (another
-        header, format or number of shards) is told apart.
+        Every file is read; nothing is changed. A file that differs from the commit's but holds
+        the same tensors (another header, format or number of shards) is reported as such.
 
         Args:
             revision: which commit.
@@ -988,9 +945,9 @@ class Repo:
             ReleasedError: a tensor can only be compared by its content, which was released.
             CorruptionError: what differs cannot be read from the store.
         """
-        from mvc.operations.verify_files import verify_worktree  # noqa: PLC0415
-
-        return verify_worktree(self._context, revision, paths=self._paths(paths), progress=progress)
+        return operations.verify_files.verify_worktree(
+            self._context, revision, paths=self._paths(paths), progress=progress
+        )
 
     def load_state(
         self,
@@ -999,50 +956,48 @@ class Repo:
         framework: Literal["torch", "numpy"] = "torch",
         into: Mapping[str, object] | None = None,
     ) -> dict[str, Any]:
-        """Return the state of a commit: same structure, types and bits, ties kept.
+        """Return the state of a commit: same structure, types and bits, shared tensors shared.
 
         Args:
             revision: which commit.
-            framework: ``torch``, or ``numpy`` where torch is not installed.
-            into: live tensors of the same structure, filled in place.
+            framework: ``torch`` returns what was committed, ``numpy`` arrays for all tensors (and
+                needs no torch).
+            into: live tensors of the same structure to fill in place.
 
         Raises:
             NotFoundError: no such revision, or the commit holds no state.
             ReleasedError: content of that commit was released; nothing was filled.
-            ConflictError: ``into`` holds what the state does not, or in another shape.
+            CorruptionError: damaged chunks; the message names the tensor.
+            ConflictError: ``into`` has another structure or shape than the state.
             UnsupportedError: torch is not installed.
         """
-        from mvc.operations.state import load_state  # noqa: PLC0415
-
-        return load_state(self._context, revision, framework=framework, into=into)
+        return operations.state.load_state(self._context, revision, framework=framework, into=into)
 
     # Training runs, while they run.
 
     def open_feed(self, branch: str) -> RunFeed:
-        """Return what tells others, ``mvc watch`` above all, how the run on a branch is going.
+        """Open the feed in which a training run reports its progress, for ``mvc watch`` and others.
 
-        What it writes is no part of the history. It never raises for what the machine does.
+        The feed is not part of the history. Writing to it never raises, whatever the machine does.
 
         Raises:
-            UsageError: no branch may have that name.
+            UsageError: not a valid branch name.
         """
-        from mvc.runs.feed import open_feed  # noqa: PLC0415
-
-        return open_feed(self._context, branch)
+        return runs.feed.open_feed(self._context, branch)
 
     def read_run(
         self, branch: str | None = None, *, losses: int = 2000, events: int = 20
     ) -> RunView:
-        """Return how a run is going, as its feed tells; its end only, so it takes no time.
+        """Return how a run is going; only the end of its feed is read, so this is quick.
 
         Args:
-            branch: which run; where None that of the current branch, or else the latest.
-            losses: at most so many of the last losses.
-            events: at most so many of the last commits, alarms, rollbacks and other events.
+            branch: which run; defaults to that of the current branch, or else the latest.
+            losses: at most this many of the last losses.
+            events: at most this many of the last commits, alarms, rollbacks and other events.
 
         Raises:
             NotFoundError: there is no such run.
-            UsageError: no branch may have that name.
+            UsageError: not a valid branch name.
             StorageError: the machine failed.
         """
         return self.follow_run(branch, losses=losses, events=events).read()
@@ -1050,21 +1005,19 @@ class Repo:
     def follow_run(
         self, branch: str | None = None, *, losses: int = 2000, events: int = 20
     ) -> RunFollower:
-        """Return what reads a run again and again, each time only what is new.
+        """Return a reader of a run that, each time it is asked, reads only what is new.
 
         Args:
             branch: as for ``read_run``.
-            losses: at most so many of the last losses.
-            events: at most so many of the last commits, alarms, rollbacks and other events.
+            losses: as for ``read_run``.
+            events: as for ``read_run``.
 
         Raises:
             NotFoundError: there is no such run.
-            UsageError: no branch may have that name.
+            UsageError: not a valid branch name.
             StorageError: the machine failed.
         """
-        from mvc.operations.watch import follow_run  # noqa: PLC0415
-
-        return follow_run(self._context, branch, losses=losses, events=events)
+        return operations.watch.follow_run(self._context, branch, losses=losses, events=events)
 
     # Storing less.
 
@@ -1085,30 +1038,27 @@ class Repo:
     ) -> PrunePlan:
         """Return which commits keep their content and which would release it; nothing is changed.
 
-        A commit that one rule keeps is kept. HEAD, tips of branches, tagged commits and all
-        ``diverged/`` branches that are not named are kept in any case.
+        One rule is enough to keep a commit. HEAD, branch tips, tagged commits and every
+        ``diverged/`` branch that is not named are kept in any case.
 
         Args:
-            keep_last: so many newest commits of each branch, along first parents.
+            keep_last: this many newest commits of each branch, along first parents.
             keep_every: commits whose step is a multiple of this.
-            keep_best: so many commits with the best value of ``metric``.
+            keep_best: this many commits with the best value of ``metric``.
             metric: name of a metric; the smallest value is the best.
             maximise: the largest value is the best.
-            keep_tagged: what is kept in any case is enough.
-            keep_branch_tips: also the tips of ``diverged/`` branches that are named.
-            keep_within_s: commits that are not older than so many seconds.
-            weights_only: of the other commits release only what is not the model.
+            keep_tagged: keep only what is kept in any case.
+            keep_branch_tips: also keep the tips of the ``diverged/`` branches that are named.
+            keep_within_s: commits that are at most this many seconds old.
+            weights_only: of the other commits, release everything but the model.
             also_diverged: names or wildcards of ``diverged/`` branches to release from as well.
-            now_s: the present, in seconds since 1970; the clock's where None.
+            now_s: the present, in seconds since 1970; defaults to the clock's.
 
         Raises:
             UsageError: no rule, a number below 1, or ``keep_best`` and no ``metric``.
-            NotFoundError: a name that fits no ``diverged/`` branch.
+            NotFoundError: a name that matches no ``diverged/`` branch.
         """
-        from mvc.operations.prune import plan_prune  # noqa: PLC0415
-        from mvc.upkeep.retention import RetentionPolicy  # noqa: PLC0415
-
-        policy = RetentionPolicy(
+        policy = upkeep.retention.RetentionPolicy(
             keep_last=keep_last,
             keep_every=keep_every,
             keep_best=keep_best,
@@ -1120,111 +1070,97 @@ class Repo:
             weights_only=weights_only,
             also_diverged=tuple(also_diverged),
         )
-        return plan_prune(self._context, policy, now_s=now_s)
+        return operations.prune.plan_prune(self._context, policy, now_s=now_s)
 
     def prune(self, plan: PrunePlan) -> PruneResult:
-        """Release what a plan of ``plan_prune`` says and free it; commits and metrics stay.
+        """Release the content that a plan of ``plan_prune`` names; commits and metrics stay.
 
         Raises:
             ConflictError: a ref moved meanwhile and protects what would be released.
-            StorageError: the machine failed; the next gc frees what is recorded by then.
+            StorageError: the machine failed; the next gc frees what was recorded as released.
         """
-        from mvc.operations.prune import run_prune  # noqa: PLC0415
-
-        return run_prune(self._context, plan)
+        return operations.prune.run_prune(self._context, plan)
 
     def plan_gc(
         self, *, grace_s: float | None = None, expire_reflogs_s: float | None = None
     ) -> GcPlan:
-        """Return what nothing reaches and how many bytes that is; nothing is removed.
+        """Return what is unreachable and how many bytes that is; nothing is removed.
 
         Args:
-            grace_s: garbage younger than this stays; two weeks where None.
-            expire_reflogs_s: entries of reflogs older than this are forgotten; where None, after
-                90 days, and after 30 where their ref has left what they name. 0 forgets what no
-                ref leads to.
+            grace_s: garbage younger than this stays; defaults to two weeks.
+            expire_reflogs_s: drop reflog entries older than this; defaults to 90 days, and 30 for
+                entries that their ref no longer reaches. 0 drops everything that no ref reaches.
 
         Raises:
             FormatError: the history is damaged.
-            CorruptionError: something that is needed is not there.
+            CorruptionError: something that is needed is missing.
         """
-        from mvc.operations.gc import plan_gc, reflog_expiry  # noqa: PLC0415
-
-        expiry = reflog_expiry(expire_reflogs_s)
+        expiry = operations.gc.reflog_expiry(expire_reflogs_s)
         if grace_s is None:
-            return plan_gc(self._context, expiry=expiry)
-        return plan_gc(self._context, grace_s=grace_s, expiry=expiry)
+            return operations.gc.plan_gc(self._context, expiry=expiry)
+        return operations.gc.plan_gc(self._context, grace_s=grace_s, expiry=expiry)
 
     def gc(
         self, plan: GcPlan | None = None, *, grace_s: float | None = None, progress: Progress = None
     ) -> GcResult:
-        """Remove what nothing reaches; may run beside commits and readers.
+        """Remove what is unreachable; safe beside commits and readers.
 
         Args:
-            plan: from ``plan_gc``; made now where None.
-            grace_s: as for ``plan_gc``, where there is no plan.
-            progress: called with bytes of packs that are written anew.
+            plan: from ``plan_gc``; by default it is made now.
+            grace_s: as for ``plan_gc``, if there is no plan.
+            progress: called with bytes of packs rewritten.
 
         Raises:
             ConflictError: another gc, prune or repack is running.
             CorruptionError: the repository is damaged; nothing more is removed.
         """
-        from mvc.operations.gc import run_gc  # noqa: PLC0415
-
-        return run_gc(self._context, plan or self.plan_gc(grace_s=grace_s), progress)
+        return operations.gc.run_gc(self._context, plan or self.plan_gc(grace_s=grace_s), progress)
 
     def plan_repack(self, *, everything: bool = False, grace_s: float | None = None) -> RepackPlan:
-        """Return how to store the repository in less; nothing is changed.
+        """Return how to store the repository in less space; nothing is changed.
 
         Args:
-            everything: look also at commits that an earlier repack has looked at.
-            grace_s: garbage younger than this stays; two weeks where None.
+            everything: include commits that an earlier repack has already looked at.
+            grace_s: garbage younger than this stays; defaults to two weeks.
 
         Raises:
             FormatError: the history is damaged.
-            CorruptionError: something that is needed is not there.
+            CorruptionError: something that is needed is missing.
         """
-        from mvc.operations.gc import DEFAULT_GRACE_S  # noqa: PLC0415
-        from mvc.operations.repack import plan_repack  # noqa: PLC0415
-
-        grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
-        return plan_repack(self._context, everything=everything, grace_s=grace_s)
+        grace_s = operations.gc.DEFAULT_GRACE_S if grace_s is None else grace_s
+        return operations.repack.plan_repack(self._context, everything=everything, grace_s=grace_s)
 
     def repack(self, plan: RepackPlan | None = None, *, progress: Progress = None) -> RepackResult:
-        """Store chunks as differences across history and gather small packs.
+        """Store chunks as differences across history and merge small packs.
 
         Args:
-            plan: from ``plan_repack``; made now where None.
-            progress: called with bytes of packs that are written anew.
+            plan: from ``plan_repack``; by default it is made now.
+            progress: called with bytes of packs rewritten.
 
         Raises:
             ConflictError: another gc, prune or repack is running.
             CorruptionError: the repository is damaged; nothing more is removed.
         """
-        from mvc.operations.repack import run_repack  # noqa: PLC0415
-
-        return run_repack(self._context, plan or self.plan_repack(), progress)
+        return operations.repack.run_repack(self._context, plan or self.plan_repack(), progress)
 
     def is_repack_due(self) -> bool:
-        """Tell whether many packs are small, or many commits were never repacked.
+        """Return whether many packs are small, or many commits were never repacked.
 
         Raises:
             StorageError: the machine failed.
         """
-        from mvc.operations.repack import is_due  # noqa: PLC0415
-
-        return is_due(self._context)
+        return operations.repack.is_due(self._context)
 
     def du(
         self,
         *revisions: str,
         by: Iterable[str] = ("branch", "tag", "commit", "file"),
     ) -> DuReport:
-        """Return what is stored and for whom: alone, shared, and what it would take as files.
+        """Return what is stored and for whom: alone, shared, and how much it would be as files.
 
         Args:
-            revisions: look only at these commits: ``A`` is that one, ``A..B`` what B has and A has
-                not; all that branches and tags reach where there is none.
+            revisions: only these commits: ``A`` is that one, ``A..B`` are those of B that A lacks;
+                defaults to all that branches and tags reach.
             by: which lists to make, of ``branch``, ``tag``, ``commit``, ``file``, ``tensor``.
 
         Raises:
@@ -1232,27 +1168,25 @@ class Repo:
             UsageError: no such kind of list.
             FormatError: the history is damaged.
         """
-        from mvc.operations.du import du  # noqa: PLC0415
-
-        return du(self._context, revisions, by=tuple(by))
+        return operations.du.du(self._context, revisions, by=tuple(by))
 
     # Care.
 
     def fsck(
         self, *, data: bool = False, repair: bool = False, progress: Progress = None
     ) -> FsckReport:
-        """Check the repository.
+        """Check the repository; what is wrong is in the report, not raised.
 
-        ``data`` reads, decodes and hashes every byte; ``repair`` first writes pack indexes anew
-        that are missing or damaged. What is wrong is in the report, never an error.
+        Args:
+            data: read, decode and hash every byte.
+            repair: first rebuild pack indexes that are missing or damaged.
+            progress: called with bytes checked.
 
         Raises:
             ConflictError: to be repaired, but a gc, prune or repack is running.
             StorageError: the machine failed.
         """
-        from mvc.operations.fsck import fsck  # noqa: PLC0415
-
-        return fsck(self._context, data=data, repair=repair, progress=progress)
+        return operations.fsck.fsck(self._context, data=data, repair=repair, progress=progress)
 
     def doctor(self) -> DoctorReport:
         """Look at versions, file system and speed of the machine under the repository.
@@ -1260,9 +1194,7 @@ class Repo:
         Raises:
             StorageError: nothing can be written there.
         """
-        from mvc.operations.doctor import doctor  # noqa: PLC0415
-
-        return doctor(self._context)
+        return operations.doctor.doctor(self._context)
 
     def config(self) -> dict[str, str]:
         """Return the repository's settings: ``section.key`` → value.
@@ -1273,11 +1205,11 @@ class Repo:
         return self._context.history.read_config()
 
     def set_config(self, key: str, value: str | None) -> None:
-        """Set one setting, or take it away with None.
+        """Set one setting, or remove it with None.
 
         Raises:
-            NotFoundError: it is to be taken away and not set.
-            UsageError: no such key can be, or no such value.
+            NotFoundError: there is no such setting to remove.
+            UsageError: not a valid key or value.
         """
         self._context.forget_settings()
         if value is None:

@@ -81,12 +81,12 @@ verify_worktree(self, revision='HEAD', *, paths=(), progress=None)
 PROPERTIES = {"worktree", "git_dir", "head", "identity"}
 
 RESULTS = {
-    "operations.add.AddResult": "added removed unchanged counts",
-    "operations.add.AddPlan": "read drop unchanged size_bytes",
+    "workspace.additions.AddResult": "added removed unchanged counts",
+    "workspace.additions.AddPlan": "read drop unchanged size_bytes",
     "workspace.annotations.Annotations": "step metrics meta",
     "operations.branches.RefInfo": "name commit is_current subject",
     "workspace.checkout_plan.CheckoutResult": "commit branch written removed",
-    "operations.commit.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "
+    "workspace.commits.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "
     "written_bytes reused_bytes seconds warnings files_total files_changed identical_to",
     "upkeep.costs.DuEntry": "kind name raw_bytes alone_bytes shared_bytes commit subject path versions",
     "upkeep.costs.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "

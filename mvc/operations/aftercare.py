@@ -18,11 +18,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError
-from mvc.operations.commit import summarise
 from mvc.operations.repack import is_due, repack_commit
+from mvc.workspace.commits import summarise
 
 if TYPE_CHECKING:
-    from mvc.operations.commit import CommitResult
+    from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context
 
 AUTOREPACK_KEY = "mvc.autorepack"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError
+from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS
 from mvc.history.values import Head
 from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_checkout
@@ -34,22 +34,17 @@ def checkout_revision(
 ) -> CheckoutResult:
     """Go to a branch (HEAD follows it) or to any other revision (HEAD is detached there).
 
-    A name that is a branch and a tag is the branch, as in Git.
-
-    Raises:
-        NotFoundError: no such revision.
-        ConflictError: local changes would be lost.
-        ReleasedError: content of that commit was released.
+    As in Git, a name that is both a branch and a tag means the branch.
     """
     recover(context)
     history = context.history
-    head = history.head()  # before the index, so that whoever moves both meanwhile is noticed
+    head = history.head()  # before the index, so that a move of both meanwhile is noticed
     branch = _find_branch(context, head, revision)
     tip = None if branch is None else history.find_ref(HEADS + branch)
     if branch is not None and tip is None and not detach:
         return CheckoutResult(None, branch)  # where HEAD is, before its first commit
     commit = tip or context.resolve_commit(revision)
-    # By force one can leave a commit that is damaged: its tree is not looked at then.
+    # With force a damaged commit can be left: its tree is not read.
     index, base = history.read_index(), {} if force else tree_of(context, head.commit)
     plan = plan_checkout(context, index, base, history.read_tree(commit), force=force)
     move = _head_move(context, head, None if detach else branch, commit, revision)
@@ -57,7 +52,7 @@ def checkout_revision(
 
 
 def _find_branch(context: Context, head: Head, revision: str) -> str | None:
-    """Return the branch that a revision names, or None where it names something else."""
+    """Return the branch that a revision names, or None if it names something else."""
     if revision in ("HEAD", "@"):
         return head.branch
     is_known = context.history.find_ref(HEADS + revision) is not None
@@ -83,6 +78,19 @@ def _head_move(
     return plan_head_move("branch", branch, head, message, stamp, branch_at=commit)
 
 
+def switch(
+    context: Context, branch: str, *, force: bool = False, progress: ByteProgress = None
+) -> CheckoutResult:
+    """Go to a branch that exists; the current one need not have a commit yet."""
+    history = context.history
+    if history.find_ref(HEADS + branch) is None and branch != history.head().branch:
+        raise NotFoundError(
+            f"no branch {branch!r}",
+            hint='"mvc switch --create" makes it; "mvc switch --detach" goes to any revision',
+        )
+    return checkout_revision(context, branch, force=force, progress=progress)
+
+
 @unswept
 def create_and_switch(
     context: Context,
@@ -92,14 +100,7 @@ def create_and_switch(
     force: bool = False,
     progress: ByteProgress = None,
 ) -> CheckoutResult:
-    """Make a branch at ``start`` (HEAD where None; no file is touched then) and go there.
-
-    Raises:
-        NotFoundError: no such revision.
-        ConflictError: the branch exists, or local changes would be lost.
-        ReleasedError: content of that commit was released.
-        UsageError: no valid branch name.
-    """
+    """Make a branch at ``start`` and go there; without a start (HEAD) no file is touched."""
     recover(context)
     history, stamp = context.history, context.stamp()
     head = history.head()

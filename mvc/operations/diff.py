@@ -7,21 +7,24 @@ worktree file is hashed (as ``add`` would) but nothing is stored.
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from mvc.errors import UsageError
 from mvc.formats.manifest import tensor_id
 from mvc.progress import announce
 from mvc.workspace.files import find_manifest, hash_file
-from mvc.workspace.recorded import head_tree, is_clean, staged_tree
+from mvc.workspace.pathspec import filter_paths
+from mvc.workspace.recorded import head_tree, is_clean, staged_tree, tree_of
 from mvc.workspace.transition import recover
-from mvc.workspace.worktree import find_file_stat, matches_path
+from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from mvc.formats.layout import TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
+    from mvc.history.values import Index, TreeEntry
     from mvc.ids import GitId, TensorId
     from mvc.workspace.context import Context
 
@@ -31,13 +34,13 @@ class TensorDiff:
     """One tensor that differs.
 
     Attributes:
-        name: its name (the new one where it was renamed).
+        name: its name (the new one if it was renamed).
         status: ``added``, ``removed``, ``modified`` or ``renamed``.
-        dtype: dtype on the new side, or on the old where it was removed.
+        dtype: dtype on the new side, or on the old one if it was removed.
         shape: shape on the same side.
-        old_name: name before a renaming.
-        old_dtype: dtype before, where it changed.
-        old_shape: shape before, where it changed.
+        old_name: name before it was renamed.
+        old_dtype: dtype before, if it changed.
+        old_shape: shape before, if it changed.
         chunks_changed: chunks that the other side's tensor does not have.
         chunks_total: chunks of the tensor.
         size_bytes: its bytes.
@@ -60,15 +63,15 @@ class FileDiff:
     """One file that differs.
 
     Attributes:
-        path: its path (the new one where it was renamed).
+        path: its path (the new one if it was renamed).
         status: ``added``, ``removed``, ``modified`` or ``renamed``.
-        old_path: path before a renaming.
+        old_path: path before it was renamed.
         format: checkpoint format, or None for plain files and links.
         tensors: tensors that differ, in file order.
-        tensors_total: tensors of the file on the new side (old where removed).
+        tensors_total: tensors of the file on the new side (old if removed).
         other_changed: whether bytes outside tensors (header, metadata) or a plain file differ.
         mode_changed: whether the executable bit or the kind of file differs.
-        size_bytes: length of the new file; of the old one where removed.
+        size_bytes: length of the new file, or of the old one if removed.
     """
 
     path: str
@@ -88,9 +91,9 @@ class Side:
 
     Attributes:
         mode: Git mode.
-        blob: id of the blob, which need not be stored (a changed file of the worktree).
-        manifest: the manifest where no stored blob holds it.
-        size_bytes: length where no stored blob tells.
+        blob: id of the blob; that of a changed file of the worktree is not stored.
+        manifest: the manifest, if no stored blob holds it.
+        size_bytes: length, if no stored blob tells.
     """
 
     mode: int
@@ -99,124 +102,91 @@ class Side:
     size_bytes: int | None = field(default=None, compare=False)
 
 
-def diff_revisions(
-    context: Context,
-    old: str,
-    new: str,
-    *,
-    paths: Sequence[str] = (),
-    tensors: str | None = None,
-    with_tensors: bool = True,
-) -> list[FileDiff]:
-    """Compare two commits.
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a comparison is limited to.
 
-    Args:
-        context: the repository.
-        old: revision before.
-        new: revision after.
-        paths: only these paths, folders or wildcards.
-        tensors: only tensors whose name fits this wildcard; files without one are left out.
-        with_tensors: also find out which tensors differ (reads the manifests).
+    Attributes:
+        paths: only these files, folders or wildcards.
+        tensors: only tensors whose name matches this wildcard; files without one are left out.
+        with_tensors: find which tensors differ (reads the manifests).
     """
-    history = context.history
-    before, after = (
-        {path: Side(entry.mode, entry.blob) for path, entry in history.read_tree(commit).items()}
-        for commit in (history.resolve(old), history.resolve(new))
-    )
-    return compare(context, before, after, paths, tensors, with_tensors=with_tensors)
+
+    paths: tuple[str, ...] = ()
+    tensors: str | None = None
+    with_tensors: bool = True
 
 
-def diff_commit(
+def diff(
     context: Context,
-    revision: str,
+    old: str | None = None,
+    new: str | None = None,
     *,
-    paths: Sequence[str] = (),
-    tensors: str | None = None,
-    with_tensors: bool = True,
-) -> list[FileDiff]:
-    """Compare a commit with its first parent; with nothing where it has none."""
-    info = context.history.read_commit(context.history.resolve(revision))
-    before = _commit_sides(context, info.parents[0]) if info.parents else {}
-    after = _commit_sides(context, info.id)
-    return compare(context, before, after, paths, tensors, with_tensors=with_tensors)
-
-
-def diff_staged(
-    context: Context,
-    revision: str | None = None,
-    *,
-    paths: Sequence[str] = (),
-    tensors: str | None = None,
-    with_tensors: bool = True,
-) -> list[FileDiff]:
-    """Compare a commit (HEAD) with the index."""
-    recover(context)
-    before = _commit_sides(context, revision)
-    after = {
-        path: Side(mode, blob)
-        for path, (mode, blob) in staged_tree(context.history.read_index()).items()
-    }
-    return compare(context, before, after, paths, tensors, with_tensors=with_tensors)
-
-
-def diff_worktree(
-    context: Context,
-    revision: str | None = None,
-    *,
-    paths: Sequence[str] = (),
-    tensors: str | None = None,
-    with_tensors: bool = True,
+    staged: bool = False,
+    scope: Scope | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[FileDiff]:
-    """Compare the index (or a commit) with the tracked files of the worktree."""
+    """Compare two commits, or a commit or the index with the index or the worktree."""
+    scope = scope or Scope()
+    if new is not None and (old is None or staged):
+        raise UsageError("two revisions are compared with each other, and with nothing else")
+    if new is not None:
+        return _compare(context, _commit_sides(context, old), _commit_sides(context, new), scope)
     recover(context)
     index = context.history.read_index()
-    base = {path: Side(mode, blob) for path, (mode, blob) in staged_tree(index).items()}
-    before = base if revision is None else _commit_sides(context, revision)
-    after: dict[str, Side] = {}
-    for path, side in base.items():
-        if not _wanted(paths, path):
-            continue
-        entry, stat = index.entries[path], find_file_stat(context.worktree, path)
-        if stat is None or not (stat.is_regular or stat.is_symlink):
-            if entry.skip_worktree:
-                after[path] = side
-        elif is_clean(context, index, entry, stat):
-            after[path] = side
-        else:
-            announce(progress, stat.size_bytes)
-            hashed = hash_file(context, path, progress)
-            after[path] = Side(hashed.mode, hashed.blob, hashed.manifest, hashed.size_bytes)
-    return compare(context, before, after, paths, tensors, with_tensors=with_tensors)
+    entries = {path: Side(mode, blob) for path, (mode, blob) in staged_tree(index).items()}
+    before = entries if old is None and not staged else _commit_sides(context, old)
+    after = entries if staged else _worktree_sides(context, index, entries, scope, progress)
+    return _compare(context, before, after, scope)
+
+
+def diff_commit(context: Context, revision: str, scope: Scope | None = None) -> list[FileDiff]:
+    """Compare a commit with its first parent, or with nothing if it has none."""
+    info = context.history.read_commit(context.history.resolve(revision))
+    before = _tree_sides(tree_of(context, info.parents[0] if info.parents else None))
+    return _compare(context, before, _tree_sides(tree_of(context, info.id)), scope or Scope())
 
 
 def _commit_sides(context: Context, revision: str | None) -> dict[str, Side]:
+    """Return the files of a revision, by default of HEAD."""
     if revision is None:
-        tree = head_tree(context)
-    else:
-        tree = context.history.read_tree(context.history.resolve(revision))
+        return _tree_sides(head_tree(context))
+    return _tree_sides(context.history.read_tree(context.history.resolve(revision)))
+
+
+def _tree_sides(tree: Mapping[str, TreeEntry]) -> dict[str, Side]:
     return {path: Side(entry.mode, entry.blob) for path, entry in tree.items()}
 
 
-def _wanted(patterns: Sequence[str], path: str) -> bool:
-    return not patterns or any(matches_path(pattern, path) for pattern in patterns)
-
-
-def compare(
+def _worktree_sides(
     context: Context,
-    before: Mapping[str, Side],
-    after: Mapping[str, Side],
-    paths: Sequence[str] = (),
-    tensors: str | None = None,
-    *,
-    with_tensors: bool = True,
+    index: Index,
+    entries: Mapping[str, Side],
+    scope: Scope,
+    progress: Callable[[int], None] | None,
+) -> dict[str, Side]:
+    """Return the tracked files of the worktree; those that changed are hashed."""
+    found: dict[str, Side] = {}
+    for path in filter_paths(scope.paths, entries):
+        entry, stat = index.entries[path], find_file_stat(context.worktree, path)
+        if stat is None or not (stat.is_regular or stat.is_symlink):
+            if entry.skip_worktree:
+                found[path] = entries[path]
+        elif is_clean(context, index, entry, stat):
+            found[path] = entries[path]
+        else:
+            announce(progress, stat.size_bytes)
+            hashed = hash_file(context, path, progress)
+            found[path] = Side(hashed.mode, hashed.blob, hashed.manifest, hashed.size_bytes)
+    return found
+
+
+def _compare(
+    context: Context, before: Mapping[str, Side], after: Mapping[str, Side], scope: Scope
 ) -> list[FileDiff]:
-    """Compare two sides path by path; files that moved unchanged are renamed."""
-    changed = sorted(
-        path
-        for path in {*before, *after}
-        if _wanted(paths, path) and before.get(path) != after.get(path)
-    )
+    """Compare two sides path by path; a file that moved unchanged was renamed."""
+    chosen = filter_paths(scope.paths, {*before, *after})
+    changed = [path for path in chosen if before.get(path) != after.get(path)]
     removed: dict[GitId, list[str]] = {}
     for path in reversed(changed):
         if path not in after:
@@ -232,18 +202,14 @@ def compare(
             old_path = namesakes.pop() if namesakes else None
             renamed.update([old_path] if old_path is not None else [])
         old = before[old_path] if old_path is not None else None
-        found.append(
-            _compare_file(
-                context, old_path or path, path, old, after[path], with_tensors=with_tensors
-            )
-        )
+        found.append(_compare_file(context, old_path or path, path, old, after[path], scope))
     found.extend(
-        _compare_file(context, path, path, before[path], None, with_tensors=with_tensors)
+        _compare_file(context, path, path, before[path], None, scope)
         for path in changed
         if path not in after and path not in renamed
     )
     found.sort(key=lambda file: file.path)
-    return found if tensors is None else _only_tensors(found, tensors)
+    return found if scope.tensors is None else _only_tensors(found, scope.tensors)
 
 
 def _only_tensors(files: Iterable[FileDiff], pattern: str) -> list[FileDiff]:
@@ -256,17 +222,7 @@ def _only_tensors(files: Iterable[FileDiff], pattern: str) -> list[FileDiff]:
             or (tensor.old_name is not None and fnmatch.fnmatchcase(tensor.old_name, pattern))
         )
         if kept:
-            found.append(
-                FileDiff(
-                    file.path,
-                    file.status,
-                    file.old_path,
-                    file.format,
-                    kept,
-                    file.tensors_total,
-                    size_bytes=file.size_bytes,
-                )
-            )
+            found.append(replace(file, tensors=kept, other_changed=False, mode_changed=False))
     return found
 
 
@@ -276,14 +232,13 @@ def _compare_file(
     path: str,
     old: Side | None,
     new: Side | None,
-    *,
-    with_tensors: bool,
+    scope: Scope,
 ) -> FileDiff:
     status = _file_status(old_path, path, old, new)
     mode_changed = old is not None and new is not None and old.mode != new.mode
     moved_from = old_path if old_path != path else None
     same_content = old is not None and new is not None and old.blob == new.blob
-    if not with_tensors:
+    if not scope.with_tensors:
         return FileDiff(path, status, moved_from, mode_changed=mode_changed)
     old_manifest, new_manifest = _manifest_of(context, old), _manifest_of(context, new)
     shown = new_manifest or old_manifest
@@ -334,15 +289,9 @@ def _plain_size(context: Context, side: Side | None) -> int:
     return context.history.find_blob_size(side.blob) or 0
 
 
-def tensor_ids(manifest: Manifest) -> dict[str, TensorId]:
-    """Return name → identity of every tensor of a file, in file order."""
-    return {view.name: tensor_id(view, stored) for view, stored in manifest.tensors()}
-
-
 def compare_tensors(old: Manifest | None, new: Manifest | None) -> tuple[TensorDiff, ...]:
     """Compare two versions of a file tensor by tensor; equal bytes under a new name are renamed."""
-    before = _by_name(old)
-    after = _by_name(new)
+    before, after = _by_name(old), _by_name(new)
     gone = {name: pair for name, pair in before.items() if name not in after}
     by_id: dict[TensorId, list[str]] = {}
     for name, pair in reversed(gone.items()):  # tied tensors have the same id

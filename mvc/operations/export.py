@@ -14,8 +14,8 @@ from mvc.fs import DurableFile, find_stat
 from mvc.operations.tensors import StoredTensor, read_bytes_of, read_parts
 from mvc.progress import announce
 from mvc.workspace.files import find_manifest
+from mvc.workspace.pathspec import select_paths
 from mvc.workspace.released import check_chunks, command_text
-from mvc.workspace.worktree import select_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

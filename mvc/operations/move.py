@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.fs import fsync_dir, remove_empty_dirs, replace_staged
 from mvc.history.paths import find_path_fault
-from mvc.operations.add import update_index
 from mvc.workspace.context import unswept
+from mvc.workspace.recorded import update_index
 from mvc.workspace.transition import make_entry, recover
 from mvc.workspace.worktree import check_parents, find_file_stat, make_parents
 
@@ -79,8 +79,6 @@ def _plan_rename(
         raise NotFoundError(f"path {source!r} is not tracked", hint='"mvc add" it first')
     if place == source or place.startswith(below):
         raise UsageError(f"cannot move {source!r} into itself")
-    is_folder = source not in index.entries
-    on_disk = find_file_stat(context.worktree, source) is not None
     is_folder = source not in index.entries
     on_disk = _is_on_disk(context, index, source, tracked)
     paths = tuple((path, place + path.removeprefix(source)) for path in tracked)

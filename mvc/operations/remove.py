@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UsageError
 from mvc.fs import remove_empty_dirs, remove_file
-from mvc.operations.add import update_index
-from mvc.workspace.recorded import head_tree, is_clean
+from mvc.workspace.pathspec import is_wildcard, select_paths
+from mvc.workspace.recorded import head_tree, is_clean, update_index
 from mvc.workspace.transition import recover
-from mvc.workspace.worktree import find_file_stat, is_wildcard, select_paths
+from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

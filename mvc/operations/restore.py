@@ -25,10 +25,11 @@ from mvc.workspace.checkout_plan import (
 )
 from mvc.workspace.context import unswept
 from mvc.workspace.journal import EntryChange
+from mvc.workspace.pathspec import select_paths
 from mvc.workspace.recorded import head_tree, holds, is_clean
 from mvc.workspace.released import command_text
 from mvc.workspace.transition import plan_head_move, recover
-from mvc.workspace.worktree import find_file_stat, select_paths
+from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -18,13 +18,13 @@ from mvc.errors import ConflictError, CorruptionError, FormatError, NotFoundErro
 from mvc.formats.manifest import encode_manifest
 from mvc.history.refnames import HEADS
 from mvc.history.values import TreeEntry
-from mvc.operations.add import delta_mode
-from mvc.operations.commit import CommitResult, new_message, record, summarise
 from mvc.operations.tensors import StoredTensor, read_tensor_into
 from mvc.states.outline import outline_state as outline_text
 from mvc.states.state import STATE_FILE, encode_state, find_files, plan_state
+from mvc.workspace.additions import delta_mode
 from mvc.workspace.annotations import Annotations
 from mvc.workspace.bases import Relatives, masters_first
+from mvc.workspace.commits import CommitResult, new_message, record, summarise
 from mvc.workspace.context import unswept
 from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, find_manifest, store_chunks, write_content
 from mvc.workspace.journal import EntryChange, Transition

@@ -13,8 +13,8 @@ from mvc.errors import FormatError, NotFoundError, StorageError, UnsupportedErro
 from mvc.formats.layout import view_extent_bytes
 from mvc.formats.manifest import cut_sizes, tensor_id
 from mvc.workspace.files import find_manifest, stored_size
+from mvc.workspace.pathspec import select_paths
 from mvc.workspace.released import check_chunks, command_text
-from mvc.workspace.worktree import select_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

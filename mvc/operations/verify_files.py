@@ -35,13 +35,13 @@ from mvc.sources import FileSource, read_bytes
 from mvc.states.compare import compare_texts
 from mvc.states.state import STATE_FILE
 from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, GapStream, find_manifest, stored_size
+from mvc.workspace.pathspec import select_paths
 from mvc.workspace.transition import recover
 from mvc.workspace.worktree import (
     MODE_SYMLINK,
     find_file_stat,
     ignore_rules,
     scan_files,
-    select_paths,
 )
 
 if TYPE_CHECKING:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mvc.history.values import Index
 from mvc.workspace.files import content_matches
 from mvc.workspace.worktree import find_file_stat, folders_above
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from mvc.fs import FileStat
-    from mvc.history.values import Index, IndexEntry, TreeEntry
+    from mvc.history.values import IndexEntry, TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
-
-Tree = "dict[str, TreeEntry]"
 
 
 def head_tree(context: Context) -> dict[str, TreeEntry]:
@@ -62,6 +61,28 @@ def drop_clashing(entries: dict[str, IndexEntry], placed: Iterable[str]) -> None
     for path in [path for path in entries if path not in taken]:
         if any(above in taken for above in folders_above(path)):
             del entries[path]
+
+
+def merge_entries(
+    index: Index, entries: Mapping[str, IndexEntry], drop: Iterable[str] = ()
+) -> dict[str, IndexEntry]:
+    """Return the entries of an index with others put in and some dropped."""
+    merged = dict(index.entries)
+    for path in drop:
+        merged.pop(path, None)
+    merged.update(entries)
+    drop_clashing(merged, entries)
+    return merged
+
+
+def update_index(
+    context: Context, entries: Mapping[str, IndexEntry], drop: Iterable[str] = ()
+) -> None:
+    """Put entries into the index as it stands now, under the repository's lock."""
+    context.history.sync_objects()  # the index must not name a blob that a crash could lose
+    with context.history.lock():
+        current = context.history.read_index()
+        context.history.write_index(Index(merge_entries(current, entries, drop)))
 
 
 def staged_tree(index: Index) -> dict[str, tuple[int, GitId]]:

@@ -6,18 +6,17 @@ link of the user's: a link is a file whose content is its text.
 
 from __future__ import annotations
 
-import fnmatch
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError, NotFoundError, UsageError, translate_os_errors
+from mvc.errors import ConflictError, UsageError, translate_os_errors
 from mvc.fs import TEMP_SUFFIX, FileStat, find_stat, make_dirs
 from mvc.history.ignore import IgnoreRules
 from mvc.workspace.context import GIT_DIR_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
 MODE_FILE = 0o100644
 MODE_EXECUTABLE = 0o100755
@@ -80,56 +79,6 @@ def scan_files(worktree: Path, ignore: IgnoreRules | None, under: str = "") -> I
 def ignore_rules(worktree: Path) -> IgnoreRules:
     """Return the rules of the worktree's ``.mvcignore`` files."""
     return IgnoreRules(worktree)
-
-
-def match_paths(patterns: Sequence[str], paths: Iterable[str]) -> dict[str, list[str]]:
-    """Return for each pattern the paths it names: itself, those below it, or by wildcard.
-
-    ``""`` (the worktree itself) names every path. A pattern that is the name of something is no
-    wildcard: ``a[1].bin`` is that file, and ``a1.bin`` only where there is none such.
-    """
-    paths = list(paths)
-    found: dict[str, list[str]] = {}
-    for pattern in patterns:
-        named = [path for path in paths if is_at_or_below(pattern, path)]
-        found[pattern] = named or [path for path in paths if matches_path(pattern, path)]
-    return found
-
-
-def is_at_or_below(name: str, path: str) -> bool:
-    """Tell whether a path is what a name says, or lies in the folder of that name."""
-    return name in ("", path) or path.startswith(name + "/")
-
-
-def is_wildcard(pattern: str) -> bool:
-    """Tell whether a pattern holds signs that stand for others."""
-    return any(sign in pattern for sign in "*?[")
-
-
-def matches_path(pattern: str, path: str) -> bool:
-    """Tell whether a pattern names a path, a folder above it, or fits it as a wildcard."""
-    if is_at_or_below(pattern, path):
-        return True
-    return is_wildcard(pattern) and fnmatch.fnmatchcase(path, pattern)
-
-
-def select_paths(patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
-    """Return the paths that patterns name, in order; all of them where there is no pattern.
-
-    Raises:
-        NotFoundError: a pattern names nothing.
-    """
-    paths = list(paths)
-    if not patterns:
-        return paths
-    found = match_paths(patterns, paths)
-    for pattern, matches in found.items():
-        if not matches and pattern:
-            raise NotFoundError(
-                f"path {pattern!r} is not known here", hint='"mvc ls" lists what is tracked'
-            )
-    wanted = {path for matches in found.values() for path in matches}
-    return [path for path in paths if path in wanted]
 
 
 def find_file_stat(worktree: Path, path: str) -> FileStat | None:

@@ -373,7 +373,7 @@ class TestCost:
             return Manifest("safetensors", count * 7168, 1024, (), tuple(segments))
 
         from mvc.history.values import TreeEntry
-        from mvc.operations.commit import record
+        from mvc.workspace.commits import record
 
         who, parents = repo.identity, []
         for version in (1, 2):

@@ -143,7 +143,7 @@ class TestReading:
 def commit_manifest(repo, dtype, shape, size_bytes, chunks, view=None):
     """Commit a file that only its manifest describes."""
     from mvc.history.values import TreeEntry
-    from mvc.operations.commit import record
+    from mvc.workspace.commits import record
 
     view = view or TensorView("w", dtype, shape)
     segment = Segment(0, size_bytes, dtype, (view,))

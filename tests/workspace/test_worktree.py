@@ -15,11 +15,8 @@ from mvc.workspace.worktree import (
     git_mode,
     ignore_rules,
     make_parents,
-    match_paths,
-    matches_path,
     relative_path,
     scan_files,
-    select_paths,
 )
 
 
@@ -118,43 +115,6 @@ class TestScan:
         write(tree, "file")
         assert list(scan_files(tree, None, "nope")) == []
         assert list(scan_files(tree, None, "file")) == []
-
-
-class TestPatterns:
-    PATHS = ("a", "a.bin", "d/a", "d/e/a.bin", "da", "w[1]", "w1")
-
-    @pytest.mark.parametrize(
-        ("pattern", "matches"),
-        [
-            ("", PATHS),
-            ("a", ("a",)),
-            ("d", ("d/a", "d/e/a.bin")),
-            ("d/e", ("d/e/a.bin",)),
-            ("*.bin", ("a.bin", "d/e/a.bin")),
-            ("d*", ("d/a", "d/e/a.bin", "da")),
-            ("?", ("a",)),
-            ("w[1]", ("w[1]",)),
-            ("w[12]", ("w1",)),
-            ("[", ()),
-            ("nope", ()),
-            ("A", ()),
-        ],
-    )
-    def test_what_they_name(self, pattern, matches):
-        assert match_paths([pattern], self.PATHS)[pattern] == list(matches)
-
-    def test_select(self):
-        assert select_paths([], self.PATHS) == list(self.PATHS)
-        assert select_paths(["d", "a", "a"], self.PATHS) == ["a", "d/a", "d/e/a.bin"]
-        from mvc import NotFoundError
-
-        with pytest.raises(NotFoundError, match="'nope'"):
-            select_paths(["a", "nope"], self.PATHS)
-        assert select_paths([""], []) == []
-
-    def test_one_by_one(self):
-        assert matches_path("d", "d/x")
-        assert not matches_path("d", "dx")
 
 
 class TestPlaces:

@@ -19,8 +19,8 @@ from mvc.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc.operations.commit import CommitResult
     from mvc.repo import Repo
+    from mvc.workspace.commits import CommitResult
     from mvc.workspace.rerun import ReleasedTwin
 
 

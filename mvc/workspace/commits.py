@@ -1,0 +1,201 @@
+"""What all commits have in common: message, objects, and the account of what is new in them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.errors import FormatError, UsageError
+from mvc.formats.manifest import tensor_id
+from mvc.history.messages import format_message
+from mvc.workspace.files import find_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mvc.formats.manifest import Manifest
+    from mvc.history.values import Stamp, TreeEntry
+    from mvc.ids import ChunkId, GitId, TensorId
+    from mvc.workspace.annotations import Annotations
+    from mvc.workspace.context import Context
+    from mvc.workspace.rerun import ReleasedTwin
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What a commit recorded.
+
+    Attributes:
+        commit: its id.
+        branch: the branch that moved, or None if HEAD is detached.
+        subject: first line of the message.
+        parents: the commits before it.
+        tensors_total: tensors in the commit.
+        tensors_new: tensors that its first parent does not have (by name and bytes).
+        plain_bytes: length of all files of the commit.
+        written_bytes: bytes in the store of the chunks that the parent lacks.
+        reused_bytes: plain bytes that were already in the parent.
+        seconds: how long the call took.
+        warnings: (path, what is wrong) of checkpoints stored as opaque bytes.
+        files_total: files in the commit.
+        files_changed: paths that were added, removed or changed since its first parent.
+        identical_to: the released commit whose content this one has brought back, or None.
+    """
+
+    commit: GitId
+    branch: str | None
+    subject: str
+    parents: tuple[GitId, ...]
+    tensors_total: int
+    tensors_new: int
+    plain_bytes: int
+    written_bytes: int
+    reused_bytes: int
+    seconds: float
+    warnings: tuple[tuple[str, str], ...] = ()
+    files_total: int = 0
+    files_changed: int = 0
+    identical_to: ReleasedTwin | None = None
+
+
+def new_message(
+    message: str | None, annotations: Annotations, kept: Sequence[tuple[str, str]] = ()
+) -> str:
+    """Return the text of a new commit: blank lines tidied as Git does, trailers at its end.
+
+    Raises:
+        UsageError: no message, or annotations that no trailer can hold.
+    """
+    if message is None or not message.strip():
+        raise UsageError("a commit needs a message", hint='give one with "-m"')
+    return format_message(_tidy(message), [*kept, *annotations.trailers()])
+
+
+def _tidy(message: str) -> str:
+    lines: list[str] = []
+    for line in message.split("\n"):
+        text = line.rstrip()
+        if text or (lines and lines[-1]):
+            lines.append(text)
+    return "\n".join(lines)
+
+
+def record(
+    context: Context,
+    tree_entries: Mapping[str, TreeEntry],
+    parents: Sequence[GitId],
+    text: str,
+    *,
+    committer: Stamp,
+    author: Stamp | None = None,
+) -> GitId:
+    """Write tree and commit objects, durable; no ref moves."""
+    new = context.history.write_commit(
+        tree=context.history.write_tree(tree_entries),
+        parents=list(parents),
+        message=text,
+        author=author or committer,
+        committer=committer,
+    )
+    context.history.sync_objects()
+    return new
+
+
+def summarise(
+    context: Context,
+    commit_id: GitId,
+    base: Mapping[str, TreeEntry],
+    tree: Mapping[str, TreeEntry],
+    started_s: float,
+    warnings: tuple[tuple[str, str], ...] = (),
+    *,
+    branch: str | None,
+    twin: ReleasedTwin | None = None,
+) -> CommitResult:
+    """Count what a commit has and what its parent lacks, from manifests alone.
+
+    The commit exists by now, so damage is left out of the count: reporting it is up to fsck.
+    """
+    info = context.history.read_commit(commit_id)
+    tally = _Tally(context, base)
+    for path, entry in tree.items():
+        with contextlib.suppress(FormatError):
+            tally.take(path, entry)
+    return CommitResult(
+        commit=commit_id,
+        branch=branch,
+        subject=info.subject,
+        parents=info.parents,
+        tensors_total=tally.tensors_total,
+        tensors_new=tally.tensors_new,
+        plain_bytes=tally.plain_bytes,
+        written_bytes=tally.written_bytes,
+        reused_bytes=tally.reused_bytes,
+        seconds=time.perf_counter() - started_s,
+        warnings=warnings,
+        files_total=len(tree),
+        files_changed=sum(1 for path in {*base, *tree} if base.get(path) != tree.get(path)),
+        identical_to=twin,
+    )
+
+
+class _Tally:
+    """Sums over the files of a commit, each compared with the parent."""
+
+    def __init__(self, context: Context, base: Mapping[str, TreeEntry]) -> None:
+        self._context = context
+        self._base = base
+        self._old_chunks: set[ChunkId] | None = None
+        self._seen: set[ChunkId] = set()
+        self.tensors_total = self.tensors_new = 0
+        self.plain_bytes = self.written_bytes = self.reused_bytes = 0
+
+    def take(self, path: str, entry: TreeEntry) -> None:
+        """Count one file."""
+        manifest = find_manifest(self._context, entry.blob)
+        old = self._base.get(path)
+        same = old is not None and old.blob == entry.blob
+        if manifest is None:
+            size_bytes = self._context.history.find_blob_size(entry.blob) or 0
+            self.plain_bytes += size_bytes
+            self.reused_bytes += size_bytes if same else 0
+            return
+        self.plain_bytes += manifest.size_bytes
+        count = sum(len(stored.segment.tensors) for stored in manifest.segments)
+        self.tensors_total += count
+        if same:
+            self.reused_bytes += manifest.size_bytes
+            return
+        known: dict[str, TensorId] = {}
+        with contextlib.suppress(FormatError):
+            known = _tensor_ids(find_manifest(self._context, old.blob) if old is not None else None)
+        ids = _tensor_ids(manifest)
+        self.tensors_new += sum(known.get(name) != identity for name, identity in ids.items())
+        self._take_chunks(manifest.sized_chunks())
+
+    def _take_chunks(self, chunks: Iterable[tuple[ChunkId, int]]) -> None:
+        known = self._known_chunks()
+        for chunk, size_bytes in chunks:
+            if chunk in known or chunk in self._seen:
+                self.reused_bytes += size_bytes
+                continue
+            self._seen.add(chunk)
+            location = self._context.store.find(chunk)
+            self.written_bytes += location.stored_size_bytes if location is not None else 0
+
+    def _known_chunks(self) -> set[ChunkId]:
+        if self._old_chunks is None:
+            self._old_chunks = set()
+            for entry in self._base.values():
+                with contextlib.suppress(FormatError):
+                    manifest = find_manifest(self._context, entry.blob)
+                    self._old_chunks.update(() if manifest is None else manifest.chunk_ids())
+        return self._old_chunks
+
+
+def _tensor_ids(manifest: Manifest | None) -> dict[str, TensorId]:
+    if manifest is None:
+        return {}
+    return {view.name: tensor_id(view, stored) for view, stored in manifest.tensors()}
