@@ -26,6 +26,17 @@ if TYPE_CHECKING:
     from mvc.chunkstore.values import WriteCounts
     from mvc.history.values import Head, Identity, ReflogEntry
     from mvc.ids import GitId
+
+    # Named so that type checkers see the modules below whose types are not imported anyway.
+    from mvc.operations import (  # noqa: F401
+        add,
+        aftercare,
+        checkout,
+        commit,
+        move,
+        remove,
+        restore,
+    )
     from mvc.operations.branches import RefInfo
     from mvc.operations.diff import FileDiff
     from mvc.operations.doctor import DoctorReport

@@ -12,8 +12,9 @@ Names are loaded on first use, so that the writer process, which needs no torch,
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from mvc.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mvc_hooks.checkpointer import Checkpointer
@@ -31,36 +32,6 @@ if TYPE_CHECKING:
     from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.snapshot.ring import Ring
     from mvc_hooks.training import StepRun, Training
-
-_HOMES = {
-    "Checkpointer": "mvc_hooks.checkpointer",
-    "CommitFailedError": "mvc_hooks.errors",
-    "CommitReport": "mvc_hooks.reports",
-    "DivergedError": "mvc_hooks.errors",
-    "History": "mvc_hooks.divergence.history",
-    "InexactRestoreError": "mvc_hooks.parts.restoring",
-    "NotFinite": "mvc_hooks.divergence.detectors",
-    "Reading": "mvc_hooks.divergence.values",
-    "ReplayReport": "mvc_hooks.replay.report",
-    "Ring": "mvc_hooks.snapshot.ring",
-    "RollbackReport": "mvc_hooks.reports",
-    "Spike": "mvc_hooks.divergence.detectors",
-    "StepRun": "mvc_hooks.training",
-    "Training": "mvc_hooks.training",
-    "Trend": "mvc_hooks.divergence.trend",
-    "Verdict": "mvc_hooks.divergence.values",
-    "as_detector": "mvc_hooks.divergence.detectors",
-    "both": "mvc_hooks.divergence.ladder",
-    "capture": "mvc_hooks.handover",
-    "default_detectors": "mvc_hooks.divergence.detectors",
-    "lr_scale": "mvc_hooks.divergence.ladder",
-    "read_environment": "mvc_hooks.environment",
-    "replay_steps": "mvc_hooks.replay.replaying",
-    "restore": "mvc_hooks.handover",
-    "rollback": "mvc_hooks.divergence.ladder",
-    "skip_step": "mvc_hooks.divergence.ladder",
-    "stop": "mvc_hooks.divergence.ladder",
-}
 
 __all__ = [
     "Checkpointer",
@@ -93,16 +64,32 @@ __all__ = [
 ]
 
 
+_find_name = lazy_names(
+    __name__,
+    {
+        "mvc_hooks.checkpointer": "Checkpointer",
+        "mvc_hooks.divergence.detectors": "NotFinite Spike as_detector default_detectors",
+        "mvc_hooks.divergence.history": "History",
+        "mvc_hooks.divergence.ladder": "both lr_scale rollback skip_step stop",
+        "mvc_hooks.divergence.trend": "Trend",
+        "mvc_hooks.divergence.values": "Reading Verdict",
+        "mvc_hooks.environment": "read_environment",
+        "mvc_hooks.errors": "CommitFailedError DivergedError",
+        "mvc_hooks.handover": "capture restore",
+        "mvc_hooks.parts.restoring": "InexactRestoreError",
+        "mvc_hooks.replay.replaying": "replay_steps",
+        "mvc_hooks.replay.report": "ReplayReport",
+        "mvc_hooks.reports": "CommitReport RollbackReport",
+        "mvc_hooks.snapshot.ring": "Ring",
+        "mvc_hooks.training": "StepRun Training",
+    },
+)
+
+
 def __getattr__(name: str) -> object:
-    """Load a public name on first use."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'mvc_hooks' has no attribute {name!r}")
     try:
-        value: object = getattr(importlib.import_module(home), name)
+        return _find_name(name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise ImportError("mvc_hooks needs torch: pip install 'mvc-models[torch]'") from error
-    globals()[name] = value
-    return value

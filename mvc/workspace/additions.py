@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.hub import MAX_INDEX_BYTES, find_shards
-from mvc.chunkstore.values import DeltaMode, WriteCounts
+from mvc.chunkstore.relatives import DeltaMode
+from mvc.chunkstore.values import WriteCounts
 from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.history.paths import find_path_fault
 from mvc.progress import announce

@@ -12,7 +12,7 @@ from mvc.workspace.pathspec import PathTable, filter_paths, select_paths
 
 
 class TestPatterns:
-    PATHS = ("a", "a.bin", "d/a", "d/e/a.bin", "da", "w[1]", "w1")
+    PATHS = ("a", "a.bin", "d/a", "d/e/a.bin", "da", "w1", "w[1]")
 
     @pytest.mark.parametrize(
         ("pattern", "matches"),
