@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.workspace.additions import AddPlan, AddResult, plan_add, store_planned
-from mvc.workspace.context import unswept
+from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.transition import recover
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["AddPlan", "AddResult", "add", "plan_add", "run_add"]
 
 
-@unswept
+@holds_sweep_lock
 def add(
     context: Context,
     patterns: Sequence[str],
@@ -30,7 +30,7 @@ def add(
     return run_add(context, plan_add(context, patterns, force=force), progress, delta=delta)
 
 
-@unswept
+@holds_sweep_lock
 def run_add(
     context: Context,
     plan: AddPlan,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.fs import find_stat
-from mvc.workspace.context import unswept
+from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.journal import JOURNAL_NAME
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def list_tags(context: Context) -> list[RefInfo]:
     return _list(context, _TAGS)
 
 
-@unswept
+@holds_sweep_lock
 def create_branch(
     context: Context,
     name: str,
@@ -136,7 +136,7 @@ def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
     return commit
 
 
-@unswept
+@holds_sweep_lock
 def rename_branch(context: Context, old: str, new: str, *, force: bool = False) -> None:
     """Rename a branch with its reflog; HEAD follows where it was on it.
 
@@ -161,7 +161,7 @@ def rename_branch(context: Context, old: str, new: str, *, force: bool = False) 
     history.rename_branch(old, new, stamp=context.stamp())
 
 
-@unswept
+@holds_sweep_lock
 def create_tag(
     context: Context,
     name: str,

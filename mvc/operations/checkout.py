@@ -8,7 +8,7 @@ from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS
 from mvc.history.values import Head
 from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_checkout
-from mvc.workspace.context import unswept
+from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recorded import tree_of
 from mvc.workspace.released import check_content
 from mvc.workspace.transition import plan_head_move, recover
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     ByteProgress = Callable[[int], None] | None
 
 
-@unswept
+@holds_sweep_lock
 def checkout_revision(
     context: Context,
     revision: str,
@@ -91,7 +91,7 @@ def switch(
     return checkout_revision(context, branch, force=force, progress=progress)
 
 
-@unswept
+@holds_sweep_lock
 def create_and_switch(
     context: Context,
     branch: str,

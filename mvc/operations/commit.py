@@ -12,7 +12,7 @@ from mvc.history.values import Stamp, TreeEntry
 from mvc.workspace.additions import plan_add, store_planned
 from mvc.workspace.annotations import FACT_TRAILERS, STEP_TRAILER, Annotations
 from mvc.workspace.commits import new_message, record, summarise
-from mvc.workspace.context import unswept
+from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.rerun import check_kept, take_back
 from mvc.workspace.transition import recover
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
 
-@unswept
+@holds_sweep_lock
 def commit(
     context: Context,
     message: str | None,

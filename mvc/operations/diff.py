@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from mvc.errors import UsageError
 from mvc.formats.manifest import tensor_id
 from mvc.progress import announce
-from mvc.workspace.files import find_manifest, hash_file
+from mvc.workspace.files import hash_file
+from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import filter_paths
 from mvc.workspace.recorded import head_tree, is_clean, staged_tree, tree_of
 from mvc.workspace.transition import recover

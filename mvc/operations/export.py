@@ -13,7 +13,7 @@ from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageErro
 from mvc.fs import DurableFile, find_stat
 from mvc.operations.tensors import StoredTensor, read_bytes_of, read_parts
 from mvc.progress import announce
-from mvc.workspace.files import find_manifest
+from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.released import check_chunks, command_text
 

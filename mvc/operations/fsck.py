@@ -13,10 +13,10 @@ from mvc.ids import PackId
 from mvc.operations.gc import upkeep
 from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, ChunkHealth, Loss
 from mvc.upkeep.versions import find_live, released_paths, walk_all
-from mvc.workspace.files import find_manifest
 from mvc.workspace.journal import JOURNAL_NAME, read_journal
+from mvc.workspace.manifests import find_manifest
 from mvc.workspace.released import releases_by_blob
-from mvc.workspace.releases import check_releases, read_releases
+from mvc.workspace.releases import read_releases, release_notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -195,7 +195,7 @@ def _check_journal(context: Context) -> Iterator[Problem]:
 
 def _check_records(context: Context) -> Iterator[Problem]:
     try:
-        for commit, detail in check_releases(context):
+        for commit, detail in release_notes(context).check():
             yield Problem("bad-release-record", detail, commit=commit, hint=_RECORD_HINT)
     except MvcError as error:
         yield Problem("bad-release-record", error.message, hint=error.hint)

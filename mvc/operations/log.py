@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mvc.errors import FormatError, NotFoundError
-from mvc.workspace.abandoned import DIVERGED_REF, Divergence, read_divergence
 from mvc.workspace.annotations import Annotations, read_annotations
-from mvc.workspace.health import HEALTHY_REF
+from mvc.workspace.divergence import DIVERGENCES, Divergence
+from mvc.workspace.health import HEALTH_MARKS
 from mvc.workspace.releases import Release, find_release
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mvc.history.values import CommitInfo, ReflogEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
+    from mvc.workspace.notebook import NoteKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +151,8 @@ class _Reader:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._names = ref_names(context)
-        self._healthy = _open_notes(context, HEALTHY_REF)
-        self._diverged = _open_notes(context, DIVERGED_REF)
+        self._healthy = _open_notes(context, HEALTH_MARKS)
+        self._diverged = _open_notes(context, DIVERGENCES)
 
     def entry(self, info: CommitInfo) -> LogEntry:
         """Return one commit as the log shows it."""
@@ -167,13 +168,16 @@ class _Reader:
     def _find_divergence(self, commit: GitId) -> Divergence | None:
         note = _find_note(self._diverged, commit)
         with contextlib.suppress(FormatError):
-            return None if note is None else read_divergence(self._context, note)
+            found = (
+                () if note is None else self._context.notebooks.of(DIVERGENCES).parse(commit, note)
+            )
+            return found[-1] if found else None
         return None
 
 
-def _open_notes(context: Context, ref: str) -> NoteFinder | None:
+def _open_notes(context: Context, kind: NoteKind[Any]) -> NoteFinder | None:
     with contextlib.suppress(FormatError):
-        return context.history.find_notes(ref)
+        return context.notebooks.of(kind).open()
     return None
 
 

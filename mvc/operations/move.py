@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.fs import fsync_dir, remove_empty_dirs, replace_staged
 from mvc.history.paths import find_path_fault
-from mvc.workspace.context import unswept
+from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recorded import update_index
 from mvc.workspace.transition import make_entry, recover
 from mvc.workspace.worktree import check_parents, find_file_stat, make_parents
@@ -33,7 +33,7 @@ class _Rename:
     on_disk: bool
 
 
-@unswept
+@holds_sweep_lock
 def move(
     context: Context, sources: Sequence[str], target: str, *, force: bool = False
 ) -> tuple[tuple[str, str], ...]:

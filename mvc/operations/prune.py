@@ -33,7 +33,7 @@ from mvc.upkeep.retention import (
 )
 from mvc.upkeep.versions import Versions, commits_of, released_paths, walk_all
 from mvc.workspace.annotations import read_annotations
-from mvc.workspace.files import find_manifest
+from mvc.workspace.manifests import find_manifest
 from mvc.workspace.releases import Release, add_releases, read_releases
 
 if TYPE_CHECKING:

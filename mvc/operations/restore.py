@@ -23,7 +23,7 @@ from mvc.workspace.checkout_plan import (
     find_blockers,
     plan_checkout,
 )
-from mvc.workspace.context import unswept
+from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.journal import EntryChange
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.recorded import head_tree, holds, is_clean
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     ByteProgress = Callable[[int], None] | None
 
 
-@unswept
+@holds_sweep_lock
 def restore_paths(
     context: Context,
     patterns: Sequence[str],
@@ -153,7 +153,7 @@ def _entry_changes(
     return tuple(changes)
 
 
-@unswept
+@holds_sweep_lock
 def reset(
     context: Context,
     revision: str,
@@ -211,7 +211,7 @@ def _read_or_make_index(context: Context) -> Index:
         return context.history.read_index()
 
 
-@unswept
+@holds_sweep_lock
 def reset_paths(
     context: Context, patterns: Sequence[str], revision: str = "HEAD"
 ) -> CheckoutResult:

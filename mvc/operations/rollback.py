@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, UsageError
 from mvc.history.refnames import HEADS
 from mvc.upkeep.retention import DIVERGED
-from mvc.workspace.abandoned import Divergence, add_divergence
 from mvc.workspace.annotations import read_annotations
 from mvc.workspace.checkout_plan import execute, plan_checkout
-from mvc.workspace.context import unswept
-from mvc.workspace.note_text import one_line
+from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.divergence import Divergence, add_divergence
+from mvc.workspace.notebook import one_line
 from mvc.workspace.recorded import tree_of
 from mvc.workspace.rollback_target import (
     ROLLBACK_COMMAND,
@@ -182,7 +182,7 @@ def _is_usable(refs: Mapping[str, GitId], ref: str, tip: GitId) -> bool:
     return refs.get(ref, tip) == tip
 
 
-@unswept
+@holds_sweep_lock
 def run_rollback(
     context: Context,
     plan: RollbackPlan,

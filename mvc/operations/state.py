@@ -25,9 +25,11 @@ from mvc.workspace.additions import delta_mode
 from mvc.workspace.annotations import Annotations
 from mvc.workspace.bases import Relatives, masters_first
 from mvc.workspace.commits import CommitResult, new_message, record, summarise
-from mvc.workspace.context import unswept
-from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, find_manifest, store_chunks, write_content
+from mvc.workspace.content import write_content
+from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, store_chunks
 from mvc.workspace.journal import EntryChange, Transition
+from mvc.workspace.manifests import find_manifest
 from mvc.workspace.released import check_content
 from mvc.workspace.rerun import check_kept, take_back
 from mvc.workspace.transition import plan_head_move, recover, run
@@ -100,7 +102,7 @@ def commit_state(
     )
 
 
-@unswept
+@holds_sweep_lock
 def commit_files(
     context: Context,
     files: Sequence[StateFile],
@@ -407,7 +409,7 @@ class _Places:
         return table[read.tensor]
 
     def _read_table(self, path: str) -> dict[str, StoredTensor]:
-        manifest = self._context.read_manifest(self._tree[path].blob)
+        manifest = self._context.manifests.read(self._tree[path].blob)
         return {
             view.name: StoredTensor(path, view, stored, manifest.chunk_bytes)
             for view, stored in manifest.tensors()

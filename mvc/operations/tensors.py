@@ -12,7 +12,7 @@ from mvc.dtypes import get_dtype, numpy_dtype, size_in_bytes
 from mvc.errors import FormatError, NotFoundError, StorageError, UnsupportedError
 from mvc.formats.layout import view_extent_bytes
 from mvc.formats.manifest import cut_sizes, tensor_id
-from mvc.workspace.files import find_manifest, stored_size
+from mvc.workspace.manifests import find_manifest, stored_size
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.released import check_chunks, command_text
 
@@ -182,7 +182,7 @@ def find_tensor_in(context: Context, blob: GitId, path: str, name: str) -> Store
     manifest = find_manifest(context, blob)
     if manifest is None:
         raise NotFoundError(f"{path!r} is a plain file and holds no tensor")
-    found = context.tensor_table(blob).get(name)
+    found = context.manifests.tensors(blob).get(name)
     if found is None:
         raise NotFoundError(
             f"{path!r} has no tensor {name!r}", hint=f'"mvc ls" lists the tensors of {path}'

@@ -25,7 +25,7 @@ from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS
 from mvc.ids import is_hex_id
 from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_checkout
-from mvc.workspace.context import unswept
+from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recorded import tree_of
 from mvc.workspace.transition import plan_head_move, recover
 
@@ -81,7 +81,7 @@ class _Step:
     message: str
 
 
-@unswept
+@holds_sweep_lock
 def undo(
     context: Context,
     *,

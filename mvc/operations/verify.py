@@ -18,7 +18,7 @@ from mvc.states.compare import compare_texts
 from mvc.states.image import pair_segments
 from mvc.states.outline import check_sizes
 from mvc.states.state import STATE_FILE, encode_state
-from mvc.workspace.files import find_manifest
+from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

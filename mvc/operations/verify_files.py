@@ -34,7 +34,9 @@ from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
 from mvc.states.compare import compare_texts
 from mvc.states.state import STATE_FILE
-from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, GapStream, find_manifest, stored_size
+from mvc.workspace.content import GapStream
+from mvc.workspace.files import PLAIN_FILE_MAX_BYTES
+from mvc.workspace.manifests import find_manifest, stored_size
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.transition import recover
 from mvc.workspace.worktree import (
@@ -268,7 +270,7 @@ def _gaps_match(source: FileSource, manifest: Manifest) -> bool:
     """Tell whether all bytes outside of tensors are the same, so that the file has its form."""
     if source.size_bytes != manifest.size_bytes:
         return False
-    gaps = GapStream(source, list(manifest.gap_ranges()))
+    gaps = GapStream(manifest.gap_ranges(), source)
     offset = 0
     for size, wanted in zip(
         cut_sizes(gaps.size_bytes, manifest.chunk_bytes), manifest.gaps, strict=True
@@ -296,7 +298,7 @@ class _Elsewhere:
         if not check.tensors_total:
             return check
         blob = self._tree[check.path].blob
-        manifest = self._context.read_manifest(blob)
+        manifest = self._context.manifests.read(blob)
         version = StoredVersion(check.path, blob, commit, manifest)
         for paths in self._candidates(manifest, check.path):
             with ExitStack() as stack:

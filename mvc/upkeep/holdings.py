@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.upkeep.versions import Versions, released_paths, walk_all
-from mvc.workspace.files import find_manifest
+from mvc.workspace.manifests import find_manifest
 from mvc.workspace.releases import read_releases
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import numpy as np
 
 from mvc.errors import FormatError
 from mvc.upkeep.versions import Versions, find_live, released_paths
-from mvc.workspace.files import find_manifest
+from mvc.workspace.manifests import find_manifest
 from mvc.workspace.released import released_blobs
 from mvc.workspace.releases import read_releases
 

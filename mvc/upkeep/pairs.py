@@ -24,7 +24,7 @@ from mvc.errors import MvcError
 from mvc.formats.deltas import MIN_DELTA_BYTES
 from mvc.formats.manifest import cut_sizes
 from mvc.workspace.bases import group_name, match_segments, segment_key
-from mvc.workspace.files import find_manifest
+from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

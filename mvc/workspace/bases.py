@@ -23,7 +23,7 @@ from mvc.formats.casts import find_cast, round_words
 from mvc.formats.manifest import cut_sizes
 from mvc.formats.planes import ARENA_BYTES
 from mvc.sources import ByteSource, FileSource
-from mvc.workspace.files import find_manifest
+from mvc.workspace.manifests import find_manifest
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
@@ -171,6 +171,11 @@ class Relatives:
 
     def _group(self, segment: Segment) -> int:
         return self._groups.setdefault(group_name(segment), len(self._groups))
+
+    def split(self, segments: Sequence[Segment]) -> tuple[list[Segment], list[Segment]]:
+        """Return the segments to store first, and those that may be roundings of them."""
+        late = {segment: None for segment in segments if is_castable(segment)}
+        return [segment for segment in segments if segment not in late], list(late)
 
     def note_masters(self, path: str, stored: Mapping[Segment, Sequence[ChunkId]]) -> None:
         """Remember the fp32 tensors of a file that were stored: others may be their roundings."""

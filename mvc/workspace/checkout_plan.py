@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError
 from mvc.history.values import TreeEntry
 from mvc.progress import announce
-from mvc.workspace.files import stored_size
 from mvc.workspace.journal import EntryChange, FileRemoval, FileWrite, HeadMove, Transition, Was
+from mvc.workspace.manifests import stored_size
 from mvc.workspace.recorded import holds, is_clean
 from mvc.workspace.released import check_content
 from mvc.workspace.transition import run, stat_mark

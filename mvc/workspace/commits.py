@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import FormatError, UsageError
 from mvc.formats.manifest import tensor_id
 from mvc.history.messages import format_message
-from mvc.workspace.files import find_manifest
+from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

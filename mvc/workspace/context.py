@@ -1,14 +1,14 @@
-"""What every operation works on: a worktree, its history and its chunk store.
+"""The handle that every operation gets: a worktree, its history and its chunk store.
 
-The chunk store is opened on first use, and what it needs is imported then: ``log`` and ``branch``
-never pay for it.
+What a handle needs is imported when it is first used: ``log`` and ``branch`` never pay for the
+chunk store.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.chunkstore.store import ChunkStore
-    from mvc.formats.layout import TensorView
-    from mvc.formats.manifest import Manifest, StoredSegment
-    from mvc.history.notes import NoteFinder
     from mvc.ids import GitId
-    from mvc.workspace.releases import Release
+    from mvc.workspace.manifests import ManifestReader
+    from mvc.workspace.notebook import Notebooks
 
 GIT_DIR_NAME = ".mvc"
 STORE_DIR_NAME = "chunks"
 _DEFAULT_IDENTITY = Identity("mvc", "mvc@localhost")
+_MAX_DIGITS = 12
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 
 @dataclass
@@ -39,32 +40,36 @@ class Context:
     Attributes:
         worktree: folder with the user's files.
         history: the Git repository in ``.mvc``.
-        identity: who commits, where the call names nobody; None means the repository's config.
+        identity: who commits unless a call names someone; None means the repository's config.
         threads: workers for hashing and encoding; None means all cores.
-        notes_seen: the tip of the release notes and what finds them, when last looked at.
-        releases_seen: that tip and all release records, when they were read.
     """
 
     worktree: Path
     history: GitHistory
     identity: Identity | None = None
     threads: int | None = None
-    _manifests: dict[GitId, Manifest] = field(default_factory=dict, repr=False)
-    _table: tuple[GitId, dict[str, tuple[TensorView, StoredSegment]]] | None = field(
-        default=None, repr=False
-    )
-    notes_seen: tuple[GitId, NoteFinder] | None = field(default=None, repr=False)
-    releases_seen: tuple[GitId, dict[GitId, tuple[Release, ...]]] | None = field(
-        default=None, repr=False
-    )
 
     @cached_property
     def store(self) -> ChunkStore:
-        """The chunk store, opened on first use."""
+        """The chunk store."""
         from mvc.chunkstore.store import ChunkStore  # noqa: PLC0415  brings NumPy
         from mvc.storage.local import LocalStorage  # noqa: PLC0415
 
         return ChunkStore(LocalStorage(self.git_dir / STORE_DIR_NAME), threads=self.threads)
+
+    @cached_property
+    def manifests(self) -> ManifestReader:
+        """Reads manifests from the history."""
+        from mvc.workspace.manifests import ManifestReader  # noqa: PLC0415  log needs none
+
+        return ManifestReader(self.history)
+
+    @cached_property
+    def notebooks(self) -> Notebooks:
+        """The Git notes that mvc keeps about commits."""
+        from mvc.workspace.notebook import Notebooks  # noqa: PLC0415  few commands need it
+
+        return Notebooks(self.history)
 
     @property
     def git_dir(self) -> Path:
@@ -88,23 +93,23 @@ class Context:
         return int(text)
 
     def forget_settings(self) -> None:
-        """Read settings anew when they are needed next."""
+        """Read settings again when they are next needed."""
         self.__dict__.pop("chunk_bytes", None)
 
     def resolve_commit(self, revision: str) -> GitId:
         """Return the commit that a revision names.
 
         Raises:
-            NotFoundError: no such revision, or it names something else than a commit.
+            NotFoundError: no such revision, or it names something other than a commit.
         """
-        found = self.history.resolve(revision)  # apart, so that an error shows what was written
+        found = self.history.resolve(revision)  # first, so that an error quotes what was written
         return self.history.resolve(f"{found}^{{commit}}")
 
     def ref_commits(self) -> dict[str, GitId]:
-        """Return full name → commit of all refs, tags followed; refs to anything else left out."""
+        """Return full name → commit of all refs, tags followed; refs to other objects left out."""
         found: dict[str, GitId] = {}
         for name in self.history.list_refs():
-            with contextlib.suppress(NotFoundError):  # a stock Git may tag anything
+            with contextlib.suppress(NotFoundError):  # stock Git may tag anything
                 found[name] = self.resolve_commit(name)
         return found
 
@@ -117,42 +122,14 @@ class Context:
             identity = Identity(name or _DEFAULT_IDENTITY.name, email or _DEFAULT_IDENTITY.email)
         return Stamp.now(identity, time_s)
 
-    def read_manifest(self, blob: GitId) -> Manifest:
-        """Return the manifest in a blob; the last few are remembered.
 
-        Raises:
-            FormatError: the blob is no manifest or breaks a rule.
-        """
-        manifest = self._manifests.get(blob)
-        if manifest is None:
-            from mvc.formats.manifest import parse_manifest  # noqa: PLC0415
-
-            manifest = parse_manifest(self.history.read_blob(blob))
-            while len(self._manifests) >= _MANIFESTS_KEPT:
-                self._manifests.pop(next(iter(self._manifests)))
-            self._manifests[blob] = manifest
-        return manifest
-
-    def tensor_table(self, blob: GitId) -> dict[str, tuple[TensorView, StoredSegment]]:
-        """Return name → place of every tensor of a stored file; the last one is remembered."""
-        if self._table is None or self._table[0] != blob:
-            tensors = self.read_manifest(blob).tensors()
-            self._table = (blob, {view.name: (view, stored) for view, stored in tensors})
-        return self._table[1]
-
-
-_MANIFESTS_KEPT = 8
-_MAX_DIGITS = 12
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
-
-
-def unswept(
+def holds_sweep_lock(
     operation: Callable[Concatenate[Context, _Parameters], _Result],
 ) -> Callable[Concatenate[Context, _Parameters], _Result]:
-    """Run an operation under ``history.no_sweep()``: it makes something reachable.
+    """Make an operation hold the sweep lock, shared, from its first look to its last write.
 
-    For every operation that writes chunks or objects, or moves a ref or index entry onto old ones.
+    For every operation that writes chunks or objects, or points a ref or index entry at old ones:
+    until they are reachable, a sweep would take them for garbage.
     """
 
     @wraps(operation)
@@ -195,19 +172,3 @@ def discover(start: Path) -> Context:
     raise RepositoryNotFoundError(
         f"not an mvc repository (or any folder above): {start}", hint='run "mvc init" to make one'
     )
-
-
-def is_inside(path: Path, folder: Path) -> bool:
-    """Tell whether ``path`` is ``folder`` or lies below it, names compared as they are."""
-    return path == folder or folder in path.parents
-
-
-__all__ = [
-    "GIT_DIR_NAME",
-    "Context",
-    "discover",
-    "init",
-    "is_inside",
-    "open_at",
-    "unswept",
-]

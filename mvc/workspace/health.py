@@ -1,13 +1,12 @@
-"""Health marks: the commits of a training after which it went on well for a while.
+"""Health marks: commits after which the training went on well for a while.
 
-A mark is a Git note below ``refs/notes/healthy``, so that no commit changes its id and
-``git log --notes=healthy`` of a stock Git shows it:
+A mark is a note below ``refs/notes/healthy``:
 
     Healthy: 2026-11-20T16:00:00Z
     Note: 200 steps without alarm
 
-That there is a note makes the commit healthy, whatever it says. This module is part of ``log`` and
-loads nothing heavy.
+Any note there makes its commit healthy, whatever it says. This module is part of ``log`` and loads
+nothing heavy.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError
 from mvc.history.refnames import HEADS
-from mvc.workspace.context import unswept
-from mvc.workspace.note_text import one_line, time_text
+from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.notebook import NoteKind, one_line, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,46 +27,36 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
 HEALTHY_REF = "refs/notes/healthy"
+HEALTH_MARKS: NoteKind[None] = NoteKind(HEALTHY_REF, "health mark", lambda _commit, _text: ())
 
 
-@unswept
+@holds_sweep_lock
 def mark_healthy(context: Context, revision: str, *, note: str = "") -> None:
-    """Mark a commit as healthy, durably; one that is marked stays as it is.
-
-    Args:
-        context: the repository.
-        revision: which commit.
-        note: a remark for people, on one line.
+    """Mark a commit as healthy, durably; a mark that is there already stays as it is.
 
     Raises:
         NotFoundError: no such revision.
         FormatError: the notes that are there are damaged.
     """
     commit = context.resolve_commit(revision)
+    marks = context.notebooks.of(HEALTH_MARKS)
     with context.history.lock():
-        marks = context.history.find_notes(HEALTHY_REF)
-        if marks is not None and marks.find(commit) is not None:
+        if marks.find_note(commit) is not None:
             return
         remark = one_line(note)
         lines = [
             f"Healthy: {time_text(int(time.time()))}",
             *([f"Note: {remark}"] if remark else []),
         ]
-        text = "\n".join(lines) + "\n"
-        context.history.write_notes(
-            HEALTHY_REF,
-            {commit: text.encode()},
+        marks.write(
+            {commit: ["\n".join(lines)]},
             message=f"commit {commit} is healthy",
             stamp=context.stamp(),
         )
 
 
 def healthy_commits(context: Context, branch: str | None = None) -> tuple[GitId, ...]:
-    """Return the healthy commits of a branch along first parents, newest first.
-
-    Args:
-        context: the repository.
-        branch: which branch; where HEAD is if None.
+    """Return the healthy commits of a branch (HEAD's if None) along first parents, newest first.
 
     Raises:
         NotFoundError: no such branch.
@@ -78,7 +67,7 @@ def healthy_commits(context: Context, branch: str | None = None) -> tuple[GitId,
         tip = context.history.find_ref(HEADS + branch)
         if tip is None:
             raise NotFoundError(f"no branch {branch!r}", hint='"mvc branch" lists them')
-    marks = context.history.find_notes(HEALTHY_REF)
+    marks = context.notebooks.of(HEALTH_MARKS).open()
     if tip is None or marks is None:
         return ()
     line = first_parents(context, context.history.read_commit(tip))
@@ -86,7 +75,7 @@ def healthy_commits(context: Context, branch: str | None = None) -> tuple[GitId,
 
 
 def first_parents(context: Context, tip: CommitInfo) -> Iterator[CommitInfo]:
-    """Yield a commit and its first parents, newest first; no more is read than is asked for."""
+    """Yield a commit and its first parents, newest first; reads no further than it is asked."""
     info = tip
     yield info
     while info.parents:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.history.values import Index
-from mvc.workspace.files import content_matches
+from mvc.workspace.content import content_matches
 from mvc.workspace.worktree import find_file_stat, folders_above
 
 if TYPE_CHECKING:

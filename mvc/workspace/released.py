@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from mvc.errors import ReleasedError
 from mvc.workspace.annotations import read_annotations
-from mvc.workspace.files import find_manifest
+from mvc.workspace.manifests import find_manifest
 from mvc.workspace.releases import RELEASED_REF, join_releases, read_releases
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from mvc.fs import (
 from mvc.history.refnames import HEADS
 from mvc.history.values import Identity, Index, IndexEntry, Stamp
 from mvc.ids import GitId
-from mvc.workspace.files import content_matches, stage_file
+from mvc.workspace.content import content_matches, stage_file
 from mvc.workspace.journal import (
     JOURNAL_NAME,
     EntryChange,

@@ -11,7 +11,7 @@ from mvc.formats.layout import single_tensor
 from mvc.formats.manifest import Manifest, StoredSegment, encode_manifest
 from mvc.history.values import Stamp
 from mvc.ids import ChunkId
-from mvc.workspace.context import Context
+from mvc.workspace.manifests import ManifestReader
 from support.models import write_model
 
 
@@ -383,10 +383,10 @@ class TestCost:
         history.update_head(parents[0], expected=None, message="x", stamp=Stamp.now(who))
 
         reads = []
-        original = Context.read_manifest
+        original = ManifestReader.read
         monkeypatch.setattr(
-            Context,
-            "read_manifest",
+            ManifestReader,
+            "read",
             lambda self, blob: (reads.append(blob), original(self, blob))[1],
         )
         (file,) = repo.diff("HEAD~1", "HEAD", with_tensors=False)

@@ -69,7 +69,7 @@ class Count:
 
     def chunks(self, versions):
         return {
-            chunk for _, blob in versions for chunk in self.context.read_manifest(blob).chunk_ids()
+            chunk for _, blob in versions for chunk in self.context.manifests.read(blob).chunk_ids()
         }
 
     def close(self, chunks):
@@ -85,7 +85,7 @@ class Count:
         return sum(self.size[chunk] for chunk in self.close(chunks))
 
     def raw(self, versions):
-        return sum(self.context.read_manifest(blob).size_bytes for _, blob in versions)
+        return sum(self.context.manifests.read(blob).size_bytes for _, blob in versions)
 
     def compare(self, entry, mine, others):
         """Compare an entry with what goes if only some chunks are named by others."""
@@ -133,7 +133,7 @@ def compare_all(repo):
 def compare_tensors(report, count, versions):
     users = {}
     for path, blob in versions:
-        manifest = count.context.read_manifest(blob)
+        manifest = count.context.manifests.read(blob)
         users.setdefault((path, ""), set()).update(manifest.gaps)
         for view, stored in manifest.tensors():
             users.setdefault((path, view.name), set()).update(stored.chunks)
@@ -346,7 +346,7 @@ def compare_tensors_only(repo):
     versions = count.versions(count.named())
     users = {}
     for path, blob in versions:
-        for view, stored in count.context.read_manifest(blob).tensors():
+        for view, stored in count.context.manifests.read(blob).tensors():
             users.setdefault((path, view.name), set()).update(stored.chunks)
     for entry in report.tensors:
         if entry.name:

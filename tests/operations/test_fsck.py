@@ -42,7 +42,7 @@ def test_a_sound_repository(two):
 
 def _chunks(repo, revision):
     (info,) = repo.ls(revision)
-    return set(repo._context.read_manifest(info.blob).chunk_ids())
+    return set(repo._context.manifests.read(info.blob).chunk_ids())
 
 
 def test_an_empty_one(repo):

@@ -34,7 +34,7 @@ def write_step(root, number, name="m.safetensors"):
 
 def tensor_chunk(repo, revision):
     blob = repo._context.history.read_tree(repo.resolve(revision))["m.safetensors"].blob
-    (stored,) = repo._context.read_manifest(blob).segments
+    (stored,) = repo._context.manifests.read(blob).segments
     (chunk,) = stored.chunks
     return chunk
 

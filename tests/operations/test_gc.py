@@ -13,8 +13,8 @@ from mvc.history.reflog_expiry import DAY_S
 from mvc.operations.gc import plan_gc, run_gc, upkeep
 from mvc.storage.local import LocalStorage
 from mvc.upkeep.marks import IdSet
-from mvc.workspace.releases import released_commits
 from support.kept_repo import WHO, build_kept, commit_step, load_exactly, make_old
+from support.releases import released_commits
 
 
 @pytest.fixture

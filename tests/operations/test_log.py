@@ -4,7 +4,7 @@ import pytest
 
 from mvc import NotFoundError, Repo
 from mvc.history.values import Stamp
-from mvc.workspace.context import Context
+from mvc.workspace.manifests import ManifestReader
 from support.stockgit import git, run_git
 
 
@@ -163,7 +163,7 @@ def test_five_thousand_commits_and_no_manifest(repo, root, monkeypatch):
     run_git(root / ".mvc", "fast-import", "--quiet", data="\n".join(lines).encode() + b"\n")
     opened = Repo.open(root)
     loads = []
-    monkeypatch.setattr(Context, "read_manifest", lambda *arguments: loads.append(arguments))
+    monkeypatch.setattr(ManifestReader, "read", lambda *arguments: loads.append(arguments))
     entries = list(opened.log())
     assert len(entries) == 5_000
     assert [entry.annotations.step for entry in entries] == list(range(4_999, -1, -1))

@@ -13,9 +13,9 @@ from mvc.workspace.releases import (
     Release,
     add_releases,
     find_release,
-    released_commits,
 )
 from support.models import digest, write_model
+from support.releases import released_commits
 
 NOW_S = 1_800_000_000
 
@@ -65,7 +65,7 @@ class TestPlan:
         assert {release.commit for release in plan.releases} == {run[1000], run[2000], run[3000]}
         assert plan.freed_bytes >= sum(one.size_bytes for one in plan.commits) > 0
         assert all(one.size_bytes > 0 for one in plan.commits if one.paths)
-        assert released_commits(context) == frozenset()
+        assert released_commits(context) == set()
         assert [load(repo, commit) for commit in run.values()] == list(run)
 
     def test_kept_and_released_are_all_files(self, repo, context, run):
@@ -131,7 +131,7 @@ class TestRun:
     def test_content_that_a_kept_commit_shares(self, repo, context, run):
         prune(repo, keep_last=1)
         old = context.history.read_tree(run[1000])["model.safetensors"].blob
-        manifest = context.read_manifest(old)
+        manifest = context.manifests.read(old)
         frozen = next(stored for view, stored in manifest.tensors() if view.name == "frozen")
         assert context.store.contains_all(frozen.chunks)
         assert not is_complete(context, old)

@@ -252,7 +252,7 @@ def test_every_file_damaged_densely(known, quick_path):
 
 def _chunk_of(root, commit, path, tensor):
     context = Repo.open(root, threads=1)._context
-    manifest = context.read_manifest(context.history.read_tree(commit)[path].blob)
+    manifest = context.manifests.read(context.history.read_tree(commit)[path].blob)
     (stored,) = (stored for view, stored in manifest.tensors() if view.name == tensor)
     return stored.chunks[0]
 

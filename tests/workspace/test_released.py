@@ -14,14 +14,14 @@ from mvc.workspace.releases import (
     RELEASED_REF,
     Release,
     add_releases,
-    check_releases,
     drop_releases,
-    encode_note,
+    encode_release,
     find_release,
-    parse_note,
+    parse_releases,
     read_releases,
-    released_commits,
+    release_notes,
 )
+from support.releases import released_commits
 
 COMMIT = GitId("c" * 40)
 BLOB = GitId("b" * 40)
@@ -46,7 +46,7 @@ class TestText:
         release = Release(
             COMMIT, ("a.pt", 'b "x"\n.pt'), "--keep-last 5", 1_795_190_400, (BLOB, BLOB)
         )
-        assert encode_note([release]).decode() == (
+        assert encode_release(release) + "\n" == (
             "Released: 2026-11-20T16:00:00Z\n"
             "Policy: --keep-last 5\n"
             f'File: "a.pt" {BLOB}\n'
@@ -65,7 +65,7 @@ class TestText:
 
     @given(RELEASES)
     def test_reads_back(self, releases):
-        assert parse_note(COMMIT, encode_note(releases).decode()) == tuple(releases)
+        assert parse_releases(COMMIT, "\n\n".join(map(encode_release, releases))) == tuple(releases)
 
     @given(st.text())
     def test_garbage_is_no_record_or_a_format_error(self, text):
@@ -75,7 +75,7 @@ class TestText:
             f"Released: 2026-01-01T00:00:00Z\nFile: {text}",
         ):
             try:
-                found = parse_note(COMMIT, candidate)
+                found = parse_releases(COMMIT, candidate)
             except FormatError:
                 continue
             assert all(release.paths for release in found)
@@ -92,13 +92,13 @@ class TestText:
     )
     def test_malformed(self, text):
         with pytest.raises(FormatError):
-            parse_note(COMMIT, text)
+            parse_releases(COMMIT, text)
 
 
 class TestRecords:
     def test_none(self, context, commits):
         assert read_releases(context) == {}
-        assert released_commits(context) == frozenset()
+        assert released_commits(context) == set()
         assert find_release(context, commits[0]) is None
         drop_releases(context, {commits[0]: ["model.safetensors"]})
         assert context.history.find_ref(RELEASED_REF) is None
@@ -129,7 +129,7 @@ class TestRecords:
         notes = {commits[0]: text.encode()}
         context.history.write_notes(RELEASED_REF, notes, message="x", stamp=context.stamp())
         assert read_releases(context) == {}
-        assert [commit for commit, _ in check_releases(context)] == [commits[0]]
+        assert [commit for commit, _ in release_notes(context).check()] == [commits[0]]
         assert find_release(context, commits[0]) is None
         add_releases(context, [record(commits[0])])
         drop_releases(context, {commits[0]: ["model.safetensors"]})
@@ -140,7 +140,7 @@ class TestRecords:
         notes = {commits[0]: b"\xff\xfe", commits[1]: b"", commits[2]: b"Released: \n" * 1000}
         context.history.write_notes(RELEASED_REF, notes, message="x", stamp=context.stamp())
         assert read_releases(context) == {}
-        assert {commit for commit, _ in check_releases(context)} == {commits[0], commits[2]}
+        assert {commit for commit, _ in release_notes(context).check()} == {commits[0], commits[2]}
 
     def test_another_process_is_seen(self, repo, context, commits):
         other = type(repo).open(repo.worktree)._context

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from mvc.operations.log import LogEntry
-    from mvc.workspace.abandoned import Divergence
+    from mvc.workspace.divergence import Divergence
     from mvc.workspace.releases import Release
 
     Parents = Mapping[str, Sequence[str]] | None

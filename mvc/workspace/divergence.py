@@ -1,7 +1,6 @@
-"""What is known of commits that a rollback left behind: the cause, and where the branch went.
+"""Divergence notes: why a rollback abandoned commits, and where the branch went.
 
-A Git note below ``refs/notes/diverged`` on the abandoned tip, so that no commit changes its id and
-``git log --notes=diverged`` of a stock Git shows it. One paragraph per rollback from there:
+They are notes below ``refs/notes/diverged`` on the abandoned tip, one paragraph per rollback:
 
     Diverged: loss is NaN
     Branch: main
@@ -9,8 +8,7 @@ A Git note below ``refs/notes/diverged`` on the abandoned tip, so that no commit
     Rolled-back-to: 9b1f6c0e8f0f2f0a9f5d6f7b1c0d2e3f4a5b6c7d (step 12000)
     Time: 2026-11-20T16:00:00Z
 
-Paragraphs that begin otherwise are somebody's own and stay as they are. This module is part of
-``log`` and loads nothing heavy.
+This module is part of ``log`` and loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -21,14 +19,13 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
 from mvc.ids import GitId
-from mvc.workspace.note_text import find_time, one_line, split_paragraphs, time_text
+from mvc.workspace.notebook import NoteKind, find_time, one_line, split_paragraphs, time_text
 
 if TYPE_CHECKING:
     from mvc.history.values import Stamp
     from mvc.workspace.context import Context
 
 DIVERGED_REF = "refs/notes/diverged"
-MAX_NOTE_BYTES = 2**20
 _DIVERGED = "Diverged:"
 _TARGET = re.compile(r"([0-9a-f]{40})(?: \(step ([0-9]{1,18})\))?", re.ASCII)
 _STEP = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -36,15 +33,15 @@ _STEP = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """One rollback, as the commit it left behind tells of it.
+    """One rollback, as recorded on the commit that it abandoned.
 
     Attributes:
-        reason: the cause, one line; empty where none was given.
-        branch: the branch that went back; empty where the note does not say.
-        target: the commit it went back to, or None where the note does not say.
+        reason: the cause, on one line; empty if none was given.
+        branch: the branch that was rolled back; empty if the note does not say.
+        target: the commit it was rolled back to, or None if the note does not say.
         target_step: the training step of that commit, or None.
         at_step: the step at which the trouble was seen, or None.
-        time_s: when, in seconds since 1970, or None where the note does not say.
+        time_s: when, in seconds since 1970, or None if the note does not say.
     """
 
     reason: str
@@ -72,10 +69,13 @@ def encode_divergence(divergence: Divergence) -> str:
     return "\n".join(lines)
 
 
-def parse_note(text: str) -> tuple[Divergence, ...]:
-    """Return the rollbacks that a note tells of, oldest first; lines without sense are left out."""
+def parse_divergences(_commit: GitId, text: str) -> tuple[Divergence, ...]:
+    """Return the rollbacks in a note, oldest first; lines that make no sense are left out."""
     parts = split_paragraphs(text)
     return tuple(_parse_paragraph(part) for part in parts if part.startswith(_DIVERGED))
+
+
+DIVERGENCES = NoteKind(DIVERGED_REF, "divergence note", parse_divergences)
 
 
 def _parse_paragraph(paragraph: str) -> Divergence:
@@ -93,48 +93,20 @@ def _parse_paragraph(paragraph: str) -> Divergence:
     )
 
 
-def read_divergence(context: Context, note: GitId) -> Divergence | None:
-    """Return the last rollback that a note (a blob) tells of, or None.
-
-    Raises:
-        FormatError: the note is missing, damaged or over the limit.
-    """
-    found = parse_note(_read_text(context, note))
-    return found[-1] if found else None
-
-
 def add_divergence(
     context: Context, commit: GitId, divergence: Divergence, *, stamp: Stamp
 ) -> None:
     """Record on an abandoned tip why it was left, durably; what its note says already stays.
 
     Raises:
-        FormatError: the notes that are there are damaged.
+        FormatError: the tree of the notes is damaged.
     """
-    history = context.history
-    with history.no_sweep(), history.lock():
-        notes = history.find_notes(DIVERGED_REF)
-        note = None if notes is None else notes.find(commit)
-        before = [] if note is None else _readable_paragraphs(context, note)
-        text = "\n\n".join([*before, encode_divergence(divergence)]) + "\n"
-        message = f"commit {commit} was left behind"
-        history.write_notes(
-            DIVERGED_REF,
-            {commit: text.encode("utf-8", "surrogateescape")},
-            message=message,
-            stamp=stamp,
-        )
-
-
-def _readable_paragraphs(context: Context, note: GitId) -> list[str]:
-    try:
-        return split_paragraphs(_read_text(context, note))
-    except FormatError:
-        return []  # a note that nobody can read shall not keep a training from going back
-
-
-def _read_text(context: Context, note: GitId) -> str:
-    size_bytes = context.history.find_blob_size(note)
-    if size_bytes is None or size_bytes > MAX_NOTE_BYTES:
-        raise FormatError(f"note {note} is missing or over the limit")
-    return context.history.read_blob(note).decode("utf-8", "surrogateescape")
+    notes = context.notebooks.of(DIVERGENCES)
+    with context.history.no_sweep(), context.history.lock():
+        try:
+            before = notes.find_paragraphs(commit)
+        except FormatError:
+            before = []  # an unreadable note must not keep a training from going back
+        paragraphs = [*before, encode_divergence(divergence)]
+        # The message is part of the format of repositories: it stays as it is.
+        notes.write({commit: paragraphs}, message=f"commit {commit} was left behind", stamp=stamp)

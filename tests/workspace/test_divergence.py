@@ -8,16 +8,15 @@ from hypothesis import strategies as st
 
 from mvc.history.values import Stamp
 from mvc.ids import GitId
-from mvc.workspace.abandoned import (
+from mvc.workspace.divergence import (
     DIVERGED_REF,
-    MAX_NOTE_BYTES,
+    DIVERGENCES,
     Divergence,
     add_divergence,
     encode_divergence,
-    parse_note,
-    read_divergence,
+    parse_divergences,
 )
-from mvc.workspace.note_text import MAX_LINE_CHARS, find_time, one_line, time_text
+from mvc.workspace.notebook import MAX_LINE_CHARS, find_time, one_line, time_text
 
 EXAMPLE = Divergence("loss is NaN", "main", GitId("9b" * 20), 12000, 12345, 1_795_190_400)
 
@@ -53,13 +52,16 @@ def test_what_is_written_is_read(divergence, target_step):
         divergence = dataclasses.replace(divergence, target_step=target_step)
     expected = dataclasses.replace(divergence, reason=one_line(divergence.reason))
     text = encode_divergence(divergence)
-    assert parse_note(text + "\n") == (expected,)
-    assert parse_note(f"by hand\n\n{text}\n\n{encode_divergence(EXAMPLE)}\n") == (expected, EXAMPLE)
+    assert parse_divergences(None, text + "\n") == (expected,)
+    assert parse_divergences(None, f"by hand\n\n{text}\n\n{encode_divergence(EXAMPLE)}\n") == (
+        expected,
+        EXAMPLE,
+    )
 
 
 @given(st.text())
 def test_any_text_is_read_and_bounded(text):
-    for found in (*parse_note(text), *parse_note("Diverged:" + text)):
+    for found in (*parse_divergences(None, text), *parse_divergences(None, "Diverged:" + text)):
         assert len(found.reason) <= MAX_LINE_CHARS
         assert "\n" not in found.reason
         encode_divergence(found)
@@ -73,7 +75,7 @@ def test_any_text_is_read_and_bounded(text):
     ],
 )  # fmt: skip
 def test_lines_without_sense_are_left_out(line):
-    assert parse_note(f"Diverged: x\n{line}") == (Divergence("x"),)
+    assert parse_divergences(None, f"Diverged: x\n{line}") == (Divergence("x"),)
 
 
 def test_times():
@@ -90,16 +92,17 @@ def test_notes_add_up_and_keep_what_others_wrote(repo):
     )
     for reason in ("first", "second"):
         add_divergence(context, commit, Divergence(reason), stamp=Stamp.now(who))
-    note = context.history.find_notes(DIVERGED_REF).find(commit)
+    notebook = context.notebooks.of(DIVERGENCES)
+    note = notebook.find_note(commit)
     text = b"by \xff hand\n\nDiverged: first\n\nDiverged: second\n"
     assert context.history.read_blob(note) == text
-    assert read_divergence(context, note).reason == "second"
+    assert notebook.find(commit)[-1].reason == "second"
 
 
 def test_a_note_that_nobody_can_read_keeps_nobody_from_going_back(repo):
     context, who = repo._context, repo.identity
     commit = repo.commit("one", allow_empty=True).commit
-    huge = b"Diverged: x\n" * (MAX_NOTE_BYTES // 12 + 1)
+    huge = b"Diverged: x\n" * (DIVERGENCES.max_bytes // 12 + 1)
     context.history.write_notes(DIVERGED_REF, {commit: huge}, message="x", stamp=Stamp.now(who))
     assert repo.show().diverged is None
     add_divergence(context, commit, Divergence("new"), stamp=Stamp.now(who))

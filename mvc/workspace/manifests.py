@@ -1,0 +1,69 @@
+"""What a stored blob stands for: a plain file or link, or the manifest of a file in chunks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.errors import FormatError
+from mvc.formats.manifest import MANIFEST_PREFIX, MAX_MANIFEST_BYTES, is_manifest, parse_manifest
+
+if TYPE_CHECKING:
+    from mvc.formats.layout import TensorView
+    from mvc.formats.manifest import Manifest, StoredSegment
+    from mvc.history.git import GitHistory
+    from mvc.ids import GitId
+    from mvc.workspace.context import Context
+
+_KEPT = 8
+
+
+class ManifestReader:
+    """Reads manifests; the last few are kept, for a verb asks for the same ones again and again."""
+
+    def __init__(self, history: GitHistory) -> None:
+        self._history = history
+        self._kept: dict[GitId, Manifest] = {}
+        self._table: tuple[GitId, dict[str, tuple[TensorView, StoredSegment]]] | None = None
+
+    def read(self, blob: GitId) -> Manifest:
+        """Return the manifest in a blob.
+
+        Raises:
+            FormatError: the blob is not a manifest or breaks a rule.
+        """
+        manifest = self._kept.get(blob)
+        if manifest is None:
+            manifest = parse_manifest(self._history.read_blob(blob))
+            while len(self._kept) >= _KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[blob] = manifest
+        return manifest
+
+    def tensors(self, blob: GitId) -> dict[str, tuple[TensorView, StoredSegment]]:
+        """Return name → place of every tensor of a stored file; the last table is kept."""
+        if self._table is None or self._table[0] != blob:
+            places = self.read(blob).tensors()
+            self._table = (blob, {view.name: (view, stored) for view, stored in places})
+        return self._table[1]
+
+
+def find_manifest(context: Context, blob: GitId) -> Manifest | None:
+    """Return the manifest in a blob, or None if the blob is a plain file or link.
+
+    Raises:
+        FormatError: a manifest that breaks a rule or is over the limit.
+    """
+    history = context.history
+    if not is_manifest(history.blob_prefix(blob, len(MANIFEST_PREFIX))):
+        return None
+    if (history.find_blob_size(blob) or 0) > MAX_MANIFEST_BYTES:
+        raise FormatError(f"manifest {blob} is over the limit")
+    return context.manifests.read(blob)
+
+
+def stored_size(context: Context, blob: GitId) -> int:
+    """Return the length of the file that a blob stands for, in bytes."""
+    manifest = find_manifest(context, blob)
+    if manifest is not None:
+        return manifest.size_bytes
+    return context.history.find_blob_size(blob) or 0
