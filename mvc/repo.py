@@ -31,13 +31,16 @@ if TYPE_CHECKING:
     from mvc.operations import (  # noqa: F401
         add,
         aftercare,
+        cat,
         checkout,
         commit,
+        commit_state,
+        load_state,
         move,
         remove,
         restore,
     )
-    from mvc.operations.branches import RefInfo
+    from mvc.operations.branch import RefInfo
     from mvc.operations.diff import FileDiff
     from mvc.operations.doctor import DoctorReport
     from mvc.operations.du import DuReport
@@ -45,11 +48,11 @@ if TYPE_CHECKING:
     from mvc.operations.fsck import FsckReport
     from mvc.operations.gc import GcPlan, GcResult
     from mvc.operations.log import LogEntry
+    from mvc.operations.ls import FileInfo
     from mvc.operations.prune import PrunePlan, PruneResult
     from mvc.operations.repack import RepackPlan, RepackResult
     from mvc.operations.rollback import RollbackPlan, RollbackResult
     from mvc.operations.status import Status
-    from mvc.operations.tensors import FileInfo
     from mvc.operations.undo import UndoResult
     from mvc.operations.verify import StateCheck
     from mvc.operations.verify_files import WorktreeCheck
@@ -650,11 +653,11 @@ class Repo:
 
     def branches(self) -> list[RefInfo]:
         """Return all branches."""
-        return operations.branches.list_branches(self._context)
+        return operations.branch.list_branches(self._context)
 
     def tags(self) -> list[RefInfo]:
         """Return all tags."""
-        return operations.branches.list_tags(self._context)
+        return operations.branch.list_tags(self._context)
 
     def create_branch(self, name: str, start: str = "HEAD", *, force: bool = False) -> GitId:
         """Make a branch without going there; return its commit.
@@ -664,7 +667,7 @@ class Repo:
             ConflictError: it exists, and not ``force``; or it is checked out.
             UsageError: not a valid branch name.
         """
-        return operations.branches.create_branch(self._context, name, start, force=force)
+        return operations.branch.create_branch(self._context, name, start, force=force)
 
     def delete_branch(self, name: str, *, force: bool = False) -> GitId:
         """Delete a branch (an unmerged one with ``force``); return the commit it pointed to.
@@ -673,7 +676,7 @@ class Repo:
             NotFoundError: no such branch.
             ConflictError: it is checked out, or not merged and not ``force``.
         """
-        return operations.branches.delete_branch(self._context, name, force=force)
+        return operations.branch.delete_branch(self._context, name, force=force)
 
     def rename_branch(self, old: str, new: str, *, force: bool = False) -> None:
         """Rename a branch with its reflog; HEAD follows.
@@ -683,7 +686,7 @@ class Repo:
             ConflictError: ``new`` exists, and not ``force``; or it is checked out.
             UsageError: not a valid branch name.
         """
-        operations.branches.rename_branch(self._context, old, new, force=force)
+        operations.branch.rename_branch(self._context, old, new, force=force)
 
     def create_tag(
         self, name: str, revision: str = "HEAD", *, message: str | None = None, force: bool = False
@@ -695,7 +698,7 @@ class Repo:
             ConflictError: the tag exists, and not ``force``.
             UsageError: not a valid tag name, or an empty message.
         """
-        return operations.branches.create_tag(
+        return operations.branch.create_tag(
             self._context, name, revision, message=message, force=force
         )
 
@@ -705,7 +708,7 @@ class Repo:
         Raises:
             NotFoundError: no such tag.
         """
-        return operations.branches.delete_tag(self._context, name)
+        return operations.branch.delete_tag(self._context, name)
 
     # Tensors.
 
@@ -722,7 +725,7 @@ class Repo:
         Raises:
             NotFoundError: no such revision or path.
         """
-        return operations.tensors.list_files(
+        return operations.ls.list_files(
             self._context, revision, paths=self._paths(paths), tensors=tensors
         )
 
@@ -732,7 +735,7 @@ class Repo:
         Raises:
             NotFoundError: no such revision or path.
         """
-        return operations.tensors.read_plain_file(self._context, revision, self._paths(path)[0])
+        return operations.cat.read_plain_file(self._context, revision, self._paths(path)[0])
 
     @overload
     def tensor(
@@ -765,10 +768,10 @@ class Repo:
         """
         place = self._paths(path)[0]
         if framework == "torch":
-            return operations.tensors.read_torch_tensor(self._context, revision, place, name)
+            return operations.cat.read_torch_tensor(self._context, revision, place, name)
         if framework != "numpy":
             raise UsageError(f"framework is numpy or torch, not {framework!r}")
-        return operations.tensors.read_tensor(self._context, revision, place, name)
+        return operations.cat.read_tensor(self._context, revision, place, name)
 
     def export(
         self,
@@ -850,7 +853,7 @@ class Repo:
             ConflictError: the branch moved meanwhile, is not at ``parent``, or a file of the same
                 name is staged; nothing is lost.
         """
-        result = operations.state.commit_state(
+        result = operations.commit_state.commit_state(
             self._context,
             state,
             message,
@@ -900,7 +903,7 @@ class Repo:
             UsageError: no message, or not a valid branch name.
             ConflictError: as for ``commit_state``.
         """
-        result = operations.state.commit_files(
+        result = operations.commit_state.commit_files(
             self._context,
             states.image.open_image(files),
             message,
@@ -921,7 +924,7 @@ class Repo:
             NotFoundError: no such revision, or the commit holds no state.
             ReleasedError: content of that commit was released.
         """
-        return operations.state.outline_state(self._context, revision)
+        return operations.load_state.outline_state(self._context, revision)
 
     def verify_state(self, state: Mapping[str, object], revision: str = "HEAD") -> StateCheck:
         """Compare a live state with a commit's, bit by bit; nothing is changed.
@@ -982,7 +985,9 @@ class Repo:
             ConflictError: ``into`` has another structure or shape than the state.
             UnsupportedError: torch is not installed.
         """
-        return operations.state.load_state(self._context, revision, framework=framework, into=into)
+        return operations.load_state.load_state(
+            self._context, revision, framework=framework, into=into
+        )
 
     # Training runs, while they run.
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from mvc.dtypes import get_dtype
 from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageError
 from mvc.fs import DurableFile, find_stat
-from mvc.operations.tensors import StoredTensor, read_bytes_of, read_parts
 from mvc.progress import announce
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.released import check_chunks, command_text
+from mvc.workspace.tensors import StoredTensor, read_bytes_of, read_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,7 +20,6 @@ import numpy as np
 
 from mvc.errors import ConflictError, FormatError, NotFoundError, UnsupportedError
 from mvc.operations.gc import plan_gc, sweep, upkeep
-from mvc.operations.state import read_small_file
 from mvc.states.state import STATE_FILE, find_files
 from mvc.upkeep.model_files import state_paths
 from mvc.upkeep.retention import (
@@ -35,6 +34,7 @@ from mvc.upkeep.versions import Versions, commits_of, released_paths, walk_all
 from mvc.workspace.annotations import read_annotations
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.releases import Release, add_releases, read_releases
+from mvc.workspace.state_files import read_small_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from mvc.chunkstore.parallel import for_each
 from mvc.formats.manifest import cut_sizes
 from mvc.ids import hash_chunk
-from mvc.operations.state import TensorSizes, read_state_text
 from mvc.states.compare import compare_texts
 from mvc.states.image import pair_segments
 from mvc.states.outline import check_sizes
 from mvc.states.state import STATE_FILE, encode_state
 from mvc.workspace.manifests import find_manifest
+from mvc.workspace.state_files import TensorSizes, read_state_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

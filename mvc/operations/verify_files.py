@@ -22,7 +22,6 @@ from mvc.errors import (
 )
 from mvc.formats.manifest import cut_sizes
 from mvc.ids import hash_chunk
-from mvc.operations.state import find_state_files
 from mvc.operations.verify_tensors import (
     LiveTensor,
     StoredVersion,
@@ -38,6 +37,7 @@ from mvc.workspace.content import GapStream
 from mvc.workspace.files import PLAIN_FILE_MAX_BYTES
 from mvc.workspace.manifests import find_manifest, stored_size
 from mvc.workspace.pathspec import select_paths
+from mvc.workspace.state_files import find_state_files
 from mvc.workspace.transition import recover
 from mvc.workspace.worktree import (
     MODE_SYMLINK,

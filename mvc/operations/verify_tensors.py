@@ -18,8 +18,8 @@ from mvc.errors import ReleasedError
 from mvc.formats.layout import view_extent_bytes
 from mvc.formats.manifest import cut_sizes
 from mvc.ids import hash_chunk
-from mvc.operations.tensors import StoredTensor, check_fits, read_tensor_into
 from mvc.workspace.released import check_content
+from mvc.workspace.tensors import StoredTensor, check_fits, read_tensor_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

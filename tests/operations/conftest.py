@@ -1,3 +1,27 @@
+import pytest
+
 from support.opened_repo import context, no_waiting_for_the_disk, repo, root
 
 __all__ = ["context", "no_waiting_for_the_disk", "repo", "root"]
+
+
+@pytest.fixture
+def chunked(repo):
+    repo.set_config("mvc.chunkbytes", "4096")
+    return repo
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Collect the ids of the chunks that are read."""
+    from mvc.chunkstore.store import ChunkStore
+
+    found = []
+    original = ChunkStore.read_many
+
+    def watch(self, requests, sink, progress=None):
+        found.extend(request.chunk_id for request in requests)
+        return original(self, requests, sink, progress)
+
+    monkeypatch.setattr(ChunkStore, "read_many", watch)
+    return found

@@ -24,8 +24,8 @@ from safetensors.numpy import save
 
 from mvc import ConflictError, NotFoundError, ReleasedError, Repo
 from mvc.history.reflog_expiry import DAY_S
-from mvc.operations.state import read_small_file
 from mvc.workspace.released import check_content
+from mvc.workspace.state_files import read_small_file
 from support.kept_repo import WHO, make_old
 
 REFUSALS = (ConflictError, NotFoundError, ReleasedError)

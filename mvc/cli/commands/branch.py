@@ -16,7 +16,7 @@ from mvc.errors import ConflictError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc.operations.branches import RefInfo
+    from mvc.operations.branch import RefInfo
 
 
 def branch(

@@ -16,7 +16,7 @@ from mvc.cli.session import open_repo, parse_place, to_paths
 from mvc.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from mvc.operations.tensors import FileInfo, TensorInfo
+    from mvc.operations.ls import FileInfo, TensorInfo
     from mvc.repo import Repo
 
 

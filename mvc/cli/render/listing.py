@@ -10,7 +10,7 @@ from mvc.cli.render.text import columns, count_text, shape_text, size_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc.operations.tensors import FileInfo, TensorInfo
+    from mvc.operations.ls import FileInfo, TensorInfo
 
 
 _SHORT_TENSOR_ID = 12

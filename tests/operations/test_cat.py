@@ -19,28 +19,6 @@ def values(shape=(16, 256), seed=0, dtype=np.float32):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-@pytest.fixture
-def chunked(repo):
-    repo.set_config("mvc.chunkbytes", "4096")
-    return repo
-
-
-@pytest.fixture
-def reads(monkeypatch):
-    """Collect the ids of the chunks that are read."""
-    from mvc.chunkstore.store import ChunkStore
-
-    found = []
-    original = ChunkStore.read_many
-
-    def watch(self, requests, sink, progress=None):
-        found.extend(request.chunk_id for request in requests)
-        return original(self, requests, sink, progress)
-
-    monkeypatch.setattr(ChunkStore, "read_many", watch)
-    return found
-
-
 class TestReading:
     def test_only_its_own_chunks_are_read(self, chunked, root, reads):
         save_file({"w": values(), "u": values(seed=1)}, root / "m.safetensors")
@@ -185,53 +163,6 @@ class TestRefusals:
         commit_manifest(chunked, "U8", (), 16, (ChunkId(bytes(32)),), view)
         with pytest.raises(StorageError, match="more than the memory"):
             chunked.tensor("HEAD", "m", "w")
-
-
-class TestListing:
-    def test_files_and_tensors(self, chunked, root):
-        save_file({"w": values(), "u": values((3,), 1)}, root / "m.safetensors")
-        (root / "notes").write_text("plain")
-        (root / "link").symlink_to("notes")
-        (root / "blob").write_bytes(bytes(2**20 + 1))
-        chunked.commit("m", paths=".")
-        by_path = {info.path: info for info in chunked.ls()}
-        assert {path: info.format for path, info in by_path.items()} == {
-            "blob": "opaque", "link": None, "m.safetensors": "safetensors", "notes": None,
-        }  # fmt: skip
-        for path, info in by_path.items():
-            if path != "link":
-                assert info.size_bytes == (root / path).stat().st_size
-        assert (by_path["link"].mode, by_path["link"].size_bytes) == (0o120000, 5)
-        assert {
-            tensor.name: (tensor.dtype, tensor.shape, tensor.size_bytes, tensor.chunks)
-            for tensor in by_path["m.safetensors"].tensors
-        } == {"u": ("F32", (3,), 12, 1), "w": ("F32", (16, 256), 16384, 4)}
-        assert by_path["notes"].tensors == ()
-
-    def test_equal_tensors_have_equal_ids(self, chunked, root):
-        save_file({"w": values()}, root / "a.safetensors")
-        np.savez(root / "b.npz", other=values())
-        chunked.commit("m", paths=".")
-        assert len({info.tensors[0].id for info in chunked.ls()}) == 1
-
-    def test_choices(self, chunked, root):
-        (root / "d").mkdir()
-        save_file({"w": values(), "u.x": values()}, root / "d/m.safetensors")
-        (root / "notes").write_text("plain")
-        chunked.commit("m", paths=".")
-        assert [info.path for info in chunked.ls(paths="d")] == ["d/m.safetensors"]
-        (info,) = chunked.ls(tensors="u.*")
-        assert [tensor.name for tensor in info.tensors] == ["u.x"]
-        with pytest.raises(NotFoundError):
-            chunked.ls(paths="nope")
-        with pytest.raises(NotFoundError):
-            chunked.ls("nope")
-
-    def test_no_chunk_is_read(self, chunked, root, reads):
-        save_file({"w": values()}, root / "m.safetensors")
-        chunked.commit("m", paths=".")
-        Repo.open(root).ls()
-        assert reads == []
 
 
 def test_read_file(repo, root):

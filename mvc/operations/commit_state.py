@@ -1,0 +1,253 @@
+"""commit_state: a live training state becomes a commit like any other, without files.
+
+The state is laid out as the files it would be checked out as (``mvc.states.state``) and then takes
+the same path as ``add`` and ``commit``. Its index entries carry Git's skip-worktree bit, so a run
+that commits from memory has a clean status with nothing on disk.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError
+from mvc.formats.manifest import encode_manifest
+from mvc.history.refnames import HEADS
+from mvc.history.values import TreeEntry
+from mvc.states.state import encode_state
+from mvc.workspace.additions import delta_mode
+from mvc.workspace.annotations import Annotations
+from mvc.workspace.bases import Relatives, masters_first
+from mvc.workspace.commits import CommitResult, new_message, record, summarise
+from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, store_chunks
+from mvc.workspace.journal import EntryChange, Transition
+from mvc.workspace.rerun import check_kept, take_back
+from mvc.workspace.state_files import find_state_files
+from mvc.workspace.transition import plan_head_move, recover, run
+from mvc.workspace.worktree import MODE_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from mvc.chunkstore.store import ChunkWriter, DeltaMode
+    from mvc.chunkstore.values import WriteCounts
+    from mvc.history.values import Head, Identity, Index, Stamp
+    from mvc.ids import GitId
+    from mvc.states.state import StateFile
+    from mvc.workspace.context import Context
+
+
+def commit_state(
+    context: Context,
+    state: Mapping[str, object],
+    message: str,
+    *,
+    annotations: Annotations | None = None,
+    branch: str | None = None,
+    author: Identity | None = None,
+    time_s: int | None = None,
+    delta: bool | None = None,
+    previous: Mapping[str, object] | None = None,
+    parent: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> CommitResult:
+    """Record a nested state as a new commit of a branch; no file is written."""
+    return commit_files(
+        context,
+        encode_state(state),
+        message,
+        annotations=annotations,
+        branch=branch,
+        author=author,
+        time_s=time_s,
+        delta=delta,
+        previous=() if previous is None else encode_state(previous),
+        parent=parent,
+        progress=progress,
+    )
+
+
+@holds_sweep_lock
+def commit_files(
+    context: Context,
+    files: Sequence[StateFile],
+    message: str,
+    *,
+    annotations: Annotations | None = None,
+    branch: str | None = None,
+    author: Identity | None = None,
+    time_s: int | None = None,
+    delta: bool | None = None,
+    previous: Sequence[StateFile] = (),
+    parent: str | None = None,
+    describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> CommitResult:
+    """Record the files of a state, as ``encode_state`` or an image gives them, as a new commit."""
+    started_s = time.perf_counter()
+    recover(context)
+    facts = annotations or Annotations()
+    new_message(message, facts)  # raises before anything is written
+    place = _find_place(context, branch, parent)
+    base = context.history.read_tree(place.tip) if place.tip is not None else {}
+    index, old = context.history.read_index(), find_state_files(context, base)
+    if place.is_current:
+        _check_not_staged(index, base, {*old, *(file.path for file in files)})
+    mode = delta_mode(context, insist=delta)
+    entries, counts = _store_state(context, files, base, mode, previous, progress)
+    kept = base
+    if place.is_current:  # what is staged is committed too, as in any commit
+        kept = {path: TreeEntry(item.mode, item.blob) for path, item in index.entries.items()}
+    kept = {path: entry for path, entry in kept.items() if path not in old}
+    check_kept(context, kept)
+    tree = {**kept, **entries}
+    if describe is not None:
+        facts = replace(facts, meta={**(facts.meta or {}), **describe(counts)})
+    text = new_message(message, facts)
+    parents = [] if place.tip is None else [place.tip]
+    new = record(context, tree, parents, text, committer=context.stamp(author, time_s))
+    changes = _entry_changes(index, old, entries) if place.is_current else ()
+    _move_branch(context, place, new, text, context.stamp(author), changes, index)
+    twin = take_back(context, new, tree)
+    name = branch or place.head.branch
+    return summarise(context, new, base, tree, started_s, branch=name, twin=twin)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a commit goes.
+
+    Attributes:
+        head: HEAD at the start.
+        branch: a branch other than HEAD's, or None.
+        tip: the commit it follows, or None.
+    """
+
+    head: Head
+    branch: str | None
+    tip: GitId | None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether HEAD, and with it the index, moves along."""
+        return self.branch is None
+
+
+def _find_place(context: Context, branch: str | None, parent: str | None) -> _Place:
+    history = context.history
+    if branch is not None:
+        history.check_branch_name(branch)
+    head = history.head()
+    if branch is None or branch == head.branch:
+        place = _Place(head, None, head.commit)
+    else:
+        place = _Place(head, branch, history.find_ref(f"{HEADS}{branch}"))
+    _check_parent(place.tip, parent, branch or head.branch)
+    return place
+
+
+def _check_parent(tip: GitId | None, parent: str | None, branch: str | None) -> None:
+    if parent is not None and (tip or "") != parent:
+        where = f"branch {branch!r}" if branch else "HEAD"
+        stands = f"at {tip[:10]}" if tip else "without a commit"
+        wanted = f"at {parent[:10]}" if parent else "without a commit"
+        raise ConflictError(
+            f"{where} is {stands}, not {wanted} where this run left it",
+            hint="another process moved it; nothing was committed",
+        )
+
+
+def _store_state(
+    context: Context,
+    files: Sequence[StateFile],
+    base: Mapping[str, TreeEntry],
+    mode: DeltaMode,
+    previous: Sequence[StateFile],
+    progress: Callable[[int], None] | None,
+) -> tuple[dict[str, TreeEntry], WriteCounts]:
+    """Store the files of a state in one session; return their entries and what was written."""
+    by_path = {file.path: file for file in files}
+    with context.store.writer(mode) as writer:
+        sources = {file.path: file.source for file in files}
+        relatives = Relatives(context, writer, base, sources)
+        for old in previous:
+            relatives.offer_file(old.path, old.layout, old.source)
+        order = masters_first(list(by_path), {file.path: file.layout for file in files})
+        entries = {
+            path: _store_state_file(context, writer, by_path[path], relatives, progress)
+            for path in order
+        }
+    return entries, writer.counts
+
+
+def _store_state_file(
+    context: Context,
+    writer: ChunkWriter,
+    file: StateFile,
+    relatives: Relatives,
+    progress: Callable[[int], None] | None,
+) -> TreeEntry:
+    if not file.layout.segments and file.layout.size_bytes <= PLAIN_FILE_MAX_BYTES:
+        data = bytearray(file.layout.size_bytes)
+        file.source.read_into(0, memoryview(data))
+        return TreeEntry(MODE_FILE, context.history.write_blob(bytes(data)))
+    manifest = store_chunks(
+        writer,
+        file.source,
+        file.layout,
+        context.chunk_bytes,
+        progress,
+        path=file.path,
+        relatives=relatives,
+    )
+    return TreeEntry(MODE_FILE, context.history.write_blob(encode_manifest(manifest)))
+
+
+def _check_not_staged(index: Index, base: Mapping[str, TreeEntry], paths: Iterable[str]) -> None:
+    """Check that the state replaces no file that the user staged and did not commit."""
+    for path in sorted(paths):
+        entry, kept = index.entries.get(path), base.get(path)
+        if entry is None or entry.skip_worktree:
+            continue
+        if kept is None or (kept.mode, kept.blob) != (entry.mode, entry.blob):
+            raise ConflictError(
+                f"{path!r} is staged and would be replaced by the state",
+                hint=f'commit it first, or take it back with "mvc restore --staged {path}"',
+            )
+
+
+def _move_branch(
+    context: Context,
+    place: _Place,
+    new: GitId,
+    text: str,
+    stamp: Stamp,
+    changes: tuple[EntryChange, ...],
+    index: Index,
+) -> None:
+    """Move the branch to its new commit; if HEAD is on it, the index follows."""
+    verb = "commit (initial)" if place.tip is None else "commit"
+    reason = f"{verb}: {text.split(chr(10), 1)[0]}"
+    if place.branch is None:
+        move = plan_head_move("move", new, place.head, reason, stamp)
+        run(context, Transition(entries=changes, head=move), index)
+        return
+    with context.history.lock():  # neither index nor files follow another branch
+        if context.history.head().branch == place.branch:
+            raise ConflictError(f"HEAD went to {place.branch!r} meanwhile", hint="commit it again")
+        ref = f"{HEADS}{place.branch}"
+        context.history.update_ref(ref, new, expected=place.tip, message=reason, stamp=stamp)
+
+
+def _entry_changes(
+    index: Index, old: Iterable[str], entries: Mapping[str, TreeEntry]
+) -> tuple[EntryChange, ...]:
+    """Return what replaces the old state's index entries with the new one's."""
+    gone = [path for path in sorted(old) if path in index.entries and path not in entries]
+    new = [
+        EntryChange(path, entry.mode, entry.blob, skip_worktree=True)
+        for path, entry in sorted(entries.items())
+    ]
+    return (*map(EntryChange, gone), *new)

@@ -1,0 +1,90 @@
+"""load_state: a training state from a commit, as new objects or into live tensors."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from mvc.chunkstore.parallel import for_each
+from mvc.errors import CorruptionError
+from mvc.states.outline import outline_state as outline_text
+from mvc.states.state import plan_state
+from mvc.workspace.released import check_content
+from mvc.workspace.state_files import TensorSizes, read_state_text
+from mvc.workspace.tensors import StoredTensor, read_tensor_into
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from mvc.history.values import TreeEntry
+    from mvc.states.state import TensorRead
+    from mvc.workspace.context import Context
+
+
+def load_state(
+    context: Context,
+    revision: str = "HEAD",
+    *,
+    framework: Literal["torch", "numpy"] = "torch",
+    into: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Return the nested state of a commit exactly as it was given, every byte verified."""
+    commit = context.history.resolve(revision)
+    tree = context.history.read_tree(commit)
+    text = read_state_text(context, commit, revision)
+    plan = plan_state(text, TensorSizes(context, tree), framework=framework, into=into)
+    files = sorted({read.file for read in plan.reads})
+    check_content(context, [(path, tree[path].blob) for path in files], commit=commit)
+    try:
+        _fill(context, plan.reads, _Places(context, tree))
+    except CorruptionError:  # damaged, or released while it was read?
+        check_content(context, [(path, tree[path].blob) for path in files], commit=commit)
+        raise
+    return plan.build()
+
+
+def outline_state(context: Context, revision: str = "HEAD") -> dict[str, Any]:
+    """Return the structure of a commit's state, an ``ArrayOutline`` in place of each array."""
+    commit = context.history.resolve(revision)
+    return outline_text(read_state_text(context, commit, revision))
+
+
+def _fill(context: Context, reads: Iterable[TensorRead], places: _Places) -> None:
+    """Fill the arrays: those of many chunks one by one, chunks in parallel; the others at once."""
+    short: list[tuple[TensorRead, StoredTensor]] = []
+    for read in reads:
+        place = places.find(read)
+        if len(place.stored.chunks) == 1:
+            short.append((read, place))
+        else:
+            read.fill(partial(read_tensor_into, context, place))
+
+    def fill(job: tuple[TensorRead, StoredTensor], _: None) -> int:
+        read, place = job
+        where = f"tensor {read.tensor!r} of {read.file}"
+        read.fill(partial(context.store.read_into, place.stored.chunks[0], context=where))
+        return read.size_bytes
+
+    for_each(short, lambda: None, fill, threads=context.store.threads)
+
+
+class _Places:
+    """Finds the tensors of a tree; each manifest is read once."""
+
+    def __init__(self, context: Context, tree: Mapping[str, TreeEntry]) -> None:
+        self._context = context
+        self._tree = tree
+        self._tables: dict[str, dict[str, StoredTensor]] = {}
+
+    def find(self, read: TensorRead) -> StoredTensor:
+        table = self._tables.get(read.file)
+        if table is None:
+            table = self._tables[read.file] = self._read_table(read.file)
+        return table[read.tensor]
+
+    def _read_table(self, path: str) -> dict[str, StoredTensor]:
+        manifest = self._context.manifests.read(self._tree[path].blob)
+        return {
+            view.name: StoredTensor(path, view, stored, manifest.chunk_bytes)
+            for view, stored in manifest.tensors()
+        }

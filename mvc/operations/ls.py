@@ -1,0 +1,95 @@
+"""ls: the files of a revision and their tensors, from manifests alone."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.dtypes import get_dtype, size_in_bytes
+from mvc.formats.manifest import tensor_id
+from mvc.workspace.manifests import find_manifest, stored_size
+from mvc.workspace.pathspec import select_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mvc.history.values import TreeEntry
+    from mvc.ids import GitId
+    from mvc.workspace.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor of a revision.
+
+    Attributes:
+        name: its name.
+        dtype: canonical dtype name.
+        shape: elements per dimension.
+        size_bytes: bytes of its elements.
+        chunks: chunks that hold it.
+        id: its identity (hex): equal ids are equal bits.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    chunks: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One file of a revision.
+
+    Attributes:
+        path: repository path.
+        mode: Git mode.
+        blob: its Git blob.
+        format: checkpoint format, or None for plain files and links.
+        size_bytes: length of the file.
+        tensors: its tensors, in file order.
+    """
+
+    path: str
+    mode: int
+    blob: GitId
+    format: str | None
+    size_bytes: int
+    tensors: tuple[TensorInfo, ...]
+
+
+def list_files(
+    context: Context,
+    revision: str = "HEAD",
+    *,
+    paths: Sequence[str] = (),
+    tensors: str | None = None,
+) -> list[FileInfo]:
+    """Return the files of a revision with their tensors."""
+    tree = context.history.read_tree(context.history.resolve(revision))
+    chosen = select_paths(paths, list(tree))
+    found = [_file_info(context, path, tree[path], tensors) for path in chosen]
+    return found if tensors is None else [info for info in found if info.tensors]
+
+
+def _file_info(context: Context, path: str, entry: TreeEntry, pattern: str | None) -> FileInfo:
+    manifest = find_manifest(context, entry.blob)
+    if manifest is None:
+        size_bytes = stored_size(context, entry.blob)
+        return FileInfo(path, entry.mode, entry.blob, None, size_bytes, ())
+    infos = tuple(
+        TensorInfo(
+            view.name,
+            view.dtype,
+            view.shape,
+            size_in_bytes(get_dtype(view.dtype), view.shape),
+            len(stored.chunks),
+            tensor_id(view, stored),
+        )
+        for view, stored in manifest.tensors()
+        if pattern is None or fnmatch.fnmatchcase(view.name, pattern)
+    )
+    return FileInfo(path, entry.mode, entry.blob, manifest.format, manifest.size_bytes, infos)

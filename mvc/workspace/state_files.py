@@ -1,0 +1,98 @@
+"""The files of a training state in a commit: ``state.json`` and the checkpoints it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from mvc.errors import FormatError, NotFoundError
+from mvc.states.state import STATE_FILE, find_files
+from mvc.workspace.content import write_content
+from mvc.workspace.manifests import find_manifest
+from mvc.workspace.released import check_content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mvc.formats.manifest import Manifest
+    from mvc.history.values import TreeEntry
+    from mvc.ids import GitId
+    from mvc.workspace.context import Context
+
+_STATE_MAX_BYTES = 256 * 2**20
+
+
+def find_state_files(context: Context, tree: Mapping[str, TreeEntry]) -> set[str]:
+    """Return the files that make up the state of a commit; none if it holds no state."""
+    entry = tree.get(STATE_FILE)
+    if entry is None:
+        return set()
+    try:
+        return {STATE_FILE, *find_files(read_small_file(context, entry.blob))}
+    except FormatError:
+        return set()  # the user's own file of that name
+
+
+def read_state_text(context: Context, commit: GitId, revision: str) -> bytes:
+    """Return ``state.json`` of a commit.
+
+    Raises:
+        NotFoundError: the commit holds no state.
+        ReleasedError: it was released.
+    """
+    entry = context.history.read_tree(commit).get(STATE_FILE)
+    if entry is None:
+        raise NotFoundError(
+            f"{revision} holds no training state",
+            hint="it was committed from files; read single tensors instead",
+        )
+    check_content(context, [(STATE_FILE, entry.blob)], commit=commit)
+    return read_small_file(context, entry.blob)
+
+
+class TensorSizes(Mapping[str, Mapping[str, int]]):
+    """File → tensor → bytes of a tree; manifests are read when a file is looked up."""
+
+    def __init__(self, context: Context, tree: Mapping[str, TreeEntry]) -> None:
+        self._context = context
+        self._tree = tree
+
+    def __getitem__(self, path: str) -> Mapping[str, int]:
+        manifest = find_manifest(self._context, self._tree[path].blob)
+        return {} if manifest is None else tensor_sizes(manifest)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tree)
+
+    def __len__(self) -> int:
+        return len(self._tree)
+
+
+def tensor_sizes(manifest: Manifest) -> dict[str, int]:
+    """Return name → bytes of the tensors that are whole segments."""
+    return {
+        stored.segment.tensors[0].name: stored.segment.size_bytes
+        for stored in manifest.segments
+        if stored.segment.is_plain
+    }
+
+
+def read_small_file(context: Context, blob: GitId) -> bytes:
+    """Return the content of a small file, from its blob or its chunks.
+
+    Raises:
+        FormatError: it is larger than a state description can be.
+    """
+    manifest = find_manifest(context, blob)
+    if manifest is None:
+        return context.history.read_blob(blob)
+    if manifest.size_bytes > _STATE_MAX_BYTES:
+        raise FormatError(f"{STATE_FILE} of {manifest.size_bytes:,} bytes is over the limit")
+    data = bytearray(manifest.size_bytes)
+    target = memoryview(data)
+
+    def write_at(plain: memoryview, offset: int) -> None:
+        target[offset : offset + len(plain)] = plain
+
+    write_content(context, manifest, STATE_FILE, write_at)
+    return bytes(data)

@@ -1,0 +1,108 @@
+"""Where a tensor of a stored file lies, and its bytes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.chunkstore.store import ReadRequest
+from mvc.dtypes import get_dtype, size_in_bytes
+from mvc.errors import FormatError, StorageError
+from mvc.formats.layout import view_extent_bytes
+from mvc.formats.manifest import cut_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mvc.formats.layout import TensorView
+    from mvc.formats.manifest import StoredSegment
+    from mvc.workspace.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where one tensor of a stored file lies.
+
+    Attributes:
+        path: the file.
+        view: the tensor in its segment.
+        stored: the segment and its chunks.
+        chunk_bytes: where the segment is cut.
+    """
+
+    path: str
+    view: TensorView
+    stored: StoredSegment
+    chunk_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its elements."""
+        return size_in_bytes(get_dtype(self.view.dtype), self.view.shape)
+
+
+def read_bytes_of(context: Context, tensor: StoredTensor) -> bytearray:
+    """Return the bytes from a tensor's first element to its last, verified."""
+    check_fits(tensor)
+    raw = bytearray(view_extent_bytes(tensor.view))
+    read_tensor_into(context, tensor, memoryview(raw))
+    return raw
+
+
+def check_fits(tensor: StoredTensor) -> None:
+    """Check that a tensor's values fit into this machine's memory.
+
+    A few stored bytes can stand for any number of elements (a repeated chunk, a stride of 0).
+
+    Raises:
+        StorageError: they do not.
+    """
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    size_bytes = max(tensor.size_bytes, view_extent_bytes(tensor.view))
+    if size_bytes > memory_bytes:
+        raise StorageError(
+            f"tensor {tensor.view.name!r} of {tensor.path} has {size_bytes:,} bytes, "
+            f"more than the memory of this machine",
+            hint="check the file out instead: that takes no more memory than a few chunks",
+        )
+
+
+def read_tensor_into(context: Context, tensor: StoredTensor, target: memoryview) -> None:
+    """Fill ``target`` with the bytes from a tensor's first element to its last.
+
+    Raises:
+        FormatError: ``target`` has another length.
+        CorruptionError: a chunk is missing or damaged.
+    """
+    if len(target) != view_extent_bytes(tensor.view):
+        raise FormatError(f"tensor {tensor.view.name!r} does not have {len(target)} bytes")
+
+    def write_at(part: memoryview, offset: int) -> None:
+        target[offset : offset + len(part)] = part
+
+    read_parts(context, tensor, write_at)
+
+
+def read_parts(
+    context: Context, tensor: StoredTensor, write_at: Callable[[memoryview, int], None]
+) -> None:
+    """Read a tensor's bytes, verified, through ``write_at(bytes, offset in the tensor)``."""
+    start = tensor.view.offset_bytes
+    end = start + view_extent_bytes(tensor.view)
+
+    def sink(request: ReadRequest, plain: memoryview) -> None:
+        first, last = max(start, request.offset), min(end, request.offset + len(plain))
+        write_at(plain[first - request.offset : last - request.offset], first - start)
+
+    context.store.read_many(list(_requests_of(tensor, start, end)), sink)
+
+
+def _requests_of(tensor: StoredTensor, start: int, end: int) -> Iterator[ReadRequest]:
+    where = f"tensor {tensor.view.name!r} of {tensor.path}"
+    sizes = cut_sizes(tensor.stored.segment.size_bytes, tensor.chunk_bytes)
+    position = 0
+    for chunk, size in zip(tensor.stored.chunks, sizes, strict=True):
+        if position < end and position + size > start:
+            yield ReadRequest(chunk, size, position, where)
+        position += size
