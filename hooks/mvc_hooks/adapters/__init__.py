@@ -1,4 +1,4 @@
 """Training libraries that own the loop: Lightning, Hugging Face Trainer, Accelerate.
 
-Each module is imported only by who uses it, and needs its library.
+Nothing else imports these modules: each needs its library.
 """

@@ -9,18 +9,18 @@
                     ...
             ckpt.step(loss=loss)
 
-The loop is the user's own, and so is everything that ``Checkpointer`` says. Batches come from
-``ckpt.next_batch()``, which goes back to any position by drawing the pass again as it was;
-``skip_first_batches`` is not needed, and what it gets wrong does not happen.
+The loop is the user's, and everything that ``Checkpointer`` documents holds. Batches come from
+``ckpt.next_batch()``, which returns to any position by drawing the pass again as it was. That
+replaces ``skip_first_batches``, which does not restore random number generators.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mvc import UnsupportedError, UsageError
-from mvc_hooks.adapters.feed import FedData
-from mvc_hooks.adapters.library import import_library
+from mvc import UsageError
+from mvc_hooks.adapters.feed import FeedPart
+from mvc_hooks.adapters.library import check_processes, import_library, one_or_all
 from mvc_hooks.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def make_checkpointer(
     """Return a checkpointer of everything that was prepared or registered.
 
     Args:
-        accelerator: an ``Accelerator``; call this when all is prepared.
-        path: folder of the repository; made where missing.
+        accelerator: an ``Accelerator``; call this once everything is prepared.
+        path: folder of the repository; created if missing.
         **options: of ``Checkpointer``: ``every``, ``branch``, ``ladder``, ... and further parts by
             name, such as ``ema=ema``.
 
@@ -45,35 +45,32 @@ def make_checkpointer(
         UnsupportedError: several processes.
     """
     if not isinstance(accelerator, _ACCELERATOR):
-        raise UsageError(f"a {type(accelerator).__name__} is no Accelerator")
-    if accelerator.num_processes > 1:
-        raise UnsupportedError(
-            f"a run with {accelerator.num_processes} processes cannot be committed by this adapter"
-        )
+        raise UsageError(f"a {type(accelerator).__name__} is not an Accelerator")
+    check_processes(accelerator.num_processes)
     models, optimizers = accelerator._models, accelerator._optimizers  # noqa: SLF001  there is no public list
     if not models and not optimizers:
         raise UsageError("this accelerator has prepared nothing", hint="call its prepare() first")
     loaders = [_make_data(loader) for loader in accelerator._dataloaders]  # noqa: SLF001
     parts = {
-        "model": _one([accelerator.unwrap_model(model) for model in models]),
-        "optimizer": _one([one.optimizer for one in optimizers]),
-        "scheduler": _one([one.scheduler for one in accelerator._schedulers]),  # noqa: SLF001
+        "model": one_or_all([accelerator.unwrap_model(model) for model in models]),
+        "optimizer": one_or_all([one.optimizer for one in optimizers]),
+        "scheduler": one_or_all([one.scheduler for one in accelerator._schedulers]),  # noqa: SLF001
         "scaler": accelerator.scaler,
         "registered": list(accelerator._custom_objects) or None,  # noqa: SLF001
-        "dataloader": _one(_pick(loaders, options)),
+        "dataloader": one_or_all(_pick(loaders, options)),
         "accelerator": _Position(accelerator),
     }
     return Checkpointer(path, **{**parts, **options})
 
 
-def _make_data(loader: Any) -> FedData:
-    data = FedData("dataloader")
+def _make_data(loader: Any) -> FeedPart:
+    data = FeedPart("dataloader")
     data.bind(loader)
     return data
 
 
-def _pick(loaders: list[FedData], options: dict[str, Any]) -> list[FedData]:
-    """Return the loader that trains: the one that is named, or all there are."""
+def _pick(loaders: list[FeedPart], options: dict[str, Any]) -> list[FeedPart]:
+    """Return the loader to train with: the one in the options, or all of them."""
     named = options.pop("dataloader", None)
     if named is None:
         return loaders
@@ -83,11 +80,6 @@ def _pick(loaders: list[FedData], options: dict[str, Any]) -> list[FedData]:
     return chosen
 
 
-def _one(values: list[Any]) -> Any:
-    """Return the only value, the list of several, or None."""
-    return values[0] if len(values) == 1 else values or None
-
-
 class _Position:
     """Where an accelerator stands between two optimizer steps."""
 
@@ -95,7 +87,7 @@ class _Position:
         self._accelerator = accelerator
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its count of batches, and whether the last one was one that steps."""
+        """Return its count of batches, and whether the last one ended with a step."""
         state = self._accelerator.gradient_state
         return {"step": self._accelerator.step, "sync_gradients": state.sync_gradients}
 

@@ -1,17 +1,17 @@
-"""The data of a run whose loop belongs to a library: drawn by us, position and all.
+"""The data of a run whose loop belongs to a library: drawn here, position and all.
 
-A library iterates a loader by itself, and what it knows of the position is not enough to go on with
-the same bits. So it is given a ``Feed`` in place of its loader. Every batch it asks for is drawn
-here, and the moment of asking is the one where a run is consistent: the step before is complete with
-everything that followed it (validation, schedulers, logging), and nothing of the next has begun.
+A library iterates a loader itself, and what it knows of the position is not enough to continue with
+the same bits. So it is given a ``Feed`` instead of its loader. Every batch it asks for is drawn
+here, and the moment of asking is when a run is consistent: the step before is complete with all
+that followed it (validation, schedulers, logging), and nothing of the next has begun.
 
-A restored position is gone to at the next draw, not before: until then the library may still begin
-iterators, look at data, or validate, as it does in front of every fit.
+A restored position is only taken up at the next draw: until then the library may still begin
+iterators, look at data, or validate, as it does before every fit.
 
-To go there, a pass is begun and drawn again as it was. Batches that were used need not come out
-the same, but what is drawn ahead of its use does: Accelerate's loaders hold one batch back. So the
-generators are kept as they were at the first draw of a pass, where samplers seed themselves, and at
-the last one, where that batch was made.
+To take it up, a pass is begun and drawn again as it was. Batches that were used may come out
+differently, but one that was drawn ahead of its use may not: Accelerate's loaders hold one batch
+back. So the state of the generators is kept at the first draw of a pass, when samplers seed
+themselves, and at the last one, when that batch was made.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ if TYPE_CHECKING:
 _HIDDEN = frozenset({"set_epoch", "sampler", "batch_sampler"})
 
 
-class FedData(DataPart):
+class FeedPart(DataPart):
     """A loader that a library hands over later, and the position in it.
 
     Attributes:
-        is_between: whether the pass over the data is over for the library, so that the next draw
-            begins the next one.
-        is_held: whether the library's next passes go on where this one stands, until a draw.
+        is_between: whether the library has finished a pass, so that the next draw begins another.
+        is_held: whether passes that the library begins continue this one, until the next draw.
     """
 
     def __init__(self, name: str) -> None:
@@ -57,11 +56,11 @@ class FedData(DataPart):
 
     @property
     def can_rewind(self) -> bool:
-        """Always: nobody else draws."""
+        """Always: only this part draws."""
         return True
 
     def begin_pass(self) -> None:
-        """Begin the loader, anew where batches were drawn."""
+        """Begin the loader, or the next pass if batches were drawn."""
         if self._target is not None or self.is_held:
             return
         if self._drawn:
@@ -69,7 +68,7 @@ class FedData(DataPart):
         self._begin()
 
     def next_batch(self) -> Any:
-        """Return the next batch, from the restored position where there is one."""
+        """Return the next batch, from the restored position if there is one."""
         self._go_to_target()
         self.is_held = False
         now = capture_rng() if self._draws_ahead or not self._drawn else None
@@ -85,7 +84,7 @@ class FedData(DataPart):
         self._at_draw = {"first": capture_rng()}
 
     def capture(self) -> dict[str, object]:
-        """Return the position, the restored one until it is gone to."""
+        """Return the position; the restored one until it is taken up."""
         if self._target is not None:
             return self._target
         at_draw = self._at_draw if self._drawn else {}
@@ -103,7 +102,7 @@ class FedData(DataPart):
             return
         is_between = target["between"]
         if is_between and not self._is_stateful:
-            # Nothing of the pass that is over has to be drawn again.
+            # The finished pass does not have to be drawn again.
             target = {**target, "start": None}
         self._at_draw = dict(target["at_draw"])
         super().restore(target)
@@ -113,7 +112,7 @@ class FedData(DataPart):
     def _reopen(self, state: Any) -> None:
         for owner in self._find_epoch_owners():
             if self.epoch and getattr(owner, "epoch", None) is None:
-                owner.set_epoch(self.epoch)  # Accelerate's loader has a count of its own
+                owner.set_epoch(self.epoch)  # Accelerate's loader counts epochs itself
         if self._is_stateful or self._start is None:
             super()._reopen(state)
             return
@@ -127,19 +126,13 @@ class FedData(DataPart):
 
 
 class Feed:
-    """What a library iterates in place of its loader; everything else is the loader's.
+    """What a library iterates instead of its loader; all other attributes are the loader's.
 
-    It has no end of its own: libraries count the batches of a pass.
+    It never ends: libraries count the batches of a pass.
     """
 
-    def __init__(self, data: FedData, loader: Any, draw: Callable[[], Any]) -> None:
-        """Wrap a loader.
-
-        Args:
-            data: takes it.
-            loader: with a length.
-            draw: returns the next batch.
-        """
+    def __init__(self, data: FeedPart, loader: Any, draw: Callable[[], Any]) -> None:
+        """Wrap a loader that has a length; ``draw`` returns the next batch."""
         self._data, self._loader, self._draw = data, loader, draw
         data.bind(loader)
 
@@ -157,7 +150,7 @@ class Feed:
         return len(self._loader)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the loader has, but for what would move its position."""
+        """Return what the loader has, except what would move its position."""
         if name in _HIDDEN or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._loader, name)

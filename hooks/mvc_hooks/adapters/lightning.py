@@ -3,14 +3,14 @@
     trainer = Trainer(..., callbacks=[MvcCallback("runs/gpt", every=1000)])
     trainer.fit(model, loader)
 
-All of Lightning's loops keep their counters in objects, so a fit goes back in place: counters,
-callbacks and data are set to what they were, and the loop goes on from there. A resumed fit does the
-same: it enters its epoch as always, and becomes the old one at the first batch. A step is a batch
+All of Lightning's loops keep their counters in objects, so a fit is rolled back in place: counters,
+callbacks and data are set to what they were, and the loop continues from there. A resumed fit does
+the same: it enters its epoch as usual, and becomes the old one at the first batch. A step is a batch
 that ended with an optimizer step; with one optimizer it is Lightning's ``global_step``.
 
-What Lightning cannot take back: means over an epoch of logged training metrics (an interrupted
-epoch's are of its last part), and what loggers have written. ``on_train_epoch_start`` is called once
-more for an epoch that is resumed in its middle.
+What cannot be taken back: means of training metrics over an epoch (for an interrupted epoch they
+cover its last part), and what loggers have written. ``on_train_epoch_start`` is called once more for
+an epoch that is resumed in the middle.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ import dataclasses
 import signal
 from typing import TYPE_CHECKING, Any
 
-from mvc import UnsupportedError, UsageError
-from mvc_hooks.adapters.library import import_library
-from mvc_hooks.adapters.session import Session, measure_gradients
+from mvc import UsageError
+from mvc_hooks.adapters.library import check_processes, import_library, one_or_all
+from mvc_hooks.adapters.session import LibraryState, Session, SessionCallback
 from mvc_hooks.errors import DivergedError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
 
-    from mvc_hooks.checkpointer import Checkpointer
     from mvc_hooks.reports import RollbackReport
 
 _PYTORCH = import_library("lightning.pytorch", "pytorch_lightning", extra="lightning")
@@ -38,48 +36,19 @@ _CALLBACK: Any = _PYTORCH.Callback
 _STEPPED = "batches_that_stepped"
 
 
-class MvcCallback(_CALLBACK):  # type: ignore[misc]  # of whichever package is installed
-    """Commits a fit to a repository, resumes it, and rolls it back.
+class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of whichever package is installed
+    """Commits a fit to a repository, resumes it, and rolls it back."""
 
-    Attributes:
-        checkpointer: of the fit, from its start on: reports of commits and rollbacks.
-    """
-
-    def __init__(
-        self, path: str | os.PathLike[str], *, grad_norm: bool = False, **options: Any
-    ) -> None:
-        """Make a callback for one trainer.
-
-        Args:
-            path: folder of the repository; made where missing.
-            grad_norm: measure the norm of the gradients at every step (before they are clipped),
-                and have it watched beside the loss.
-            **options: of ``Checkpointer``: ``every``, ``branch``, ``ladder``, ``detectors``, ...
-                and further parts by name, such as ``ema=ema``.
-        """
-        super().__init__()
-        self._path, self._options, self._with_grad_norm = path, options, grad_norm
-        self._session: Session | None = None
-        self._state: _TrainerState | None = None
-        self._trainer: Any = None
-
-    @property
-    def checkpointer(self) -> Checkpointer | None:
-        """The checkpointer of the fit; None before it has begun."""
-        return None if self._session is None else self._session.checkpointer
+    _state: _LightningState | None
 
     # Hooks, in the order in which they come.
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  Lightning's
-        """Have the train loader be drawn from by us."""
+        """Replace the train loader by one that the session draws from."""
         if stage != "fit":
             return
-        if trainer.world_size > 1:
-            raise UnsupportedError(
-                f"a fit with {trainer.world_size} processes cannot be committed by this callback"
-            )
-        self._trainer = trainer
-        session = self._session = Session(self, self._path, self._options)
+        check_processes(trainer.world_size)
+        session = self._start_session(trainer)
         process = trainer.strategy.process_dataloader
 
         def feed(loader: Any) -> Any:
@@ -90,15 +59,15 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # of whichever package is i
         trainer.strategy.process_dataloader = feed
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Make the checkpointer: it resumes where the branch has commits."""
+        """Make the checkpointer, which resumes if the branch has commits."""
         if self._session is None:
             return
         if trainer.ckpt_path:
             raise UsageError(
-                "both ckpt_path and the branch's commits say where to resume from",
-                hint="leave ckpt_path out, or the callback",
+                "ckpt_path is set, but the fit resumes from the commits of its branch",
+                hint="remove ckpt_path, or the callback",
             )
-        state = self._state = _TrainerState(trainer, self._session)
+        state = self._state = _LightningState(trainer, self._session)
         with _leave_sigterm():
             self._session.open(**_find_parts(trainer, pl_module), lightning=state)
         state.prepare_epoch()
@@ -110,18 +79,17 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # of whichever package is i
             self._session.add_loss(loss)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:  # noqa: ARG002
-        """Judge the step where it may be skipped."""
+        """Judge the step while it can still be skipped."""
         if self._session is None:
             return
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        norm = measure_gradients(params) if self._with_grad_norm else None
-        if not self._session.check(norm):
-            # The step is under way already, its closure is what calls this.
+        if not self._check_step(params):
+            # Too late to skip the step: its closure calls this. Without gradients it does nothing.
             for param in params:
                 param.grad = None
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Commit where the fit is stopped in the middle of an epoch."""
+        """Commit if the fit is stopped in the middle of an epoch."""
         loop = trainer.fit_loop
         batches = loop.epoch_loop.batch_progress
         is_over = batches.is_last_batch or batches.current.ready >= trainer.num_training_batches
@@ -131,7 +99,7 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # of whichever package is i
         )
         if is_stopped and not is_over:
             assert self._state is not None
-            # For whoever goes on, the epoch is not over, though Lightning has counted it.
+            # Lightning has counted the epoch, but a fit that resumes from here has to finish it.
             self._state.counts_epoch = False
             self._finish(is_between=False)
 
@@ -140,7 +108,7 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # of whichever package is i
         self._finish(is_between=True)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Close, also where there was nothing to do."""
+        """Close, even if there was nothing to do."""
         self._finish(is_between=True)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
@@ -150,10 +118,10 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # of whichever package is i
         if type(exception).__name__ == "SIGTERMException" and self._session.is_open:
             self._session.finish(is_between=False)
             return
-        self._session.abandon(type(exception), exception)
+        self._session.abandon(exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
-        """Give the strategy its own method back."""
+        """Restore the strategy's own method."""
         trainer.strategy.__dict__.pop("process_dataloader", None)
 
     def _finish(self, *, is_between: bool) -> None:
@@ -163,7 +131,7 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # of whichever package is i
         if report is not None:
             raise DivergedError(
                 f"the run diverged in its last steps and is back at step {report.to_step}",
-                hint="call fit again: it goes on from there",
+                hint="call fit again to continue from there",
             )
 
     # What the session asks for.
@@ -173,13 +141,8 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # of whichever package is i
         steps: int = self._trainer.global_step
         return steps
 
-    def land(self) -> None:
-        """Become the fit that was resumed."""
-        assert self._state is not None
-        self._state.land()
-
-    def go_on_from(self, report: RollbackReport) -> None:  # noqa: ARG002  it is all done
-        """Go on in place."""
+    def go_on_from(self, report: RollbackReport) -> None:  # noqa: ARG002
+        """Continue in place: Lightning's loops read all counters from their objects."""
         self.land()
 
 
@@ -193,17 +156,15 @@ def _leave_sigterm() -> Iterator[None]:
 
 
 def _find_parts(trainer: Any, module: Any) -> dict[str, object]:
-    optimizers = list(trainer.optimizers)
-    schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
     return {
         "model": module,
-        "optimizer": optimizers[0] if len(optimizers) == 1 else optimizers or None,
-        "scheduler": schedulers[0] if len(schedulers) == 1 else schedulers or None,
+        "optimizer": one_or_all(list(trainer.optimizers)),
+        "scheduler": one_or_all([config.scheduler for config in trainer.lr_scheduler_configs]),
         "scaler": getattr(trainer.precision_plugin, "scaler", None),
     }
 
 
-class _TrainerState:
+class _LightningState(LibraryState):
     """What Lightning itself knows of a fit.
 
     Attributes:
@@ -211,9 +172,8 @@ class _TrainerState:
     """
 
     def __init__(self, trainer: Any, session: Session) -> None:
-        self._trainer, self._session = trainer, session
+        super().__init__(trainer, session)
         self._loops = dict(_walk_loops("fit_loop", trainer.fit_loop))
-        self._restored: dict[str, Any] | None = None
         self._given: dict[str, Any] | None = None
         self.counts_epoch = True
 
@@ -226,14 +186,14 @@ class _TrainerState:
         return {
             "loops": loops,
             "is_between": self._session.data.is_between,
-            # Some callbacks tell the time, and differ as soon as they are asked again.
+            # Some callbacks include the time, and differ as soon as they are asked again.
             "callbacks": self._given if self._given is not None else self._capture_callbacks(),
             "module": self._capture_extras(),
             "datamodule": self._call_datamodule("state_dict") or {},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take all of it back."""
+        """Restore all of it."""
         self._restored, self._given = state, state["callbacks"]
         self._session.data.is_between = state["is_between"]
         self._load_loops(state["loops"])
@@ -246,28 +206,26 @@ class _TrainerState:
             self._call_datamodule("load_state_dict", copy.deepcopy(state["datamodule"]))
 
     def prepare_epoch(self) -> None:
-        """Have Lightning enter the epoch of the restored state as it enters every epoch."""
+        """Let Lightning enter the epoch of the restored state as it enters every epoch."""
         if self._restored is None:
             return
         for tracker in (self._epochs.total, self._epochs.current):
             tracker.ready = tracker.started = tracker.completed = tracker.processed
 
-    def land(self) -> None:
-        """Set the counters to those of the restored state, inside of an epoch."""
-        state, self._restored, self._given = self._restored, None, None
-        if state is None:
-            return
+    def _apply(self, state: dict[str, Any]) -> None:
+        """Set the counters to those of the restored state, inside an epoch."""
+        self._given = None
         self._load_loops(state["loops"])
         fit = self._trainer.fit_loop
         inner = fit.epoch_loop
         if state["is_between"]:
+            # The commit lies between two epochs: what Lightning does on entering the next one.
             self._epochs.increment_ready()
             self._epochs.increment_started()
             inner.batch_progress.reset_on_run()
             inner.scheduler_progress.reset_on_run()
             inner.automatic_optimization.optim_progress.reset_on_run()
             inner.val_loop.batch_progress.total.reset()
-        self._session.data.is_between = False
         fit._data_fetcher.fetched = inner.batch_progress.current.ready  # noqa: SLF001  it says which batch is the last
 
     @property

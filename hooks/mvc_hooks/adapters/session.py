@@ -1,4 +1,4 @@
-"""A checkpointer inside of a library's loop.
+"""A checkpointer inside a library's loop, and what the callbacks that put it there share.
 
 library asks for a batch ──► is a step complete? ──► Checkpointer.step(): judge, freeze, go back
                          ──► just resumed? generators and counters as they were then
@@ -7,35 +7,89 @@ library asks for a batch ──► is a step complete? ──► Checkpointer.st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mvc import UsageError
-from mvc_hooks.adapters.feed import FedData, Feed
+from mvc_hooks.adapters.feed import Feed, FeedPart
 from mvc_hooks.checkpointer import Checkpointer
 from mvc_hooks.parts.rng import capture_rng, restore_rng
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    import os
+    from collections.abc import Iterable
 
     from mvc_hooks.reports import RollbackReport
 
 
-class Host(Protocol):
-    """What the loop of a library has to offer."""
+class SessionCallback:
+    """Base of the callbacks: it opens a ``Session`` per fit, which calls it back."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, grad_norm: bool = False, **options: Any
+    ) -> None:
+        """Make a callback for one trainer.
+
+        Args:
+            path: folder of the repository; created if missing.
+            grad_norm: measure the norm of the gradients at every step and watch it beside the loss.
+                Lightning measures it before the gradients are clipped, the Hugging Face Trainer
+                after.
+            **options: of ``Checkpointer``: ``every``, ``branch``, ``ladder``, ``detectors``, ...
+                and further parts by name, such as ``ema=ema``.
+        """
+        super().__init__()
+        self._path, self._options, self._with_grad_norm = path, options, grad_norm
+        self._session: Session | None = None
+        self._state: LibraryState | None = None
+        self._trainer: Any = None
+
+    @property
+    def checkpointer(self) -> Checkpointer | None:
+        """The checkpointer of the fit, with its reports; None before the fit has begun."""
+        return None if self._session is None else self._session.checkpointer
 
     def count_steps(self) -> int:
         """Return the optimizer steps that the library has completed."""
-        ...
+        raise NotImplementedError
 
     def land(self) -> None:
-        """Make the counters what they were at the commit, in front of the first draw from it."""
-        ...
+        """Set the counters to those of the commit, before the first batch is drawn from it."""
+        assert self._state is not None
+        self._state.land()
 
     def go_on_from(self, report: RollbackReport) -> None:
-        """Go on after a rollback; all parts are restored."""
-        ...
+        """Continue after a rollback; all parts are restored."""
+        raise NotImplementedError
+
+    def _start_session(self, trainer: Any) -> Session:
+        self._trainer = trainer
+        self._session = Session(self, self._path, self._options)
+        return self._session
+
+    def _check_step(self, params: Iterable[torch.Tensor]) -> bool:
+        """Judge before the optimizer step; return whether it is to be taken."""
+        assert self._session is not None
+        return self._session.check(_measure_gradients(params) if self._with_grad_norm else None)
+
+
+class LibraryState:
+    """What a library itself knows of a run; a part of every commit."""
+
+    def __init__(self, trainer: Any, session: Session) -> None:
+        self._trainer, self._session = trainer, session
+        self._restored: dict[str, Any] | None = None
+
+    def land(self) -> None:
+        """Set what the library would change between the restore and the first batch."""
+        state, self._restored = self._restored, None
+        if state is not None:
+            self._apply(state)
+            self._session.data.is_between = False
+
+    def _apply(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError
 
 
 class Session:
@@ -46,46 +100,40 @@ class Session:
         checkpointer: of the fit, once it is open.
     """
 
-    def __init__(self, host: Host, path: object, options: Mapping[str, Any]) -> None:
-        """Prepare; nothing is opened.
-
-        Args:
-            host: the library.
-            path: folder of the repository.
-            options: of ``Checkpointer``.
-        """
-        self._host, self._path, self._options = host, path, dict(options)
-        self._has_loader = False
+    def __init__(
+        self, callback: SessionCallback, path: str | os.PathLike[str], options: dict[str, Any]
+    ) -> None:
+        """Prepare; nothing is opened."""
+        self._callback, self._path, self._options = callback, path, options
         self._landing: object = None
         self._seen_steps = 0
         self._loss: Any = None
         self._grad_norm: Any = None
-        self.data = FedData("dataloader")
+        self.data = FeedPart("dataloader")
         self.checkpointer: Checkpointer | None = None
-        self.may_skip_steps = any(
-            getattr(step, "skip", False) for step in self._options.get("ladder") or ()
+        self._may_skip_steps = any(
+            getattr(step, "skip", False) for step in options.get("ladder") or ()
         )
 
     def feed(self, loader: Any) -> Feed:
-        """Return what the library is to iterate.
+        """Return what the library is to iterate instead of its loader.
 
         Raises:
-            UsageError: a second loader, or one without a length.
+            UsageError: a loader without a length.
         """
         try:
             len(loader)
         except TypeError as error:
             raise UsageError(
-                "the train dataloader has no length, so that the end of a pass is unknown",
+                "the train dataloader has no length, so the end of a pass is unknown",
                 hint="give its dataset or the loader __len__",
             ) from error
-        self._has_loader = True
         return Feed(self.data, loader, self.draw)
 
-    def open(self, **parts: object) -> Checkpointer:
+    def open(self, **parts: Any) -> Checkpointer:
         """Make the checkpointer, which resumes."""
         options: Any = self._options
-        checkpointer = Checkpointer(self._path, **options, **parts, dataloader=self.data)  # type: ignore[arg-type]
+        checkpointer = Checkpointer(self._path, **options, **parts, dataloader=self.data)
         if checkpointer.resumed_from is not None:
             self._landing = capture_rng()
         self.checkpointer = checkpointer
@@ -97,11 +145,11 @@ class Session:
         return self.checkpointer is not None and not self.checkpointer.is_closed
 
     def begin(self) -> None:
-        """Say that the library's counter stands where it begins now."""
-        self._seen_steps = self._host.count_steps()
+        """Count steps from where the library's counter is now."""
+        self._seen_steps = self._callback.count_steps()
 
     def hold(self) -> None:
-        """Have the library begin anew, and go on exactly from here."""
+        """Let the library start over, and continue exactly from here."""
         self._landing = capture_rng()
         self.data.is_held = True
 
@@ -113,9 +161,10 @@ class Session:
         self._loss = loss if self._loss is None else self._loss + loss
 
     def check(self, grad_norm: Any = None) -> bool:
-        """Judge in front of the optimizer step; tell whether it is to be taken."""
+        """Judge before the optimizer step; return whether it is to be taken."""
         self._grad_norm = grad_norm
-        if not self.may_skip_steps or self.checkpointer is None:
+        # Judging early waits for the device: only if a step may be skipped.
+        if not self._may_skip_steps or self.checkpointer is None:
             return True
         return self.checkpointer.check(loss=self._loss, grad_norm=grad_norm)
 
@@ -124,22 +173,23 @@ class Session:
         assert self.checkpointer is not None
         self.complete_step()
         if self._landing is not None:
+            # The library may have drawn random numbers since the restore.
             restore_rng(self._landing)
             self._landing = None
-            self._host.land()
+            self._callback.land()
         return self.checkpointer.next_batch()
 
     def complete_step(self) -> RollbackReport | None:
-        """Tell the checkpointer of a step that was completed, if one was."""
-        done = self._host.count_steps()
+        """Pass a completed step to the checkpointer, if there is one."""
+        done = self._callback.count_steps()
         if done <= self._seen_steps or self.checkpointer is None:
             return None
         self._seen_steps = done
         loss, grad_norm, self._loss, self._grad_norm = self._loss, self._grad_norm, None, None
         report = self.checkpointer.step(loss=loss, grad_norm=grad_norm)
         if report is not None:
-            self._host.go_on_from(report)
-            self._seen_steps = self._host.count_steps()
+            self._callback.go_on_from(report)
+            self._seen_steps = self._callback.count_steps()
         return report
 
     def finish(self, *, is_between: bool) -> RollbackReport | None:
@@ -149,7 +199,7 @@ class Session:
             is_between: whether the pass over the data is over, too.
 
         Returns:
-            A report where that step was one too much: the run is rolled back, and not over.
+            A report if the last step raised an alarm: the run was rolled back and is not over.
         """
         if self.checkpointer is None or not self.is_open:
             return None
@@ -162,13 +212,13 @@ class Session:
             self.checkpointer.close()
         return report
 
-    def abandon(self, kind: type[BaseException], error: BaseException) -> None:
+    def abandon(self, error: BaseException) -> None:
         """Close because of an error."""
         if self.checkpointer is not None and self.is_open:
-            self.checkpointer.__exit__(kind, error, error.__traceback__)
+            self.checkpointer.__exit__(type(error), error, error.__traceback__)
 
 
-def measure_gradients(params: Iterable[torch.Tensor]) -> torch.Tensor | None:
+def _measure_gradients(params: Iterable[torch.Tensor]) -> torch.Tensor | None:
     """Return the norm of all gradients together, without waiting for a device; None for none."""
     norms = [torch.linalg.vector_norm(p.grad.detach()) for p in params if p.grad is not None]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else None

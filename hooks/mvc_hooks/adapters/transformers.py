@@ -1,14 +1,14 @@
 """Hugging Face Trainer: a callback that commits beside training, resumes it, and rolls it back.
 
     callback = MvcCallback("runs/gpt", every=1000)
-    callback.train(trainer)  # in place of trainer.train()
+    callback.train(trainer)  # instead of trainer.train()
 
-The Trainer keeps its position in local variables, so that nobody can set it back from outside. It
-is therefore entered anew, at a resume as at a rollback, through its own ``resume_from_checkpoint``:
-it is handed a folder with the Trainer's state alone, finds its epoch and step from that, and
-everything else is given back here, to the bit, the data and all random number generators included
-(which the Trainer's own resume only approximates). Optimizer and scheduler stay the objects that
-they are across a rollback. A step is the Trainer's ``global_step``.
+The Trainer keeps its position in local variables, which nothing can set from outside. So for a
+resume and for a rollback it is entered again, through its own ``resume_from_checkpoint``: it gets a
+folder with the Trainer's state alone and finds its epoch and step from that. Everything else is
+restored here to the bit, including the data and all random number generators (which the Trainer's
+own resume only approximates). Optimizer and scheduler stay the same objects across a rollback. A
+step is the Trainer's ``global_step``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from mvc import NotFoundError, Repo, UnsupportedError, UsageError
-from mvc_hooks.adapters.library import import_library
-from mvc_hooks.adapters.session import Session, measure_gradients
+from mvc import NotFoundError, Repo, UsageError
+from mvc_hooks.adapters.library import check_processes, import_library
+from mvc_hooks.adapters.session import LibraryState, Session, SessionCallback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc_hooks.checkpointer import Checkpointer
     from mvc_hooks.reports import RollbackReport
 
 _LIBRARY = import_library("transformers", extra="transformers")
@@ -41,58 +40,34 @@ _SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "current_f
 
 
 class _WentBackError(Exception):
-    """Leaves the Trainer's loop, to be entered anew."""
+    """Leaves the Trainer's loop, so that it can be entered again."""
 
 
-class MvcCallback(_CALLBACK):  # type: ignore[misc]  # the library is imported when it is there
-    """Commits a Trainer's run to a repository, resumes it, and rolls it back.
+class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the library is imported when it is there
+    """Commits a Trainer's run to a repository, resumes it, and rolls it back."""
 
-    Attributes:
-        checkpointer: of the run, from its start on: reports of commits and rollbacks.
-    """
-
-    def __init__(
-        self, path: str | os.PathLike[str], *, grad_norm: bool = False, **options: Any
-    ) -> None:
-        """Make a callback for one trainer.
-
-        Args:
-            path: folder of the repository; made where missing.
-            grad_norm: measure the norm of the gradients at every step (after they were clipped),
-                and have it watched beside the loss.
-            **options: of ``Checkpointer``: ``every``, ``branch``, ``ladder``, ``detectors``, ...
-                and further parts by name, such as ``ema=ema``.
-        """
-        self._path, self._options, self._with_grad_norm = path, options, grad_norm
-        self._session: Session | None = None
-        self._state: _TrainerState | None = None
-        self._trainer: Any = None
-        self._feed: Any = None
-        self._tip: str | None = None
-
-    @property
-    def checkpointer(self) -> Checkpointer | None:
-        """The checkpointer of the run; None before it has begun."""
-        return None if self._session is None else self._session.checkpointer
+    _state: _TrainerState | None
+    _feed: Any = None
+    _tip: str | None = None
 
     def train(self, trainer: Any, **options: Any) -> Any:
         """Train as ``trainer.train()`` does: from where the branch stands, across rollbacks.
 
         Args:
-            trainer: a ``Trainer``, or one of a class that is derived from it.
+            trainer: a ``Trainer``, or an instance of a subclass.
             **options: of ``trainer.train``.
 
         Returns:
             What ``trainer.train`` returns.
 
         Raises:
-            UsageError: another callback of this kind, or ``resume_from_checkpoint``.
+            UsageError: the trainer has another of these callbacks, or ``resume_from_checkpoint``.
             UnsupportedError: several processes.
             DivergedError: the ladder says to stop.
         """
         self._check(trainer, options)
-        self._trainer, self._feed = trainer, None
-        session = self._session = Session(self, self._path, self._options)
+        self._feed = None
+        session = self._start_session(trainer)
         self._state = _TrainerState(trainer, session)
         known = self._find_state()
         if self not in trainer.callback_handler.callbacks:
@@ -104,13 +79,13 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # the library is imported w
                         result = _enter(trainer, known, options)
                     except _WentBackError:
                         known = self._state.known
-                        # Or the Trainer would make a scheduler that nobody restored.
-                        trainer._created_lr_scheduler = False  # noqa: SLF001  no public way to say so
+                        # Otherwise the Trainer would make a scheduler that was not restored.
+                        trainer._created_lr_scheduler = False  # noqa: SLF001  there is no public way
                     else:
                         session.finish(is_between=True)
                         return result
         except BaseException as error:
-            session.abandon(type(error), error)
+            session.abandon(error)
             raise
         finally:
             self._feed = None
@@ -118,16 +93,13 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # the library is imported w
     def _check(self, trainer: Any, options: dict[str, Any]) -> None:
         if options.get("resume_from_checkpoint"):
             raise UsageError(
-                "both resume_from_checkpoint and the branch's commits say where to resume from",
-                hint="leave resume_from_checkpoint out",
+                "resume_from_checkpoint is set, but the run resumes from the commits of its branch",
+                hint="remove resume_from_checkpoint",
             )
-        if trainer.args.world_size > 1:
-            raise UnsupportedError(
-                f"a run with {trainer.args.world_size} processes cannot be committed by this callback"
-            )
+        check_processes(trainer.args.world_size)
         others = [one for one in trainer.callback_handler.callbacks if isinstance(one, MvcCallback)]
         if any(one is not self for one in others):
-            raise UsageError("the trainer has another callback of mvc already")
+            raise UsageError("the trainer already has another callback of mvc")
 
     def _find_state(self) -> dict[str, Any] | None:
         """Return the Trainer's state at the tip, which it needs before anything is restored."""
@@ -141,8 +113,8 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # the library is imported w
         state = repo.outline_state(tip).get(_STATE)
         if not isinstance(state, dict) or not isinstance(state.get("state"), dict):
             raise UsageError(
-                f"the commits of branch {branch!r} are not of a Trainer",
-                hint="pass branch=... for a run of its own",
+                f"the commits of branch {branch!r} do not come from a Trainer",
+                hint="pass branch=... to use another branch",
             )
         found: dict[str, Any] = state["state"]
         return found
@@ -150,39 +122,37 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # the library is imported w
     # Events, in the order in which they come.
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Make the checkpointer; where there is one, the Trainer was entered anew."""
+        """Make the checkpointer, unless the Trainer was only entered again."""
         if self._session is None or not self._trainer.is_in_train or self._feed is None:
             raise UsageError(
                 "this callback cannot resume a Trainer by itself",
-                hint="call callback.train(trainer) in place of trainer.train()",
+                hint="call callback.train(trainer) instead of trainer.train()",
             )
         if self._session.checkpointer is None:
             assert self._state is not None
             opened = self._session.open(**_find_parts(self._trainer), **{_STATE: self._state})
             if opened.resumed_from != self._tip:
-                # The writer of a run that was killed has brought its last commit home since.
+                # The writer of a killed run has finished its last commit since ``_find_state``.
                 self._session.hold()
                 raise _WentBackError
         self._session.begin()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Judge the step where it may be skipped."""
-        assert self._session is not None
-        params = self._trainer.model.parameters()
-        self._session.check(measure_gradients(params) if self._with_grad_norm else None)
+        """Judge the step while it can still be skipped."""
+        self._check_step(self._trainer.model.parameters())
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Commit where training is stopped before its state is changed."""
+        """Commit if training stops here and its state changes before ``on_train_end``."""
         if not control.should_training_stop:
             return
         assert self._session is not None
         is_over = float(state.epoch).is_integer()
-        # The best model is loaded over the last one before anybody is told.
+        # The best model is loaded over the last one before the next event.
         if not is_over or args.load_best_model_at_end:
             self._session.finish(is_between=is_over)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Judge the last step; going back is still possible."""
+        """Judge the last step; a rollback is still possible."""
         assert self._session is not None
         if self._session.is_open:
             self._session.data.is_between = True
@@ -195,19 +165,14 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # the library is imported w
         steps: int = self._trainer.state.global_step
         return steps
 
-    def land(self) -> None:
-        """Become the run that was resumed."""
-        assert self._state is not None
-        self._state.land()
-
     def go_on_from(self, report: RollbackReport) -> None:
-        """Leave the loop, to enter it anew."""
+        """Leave the loop; ``train`` enters it again."""
         assert self._session is not None
         self._session.hold()
         raise _WentBackError(str(report))
 
     def make_feed(self, loader: Any) -> Any:
-        """Return what the Trainer iterates; across a rollback it stays the same."""
+        """Return what the Trainer iterates; it stays the same across a rollback."""
         assert self._session is not None
         if self._feed is None:
             self._feed = self._session.feed(loader)
@@ -216,7 +181,7 @@ class MvcCallback(_CALLBACK):  # type: ignore[misc]  # the library is imported w
 
 @contextlib.contextmanager
 def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
-    """Stand in for what the Trainer would load from a folder, draw from, and keep to itself."""
+    """Replace the Trainer's loader, and what it would load from a folder; see its losses."""
     make_loader, step, skip = (
         trainer.get_train_dataloader,
         trainer.training_step,
@@ -276,7 +241,7 @@ def _find_parts(trainer: Any) -> dict[str, object]:
     }
 
 
-class _TrainerState:
+class _TrainerState(LibraryState):
     """What the Trainer itself knows of a run.
 
     Attributes:
@@ -284,12 +249,11 @@ class _TrainerState:
     """
 
     def __init__(self, trainer: Any, session: Session) -> None:
-        self._trainer, self._session = trainer, session
-        self._restored: dict[str, Any] | None = None
+        super().__init__(trainer, session)
         self.known: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its state and sums; the restored ones until they are taken over."""
+        """Return its state and sums; the restored ones until they are applied."""
         if self._restored is not None:
             return self._restored
         trainer = self._trainer
@@ -305,15 +269,11 @@ class _TrainerState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remember them: the Trainer makes its own when its loop is entered."""
+        """Remember them: the Trainer makes new ones when its loop is entered."""
         self._restored, self.known = state, state["state"]
 
-    def land(self) -> None:
+    def _apply(self, state: dict[str, Any]) -> None:
         """Set the sums, and the attributes of callbacks that have a state."""
-        state, self._restored = self._restored, None
-        if state is None:
-            return
-        self._session.data.is_between = False
         for name, value in state["sums"].items():
             live: Any = getattr(self._trainer, name, None)
             if hasattr(live, "fill_"):
@@ -328,11 +288,11 @@ class _TrainerState:
                 vars(callback).update(copy.deepcopy(found[1]))
 
     def _list_callbacks(self) -> list[Any]:
-        """Return those that can say their state, as for a checkpoint of the Trainer's own."""
+        """Return those with a state, as the Trainer's own checkpoints have them."""
         callbacks = self._trainer.callback_handler.callbacks
         return [one for one in callbacks if hasattr(one, "state") and hasattr(one, "from_state")]
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON would give it back."""
+    """Return a value as it comes back from JSON."""
     return json.loads(json.dumps(value, default=float))

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from mvc import MvcError, UsageError
-from mvc_hooks.replay.entry import load_entry
+from mvc import MvcError, NotFoundError, UsageError
 from mvc_hooks.replay.replaying import replay_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _DIFFERENT = 1
 _POSITIONS = 3
+_HINT = "write FILE.py:FUNCTION; the function takes no arguments and returns a Training"
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are ours."""
+    """A parser that raises errors of mvc."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint="python -m mvc_hooks.replay REPO [REV] K FILE.py:FUNCTION")
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     """Replay, write a report to standard output, and return the exit code.
 
     Returns:
-        0: exact; 1: not; otherwise that of the error, which is on standard error.
+        0: exact; 1: not exact; otherwise the code of the error, which is on standard error.
     """
     try:
         chosen = _parse(arguments)
@@ -50,15 +51,15 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _Parser(
         prog="python -m mvc_hooks.replay",
         description="Train K steps from a commit and compare every tensor with the commits that "
-        "followed. The exit code is 0 where all is the same, 1 where something differs.",
+        "followed. The exit code is 0 if all is the same, 1 if something differs.",
     )
     parser.add_argument("repo", metavar="REPO", help="folder of the repository")
     parser.add_argument(
         "rest",
         metavar="[REV] K [FILE.py:FUNCTION]",
         nargs="+",
-        help="commit to begin at (HEAD; at a branch's tip, the commit to end at), number of steps, "
-        "and the function that returns the Training",
+        help="commit to begin at (HEAD; at the tip of a branch, the commit to end at), number of "
+        "steps, and the function that returns the Training",
     )
     parser.add_argument("--entry", metavar="FILE.py:FUNCTION", help="the function, by name")
     parser.add_argument("--json", action="store_true", help="write one JSON object")
@@ -74,3 +75,43 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     chosen.steps = int(rest[-1])
     chosen.revision = rest[0] if len(rest) > 1 else "HEAD"
     return chosen
+
+
+def load_entry(entry: str) -> Callable[[], Any]:
+    """Run a file as a module and return a function of it; its ``__main__`` block does not run.
+
+    Raises:
+        NotFoundError: there is no such file, or no such function in it.
+        UsageError: the file fails, or the name is not of a function.
+    """
+    name, colon, function = entry.rpartition(":")
+    path = Path(name)
+    if not (colon and name and function):
+        raise NotFoundError(f"entry {entry!r} does not name a function", hint=_HINT)
+    if not path.is_file():
+        raise NotFoundError(f"file {name!r} does not exist", hint=_HINT)
+    found = getattr(_load_file(path.resolve()), function, None)
+    if found is None:
+        raise NotFoundError(f"{name} has no function {function!r}", hint=_HINT)
+    if not callable(found):
+        raise UsageError(f"{function} of {name} is a {type(found).__name__}", hint=_HINT)
+    build: Callable[[], Any] = found
+    return build
+
+
+def _load_file(path: Path) -> object:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise NotFoundError(f"{path} is not a Python file", hint=_HINT)
+    module = importlib.util.module_from_spec(spec)
+    # As for a script: its folder is searched first, and its classes can be found by name, which
+    # the workers of data loaders need.
+    sys.path.insert(0, str(path.parent))
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except MvcError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{path.name} failed: {type(error).__name__}: {error}") from error
+    return module

@@ -1,8 +1,8 @@
-"""What a replay found, and how it is said.
+"""What a replay found, as data and as text.
 
-Two claims are kept apart. That a *state* is restored exactly can be proven wherever the commit can
-be read. That the *trajectory* is exact holds only where everything else that the bits depend on, the
-environment, is the same.
+It makes two separate claims. That a *state* is restored exactly can be proven wherever the commit
+can be read. That the *trajectory* is exact can hold only if everything else that the bits depend on,
+the environment, is the same.
 """
 
 from __future__ import annotations
@@ -13,45 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mvc_hooks.replay.difference import FirstDifference
     from mvc_hooks.replay.stretch import Stretch
 
 _NAMED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class FirstDifference:
-    """Where a replay leaves the path of the run.
-
-    Attributes:
-        step: the first committed step whose state differs.
-        after_step: the last one whose state did not.
-        commit: of that step.
-        name: the first tensor or value that differs, dotted.
-        elements: how many elements of the tensor differ; 0 for something else than a tensor.
-        size: how many it has.
-        largest: largest difference of two elements; None where there is no number to it.
-        others: how many more tensors and values differ.
-    """
-
-    step: int
-    after_step: int
-    commit: str
-    name: str
-    elements: int
-    size: int
-    largest: float | None
-    others: int
-
-    def __str__(self) -> str:
-        """Return it in one line."""
-        text = f"step {self.step}: {self.name} differs"
-        if self.elements:
-            text += f" in {self.elements:,} of {self.size:,} elements"
-        if self.largest is not None:
-            text += f", by {self.largest:.3g} at most"
-        if self.others:
-            text += f"; {self.others} more differ"
-        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +25,10 @@ class ReplayReport:
 
     Attributes:
         stretch: what was replayed.
-        state_differences: what of the first commit did not come back to the bit; none, as a rule.
+        state_differences: what was not restored to the bit from the first commit; usually nothing.
         compared: steps whose states were compared and are the same.
         difference: where the trajectory begins to differ, or None.
-        environment_changes: items that were otherwise in the first commit: (item, then, now).
+        environment_changes: what differs from the first commit: (item, then, now).
         tensors: how many tensors the last comparison looked at.
         seconds: how long it took.
     """
@@ -78,12 +43,12 @@ class ReplayReport:
 
     @property
     def is_state_exact(self) -> bool:
-        """Whether the first commit's state came back to the bit."""
+        """Whether the first commit's state was restored to the bit."""
         return not self.state_differences
 
     @property
     def is_trajectory_exact(self) -> bool | None:
-        """Whether training gave the same bits again; None where there was nothing to compare."""
+        """Whether training gave the same bits again; None if there was nothing to compare."""
         if not self.is_state_exact or (self.difference is None and not self.compared):
             return None
         return self.difference is None
@@ -94,7 +59,7 @@ class ReplayReport:
         return self.is_trajectory_exact is True
 
     def fields(self) -> dict[str, Any]:
-        """Return it as plain data, for ``--json``."""
+        """Return the report as plain data, for ``--json``."""
         return {
             "branch": self.stretch.branch,
             "start": asdict(self.stretch.start),

@@ -1,14 +1,14 @@
 """Which commits a replay goes through: from one commit to the one K steps later, on one branch.
 
-A branch's own line, first parent by first parent, is a line of states that came out of each other.
-It has one kind of joint where they did not: a rollback, behind which the run went on from an earlier
-state with other data, or with another learning rate. A replay cannot train across it.
+Each commit of a branch, first parent by first parent, holds a state that came out of the one before,
+with one exception: after a rollback the run continued from an earlier state, with other data or
+another learning rate. A replay cannot train across that.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from mvc import NotFoundError, UsageError
 
@@ -34,11 +34,11 @@ class Stretch:
     """What is replayed.
 
     Attributes:
-        branch: the branch whose line it is on.
+        branch: the branch that it is on.
         start: the commit that is loaded.
         points: later commits to compare with, oldest first; the last is the end.
-        rollback: step that the run was rolled back to within the steps that were asked for; the
-            stretch ends there. None for none.
+        rollback: the step that the run was rolled back to within the requested steps, if it was;
+            the stretch ends there.
     """
 
     branch: str
@@ -47,66 +47,62 @@ class Stretch:
     rollback: int | None = None
 
 
+_Line: TypeAlias = "Sequence[tuple[Point, bool]]"
+"""Commits of a branch, oldest first; with each, whether a rollback came right before it."""
+
+
 def find_stretch(repo: Repo, revision: str, steps: int) -> Stretch:
     """Return the stretch of so many steps that begins at a commit.
 
-    Where no later commit follows, as at the tip of a branch, it is the stretch that leads there.
-
-    Args:
-        repo: the repository.
-        revision: the commit.
-        steps: K.
+    If no commit follows, as at the tip of a branch, it is the stretch that leads there.
 
     Raises:
-        UsageError: less than one step.
-        NotFoundError: no such revision, or no commit K steps later.
+        UsageError: fewer than one step.
+        NotFoundError: there is no such revision, or no commit so many steps later.
     """
     if steps < 1:
         raise UsageError(f"{steps} steps cannot be replayed", hint="at least one")
     commit = repo.resolve(revision)
     step = repo.show(commit).annotations.step
     if step is None:
-        raise NotFoundError(f"commit {commit[:10]} is of no training step")
-    lines = [(name, list(_walk(repo, tip, commit))) for name, tip in _tips(repo)]
-    lines = [(name, line) for name, line in lines if line and line[0][0].commit == commit]
+        raise NotFoundError(f"commit {commit[:10]} has no training step")
+    walked = [(name, _walk(repo, tip, commit)) for name, tip in _tips(repo)]
+    lines = [(name, line) for name, line in walked if line and line[0][0].commit == commit]
     for name, line in lines:
-        if len(line) > 1:
-            found = _cut(name, line, step + steps)
-            if found is not None:
-                return found
+        found = _cut(name, line, step + steps)
+        if found is not None:
+            return found
     if all(len(line) == 1 for _, line in lines):
         return _find_before(repo, lines[0][0] if lines else "", Point(step, commit), steps)
-    raise _no_commit(step + steps, lines)
+    raise _no_commit(step + steps, [line for _, line in lines])
 
 
 def _tips(repo: Repo) -> list[tuple[str, str]]:
-    """Return name and tip of the branches: the current one first, those left behind last."""
+    """Return name and tip of the branches: the current one first, abandoned ones last."""
     branches = repo.branches()
     branches.sort(key=lambda one: (not one.is_current, one.name.startswith("diverged/"), one.name))
     return [(one.name, one.commit) for one in branches]
 
 
-def _walk(repo: Repo, tip: str, stop: str | None) -> list[tuple[Point, bool]]:
-    """Return the commits of a line from ``stop`` (or the first) to its tip, oldest first.
-
-    With each, whether the run had been rolled back right before it.
-    """
+def _walk(repo: Repo, tip: str, stop: str | None) -> _Line:
+    """Return the line from ``stop``, or the first commit, to a tip."""
     line: list[tuple[Point, bool]] = []
     for entry in repo.log(tip, first_parent=True):
         step = entry.annotations.step
         if step is not None:
-            is_behind = _ROLLED_BACK in (entry.annotations.meta or {})
-            line.append((Point(step, entry.info.id), is_behind))
+            is_after_rollback = _ROLLED_BACK in (entry.annotations.meta or {})
+            line.append((Point(step, entry.info.id), is_after_rollback))
         if entry.info.id == stop:
             break
     return line[::-1]
 
 
-def _cut(branch: str, line: Sequence[tuple[Point, bool]], end: int) -> Stretch | None:
+def _cut(branch: str, line: _Line, end: int) -> Stretch | None:
+    """Return the stretch from the start of a line to step ``end``, or to a rollback before it."""
     start = line[0][0]
     points: list[Point] = []
-    for point, is_behind in line[1:]:
-        if is_behind:
+    for point, is_after_rollback in line[1:]:
+        if is_after_rollback:
             before = points[-1].step if points else start.step
             return Stretch(branch, start, tuple(points), before)
         if point.step > end:
@@ -124,9 +120,9 @@ def _find_before(repo: Repo, branch: str, last: Point, steps: int) -> Stretch:
     if at is None:
         near = ", ".join(str(one.step) for one, _ in line[-1 - _NAMED : -1]) or "none"
         raise NotFoundError(
-            f"no commit is {steps} steps behind commit {last.commit[:10]} of step {last.step}, "
-            f"or before it",
-            hint=f"the commits before it are of steps: {near}",
+            f"no commit is {steps} steps before or after commit {last.commit[:10]}"
+            f" of step {last.step}",
+            hint=f"steps of the commits before it: {near}",
         )
     found = _cut(branch, line[at:], last.step)
     if found is None:
@@ -134,10 +130,10 @@ def _find_before(repo: Repo, branch: str, last: Point, steps: int) -> Stretch:
     return found
 
 
-def _no_commit(step: int, lines: Sequence[tuple[str, list[tuple[Point, bool]]]]) -> NotFoundError:
-    steps = sorted({point.step for _, line in lines for point, _ in line[1:]})
+def _no_commit(step: int, lines: Sequence[_Line]) -> NotFoundError:
+    steps = sorted({point.step for line in lines for point, _ in line[1:]})
     near = sorted(sorted(steps, key=lambda one: abs(one - step))[:_NAMED])
     return NotFoundError(
-        f"there is no commit of step {step} behind that commit",
-        hint=f"those behind it are of steps: {', '.join(map(str, near)) or 'none'}",
+        f"no commit of step {step} follows that commit",
+        hint=f"steps of the commits after it: {', '.join(map(str, near)) or 'none'}",
     )
