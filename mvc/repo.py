@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from mvc.operations.rollback import RollbackPlan, RollbackResult
     from mvc.operations.status import Status
     from mvc.operations.undo import UndoResult
-    from mvc.operations.verify import StateCheck
-    from mvc.operations.verify_files import WorktreeCheck
+    from mvc.operations.verify import StateCheck, WorktreeCheck
     from mvc.operations.watch import RunFollower
     from mvc.runs.feed import RunFeed
     from mvc.runs.view import RunView
@@ -959,7 +958,7 @@ class Repo:
             ReleasedError: a tensor can only be compared by its content, which was released.
             CorruptionError: what differs cannot be read from the store.
         """
-        return operations.verify_files.verify_worktree(
+        return operations.verify.verify_worktree(
             self._context, revision, paths=self._paths(paths), progress=progress
         )
 

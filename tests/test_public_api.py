@@ -132,9 +132,9 @@ RESULTS = {
     "operations.ls.TensorInfo": "name dtype shape size_bytes chunks id",
     "operations.undo.UndoResult": "action kind branch commit left_branch left written removed",
     "operations.verify.StateCheck": "commit tensors size_bytes differences",
-    "operations.verify_files.FileCheck": "path status format tensors tensors_total size_bytes found_in reason",
-    "operations.verify_files.WorktreeCheck": "commit files",
-    "operations.verify_tensors.TensorCheck": "name status dtype shape old_dtype old_shape elements_total "
+    "operations.verify.FileCheck": "path status format tensors tensors_total size_bytes found_in reason",
+    "operations.verify.WorktreeCheck": "commit files",
+    "workspace.tensor_compare.TensorCheck": "name status dtype shape old_dtype old_shape elements_total "
     "elements_changed bytes_changed largest_difference",
 }
 

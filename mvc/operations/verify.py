@@ -1,32 +1,118 @@
-"""verify: is the live state, or a file of the worktree, bit for bit what a commit holds?
+"""verify: does a live state, or the worktree, hold bit for bit what a commit holds?
 
-Nothing is decoded: the live bytes are cut and hashed where the commit's were, and the ids compared.
-A chunk id is the hash of plain bytes that was checked when they were stored and is checked again
-whenever they leave the store, so equal ids mean equal bits.
+In the worktree every file is read: stat data is not trusted. What counts are tensors: a file with
+another header, format or number of shards is told from one whose tensors differ.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import re
+from collections import Counter
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mvc.chunkstore.parallel import for_each
-from mvc.formats.manifest import cut_sizes
-from mvc.ids import hash_chunk
+from mvc.checkpoints.detect import is_checkpoint_name, read_layout
+from mvc.errors import (
+    ConflictError,
+    FormatError,
+    StorageError,
+    UnsupportedError,
+    translate_os_errors,
+)
+from mvc.progress import announce
+from mvc.sources import FileSource, read_bytes
 from mvc.states.compare import compare_texts
 from mvc.states.image import pair_segments
 from mvc.states.outline import check_sizes
 from mvc.states.state import STATE_FILE, encode_state
-from mvc.workspace.manifests import find_manifest
-from mvc.workspace.state_files import TensorSizes, read_state_text
+from mvc.workspace.content import GapStream
+from mvc.workspace.files import PLAIN_FILE_MAX_BYTES
+from mvc.workspace.live_chunks import all_same, cut_live, find_different
+from mvc.workspace.manifests import find_manifest, stored_size
+from mvc.workspace.pathspec import select_paths
+from mvc.workspace.state_files import TensorSizes, find_state_files, read_state_text
+from mvc.workspace.tensor_compare import (
+    LiveTensor,
+    StoredVersion,
+    TensorCheck,
+    compare_tensors,
+    live_tensors,
+)
+from mvc.workspace.transition import recover
+from mvc.workspace.worktree import (
+    MODE_SYMLINK,
+    find_file_stat,
+    ignore_rules,
+    scan_files,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from mvc.formats.manifest import Manifest, StoredSegment
-    from mvc.ids import ChunkId, GitId
+    from mvc.formats.layout import FileLayout, Segment
+    from mvc.formats.manifest import Manifest
+    from mvc.history.values import Index, TreeEntry
+    from mvc.ids import GitId
     from mvc.states.state import StateFile
     from mvc.workspace.context import Context
+    from mvc.workspace.live_chunks import LiveChunk
+
+SAME = "same"
+SAME_TENSORS = "same-tensors"
+DIFFERENT = "different"
+MISSING = "missing"
+NOT_IN_WORKTREE = "not-in-worktree"
+_SHARD = re.compile(r"-\d+-of-\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class FileCheck:
+    """One file of a commit and what the worktree has of it.
+
+    Attributes:
+        path: its path.
+        status: ``same``; ``same-tensors``: all tensors are the same, but not the file around them;
+            ``different``; ``missing``; ``not-in-worktree``: part of a state that was committed
+            from memory and never written, so there is nothing to compare.
+        format: checkpoint format in the commit; None for plain files and links.
+        tensors: those that are missing, extra or differ.
+        tensors_total: tensors of the commit's file.
+        size_bytes: its length in the commit.
+        found_in: the files whose tensors were compared, if not ``path`` itself.
+        reason: what else is wrong, or None.
+    """
+
+    path: str
+    status: str
+    format: str | None = None
+    tensors: tuple[TensorCheck, ...] = ()
+    tensors_total: int = 0
+    size_bytes: int = 0
+    found_in: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorktreeCheck:
+    """What a comparison of the worktree with a commit found.
+
+    Attributes:
+        commit: the commit compared with.
+        files: every file that was asked for, by path.
+    """
+
+    commit: GitId
+    files: tuple[FileCheck, ...]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether there was something to compare, and all of it is the same."""
+        compared = [file for file in self.files if file.status != NOT_IN_WORKTREE]
+        if not compared:
+            return not self.files
+        return all(file.status in (SAME, SAME_TENSORS) for file in compared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +120,10 @@ class StateCheck:
     """What a comparison of a live state with a commit found.
 
     Attributes:
-        commit: compared with.
+        commit: the commit compared with.
         tensors: how many were compared.
         size_bytes: of all of them.
-        differences: a line for each tensor or value that is not the same; empty: bit-exact.
+        differences: a line for each tensor or value that differs; empty means bit-exact.
     """
 
     commit: GitId
@@ -52,91 +138,260 @@ class StateCheck:
 
 
 def verify_state(context: Context, state: Mapping[str, object], revision: str) -> StateCheck:
-    """Compare a live state with a commit's, bit by bit.
-
-    Args:
-        context: the repository.
-        state: nested, as for ``commit_state``; nothing in it is changed or copied as a whole.
-        revision: which commit.
-
-    Raises:
-        NotFoundError: no such revision, or it holds no state.
-        UnsupportedError: a live value that is not data.
-        FormatError: the commit lacks something that its state names.
-    """
+    """Compare a live state with a commit's, bit by bit; it is not copied as a whole."""
     commit = context.history.resolve(revision)
     text = read_state_text(context, commit, revision)
     tree = context.history.read_tree(commit)
-    check_sizes(text, TensorSizes(context, tree))  # else a tensor that is not there is not missed
+    check_sizes(text, TensorSizes(context, tree))  # or a tensor missing in both would go unnoticed
     live = {file.path: file for file in encode_state(state)}
     differences = compare_texts(text, _read_all(live[STATE_FILE]))
-    jobs: list[_Job] = []
+    chunks: list[LiveChunk[tuple[str, str]]] = []
     tensors = size_bytes = 0
     for path in sorted(live.keys() - {STATE_FILE}):
         manifest = find_manifest(context, tree[path].blob) if path in tree else None
         if manifest is None:
-            continue  # the text has named what is extra
-        pairs = list(_pair(manifest, live[path]))
-        tensors += len(pairs)
-        size_bytes += sum(stored.segment.size_bytes for stored, _ in pairs)
-        jobs += _cut(live[path], pairs, manifest.chunk_bytes)
-    differences += _find_different(jobs, context.store.threads)
+            continue  # the comparison of the texts has named it
+        stored = {one.segment: one for one in manifest.segments}
+        for old, new in pair_segments(stored, live[path].layout.segments):
+            tensors += 1
+            size_bytes += old.size_bytes
+            ids, place = stored[old].chunks, (path, old.tensors[0].name)
+            source = live[path].source
+            chunks += cut_live(source, new.start, old.size_bytes, ids, manifest.chunk_bytes, place)
+    wrong = find_different(chunks, threads=context.store.threads)
+    totals = Counter(chunk.place for chunk in chunks)
+    for place, numbers in sorted(wrong.items()):
+        count = f" in {len(numbers)} of {totals[place]} chunks" if totals[place] > 1 else ""
+        differences.append(f"tensor {place[1]!r} of {place[0]} differs{count}")
     return StateCheck(commit, tensors, size_bytes, tuple(differences))
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One chunk to compare."""
-
-    file: StateFile
-    tensor: str
-    offset: int
-    size_bytes: int
-    wanted: ChunkId
-
-
-def _pair(manifest: Manifest, file: StateFile) -> Iterator[tuple[StoredSegment, int]]:
-    by_segment = {stored.segment: stored for stored in manifest.segments}
-    for old, new in pair_segments(by_segment, file.layout.segments):
-        yield by_segment[old], new.start
-
-
-def _cut(
-    file: StateFile, pairs: Iterable[tuple[StoredSegment, int]], chunk_bytes: int
-) -> Iterator[_Job]:
-    for stored, start in pairs:
-        offset, name = start, stored.segment.tensors[0].name
-        sizes = cut_sizes(stored.segment.size_bytes, chunk_bytes)
-        for size, wanted in zip(sizes, stored.chunks, strict=True):
-            yield _Job(file, name, offset, size, wanted)
-            offset += size
-
-
-def _find_different(jobs: list[_Job], threads: int) -> list[str]:
-    wrong: dict[tuple[str, str], int] = {}
-
-    def compare(job: _Job, _: None) -> int:
-        data = job.file.source.view(job.offset, job.size_bytes)
-        if data is None:
-            data = memoryview(bytearray(job.size_bytes))
-            job.file.source.read_into(job.offset, data)
-        if hash_chunk(data) != job.wanted:
-            place = (job.file.path, job.tensor)
-            wrong[place] = wrong.get(place, 0) + 1
-        return job.size_bytes
-
-    for_each(jobs, lambda: None, compare, threads=threads)
-    totals: dict[tuple[str, str], int] = {}
-    for job in jobs:
-        totals[job.file.path, job.tensor] = totals.get((job.file.path, job.tensor), 0) + 1
-    return [
-        f"tensor {place[1]!r} of {place[0]} differs"
-        + (f" in {count} of {totals[place]} chunks" if totals[place] > 1 else "")
-        for place, count in sorted(wrong.items())
-    ]
 
 
 def _read_all(file: StateFile) -> bytes:
     data = bytearray(file.layout.size_bytes)
     file.source.read_into(0, memoryview(data))
     return bytes(data)
+
+
+def verify_worktree(
+    context: Context,
+    revision: str = "HEAD",
+    *,
+    paths: Sequence[str] = (),
+    progress: Callable[[int], None] | None = None,
+) -> WorktreeCheck:
+    """Compare the files of the worktree with a commit's, tensor by tensor."""
+    recover(context)
+    commit = context.history.resolve(revision)
+    tree = context.history.read_tree(commit)
+    chosen = select_paths(paths, sorted(tree))
+    announce(progress, sum(stored_size(context, tree[path].blob) for path in chosen))
+    unwritten = _find_unwritten(context, tree, context.history.read_index())
+    elsewhere = _Elsewhere(context, tree)
+    files = []
+    for path in chosen:
+        check = _check_file(context, commit, path, tree[path], progress)
+        if check.status == MISSING:
+            if path in unwritten:
+                check = replace(check, status=NOT_IN_WORKTREE)
+            check = elsewhere.find(commit, check, progress)
+        files.append(check)
+    return WorktreeCheck(commit, tuple(files))
+
+
+def _find_unwritten(context: Context, tree: Mapping[str, TreeEntry], index: Index) -> set[str]:
+    """Return the files that need not be in the worktree: those of states committed from memory."""
+    kept = {path for path, entry in index.entries.items() if entry.skip_worktree}
+    states = find_state_files(context, tree)
+    return kept | {path for path in states if path not in index.entries}
+
+
+def _check_file(
+    context: Context,
+    commit: GitId,
+    path: str,
+    entry: TreeEntry,
+    progress: Callable[[int], None] | None,
+) -> FileCheck:
+    manifest = None if entry.mode == MODE_SYMLINK else find_manifest(context, entry.blob)
+    check = FileCheck(path, SAME, size_bytes=stored_size(context, entry.blob))
+    if manifest is not None:
+        total = sum(len(stored.segment.tensors) for stored in manifest.segments)
+        check = replace(check, format=manifest.format, tensors_total=total)
+    stat = find_file_stat(context.worktree, path)
+    if stat is None:
+        return replace(check, status=MISSING)
+    if stat.is_symlink != (entry.mode == MODE_SYMLINK):
+        return _different(check, "it is a link" if stat.is_symlink else "it is not a link")
+    if not (stat.is_symlink or stat.is_regular):
+        return _different(check, "it is not a file")
+    if manifest is None:
+        reason = _compare_plain(context, path, entry, check.size_bytes)
+        return check if reason is None else _different(check, reason)
+    with _open_unchanged(context, path) as source:
+        version = StoredVersion(path, entry.blob, commit, manifest)
+        return _compare_checkpoint(context, version, source, check, progress)
+
+
+def _compare_plain(context: Context, path: str, entry: TreeEntry, size_bytes: int) -> str | None:
+    """Return how a link or a small file differs from a blob, or None."""
+    if entry.mode == MODE_SYMLINK:
+        with translate_os_errors(f"read link {path}"):
+            text = os.readlink(os.fsencode(context.worktree / path))
+        return None if text == context.history.read_blob(entry.blob) else "it leads elsewhere"
+    with _open_unchanged(context, path) as source:
+        is_state = path == STATE_FILE and source.size_bytes <= PLAIN_FILE_MAX_BYTES
+        if source.size_bytes != size_bytes and not is_state:
+            return "its bytes differ"
+        live = read_bytes(source, 0, source.size_bytes)
+    stored = context.history.read_blob(entry.blob)
+    if live == stored:
+        return None
+    return (_compare_values(stored, live) if is_state else None) or "its bytes differ"
+
+
+def _compare_values(stored: bytes, live: bytes) -> str | None:
+    """Return the first value in which two ``state.json`` differ; None if they are not that."""
+    with suppress(FormatError, UnsupportedError):
+        lines = compare_texts(stored, live)
+        more = f" (and {len(lines) - 1:,} more)" if len(lines) > 1 else ""
+        return f"{lines[0]}{more}" if lines else "its text differs, its values do not"
+    return None
+
+
+def _different(check: FileCheck, reason: str) -> FileCheck:
+    return replace(check, status=DIFFERENT, reason=reason)
+
+
+@contextmanager
+def _open_unchanged(context: Context, path: str) -> Iterator[FileSource]:
+    """Open a file of the worktree, and check at the end that it did not change meanwhile.
+
+    Raises:
+        ConflictError: it changed, went away, or became something else.
+    """
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(FileSource.open(context.worktree / path))
+        except (FileNotFoundError, NotADirectoryError, UnsupportedError) as error:
+            raise ConflictError(f"{path!r} was removed or replaced meanwhile") from error
+        yield source
+        if find_file_stat(context.worktree, path) != source.stat:
+            raise ConflictError(
+                f"{path!r} changed while it was read",
+                hint="verify it again once nothing writes to it",
+            )
+
+
+def _compare_checkpoint(
+    context: Context,
+    version: StoredVersion,
+    source: FileSource,
+    check: FileCheck,
+    progress: Callable[[int], None] | None,
+) -> FileCheck:
+    manifest = version.manifest
+    is_around_same = source.size_bytes == manifest.size_bytes and _has_gaps(source, manifest)
+    if is_around_same:  # the header is too, so it has the same tensors at the same places
+        segments: Sequence[Segment] = [stored.segment for stored in manifest.segments]
+    elif not manifest.segments:
+        return _different(check, "its bytes differ")
+    else:
+        layout = read_layout(source, version.path.rpartition("/")[2])
+        if not layout.segments:
+            why = layout.warning or "it holds no tensors"
+            return _different(check, f"no tensor can be found in it: {why}")
+        segments = layout.segments
+    live = live_tensors(source, segments)
+    tensors = compare_tensors(context, version, live, progress)
+    known = {view.name for view, _ in manifest.tensors()}
+    tensors += [
+        TensorCheck(name, "extra", tensor.view.dtype, tensor.view.shape)
+        for name, tensor in live.items()
+        if name not in known
+    ]
+    if tensors:
+        return replace(check, status=DIFFERENT, tensors=tuple(tensors))
+    return check if is_around_same else replace(check, status=SAME_TENSORS)
+
+
+def _has_gaps(source: FileSource, manifest: Manifest) -> bool:
+    """Return whether all bytes outside tensors are the commit's."""
+    gaps = GapStream(manifest.gap_ranges(), source)
+    size_bytes, chunk_bytes = manifest.gap_bytes, manifest.chunk_bytes
+    return all_same(cut_live(gaps, 0, size_bytes, manifest.gaps, chunk_bytes, None))
+
+
+class _Elsewhere:
+    """Looks for the tensors of missing files in checkpoints that the commit does not hold."""
+
+    def __init__(self, context: Context, tree: Mapping[str, TreeEntry]) -> None:
+        self._context = context
+        self._tree = tree
+        self._layouts: dict[str, FileLayout] | None = None
+
+    def find(
+        self, commit: GitId, check: FileCheck, progress: Callable[[int], None] | None
+    ) -> FileCheck:
+        """Return the check of a missing file, compared with the files that hold its tensors."""
+        if not check.tensors_total:
+            return check
+        blob = self._tree[check.path].blob
+        manifest = self._context.manifests.read(blob)
+        version = StoredVersion(check.path, blob, commit, manifest)
+        for paths in self._candidates(manifest, check.path):
+            with ExitStack() as stack:
+                live: dict[str, LiveTensor] = {}
+                for path in paths:
+                    source = stack.enter_context(_open_unchanged(self._context, path))
+                    live |= live_tensors(source, self._find_layouts()[path].segments)
+                tensors = tuple(compare_tensors(self._context, version, live, progress))
+            found = replace(check, status=SAME_TENSORS, found_in=paths)
+            if not tensors:
+                return found
+            if check.status == MISSING and _stem(paths[0]) == _stem(check.path):
+                return replace(found, status=DIFFERENT, tensors=tensors)
+        return check
+
+    def _candidates(self, manifest: Manifest, missing: str) -> Iterator[tuple[str, ...]]:
+        """Yield files that together name all tensors of a missing one, of its own name first."""
+        wanted = {view.name: (view.dtype, view.shape) for view, _ in manifest.tensors()}
+        shards: dict[str, list[str]] = {}
+        found: list[tuple[str, ...]] = []
+        for path, layout in self._find_layouts().items():
+            has = {
+                view.name: (view.dtype, view.shape)
+                for segment in layout.segments
+                for view in segment.tensors
+            }
+            if wanted.items() <= has.items():
+                found.append((path,))
+            elif has.items() <= wanted.items():
+                shards.setdefault(_stem(path), []).append(path)
+        for paths in shards.values():
+            layouts = (self._find_layouts()[path] for path in paths)
+            names = {view.name for one in layouts for seg in one.segments for view in seg.tensors}
+            if wanted.keys() <= names:
+                found.append(tuple(paths))
+        yield from sorted(found, key=lambda paths: _stem(paths[0]) != _stem(missing))
+
+    def _find_layouts(self) -> dict[str, FileLayout]:
+        """Return path → layout of the checkpoints in the worktree that the commit does not hold."""
+        if self._layouts is None:
+            self._layouts = {}
+            worktree = self._context.worktree
+            for path in scan_files(worktree, ignore_rules(worktree)):
+                if path in self._tree or not is_checkpoint_name(path):
+                    continue
+                try:
+                    with FileSource.open(worktree / path) as source:
+                        layout = read_layout(source, path.rpartition("/")[2])
+                except (OSError, StorageError, UnsupportedError, ConflictError):
+                    continue  # unreadable, so not the one we look for
+                if layout.segments:
+                    self._layouts[path] = layout
+        return self._layouts
+
+
+def _stem(path: str) -> str:
+    """Return a path without its suffix and shard numbers."""
+    return _SHARD.sub("", path.rpartition(".")[0])

@@ -21,8 +21,8 @@ from mvc.errors import (
 )
 from mvc.formats.manifest import cut_sizes
 from mvc.fs import DurableFile, write_symlink
-from mvc.ids import hash_chunk
 from mvc.sources import ByteSource, FileSource, read_bytes, split_buffer
+from mvc.workspace.live_chunks import all_same, cut_file
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.worktree import MODE_EXECUTABLE, MODE_SYMLINK, git_mode
 
@@ -203,18 +203,6 @@ def _holds_blob(context: Context, path: str, mode: int, blob: GitId) -> bool:
             if source.size_bytes != context.history.find_blob_size(blob):
                 return False
             return read_bytes(source, 0, source.size_bytes) == context.history.read_blob(blob)
-        return source.size_bytes == manifest.size_bytes and _chunks_match(source, manifest)
-
-
-def _chunks_match(source: ByteSource, manifest: Manifest) -> bool:
-    buffer = memoryview(bytearray(manifest.chunk_bytes))
-    gaps = GapStream(manifest.gap_ranges(), source)
-    for request in read_requests(manifest, ""):
-        part = buffer[: request.plain_size_bytes]
-        if request.offset < 0:
-            gaps.read_into(-1 - request.offset, part)
-        else:
-            source.read_into(request.offset, part)
-        if hash_chunk(part) != request.chunk_id:
+        if source.size_bytes != manifest.size_bytes:
             return False
-    return True
+        return all_same(cut_file(source, GapStream(manifest.gap_ranges(), source), manifest))

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from mvc.cli.commands import verify as module
-from mvc.operations.verify_files import FileCheck, WorktreeCheck
+from mvc.operations.verify import FileCheck, WorktreeCheck
 from mvc.repo import Repo
 from support.cli import plain
 from support.models import write_config

@@ -11,8 +11,8 @@ from mvc.cli.render.text import columns, count_text, number_text, shape_text, sh
 
 if TYPE_CHECKING:
     from mvc.cli.output import Output
-    from mvc.operations.verify_files import FileCheck, WorktreeCheck
-    from mvc.operations.verify_tensors import TensorCheck
+    from mvc.operations.verify import FileCheck, WorktreeCheck
+    from mvc.workspace.tensor_compare import TensorCheck
 
 _ROWS_ON_TERMINAL = 20
 _COLOURS = {"same": "green", "same-tensors": "green", "not-in-worktree": "dim"}

@@ -1,8 +1,8 @@
 """Tensors of files against a commit's: equal to the bit, or how many elements differ by how much.
 
-Where a tensor lies in its segment as the commit's does, the file's bytes are cut and hashed where
-the commit's were, and nothing is decoded. Only chunks that differ, and tensors that are laid out
-otherwise (a transposed or sliced one of a .pt file), are read from the store and compared.
+If a tensor lies in its segment as the commit's does, its chunks are compared by hash. Only chunks
+that differ, and tensors with another layout (transposed or sliced in a .pt file), are read from the
+store.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from mvc.chunkstore.parallel import for_each
 from mvc.dtypes import count_elements, get_dtype, numpy_dtype, size_in_bytes
 from mvc.errors import ReleasedError
 from mvc.formats.layout import view_extent_bytes
-from mvc.formats.manifest import cut_sizes
-from mvc.ids import hash_chunk
+from mvc.workspace.live_chunks import cut_live, find_different
 from mvc.workspace.released import check_content
 from mvc.workspace.tensors import StoredTensor, check_fits, read_tensor_into
 
@@ -30,9 +29,10 @@ if TYPE_CHECKING:
     from mvc.dtypes import DType
     from mvc.formats.layout import Segment, TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
-    from mvc.ids import ChunkId, GitId
+    from mvc.ids import GitId
     from mvc.sources import ByteSource
     from mvc.workspace.context import Context
+    from mvc.workspace.live_chunks import LiveChunk
 
 
 _WORD_BYTES = 8
@@ -45,16 +45,16 @@ class TensorCheck:
     Attributes:
         name: its name.
         status: ``modified``, ``missing`` (from the file) or ``extra`` (in the file).
-        dtype: dtype in the file; in the commit where it is missing.
-        shape: shape at the same place.
-        old_dtype: dtype in the commit, where it is another.
-        old_shape: shape in the commit, where it is another.
+        dtype: dtype in the file, or in the commit if the tensor is missing.
+        shape: shape on the same side.
+        old_dtype: dtype in the commit, if it differs.
+        old_shape: shape in the commit, if it differs.
         elements_total: elements of the tensor.
-        elements_changed: elements that differ in a bit; None where dtype or shape do, where the
-            dtype packs several elements into a block, or where the commit's content was released.
+        elements_changed: elements that differ in a bit; None if dtype or shape differ, the dtype
+            packs several elements into a block, or the commit's content was released.
         bytes_changed: bytes that differ; None as above, but known for packed types.
-        largest_difference: of two elements, as numbers; NaN where only one of them is a number;
-            None where the elements are no numbers or were not compared.
+        largest_difference: between two elements, as numbers; NaN if only one of them is a number;
+            None if the elements are not numbers or were not compared.
     """
 
     name: str
@@ -119,8 +119,15 @@ class _Pair:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """The two segments, for tensors that share them."""
+        """The two segments, which other tensors may share."""
         return id(self.live.source), self.live.segment.start, self.stored.segment.start
+
+    def cut(self, chunk_bytes: int) -> Iterator[LiveChunk[tuple[int, int, int]]]:
+        """Yield the chunks of the live segment, and what they should be."""
+        live, stored = self.live.segment, self.stored
+        return cut_live(
+            self.live.source, live.start, live.size_bytes, stored.chunks, chunk_bytes, self.place
+        )
 
 
 def live_tensors(source: ByteSource, segments: Sequence[Segment]) -> dict[str, LiveTensor]:
@@ -143,17 +150,17 @@ def compare_tensors(
     Args:
         context: the repository.
         version: what a commit holds.
-        live: name → tensor of the files; further ones than the commit's are not looked at.
+        live: name → tensor of the files; those that the commit lacks are ignored.
         progress: called with bytes hashed.
 
     Returns:
         The tensors that are missing or differ, in the order of the commit.
 
     Raises:
-        ReleasedError: tensors that are laid out otherwise cannot be compared: their content was
+        ReleasedError: a tensor with another layout can only be compared by its content, which was
             released.
         CorruptionError: what differs cannot be read from the store.
-        StorageError: a transposed tensor that the machine's memory does not hold.
+        StorageError: a transposed tensor that does not fit into memory.
     """
     found: dict[str, TensorCheck] = {}
     pairs: list[_Pair] = []
@@ -165,7 +172,12 @@ def compare_tensors(
             found[view.name] = _other_kind(view, tensor.view)
         else:
             pairs.append(_Pair(tensor, view, stored))
-    wrong = _hash_aligned(context, pairs, version.manifest.chunk_bytes, progress)
+    # Tensors may share a segment, which is then read once.
+    segments = {pair.place: pair for pair in pairs if pair.is_aligned}
+    chunks = [
+        chunk for pair in segments.values() for chunk in pair.cut(version.manifest.chunk_bytes)
+    ]
+    wrong = find_different(chunks, threads=context.store.threads, progress=progress)
     for pair in pairs:
         if not pair.is_aligned or wrong.get(pair.place):
             check = _compare_pair(context, version, pair, wrong.get(pair.place, set()))
@@ -186,52 +198,10 @@ def _other_kind(old: TensorView, new: TensorView) -> TensorCheck:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Job:
-    """One chunk to hash."""
-
-    pair: _Pair
-    number: int
-    size_bytes: int
-    wanted: ChunkId
-
-
-def _hash_aligned(
-    context: Context,
-    pairs: Sequence[_Pair],
-    chunk_bytes: int,
-    progress: Callable[[int], None] | None,
-) -> dict[tuple[int, int, int], set[int]]:
-    """Return segments → numbers of the chunks that differ, of segments that are cut alike."""
-    segments = {pair.place: pair for pair in pairs if pair.is_aligned}
-    jobs = [job for pair in segments.values() for job in _cut(pair, chunk_bytes)]
-    wrong: dict[tuple[int, int, int], set[int]] = {place: set() for place in segments}
-
-    def compare(job: _Job, buffer: memoryview) -> int:
-        part = buffer[: job.size_bytes]
-        job.pair.live.source.read_into(job.pair.live.segment.start + job.number * chunk_bytes, part)
-        if hash_chunk(part) != job.wanted:
-            wrong[job.pair.place].add(job.number)
-        return job.size_bytes
-
-    largest = max((job.size_bytes for job in jobs), default=0)
-    threads = context.store.threads
-    for_each(
-        jobs, lambda: memoryview(bytearray(largest)), compare, threads=threads, progress=progress
-    )
-    return wrong
-
-
-def _cut(pair: _Pair, chunk_bytes: int) -> Iterator[_Job]:
-    sizes = cut_sizes(pair.stored.segment.size_bytes, chunk_bytes)
-    for number, (size, wanted) in enumerate(zip(sizes, pair.stored.chunks, strict=True)):
-        yield _Job(pair, number, size, wanted)
-
-
 def _compare_pair(
     context: Context, version: StoredVersion, pair: _Pair, wrong: set[int]
 ) -> TensorCheck | None:
-    """Return what differs between two tensors of one kind; None where all bits are the same."""
+    """Return what differs between two tensors of one kind, or None if all bits are the same."""
     chunk_bytes = version.manifest.chunk_bytes
     tensor = StoredTensor(version.path, pair.view, pair.stored, chunk_bytes)
     count = Difference(get_dtype(pair.view.dtype))
@@ -270,7 +240,7 @@ def _compare_pair(
 
 
 class Difference:
-    """Counts in what two runs of elements differ; takes pieces of them from many threads.
+    """Counts how two runs of elements differ, piece by piece, from many threads.
 
     Args:
         dtype: what the elements are.
@@ -278,7 +248,7 @@ class Difference:
     Attributes:
         bytes_changed: bytes that differ.
         elements_changed: elements that differ in a bit; None for packed types.
-        largest: difference of two elements, as in ``TensorCheck``.
+        largest: largest difference, as in ``TensorCheck``.
     """
 
     def __init__(self, dtype: DType) -> None:
@@ -304,7 +274,7 @@ class Difference:
             if self.elements_changed is not None:
                 self.elements_changed += elements
             if self.largest is not None and (math.isnan(largest) or largest > self.largest):
-                self.largest = largest  # nothing is more than NaN
+                self.largest = largest  # NaN wins: nothing compares greater
 
 
 def _count_elements(old: NDArray[np.uint8], new: NDArray[np.uint8], dtype: DType) -> int:
@@ -318,7 +288,7 @@ def _count_elements(old: NDArray[np.uint8], new: NDArray[np.uint8], dtype: DType
 
 
 def find_largest(old: NDArray[np.generic], new: NDArray[np.generic]) -> float:
-    """Return the largest difference of two elements; NaN where only one of two is a number."""
+    """Return the largest difference of two elements; NaN if only one of two is a number."""
     import numpy as np  # noqa: PLC0415  import cost
 
     if old.dtype.kind in "biu":
@@ -329,7 +299,7 @@ def find_largest(old: NDArray[np.generic], new: NDArray[np.generic]) -> float:
     with np.errstate(all="ignore"):
         left, right = old.astype(wide), new.astype(wide)
         largest = float(np.abs(left - right).max())
-        if math.isnan(largest):  # also of infinity and itself, and of NaN and NaN
+        if math.isnan(largest):  # also from infinity minus itself, and NaN minus NaN
             differences = np.abs(left - right)
             differences[(left == right) | (np.isnan(left) & np.isnan(right))] = 0
             largest = float(differences.max())
@@ -339,7 +309,7 @@ def find_largest(old: NDArray[np.generic], new: NDArray[np.generic]) -> float:
 def _stored_reader(
     context: Context, tensor: StoredTensor
 ) -> Callable[[int, int], NDArray[np.uint8]]:
-    """Return what reads the elements of a stored tensor in C order, by offset and bytes."""
+    """Return a reader of a stored tensor's elements in C order, by offset and size in bytes."""
 
     def read(start: int, size: int) -> NDArray[np.uint8]:
         import numpy as np  # noqa: PLC0415  import cost
@@ -370,7 +340,7 @@ def _live_reader(live: LiveTensor, tensor: StoredTensor) -> Callable[[int, int],
 def _gather(
     tensor: StoredTensor, view: TensorView, read: Callable[[int, int], NDArray[np.uint8]]
 ) -> Callable[[int, int], NDArray[np.uint8]]:
-    """Return what reads a strided tensor; its elements are brought into C order in memory."""
+    """Return a reader of a strided tensor, whose elements are put in C order in memory."""
     import numpy as np  # noqa: PLC0415  import cost
 
     check_fits(replace(tensor, view=view))
