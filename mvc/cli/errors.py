@@ -1,18 +1,6 @@
 """Errors as people and programs see them: text, JSON, exit code.
 
-0    done
-1    a negative answer: differences with --exit-code or of verify, problems found by fsck
-2    wrong usage
-3    a revision, path, tensor, branch, ... does not exist
-4    conflict: local changes would be overwritten, a ref moved, nothing to commit
-5    bytes that are not what they should be: damaged store, malformed file
-6    the machine said no: disk full, permission denied, read-only
-7    a value or format that mvc cannot hold
-8    an error inside mvc
-9    content that was released by a retention policy
-10   not inside a repository
-130  interrupted by Ctrl-C
-141  the reader of the output went away
+docs/cli.md explains the exit codes.
 """
 
 from __future__ import annotations
@@ -24,20 +12,26 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from mvc.cli.output import json_text, printable, stderr
+from mvc.cli.output import json_text, pick, printable, stderr
 from mvc.cli.render.text import iso_date
 from mvc.errors import MvcError, ReleasedError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-EXIT_CODES = (
-    "0 done, 1 differences or problems found, 2 wrong usage, 3 not found, 4 conflict, "
-    "5 damaged data, 6 machine failed, 7 unsupported, 8 internal error, 9 released content, "
-    "10 no repository"
-)
-"""Said by ``mvc --help``."""
-
+EXIT_CODES = {
+    0: "done",
+    1: "differences or problems found",
+    2: "wrong usage",
+    3: "not found",
+    4: "conflict",
+    5: "damaged data",
+    6: "machine failed",
+    7: "unsupported",
+    8: "internal error",
+    9: "released content",
+    10: "no repository",
+}
 DONE = 0
 NEGATIVE = 1
 INTERNAL = 8
@@ -47,15 +41,7 @@ BROKEN_PIPE = 141
 
 @dataclass(frozen=True, slots=True)
 class ErrorText:
-    """One error, ready to be shown.
-
-    Attributes:
-        kind: stable short name, the ``kind`` of MvcError's classes or ``internal``.
-        message: one line that names the thing and the fact.
-        hint: what to do next, or None.
-        exit_code: of the process.
-        details: further facts for programs.
-    """
+    """One error, ready to be shown; ``details`` are further facts for programs."""
 
     kind: str
     message: str
@@ -65,7 +51,7 @@ class ErrorText:
 
 
 def describe(error: Exception) -> ErrorText:
-    """Return what to tell about any exception."""
+    """Return the text for any exception."""
     if isinstance(error, MvcError):
         return ErrorText(error.kind, error.message, error.hint, error.exit_code, _details(error))
     if isinstance(error, typer.TyperException):
@@ -77,8 +63,8 @@ def describe(error: Exception) -> ErrorText:
     if isinstance(error, MemoryError):
         return ErrorText(StorageError.kind, "out of memory", None, StorageError.exit_code)
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    hint = "this is a fault of mvc; please report it with the output of the command run with "
-    return ErrorText("internal", f"internal error: {what}", f"{hint}MVC_DEBUG=1", INTERNAL)
+    hint = "this is a bug in mvc; run the command with MVC_DEBUG=1 and report its output"
+    return ErrorText("internal", f"internal error: {what}", hint, INTERNAL)
 
 
 def _details(error: MvcError) -> dict[str, object]:
@@ -90,7 +76,7 @@ def _details(error: MvcError) -> dict[str, object]:
 
 
 def _describe_usage(error: typer.TyperException) -> ErrorText:
-    """Return what typer has to say about a wrong command line, in the words of this project."""
+    """Return typer's message about a wrong command line, in the style of all others."""
     message = error.format_message().strip().rstrip(".").replace("\n", " ")
     message = message[:1].lower() + message[1:]
     context = getattr(error, "ctx", None)
@@ -102,17 +88,17 @@ def _describe_usage(error: typer.TyperException) -> ErrorText:
 
 def report(error: Exception, *, as_json: bool) -> int:
     """Write an error to standard error; return the exit code."""
-    told = describe(error)
-    if told.kind == "internal" and os.environ.get("MVC_DEBUG"):
+    text = describe(error)
+    if text.kind == "internal" and os.environ.get("MVC_DEBUG"):
         import traceback
 
         traceback.print_exception(error, file=sys.stderr)
     if as_json:
-        fields = {"kind": told.kind, "message": told.message, "hint": told.hint}
-        sys.stderr.write(json_text({"error": {**fields, **told.details}}) + "\n")
-        return told.exit_code
+        fields = pick(text, "kind message hint")
+        sys.stderr.write(json_text({"error": {**fields, **text.details}}) + "\n")
+        return text.exit_code
     err = stderr()
-    err.line(f"{err.style('error:', 'red', 'bold')} {printable(told.message)}")
-    if told.hint:
-        err.line(f"{err.style('hint:', 'cyan')} {printable(told.hint)}")
-    return told.exit_code
+    err.line(f"{err.style('error:', 'red', 'bold')} {printable(text.message)}")
+    if text.hint:
+        err.line(f"{err.style('hint:', 'cyan')} {printable(text.hint)}")
+    return text.exit_code

@@ -1,4 +1,4 @@
-"""``mvc``: assembles the application and runs it, with the one place that catches errors."""
+"""``mvc``: runs a command line, and is the one place that catches errors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 from typer.main import get_command
 
 import mvc
@@ -38,11 +39,10 @@ def _print_version(wanted: bool) -> None:
 def top(
     context: typer.Context,
     folder: Annotated[
-        str | None, typer.Option("-C", metavar="PATH", help="Run as if started in PATH.")
+        str | None, Option("-C", metavar="PATH", help="Run as if started in PATH.")
     ] = None,
     version: Annotated[  # noqa: ARG001  its callback does the work
-        bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="Print version."),
+        bool, Option("--version", is_eager=True, callback=_print_version, help="Print version.")
     ] = False,
 ) -> None:
     """Git for model parameters."""
@@ -56,11 +56,7 @@ def top(
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code; nothing is ever raised.
-
-    Args:
-        arguments: what follows ``mvc``; the process's arguments where None.
-    """
+    """Run one command line, by default the process's, and return its exit code; never raises."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     prepare_streams()
     try:
@@ -92,5 +88,5 @@ def _wants_json(arguments: list[str]) -> bool:
 
 
 def _forget_stdout() -> None:
-    """Let what is left in the buffer of a broken pipe go nowhere when the process ends."""
+    """Keep the interpreter from flushing into a broken pipe when the process ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,53 +1,50 @@
-"""Options that many commands share."""
+"""Options that several commands have."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON (docs/json.md).")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors and warnings only.")]
+Json = Annotated[bool, Option("--json", help="Print the result as JSON (docs/json.md).")]
+Quiet = Annotated[bool, Option("-q", "--quiet", help="Print errors and warnings only.")]
 ShowProgress = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--progress/--no-progress", show_default=False, help="Show a progress bar on a terminal."
     ),
 ]
-Tensors = Annotated[
-    str | None,
-    typer.Option("--tensors", metavar="GLOB", help="Only tensors whose name fits this wildcard."),
+DryRun = Annotated[
+    bool, Option("-n", "--dry-run", help="Print what would be done without doing it.")
 ]
-Stat = Annotated[bool, typer.Option("--stat", help="One line per file.")]
-NameOnly = Annotated[bool, typer.Option("--name-only", help="Paths only.")]
+Force = Annotated[bool, Option("-f", "--force", help="Discard local changes that are in the way.")]
+Limit = Annotated[
+    int | None, Option("-n", "--max-count", metavar="N", help="Show at most N; -N is short for it.")
+]
+Tensors = Annotated[
+    str | None, Option("--tensors", metavar="GLOB", help="Only tensors whose name matches GLOB.")
+]
+Stat = Annotated[bool, Option("--stat", help="Print one line per file.")]
+NameOnly = Annotated[bool, Option("--name-only", help="Print paths only.")]
 NameStatus = Annotated[
-    bool, typer.Option("--name-status", help="Paths with a letter: A, D, M or R.")
+    bool, Option("--name-status", help="Print paths and a letter: A, D, M or R.")
 ]
 All = Annotated[
     bool,
-    typer.Option("--all", help="Every tensor, also of new and removed files and of long lists."),
+    Option("--all", help="List every tensor, also of new and removed files and in long lists."),
 ]
 Delta = Annotated[
     bool | None,
-    typer.Option(
+    Option(
         "--delta/--no-delta",
         show_default=False,
-        help="Store tensors as differences to the last commit's wherever that is smaller, or never.",
+        help="Store tensors as differences from the last commit if that is smaller, or never do.",
     ),
-]
-Force = Annotated[
-    bool, typer.Option("-f", "--force", help="Discard local changes that are in the way.")
-]
-DryRun = Annotated[
-    bool, typer.Option("-n", "--dry-run", help="Print what would be done, and stop.")
-]
-Limit = Annotated[
-    int | None, typer.Option("-n", "--max-count", metavar="N", help="At most N; also -N.")
 ]
 Grace = Annotated[
     str | None,
-    typer.Option(
-        "--grace", metavar="AGE", help="Keep younger garbage: now, 12h, 7d, 2w (default)."
+    Option(
+        "--grace", metavar="AGE", help="Keep garbage younger than AGE: now, 12h, 7d, 2w (default)."
     ),
 ]
 

@@ -1,9 +1,8 @@
-"""Where text goes and what it may look like there.
+"""The two output streams, their colours, and JSON.
 
 Results go to standard output, everything else (warnings, errors, progress) to standard error.
-Colours appear on a terminal only; ``NO_COLOR`` takes them away, ``FORCE_COLOR`` brings them into a
-pipe. Text that came from a repository or a file may hold anything, also the codes that move a
-terminal's cursor: it passes through ``printable`` first.
+Only terminals get colours, unless ``NO_COLOR`` or ``FORCE_COLOR`` is set. Text from a repository or
+file passes through ``printable`` first: it could hold codes that move a terminal's cursor.
 """
 
 from __future__ import annotations
@@ -29,13 +28,7 @@ _UNDECODABLE = range(0xDC80, 0xDD00)
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One of the two standard streams.
-
-    Attributes:
-        stream: the stream.
-        colour: whether text on it may be coloured.
-        width: columns of the terminal behind it; None where there is none.
-    """
+    """One of the two standard streams; ``width`` is None unless it is a terminal."""
 
     stream: TextIO
     colour: bool
@@ -50,7 +43,7 @@ class Output:
         self.stream.writelines(f"{line}\n" for line in lines)
 
     def style(self, text: str, *names: str) -> str:
-        """Return text in colours; as it is where the stream shows none."""
+        """Return text in colours if the stream shows them."""
         if not self.colour or not text:
             return text
         codes = ";".join(_CODES[name] for name in names)
@@ -82,21 +75,21 @@ def _wants_colour(is_terminal: bool) -> bool:
 
 
 def prepare_streams() -> None:
-    """Let text that the streams' encoding lacks come out escaped instead of failing."""
+    """Escape what the streams cannot encode instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def printable(text: str) -> str:
-    """Return text with everything escaped that a terminal would obey instead of showing."""
+    """Return text with every character escaped that a terminal would not simply show."""
     return _UNSAFE.sub(_escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code in _UNDECODABLE:
-        code -= 0xDC00  # a byte that is no UTF-8, as Python carries it in a file name
+        code -= 0xDC00  # how Python keeps a file name's byte that is not UTF-8
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"  # noqa: PLR2004  a byte
 
 
@@ -112,14 +105,14 @@ def write_json(value: object) -> None:
 
 
 def json_text(value: object) -> str:
-    """Return a value as JSON; numbers that JSON lacks become text."""
+    """Return a value as JSON; NaN and infinities, which JSON lacks, become text."""
     import json
 
     return json.dumps(json_ready(value), indent=2, allow_nan=False)
 
 
 def json_ready(value: object) -> object:
-    """Return a value with ``nan``, ``inf`` and ``-inf`` as text, tuples and sets as lists."""
+    """Return a value with ``nan``, ``inf`` and ``-inf`` as text and tuples as lists."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -127,3 +120,9 @@ def json_ready(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [json_ready(item) for item in value]
     return value
+
+
+def pick(value: object, names: str) -> dict[str, object]:
+    """Return attributes of a value for JSON; ``to=target`` gives one another name."""
+    pairs = (name.partition("=") for name in names.split())
+    return {name: getattr(value, attribute or name) for name, _, attribute in pairs}

@@ -1,4 +1,4 @@
-"""What commands have in common: opening the repository, and telling revisions from paths."""
+"""Opening the repository, and telling revisions from paths."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ _CHECKOUT = re.compile(r"checkout: moving from (\S+) to ")
 
 
 def open_repo(*, writes: bool = False) -> Repo:
-    """Open the repository of the current folder.
-
-    Args:
-        writes: whether the command leaves a mark in the history, so that it matters who runs it.
-    """
+    """Open the repository of the current folder; a command that ``writes`` needs the user's name."""
     from mvc.repo import Repo
 
     repo = Repo.open()
@@ -35,9 +31,9 @@ def open_repo(*, writes: bool = False) -> Repo:
 
 
 def to_paths(names: Sequence[str]) -> list[str]:
-    """Return what a user calls a path, from the current folder, as absolute paths."""
+    """Return paths as the user wrote them, seen from the current folder, as absolute paths."""
     if "" in names:
-        raise UsageError("a path is not empty", hint='"." is the current folder')
+        raise UsageError("a path must not be empty", hint='"." is the current folder')
     folder = os.getcwd()
     return [os.path.join(folder, name) for name in names]
 
@@ -48,7 +44,7 @@ def shown_path(repo: Repo, path: str) -> str:
 
 
 def split_range(text: str) -> tuple[str, str, str] | None:
-    """Return (old, dots, new) of ``A..B`` or ``A...B``, HEAD where a side is empty, or None."""
+    """Return (old, dots, new) of ``A..B`` or ``A...B``, HEAD for an empty side, or None."""
     match = _RANGE.fullmatch(text)
     if match is None or re.search(r"(^|/)\.\.($|/)", text):
         return None
@@ -56,33 +52,29 @@ def split_range(text: str) -> tuple[str, str, str] | None:
 
 
 def check_revision(repo: Repo, text: str) -> None:
-    """Check that a revision, ``A..B``, ``A...B`` or ``^A`` names what exists.
-
-    Raises:
-        NotFoundError: it does not.
-    """
+    """Check that everything in a revision, ``A..B``, ``A...B`` or ``^A`` exists."""
     parts = split_range(text)
     for revision in (parts[0], parts[2]) if parts else (text.removeprefix("^"),):
         repo.resolve(revision)
 
 
 def split_revisions(
-    repo: Repo, names: Sequence[str], behind: Sequence[str] | None
+    repo: Repo, names: Sequence[str], after: Sequence[str] | None
 ) -> tuple[list[str], list[str]]:
     """Return (revisions, absolute paths) as Git tells them apart.
 
     Args:
         repo: the repository.
-        names: arguments before ``--``.
-        behind: arguments behind it; None where there was none.
+        names: the arguments before ``--``, or all if there is none.
+        after: the arguments after ``--``.
 
     Raises:
         NotFoundError: a name is neither a revision nor a path.
     """
-    if behind is not None:
+    if after is not None:
         for name in names:
             check_revision(repo, name)
-        return list(names), to_paths(behind)
+        return list(names), to_paths(after)
     for position, name in enumerate(names):
         try:
             check_revision(repo, name)
@@ -103,39 +95,35 @@ def _check_paths(repo: Repo, names: Sequence[str], error: NotFoundError) -> None
             raise error
         raise NotFoundError(
             f"{name!r} is neither a revision nor a path",
-            hint=error.hint or '"mvc branch", "mvc tag" and "mvc log" show what there is',
+            hint=error.hint or 'see "mvc branch", "mvc tag" and "mvc log"',
         ) from error
 
 
 def _is_tracked(repo: Repo, name: str) -> bool:
-    """Tell whether a path that is not in the worktree is in the index: then it was removed."""
+    """Return whether a path that is not in the worktree was removed from it, so that it differs."""
     return bool(repo.diff(paths=to_paths([name]), with_tensors=False))
 
 
 def parse_place(repo: Repo, text: str) -> tuple[str, str]:
-    """Return (revision, path) of ``REV:PATH``, or HEAD and the path where there is no revision.
+    """Return (revision, path) of ``REV:PATH``, or HEAD and the path if there is no revision.
 
-    As in Git a path behind a revision starts at the top of the worktree, unless it begins with
+    As in Git, the path after a revision starts at the top of the worktree unless it begins with
     ``./`` or ``../``.
     """
     revision, colon, path = text.partition(":")
     if not colon or os.path.lexists(text):
         return "HEAD", to_paths([text])[0]
     if not path:
-        raise UsageError(f"{text!r} names no path", hint='"mvc ls REV" lists them')
+        raise UsageError(f"{text!r} names no path", hint='"mvc ls REV" lists the paths')
     repo.resolve(revision or "HEAD")
     is_relative = path.startswith(("./", "../"))
     return revision or "HEAD", to_paths([path])[0] if is_relative else path
 
 
 def find_previous(repo: Repo) -> str:
-    """Return the branch or commit that HEAD was on before the last switch: ``-``.
-
-    Raises:
-        NotFoundError: there was no switch.
-    """
+    """Return the branch or commit that HEAD was on before the last switch: ``-``."""
     for entry in repo.reflog("HEAD"):
         match = _CHECKOUT.match(entry.message)
         if match is not None:
             return match[1]
-    raise NotFoundError("there is no previous branch", hint="nothing was switched so far")
+    raise NotFoundError("there is no previous branch", hint="HEAD has not been switched yet")

@@ -166,9 +166,9 @@ def test_undo(shell):
         f"Took back: commit: {subjects[0]}",
         f"Branch 'main' is now at {base[:7]} {subjects[1]}",
     ]
-    assert lines[2] == f"Index and files are as they were; what was committed is {head[:7]}"
+    assert lines[2] == f"Index and files are as they were; the commit taken back is {head[:7]}"
     assert shell.ok("undo", "--redo").lines == [
-        f"Did again: commit: {subjects[0]}",
+        f"Redid: commit: {subjects[0]}",
         f"Branch 'main' is now at {head[:7]} {subjects[0]}",
     ]
     answer = shell("undo", "--redo")
@@ -203,7 +203,7 @@ def test_undo_of_the_first_commit(empty):
     assert empty.ok("undo").lines == [
         "Took back: commit (initial): first",
         "Branch 'main' is now without a commit",
-        f"Index and files are as they were; what was committed is {first[:7]}",
+        f"Index and files are as they were; the commit taken back is {first[:7]}",
     ]
     answer = empty("undo")
     assert (answer.code, len(answer.err.splitlines())) == (3, 2)

@@ -108,7 +108,7 @@ class TestRun:
 
     def test_weights_only(self, run):
         answer = run.ok("prune", "--keep-last", "1", "--weights-only")
-        assert "the model stays everywhere" in answer.out
+        assert "the model always stays" in answer.out
         assert "[model only]" in run.ok("log", "--oneline").lines[1]
         run.ok("restore", "--source", "main@1000", "model.safetensors")
         answer = run("checkout", "main@1000")

@@ -145,7 +145,7 @@ def test_a_branch_where_head_is_not(marked):
 def test_nothing_to_do(marked):
     tip = ids(marked)["grown"][:7]
     assert marked.ok("rollback", "HEAD").lines == [
-        f"nothing to do: 'main' is at {tip} (step 2,000) already, HEAD"
+        f"nothing to do: 'main' is already at {tip} (step 2,000), HEAD"
     ]
     fields = marked.json("rollback", "--step", "9000")
     assert (fields["moved"], fields["diverged_branch"], fields["abandoned"]) == (False, None, 0)

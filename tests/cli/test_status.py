@@ -49,7 +49,7 @@ def test_long_form_names_everything_with_hints(shell):
         "\tmodified:   new.txt",
         "",
         "Untracked files:",
-        '  (use "mvc add <file>..." to have them in the next commit)',
+        '  (use "mvc add <file>..." to include in what will be committed)',
         "\tother file.txt",
     ]
 

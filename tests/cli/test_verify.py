@@ -146,8 +146,8 @@ class TestReplay:
     @pytest.mark.parametrize(
         ("arguments", "code", "message"),
         [
-            (["--replay", "3"], 2, "go together"),
-            (["--entry", "train.py:build"], 2, "go together"),
+            (["--replay", "3"], 2, "needs --entry"),
+            (["--entry", "train.py:build"], 2, "needs --entry"),
             (["--replay", "0", "--entry", "train.py:build"], 2, "at least one step"),
             (["--replay", "3", "--entry", "train.py:build", "HEAD", "config.json"], 2, "path"),
             (["--replay", "3", "--entry", "train.py"], 3, "names no function"),

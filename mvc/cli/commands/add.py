@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from mvc.cli.group import usage
-from mvc.cli.options import Delta, Json, Quiet, ShowProgress
-from mvc.cli.output import printable, stdout, warn, write_json
+from mvc.cli.options import Delta, DryRun, Json, Quiet, ShowProgress
+from mvc.cli.output import pick, printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, size_text
 from mvc.cli.session import open_repo, shown_path, to_paths
@@ -20,27 +20,23 @@ if TYPE_CHECKING:
 
 
 def add(
-    context: typer.Context,
-    paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...")] = None,
-    force: Annotated[
-        bool, typer.Option("-f", "--force", help="Also what .mvcignore names.")
-    ] = False,
+    context: Context,
+    paths: Annotated[list[str] | None, Argument(metavar="[PATH]...")] = None,
+    force: Annotated[bool, Option("-f", "--force", help="Add even what .mvcignore names.")] = False,
     everything: Annotated[
-        bool, typer.Option("-A", "--all", help="The whole worktree where no path is given.")
+        bool, Option("-A", "--all", help="Add the whole worktree if no path is given.")
     ] = False,
     delta: Delta = None,
-    dry_run: Annotated[
-        bool, typer.Option("-n", "--dry-run", help="Only tell what would be added.")
-    ] = False,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
     """Store files and stage them for the next commit.
 
-    A folder stands for everything in it, and tracked files that are gone are taken out of the
-    index. Unchanged files are not read again. Of a checkpoint only the chunks are stored that the
-    repository does not have yet, as differences to those of the last commit where that gains much.
+    A folder means everything in it; tracked files that are gone leave the index. Unchanged files
+    are not read again. Only chunks that the repository does not have yet are stored, as differences
+    from those of the last commit if that saves a lot.
     """
     if not paths and not everything:
         raise usage('nothing specified, nothing added; "mvc add ." adds everything', context)
@@ -53,7 +49,7 @@ def add(
     with byte_progress("adding", wanted=progress and not quiet) as bar:
         result = repo.add(chosen, force=force, delta=delta, progress=bar)
     if as_json:
-        write_json(add_fields(result))
+        write_json(_fields(result))
         return
     for path, text in result.warnings:
         warn(f"{path}: {text}")
@@ -63,10 +59,7 @@ def add(
 
 def _show_plan(repo: Repo, plan: AddPlan, *, quiet: bool, as_json: bool) -> None:
     if as_json:
-        write_json({
-            "add": plan.read, "remove": plan.drop, "unchanged": plan.unchanged,
-            "size_bytes": plan.size_bytes,
-        })  # fmt: skip
+        write_json(pick(plan, "add=read remove=drop unchanged size_bytes"))
     elif not quiet:
         out = stdout()
         out.lines(f"add '{printable(shown_path(repo, path))}'" for path in plan.read)
@@ -74,8 +67,7 @@ def _show_plan(repo: Repo, plan: AddPlan, *, quiet: bool, as_json: bool) -> None
         out.line(f"would read {count_text(len(plan.read), 'file')}, {size_text(plan.size_bytes)}")
 
 
-def add_fields(result: AddResult) -> dict[str, object]:
-    """Return what ``add --json`` prints."""
+def _fields(result: AddResult) -> dict[str, object]:
     counts = result.counts
     return {
         "added": [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
-from mvc.cli.group import check_alone, usage
+from mvc.cli.group import check_alone, name_and_start, usage
 from mvc.cli.options import Json, Quiet
-from mvc.cli.output import Output, printable, stdout, write_json
+from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.render.text import cell_width, pad, short_id
 from mvc.cli.session import open_repo
 from mvc.errors import ConflictError
@@ -20,34 +20,32 @@ if TYPE_CHECKING:
 
 
 def branch(
-    context: typer.Context,
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME [START]]")] = None,
+    context: Context,
+    names: Annotated[list[str] | None, Argument(metavar="[NAME [START]]")] = None,
     delete: Annotated[
-        bool, typer.Option("-d", "--delete", help="Delete branches that are merged into HEAD.")
+        bool, Option("-d", "--delete", help="Delete branches that are merged into HEAD.")
     ] = False,
     delete_any: Annotated[
-        bool, typer.Option("-D", help="Delete branches, also if that loses commits.")
+        bool, Option("-D", help="Delete branches even if that loses commits.")
     ] = False,
     move: Annotated[
-        bool, typer.Option("-m", "--move", help="Rename: [OLD] NEW, with the reflog.")
+        bool, Option("-m", "--move", help="Rename: [OLD] NEW, with the reflog.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("-f", "--force", help="Move a branch that exists; rename over one.")
+        bool, Option("-f", "--force", help="Move or overwrite an existing branch.")
     ] = False,
-    everything: Annotated[
-        bool, typer.Option("-a", "--all", help="List branches of remotes too.")
-    ] = False,
+    everything: Annotated[bool, Option("-a", "--all", help="List remote branches too.")] = False,
     show_current: Annotated[
-        bool, typer.Option("--show-current", help="Print the current branch only.")
+        bool, Option("--show-current", help="Print only the current branch.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="List with commit and subject.")
+        bool, Option("-v", "--verbose", help="List with commit and subject.")
     ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """List, create, rename or delete branches."""
-    del everything  # there are no branches of remotes yet; Git's spelling is accepted
+    del everything  # accepted because Git users type it; there are no remote branches yet
     check_alone(
         context,
         [("-d", delete), ("-D", delete_any), ("-m", move), ("--show-current", show_current)],
@@ -60,16 +58,19 @@ def branch(
     elif show_current:
         _show_current(as_json=as_json)
     elif given:
-        _create_branch(context, given, force=force, as_json=as_json)
+        name, start = name_and_start(context, given)
+        commit = open_repo(writes=True).create_branch(name, start, force=force)
+        if as_json:
+            write_json({"created": {"name": name, "commit": commit}})
     else:
         _list_branches(verbose=verbose, as_json=as_json)
 
 
 def _delete_branches(
-    context: typer.Context, names: Sequence[str], *, force: bool, quiet: bool, as_json: bool
+    context: Context, names: Sequence[str], *, force: bool, quiet: bool, as_json: bool
 ) -> None:
     if not names:
-        raise usage("no branch is named", context)
+        raise usage("name a branch", context)
     repo = open_repo(writes=True)
     deleted = [(name, repo.delete_branch(name, force=force)) for name in names]
     if as_json:
@@ -81,15 +82,13 @@ def _delete_branches(
         )
 
 
-def _rename_branch(
-    context: typer.Context, names: Sequence[str], *, force: bool, as_json: bool
-) -> None:
+def _rename_branch(context: Context, names: Sequence[str], *, force: bool, as_json: bool) -> None:
     if len(names) not in (1, 2):
         raise usage("-m takes [OLD] NEW", context)
     repo = open_repo(writes=True)
     current = repo.head.branch
     if len(names) == 1 and current is None:
-        raise ConflictError("HEAD is on no branch", hint='name it: "mvc branch -m OLD NEW"')
+        raise ConflictError("HEAD is on no branch", hint='name both: "mvc branch -m OLD NEW"')
     old = names[0] if len(names) == 2 else current or ""  # noqa: PLR2004  old and new
     repo.rename_branch(old, names[-1], force=force)
     if as_json:
@@ -104,23 +103,11 @@ def _show_current(*, as_json: bool) -> None:
         stdout().line(printable(current))
 
 
-def _create_branch(
-    context: typer.Context, names: Sequence[str], *, force: bool, as_json: bool
-) -> None:
-    if len(names) > 2:  # noqa: PLR2004  name and start
-        raise usage(f"{names[2]!r} is one argument too many", context)
-    repo = open_repo(writes=True)
-    name, start = [*names, "HEAD"][:2]
-    commit = repo.create_branch(name, start, force=force)
-    if as_json:
-        write_json({"created": {"name": name, "commit": commit}})
-
-
 def _list_branches(*, verbose: bool, as_json: bool) -> None:
     repo = open_repo()
     found = repo.branches()
     if as_json:
-        write_json([_fields(ref) for ref in found])
+        write_json([pick(ref, "name commit current=is_current subject") for ref in found])
         return
     out = stdout()
     width = max((cell_width(printable(ref.name)) for ref in found), default=0)
@@ -132,11 +119,5 @@ def _list_branches(*, verbose: bool, as_json: bool) -> None:
 def _branch_line(out: Output, ref: RefInfo, width: int) -> str:
     name = pad(printable(ref.name), width)
     shown = out.style(name, "green") if ref.is_current else name
-    behind = f" {short_id(ref.commit)} {printable(ref.subject)}" if width else ""
-    return f"{'*' if ref.is_current else ' '} {shown}{behind}".rstrip()
-
-
-def _fields(ref: RefInfo) -> dict[str, object]:
-    return {
-        "name": ref.name, "commit": ref.commit, "current": ref.is_current, "subject": ref.subject,
-    }  # fmt: skip
+    commit = f" {short_id(ref.commit)} {printable(ref.subject)}" if width else ""
+    return f"{'*' if ref.is_current else ' '} {shown}{commit}".rstrip()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import glob
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from mvc.cli.group import usage
 from mvc.cli.options import Json
-from mvc.cli.output import printable, stdout, write_json
-from mvc.cli.render.listing import tensor_fields
+from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.render.listing import TENSOR_FIELDS
 from mvc.cli.render.text import shape_text, size_text
 from mvc.cli.session import open_repo, parse_place, to_paths
 from mvc.errors import NotFoundError
@@ -24,20 +24,20 @@ _HEAD_VALUES = 20
 
 
 def cat(
-    context: typer.Context,
+    context: Context,
     names: Annotated[
-        list[str], typer.Argument(metavar="[REV:]PATH TENSOR | REV PATH TENSOR", show_default=False)
+        list[str], Argument(metavar="[REV:]PATH TENSOR | REV PATH TENSOR", show_default=False)
     ],
-    everything: Annotated[bool, typer.Option("--all", help="Every value.")] = False,
+    everything: Annotated[bool, Option("--all", help="Print every value.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the values of one tensor: its kind, its range, and the first and last of them.
+    """Print the values of one tensor: dtype and shape, range, and the first and last values.
 
-    Only the chunks that hold the tensor are read, and each is verified. TENSOR may be left out
-    where the file has only one.
+    Only the chunks of the tensor are read, and each is verified. TENSOR may be omitted if the file
+    has only one.
     """
     if len(names) > 3:  # noqa: PLR2004  as the usage says
-        raise usage(f"{names[3]!r} is one argument too many", context)
+        raise usage(f"unexpected argument {names[3]!r}", context)
     repo = open_repo()
     if len(names) == 3:  # noqa: PLR2004  as the usage says
         revision, path = names[0], to_paths([names[1]])[0]
@@ -54,7 +54,7 @@ def cat(
                 "commit": repo.resolve(revision),
                 "path": info.path,
                 "tensor": tensor.name,
-                **{key: value for key, value in tensor_fields(tensor).items() if key != "name"},
+                **pick(tensor, TENSOR_FIELDS),
                 **value_fields(numbers, None if everything else _HEAD_VALUES),
             }
         )
@@ -73,7 +73,7 @@ def _find_tensor(
     if not with_tensors:
         (info,) = repo.ls(revision, paths=[path])[:1]
         if not info.tensors:
-            raise NotFoundError(f"{info.path!r} holds no tensor")
+            raise NotFoundError(f"{info.path!r} has no tensors")
         hint = f'"mvc ls {revision} -- {info.path}" lists its tensors'
         raise NotFoundError(f"{info.path!r} has no tensor {name!r}", hint=hint)
     info = with_tensors[0]

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from mvc.cli.group import usage
 from mvc.cli.options import Delta, Json, Quiet, ShowProgress
@@ -31,34 +31,34 @@ _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 def commit(
-    context: typer.Context,
-    paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...")] = None,
+    context: Context,
+    paths: Annotated[list[str] | None, Argument(metavar="[PATH]...")] = None,
     messages: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "-m", "--message", metavar="TEXT", help="The message; each further -m is a paragraph."
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("-a", "--all", help="Add every tracked file that changed first.")
+        bool, Option("-a", "--all", help="Add every tracked file that changed first.")
     ] = False,
     amend: Annotated[
-        bool, typer.Option("--amend", help="Replace the last commit instead of following it.")
+        bool, Option("--amend", help="Replace the last commit instead of following it.")
     ] = False,
     allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="Also where nothing changed.")
+        bool, Option("--allow-empty", help="Also where nothing changed.")
     ] = False,
     step: Annotated[
         int | None,
-        typer.Option("--step", metavar="N", help="Training step: main@N finds the commit by it."),
+        Option("--step", metavar="N", help="Training step: main@N finds the commit by it."),
     ] = None,
     metrics: Annotated[
         list[str] | None,
-        typer.Option("--metric", metavar="NAME=NUMBER", help="A metric, shown by the log."),
+        Option("--metric", metavar="NAME=NUMBER", help="A metric, shown by the log."),
     ] = None,
     meta: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--meta", metavar="NAME=VALUE", help="A fact; a number is a metric, else it is text."
         ),
     ] = None,

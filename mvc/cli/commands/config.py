@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from mvc.cli.group import usage
 from mvc.cli.options import Json
@@ -14,24 +14,22 @@ from mvc.errors import NotFoundError
 
 
 def config(
-    context: typer.Context,
-    key: Annotated[str | None, typer.Argument(metavar="[KEY")] = None,
-    value: Annotated[str | None, typer.Argument(metavar="[VALUE]]")] = None,
-    unset: Annotated[
-        str | None, typer.Option("--unset", metavar="KEY", help="Take a setting away.")
-    ] = None,
-    listed: Annotated[bool, typer.Option("-l", "--list", help="Print all settings.")] = False,
+    context: Context,
+    key: Annotated[str | None, Argument(metavar="[KEY")] = None,
+    value: Annotated[str | None, Argument(metavar="[VALUE]]")] = None,
+    unset: Annotated[str | None, Option("--unset", metavar="KEY", help="Remove a setting.")] = None,
+    listed: Annotated[bool, Option("-l", "--list", help="Print all settings.")] = False,
     as_json: Json = False,
 ) -> None:
     """Read and change the repository's settings, written as section.key.
 
-    user.name and user.email say who commits; where they are not set, the user's Git config does.
-    mvc.chunkbytes is the length of chunks of files that are added from then on; mvc.delta says when
-    they are stored as differences: never, auto (where that gains much) or always. mvc.autorepack
-    true lets commits repack in the background.
+    user.name and user.email say who commits; they default to the user's Git config. mvc.chunkbytes
+    is the chunk length for files added from then on. mvc.delta is when their chunks are stored as
+    differences: never, auto (if that saves a lot) or always. mvc.autorepack = true lets commits
+    start a repack in the background.
     """
     if unset is not None and (key is not None or listed):
-        raise usage("--unset takes one key and nothing else", context)
+        raise usage("--unset takes a key and nothing else", context)
     repo = open_repo()
     if unset is not None:
         _find_setting(repo.config(), unset)
@@ -45,12 +43,12 @@ def config(
 
 
 def _find_setting(settings: dict[str, str], key: str) -> str:
-    """Section and name are the same in any case; only a subsection between them is not."""
+    """Find a setting; like Git, only the subsection in the middle is case-sensitive."""
     section, dot, rest = key.partition(".")
     middle, inner, name = rest.rpartition(".")
     spelled = section.lower() + dot + middle + inner + name.lower()
     if spelled not in settings:
-        raise NotFoundError(f"{key!r} is not set", hint='"mvc config --list" shows what is')
+        raise NotFoundError(f"{key!r} is not set", hint='"mvc config --list" shows all settings')
     return settings[spelled]
 
 

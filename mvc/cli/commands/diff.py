@@ -1,10 +1,10 @@
-"""diff: which files and tensors differ."""
+"""Show which files and tensors changed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Exit, Option
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.group import paths_after, usage
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
 
 def diff(
-    context: typer.Context,
+    context: Context,
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[REV [REV] | A..B | A...B] [[--] PATH...]"),
+        list[str] | None, Argument(metavar="[REV [REV] | A..B | A...B] [[--] PATH...]")
     ] = None,
     staged: Annotated[
-        bool,
-        typer.Option("--staged", "--cached", help="Compare the index with HEAD or REV."),
+        bool, Option("--staged", "--cached", help="Compare the index with HEAD or REV.")
     ] = False,
     tensors: Tensors = None,
     stat: Stat = False,
@@ -37,18 +35,18 @@ def diff(
     name_status: NameStatus = False,
     everything: All = False,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 1 if there are differences.")
+        bool, Option("--exit-code", help="Exit with 1 if there are differences.")
     ] = False,
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
     """Show which files and tensors changed.
 
-    Without a revision: from the index to the worktree. With one: from it to the worktree. With
-    two, or A..B: from the first to the second; A...B begins at the last commit they have in common.
+    Without a revision, compare the worktree with the index; with one, compare the worktree with it;
+    with two, or A..B, compare the second with the first. A...B compares B with their merge base.
 
-    Tensors are compared by their identity (dtype, shape, bytes); no tensor data is read, but files
-    of the worktree that changed since they were added are hashed.
+    Tensors are compared by id (dtype, shape, bytes). No tensor data is read, except that files that
+    changed since they were added are hashed.
     """
     form = DiffForm.choose(
         context, stat=stat, name_only=name_only, name_status=name_status, everything=everything
@@ -73,20 +71,18 @@ def diff(
     else:
         write_diff(stdout(), files, form)
     if exit_code and files:
-        raise typer.Exit(NEGATIVE)
+        raise Exit(NEGATIVE)
 
 
-def _sides(
-    repo: Repo, revisions: Sequence[str], context: typer.Context
-) -> tuple[str | None, str | None]:
-    """Return the revisions before and after; None stands for the worktree or the index."""
+def _sides(repo: Repo, revisions: Sequence[str], context: Context) -> tuple[str | None, str | None]:
+    """Return the revisions before and after; None is the worktree or the index."""
     if len(revisions) > 2:  # noqa: PLR2004  before and after
-        raise usage(f"{len(revisions)} revisions are too many: diff compares two", context)
+        raise usage(f"expected at most two revisions, not {len(revisions)}", context)
     parts = split_range(revisions[0]) if len(revisions) == 1 else None
     if parts is None:
         for revision in revisions:
             if split_range(revision) is not None:
-                raise usage(f"{revision!r} is a range; name it alone", context)
+                raise usage(f"{revision!r} is a range and must be the only revision", context)
         old, new = [*revisions, None, None][:2]
         return old, new
     old, dots, new = parts
@@ -94,5 +90,5 @@ def _sides(
         return old, new
     base = repo.merge_base(old, new)
     if base is None:
-        raise NotFoundError(f"{old} and {new} have no commit in common")
+        raise NotFoundError(f"{old} and {new} have no common ancestor")
     return base, new

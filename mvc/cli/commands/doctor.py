@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Show versions, the file system under the repository, and what is slow here.
+    """Show versions, the repository's file system, and what is slow here.
 
-    A file of 64 MiB is written and removed for it.
+    To measure the disk, a file of 64 MiB is written and removed.
     """
     report = open_repo().doctor()
     if as_json:

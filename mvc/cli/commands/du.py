@@ -1,14 +1,14 @@
-"""du: what the store holds, and for whom."""
+"""Show what branches, commits, files and tensors cost."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
-from mvc.cli.group import usage
+from mvc.cli.group import check_limit
 from mvc.cli.options import Json
-from mvc.cli.output import Output, printable, stdout, write_json
+from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.render.text import (
     cell_width,
     columns,
@@ -29,8 +29,12 @@ if TYPE_CHECKING:
     from mvc.upkeep.costs import DuEntry, DuTotals
 
 
-_KINDS = {
+_LISTS = {
     "branches": "branch", "tags": "tag", "commits": "commit", "files": "file", "tensors": "tensor",
+}  # fmt: skip
+_PLACES = {
+    "branch": "name commit", "tag": "name commit", "commit": "commit subject", "file": "path",
+    "tensor": "path tensor=name", "selection": "name",
 }  # fmt: skip
 _SUMMARY = ("branch", "tag", "commit", "file")
 _SUMMARY_ROWS = 10
@@ -40,30 +44,30 @@ _BETWEEN = "(bytes between tensors)"
 
 
 def du(
-    context: typer.Context,
+    context: Context,
     revisions: Annotated[
-        list[str] | None, typer.Argument(metavar="[REV | A..B]...", show_default=False)
+        list[str] | None, Argument(metavar="[REV | A..B]...", show_default=False)
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(
-            "--by", metavar="KIND", help="One list, all of it: branch, tag, commit, file, tensor."
+        Option(
+            "--by", metavar="KIND", help="Print one full list: branch, tag, commit, file, tensor."
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("-n", "--limit", metavar="N", help="At most N lines per list.")
+        int | None,
+        Option("-n", "--limit", metavar="N", help="Show at most N per list; -N is short for it."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what branches, commits, tags, files and tensors cost in the store.
 
     alone: what would be free if only this one were gone, by prune, tag -d or branch -D, once gc
-    has run and reflogs have let go. shared: the rest of what it needs. raw: what its file versions
-    take as plain files. ratio: alone and shared to raw. With a revision only that commit is looked
-    at; A..B is what B has and A has not.
+    has run and the reflogs have expired. shared: what it needs and others need too. raw: the size
+    of its file versions as plain files. ratio: alone plus shared, relative to raw. With a revision,
+    only that commit counts; A..B is what B has and A has not.
     """
-    if limit is not None and limit < 0:
-        raise usage(f"-n {limit} is less than nothing", context)
+    check_limit(context, limit)
     report = open_repo().du(*revisions or (), by=_SUMMARY if by is None else (by,))
     if as_json:
         write_json(_report_fields(report, by, limit))
@@ -74,72 +78,37 @@ def du(
     elif by is None:
         out.lines(_totals_lines(out, report.totals))
     rows = limit if limit is not None else _SUMMARY_ROWS if by is None else None
-    lists = [entries for entries in _lists(report).values() if entries]
+    lists = [entries for name in _LISTS if (entries := getattr(report, name))]
     for number, lines in enumerate(_list_lines(out, lists, rows)):
         if number or by is None:
             out.line()
         out.lines(lines)
 
 
-def _lists(report: DuReport) -> dict[str, Sequence[DuEntry]]:
-    return {
-        "branches": report.branches,
-        "tags": report.tags,
-        "commits": report.commits,
-        "files": report.files,
-        "tensors": report.tensors,
-    }
-
-
 def _report_fields(report: DuReport, by: str | None, limit: int | None) -> dict[str, object]:
     chosen = report.selection
     wanted = _SUMMARY if by is None else (by,)
     return {
-        "totals": _totals_fields(report.totals),
+        "totals": pick(
+            report.totals,
+            "raw=raw_bytes stored=needed_bytes ratio versions commits packs pack_bytes index_bytes "
+            "object_bytes base_bytes reflog_bytes unneeded_bytes",
+        ),
         "selection": None if chosen is None else _entry_fields(chosen),
         **{
-            name: [_entry_fields(one) for one in entries[:limit]]
-            for name, entries in _lists(report).items()
-            if _KINDS[name] in wanted
+            name: [_entry_fields(one) for one in getattr(report, name)[:limit]]
+            for name, kind in _LISTS.items()
+            if kind in wanted
         },
     }
 
 
-def _totals_fields(totals: DuTotals) -> dict[str, object]:
-    return {
-        "raw": totals.raw_bytes,
-        "stored": totals.needed_bytes,
-        "ratio": totals.ratio,
-        "versions": totals.versions,
-        "commits": totals.commits,
-        "packs": totals.packs,
-        "pack_bytes": totals.pack_bytes,
-        "index_bytes": totals.index_bytes,
-        "object_bytes": totals.object_bytes,
-        "base_bytes": totals.base_bytes,
-        "reflog_bytes": totals.reflog_bytes,
-        "unneeded_bytes": totals.unneeded_bytes,
-    }
-
-
 def _entry_fields(one: DuEntry) -> dict[str, object]:
-    place: dict[str, object] = {"name": one.name}
-    if one.kind == "commit":
-        place = {"commit": one.commit, "subject": one.subject}
-    elif one.kind in ("branch", "tag"):
-        place = {"name": one.name, "commit": one.commit}
-    elif one.kind == "file":
-        place = {"path": one.path}
-    elif one.kind == "tensor":
-        place = {"path": one.path, "tensor": one.name or None}
-    return {
-        **place,
-        "raw": one.raw_bytes,
-        "alone": one.alone_bytes,
-        "shared": one.shared_bytes,
-        "ratio": one.ratio,
-        "versions": one.versions,
-    }
+    sizes = "raw=raw_bytes alone=alone_bytes shared=shared_bytes ratio versions"
+    fields = pick(one, f"{_PLACES[one.kind]} {sizes}")
+    if one.kind == "tensor":
+        fields["tensor"] = one.name or None  # bytes between tensors have no name
+    return fields
 
 
 def _totals_lines(out: Output, totals: DuTotals) -> Iterator[str]:
@@ -147,21 +116,18 @@ def _totals_lines(out: Output, totals: DuTotals) -> Iterator[str]:
     commits = count_text(totals.commits, "commit")
     stored = f"in {count_text(totals.packs, 'pack')}"
     if totals.ratio is not None:
-        stored += f"; what is needed is {ratio_text(totals.ratio)} of raw"
+        stored += f"; {ratio_text(totals.ratio)} of raw is needed"
     rows = [
         ("raw", totals.raw_bytes, f"{versions} of {commits} as plain files"),
         ("stored", totals.pack_bytes, stored),
         ("indexes", totals.index_bytes, "of the packs"),
         ("objects", totals.object_bytes, "of Git: commits, manifests, small files"),
-        ("bases", totals.base_bytes, "kept only since others are differences to it"),
-        ("reflogs", totals.reflog_bytes, "kept only until the reflogs forget it"),
+        ("bases", totals.base_bytes, "kept only because others are stored as differences from it"),
+        ("reflogs", totals.reflog_bytes, "kept only until its reflog entries expire"),
         ("unneeded", totals.unneeded_bytes, 'freed by "mvc gc" once it is old enough'),
     ]
     always = ("raw", "stored", "indexes", "objects")
-    shown = [(name, size, text) for name, size, text in rows if size or name in always]
-    cells = columns([(name, size_text(size), text) for name, size, text in shown], "<><")
-    for name, size, text in cells:
-        yield f"{out.style(name, 'bold')}  {size}  {out.style(text.rstrip(), 'dim')}".rstrip()
+    return _size_lines(out, [row for row in rows if row[1] or row[0] in always])
 
 
 def _selection_lines(out: Output, one: DuEntry) -> Iterator[str]:
@@ -169,8 +135,12 @@ def _selection_lines(out: Output, one: DuEntry) -> Iterator[str]:
     rows = [
         ("raw", one.raw_bytes, f"{count_text(one.versions, 'file version')} as plain files{ratio}"),
         ("alone", one.alone_bytes, "free if all of this were released"),
-        ("shared", one.shared_bytes, "others need it too"),
+        ("shared", one.shared_bytes, "needed by others too"),
     ]
+    return _size_lines(out, rows)
+
+
+def _size_lines(out: Output, rows: Sequence[tuple[str, int, str]]) -> Iterator[str]:
     cells = columns([(name, size_text(size), text) for name, size, text in rows], "<><")
     for name, size, text in cells:
         yield f"{out.style(name, 'bold')}  {size}  {out.style(text.rstrip(), 'dim')}".rstrip()
@@ -179,7 +149,7 @@ def _selection_lines(out: Output, one: DuEntry) -> Iterator[str]:
 def _list_lines(
     out: Output, lists: Sequence[Sequence[DuEntry]], limit: int | None
 ) -> Iterator[list[str]]:
-    """Yield the lines of each list; the numbers of all stand below each other."""
+    """Yield the lines of each list; the numbers of all lists are aligned."""
     rows = [cells for entries in lists for cells in (_HEADINGS, *map(_numbers, entries[:limit]))]
     numbers = ("  ".join(cells) for cells in columns(rows, ">>>>"))
     for entries in lists:
@@ -215,7 +185,7 @@ def _name(out: Output, one: DuEntry, width: int | None) -> str:
 
 
 def _tensor_name(out: Output, one: DuEntry, width: int | None) -> str:
-    """Return name and path; the name comes first where there is not room for both."""
+    """Return name and path, or the name alone if there is no room for both."""
     name, path = printable(one.name) or _BETWEEN, printable(one.path or "")
     if width is None:
         return f"{name}  {path}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from mvc.cli.options import Json, Quiet, ShowProgress, Tensors
 from mvc.cli.output import printable, stdout, write_json
@@ -15,27 +15,27 @@ from mvc.cli.session import open_repo, parse_place, to_paths
 
 
 def export(
-    revision: Annotated[str, typer.Argument(metavar="REV", show_default=False)],
+    revision: Annotated[str, Argument(metavar="REV", show_default=False)],
     output: Annotated[
         str,
-        typer.Option(
+        Option(
             "-o",
             "--output",
             metavar="FILE",
-            help="The safetensors file to make.",
+            help="The safetensors file to write.",
             show_default=False,
         ),
     ],
-    path: Annotated[str | None, typer.Argument(metavar="[PATH]")] = None,
+    path: Annotated[str | None, Argument(metavar="[PATH]")] = None,
     tensors: Tensors = None,
-    force: Annotated[bool, typer.Option("-f", "--force", help="Replace an existing file.")] = False,
+    force: Annotated[bool, Option("-f", "--force", help="Overwrite an existing file.")] = False,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
-    """Write tensors of a revision, from any format, into one new safetensors file.
+    """Write tensors of a revision, from any format, to one safetensors file.
 
-    REV:PATH names the checkpoint too. Without a PATH all checkpoints of the revision are taken.
+    REV:PATH also names a checkpoint. Without PATH, all checkpoints of the revision are exported.
     """
     repo = open_repo()
     started_s = time.perf_counter()

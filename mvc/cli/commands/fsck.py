@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Exit, Option
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import Json, Quiet, ShowProgress
-from mvc.cli.output import Output, printable, stdout, write_json
+from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, short_id
 from mvc.cli.session import open_repo
@@ -23,13 +23,13 @@ _SHOWN_COMMITS = 3
 
 def fsck(
     data: Annotated[
-        bool, typer.Option("--data", help="Also read, decode and hash every stored byte.")
+        bool, Option("--data", help="Also read, decode and hash every stored byte.")
     ] = False,
     repair: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--repair",
-            help="First write lost pack indexes anew and save what is sound of damaged packs.",
+            help="First rebuild lost pack indexes and save what is sound in damaged packs.",
         ),
     ] = False,
     quiet: Quiet = False,
@@ -38,7 +38,7 @@ def fsck(
 ) -> None:
     """Check that the repository is sound: history, packs, indexes, and all that commits need.
 
-    Nothing is changed without --repair. The exit code is 1 if there are problems.
+    Nothing is changed without --repair. The exit code is 1 if problems are found.
     """
     repo = open_repo()
     with byte_progress("checking", wanted=progress and not quiet) as bar:
@@ -48,7 +48,7 @@ def fsck(
     else:
         _write_fsck(stdout(), report, quiet=quiet)
     if not report.ok:
-        raise typer.Exit(NEGATIVE)
+        raise Exit(NEGATIVE)
 
 
 def _fsck_fields(report: FsckReport) -> dict[str, object]:
@@ -58,13 +58,7 @@ def _fsck_fields(report: FsckReport) -> dict[str, object]:
             {key: value for key, value in asdict(problem).items() if value not in (None, ())}
             for problem in report.problems
         ],
-        "commits": report.commits,
-        "files": report.files,
-        "chunks": report.chunks,
-        "data": report.data,
-        "notices": report.notices,
-        "repaired": report.repaired,
-        "released": report.released,
+        **pick(report, "commits files chunks data notices repaired released"),
     }
 
 
@@ -76,15 +70,16 @@ def _write_fsck(out: Output, report: FsckReport, *, quiet: bool) -> None:
     if quiet:
         return
     for pack in report.repaired:
-        out.line(f"repaired: the index of pack {printable(pack)} was written anew")
+        out.line(f"repaired: the index of pack {printable(pack)} was rebuilt")
     for notice in report.notices:
         out.line(out.style(f"harmless: {printable(notice)}", "dim"))
-    released = f", {report.released:,} released" if report.released else ""
+    files = count_text(report.files, "file version")
+    if report.released:
+        files += f", {report.released:,} released"
     checked = (
-        f"{count_text(report.commits, 'commit')}, {count_text(report.files, 'file version')}{released}, "
-        f"{count_text(report.chunks, 'chunk')}"
+        f"{count_text(report.commits, 'commit')}, {files}, {count_text(report.chunks, 'chunk')}"
     )
-    how = "every byte read and hashed" if report.data else 'data not read; "--data" does'
+    how = "every byte read and hashed" if report.data else "data not read; --data reads it"
     if report.ok:
         out.line(f"{out.style('ok:', 'green', 'bold')} {checked} ({how})")
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from mvc.cli.options import Json, Quiet
 from mvc.cli.output import printable, stdout, write_json
@@ -13,15 +13,15 @@ from mvc.errors import UsageError
 
 
 def init(
-    path: Annotated[str, typer.Argument(metavar="[PATH]")] = ".",
+    path: Annotated[str, Argument(metavar="[PATH]")] = ".",
     branch: Annotated[
         str | None,
-        typer.Option("-b", "--initial-branch", metavar="NAME", help="The first branch (main)."),
+        Option("-b", "--initial-branch", metavar="NAME", help="Name of the first branch (main)."),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Create an empty repository in a folder, which is made where it is missing.
+    """Create an empty repository in a folder, and the folder too if it is missing.
 
     An existing repository is left as it is.
     """

@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
-from mvc.cli.group import paths_after, usage
-from mvc.cli.options import Json
+from mvc.cli.group import check_limit, paths_after
+from mvc.cli.options import Json, Limit
 from mvc.cli.output import stdout, write_json
 from mvc.cli.render.log import entry_fields, write_full, write_oneline
 from mvc.cli.session import open_repo, split_range, split_revisions
@@ -22,39 +22,35 @@ if TYPE_CHECKING:
 
 
 def log(
-    context: typer.Context,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[REV | A..B]... [[--] PATH...]")
-    ] = None,
+    context: Context,
+    names: Annotated[list[str] | None, Argument(metavar="[REV | A..B]... [[--] PATH...]")] = None,
     oneline: Annotated[
-        bool, typer.Option("--oneline", help="One line per commit, step and metrics in columns.")
+        bool,
+        Option("--oneline", help="Print one line per commit, with step and metrics in columns."),
     ] = False,
-    graph: Annotated[
-        bool, typer.Option("--graph", help="Draw branches and merges at the left.")
-    ] = False,
+    graph: Annotated[bool, Option("--graph", help="Draw branches and merges on the left.")] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Begin at every branch and tag, not only at HEAD.")
+        bool, Option("--all", help="Start at every branch and tag, not only at HEAD.")
     ] = False,
-    limit: Annotated[
-        int | None, typer.Option("-n", "--max-count", metavar="N", help="At most N; also -N.")
-    ] = None,
+    limit: Limit = None,
     first_parent: Annotated[
-        bool, typer.Option("--first-parent", help="Follow the first parent of merges only.")
+        bool, Option("--first-parent", help="Follow only the first parent of merges.")
     ] = False,
     decorate: Annotated[
         bool,
-        typer.Option(
-            "--decorate/--no-decorate", show_default=False, help="Name the branches and tags."
+        Option(
+            "--decorate/--no-decorate",
+            show_default=False,
+            help="Show the names of branches and tags.",
         ),
     ] = True,
     as_json: Json = False,
 ) -> None:
     """Show the history, newest first, with training steps and metrics.
 
-    A..B is what B has and A has not. With PATHs only commits that changed them are shown.
+    A..B is what B has and A has not. With PATHs, only commits that changed them are shown.
     """
-    if limit is not None and limit < 0:
-        raise usage(f"-n {limit} is less than nothing", context)
+    check_limit(context, limit)
     repo = open_repo()
     revisions, paths = split_revisions(repo, names or (), paths_after(context))
     revisions, hidden_bases = _plain_ranges(repo, revisions)
@@ -81,7 +77,7 @@ def log(
 
 
 def _plain_ranges(repo: Repo, revisions: Sequence[str]) -> tuple[list[str], bool]:
-    """Spell ``A...B`` with the ranges that the log knows; tell whether anything is left out."""
+    """Rewrite ``A...B`` as revisions that the log knows; also return whether any are excluded."""
     plain: list[str] = []
     for revision in revisions:
         parts = split_range(revision)
@@ -122,7 +118,7 @@ def _choose(
 
 
 def _touches(repo: Repo, entry: LogEntry, paths: Sequence[str]) -> bool:
-    """Tell whether a commit differs from every parent in these paths."""
+    """Return whether a commit differs from every parent in these paths."""
     info = entry.info
     if not info.parents:
         return bool(repo.changes(info.id, paths=paths, with_tensors=False))

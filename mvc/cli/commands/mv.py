@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from mvc.cli.group import usage
 from mvc.cli.options import Json
@@ -13,20 +13,18 @@ from mvc.cli.session import open_repo, shown_path, to_paths
 
 
 def mv(
-    paths: Annotated[list[str], typer.Argument(metavar="SOURCE... TARGET", show_default=False)],
-    context: typer.Context,
-    force: Annotated[
-        bool, typer.Option("-f", "--force", help="Replace a file that is in the way.")
-    ] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print what moved.")] = False,
+    paths: Annotated[list[str], Argument(metavar="SOURCE... TARGET", show_default=False)],
+    context: Context,
+    force: Annotated[bool, Option("-f", "--force", help="Overwrite an existing target.")] = False,
+    verbose: Annotated[bool, Option("-v", "--verbose", help="Print every move.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Move or rename files, in the worktree and in the index.
+    """Move or rename files in the worktree and the index.
 
-    Several sources need a folder as their target.
+    With several sources, the target must be a folder.
     """
     if len(paths) < 2:  # noqa: PLR2004  from and to
-        raise usage("there is no target", context)
+        raise usage("name a source and a target", context)
     repo = open_repo()
     *sources, target = to_paths(paths)
     moved = repo.move(sources, target, force=force)

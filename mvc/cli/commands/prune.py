@@ -1,14 +1,14 @@
-"""prune: which commits keep their content, and which let it go."""
+"""Release the content of commits that no rule keeps."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
-from mvc.cli.options import Json, Quiet
-from mvc.cli.output import Output, printable, stdout, write_json
+from mvc.cli.options import DryRun, Json, Quiet
+from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.render.text import columns, count_text, cut_end, iso_date, short_id, size_text
 from mvc.cli.session import open_repo
 
@@ -19,61 +19,60 @@ if TYPE_CHECKING:
 _SHOWN_PATHS = 3
 _SUBJECT_WIDTH = 40
 _WEIGHTS_RULE = (
-    "the model stays everywhere: files called model, ema, weight, adapter or lora, and those that "
-    "are not called optimizer, scheduler, rng, scaler, trainer, dataloader, sampler or state"
+    "the model always stays: files named model, ema, weight, adapter or lora, and those not named "
+    "optimizer, scheduler, rng, scaler, trainer, dataloader, sampler or state"
 )
 
 
 def prune(
     keep_last: Annotated[
         int | None,
-        typer.Option("--keep-last", metavar="N", help="Keep the newest N commits of each branch."),
+        Option("--keep-last", metavar="N", help="Keep the newest N commits of each branch."),
     ] = None,
     keep_every: Annotated[
         int | None,
-        typer.Option("--keep-every", metavar="M", help="Keep commits at every M-th step."),
+        Option("--keep-every", metavar="M", help="Keep commits whose step is a multiple of M."),
     ] = None,
     keep_best: Annotated[
         int | None,
-        typer.Option("--keep-best", metavar="K", help="Keep the K commits best by --metric."),
+        Option("--keep-best", metavar="K", help="Keep the K commits that are best by --metric."),
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option("--metric", metavar="NAME", help="What --keep-best compares; less is better."),
+        Option("--metric", metavar="NAME", help="What --keep-best compares; lower is better."),
     ] = None,
-    maximise: Annotated[bool, typer.Option("--max", help="Of --metric more is better.")] = False,
+    maximise: Annotated[bool, Option("--max", help="Higher is better for --metric.")] = False,
     keep_within: Annotated[
         str | None,
-        typer.Option("--keep-within", metavar="AGE", help="Keep younger commits: 12h, 7d, 2w, 1y."),
+        Option(
+            "--keep-within", metavar="AGE", help="Keep commits younger than AGE: 12h, 7d, 2w, 1y."
+        ),
     ] = None,
     keep_tagged: Annotated[
-        bool, typer.Option("--keep-tagged", help="Keep tagged commits (always so).")
+        bool, Option("--keep-tagged", help="Keep tagged commits (always on).")
     ] = False,
     keep_branch_tips: Annotated[
         bool,
-        typer.Option("--keep-branch-tips", help="Keep tips of branches (always so, if not named)."),
+        Option("--keep-branch-tips", help="Keep branch tips, even of named diverged/ branches."),
     ] = False,
     weights_only: Annotated[
-        bool,
-        typer.Option("--weights-only", help="Release optimizer and other state, not the model."),
+        bool, Option("--weights-only", help="Release optimizer and other state but keep the model.")
     ] = False,
     also_diverged: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--also-diverged", metavar="GLOB", help="Also release from these diverged/ branches."
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("-n", "--dry-run", help="Print what would be released, and stop.")
-    ] = False,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Release the content of commits that no rule keeps; the history itself stays.
 
-    Rules are joined, and at least one is needed. HEAD, tips of branches, tagged commits and all
-    diverged/ branches that are not named keep their content in any case. A released commit stays
-    in the log with its metrics; its content is gone for good, unless a run makes it again.
+    At least one rule is needed; a commit that any of them keeps is kept. HEAD, branch tips, tagged
+    commits and diverged/ branches that are not named always keep their content. A released commit
+    stays in the log with its metrics; its content is gone for good unless a run recreates it.
     """
     from mvc.upkeep.durations import parse_duration
 
@@ -95,27 +94,21 @@ def prune(
         _write_plan(stdout(), plan)
     freed_bytes = None if dry_run else repo.prune(plan).freed_bytes
     if as_json:
-        write_json(plan_fields(plan, freed_bytes))
+        write_json(_fields(plan, freed_bytes))
     elif not quiet:
         _write_sum(stdout(), plan, freed_bytes)
 
 
-def plan_fields(plan: PrunePlan, freed_bytes: int | None) -> dict[str, object]:
-    """Return what ``prune --json`` prints; without bytes that were freed it is a plan."""
+def _fields(plan: PrunePlan, freed_bytes: int | None) -> dict[str, object]:
     return {
         "policy": plan.policy.text(),
         "dry_run": freed_bytes is None,
         "commits": [
             {
-                "commit": one.commit,
-                "subject": one.subject,
-                "step": one.step,
+                **pick(one, "commit subject step"),
                 "date": iso_date(one.time_s, 0),
                 "action": _action(one),
-                "reasons": one.reasons,
-                "release": one.paths,
-                "keep": one.kept_paths,
-                "bytes": one.size_bytes,
+                **pick(one, "reasons release=paths keep=kept_paths bytes=size_bytes"),
             }
             for one in plan.commits
         ],
@@ -153,20 +146,20 @@ def _row(one: CommitPlan) -> list[str]:
 
 def _why(one: CommitPlan) -> str:
     if one.was_released:
-        return "its content was released before"
+        return "content already released"
     if one.reasons:
         return ", ".join(one.reasons)
     if one.paths:
         more = len(one.paths) - _SHOWN_PATHS
         return ", ".join(one.paths[:_SHOWN_PATHS]) + (f" and {more:,} more" if more > 0 else "")
-    return "a version that stays needs it" if one.kept_paths else "plain files only"
+    return "shared with a version that stays" if one.kept_paths else "plain files only"
 
 
 def _write_sum(out: Output, plan: PrunePlan, freed_bytes: int | None) -> None:
     if not plan.releases:
         size_bytes = plan.freed_bytes if freed_bytes is None else freed_bytes
         verb = "would free" if freed_bytes is None else "freed"
-        rest = f", {verb} {size_text(size_bytes)} of what was released before"
+        rest = f", {verb} {size_text(size_bytes)} of content released before"
         out.line("nothing to release" + (rest if size_bytes > 0 else ""))
         return
     files = sum(len(release.paths) for release in plan.releases)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument
 
-from mvc.cli.options import Json
-from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.options import Json, Limit
+from mvc.cli.output import pick, printable, stdout, write_json
 from mvc.cli.render.text import iso_date, short_id
 from mvc.cli.session import open_repo
 
 
 def reflog(
-    ref: Annotated[str, typer.Argument(metavar="[REF]")] = "HEAD",
-    limit: Annotated[
-        int | None, typer.Option("-n", "--max-count", metavar="N", help="At most N.")
-    ] = None,
+    ref: Annotated[str, Argument(metavar="[REF]")] = "HEAD",
+    limit: Limit = None,
     as_json: Json = False,
 ) -> None:
     """Show where a branch or HEAD has been, newest first.
 
-    REF@{N} is a revision like any other: "mvc checkout HEAD@{1}" goes back to where HEAD was
-    before its last move.
+    REF@{N} is a revision: "mvc checkout HEAD@{1}" goes back to where HEAD was before its last move.
     """
     repo = open_repo()
     entries = list(enumerate(repo.reflog(ref)))[:limit]
@@ -31,8 +28,7 @@ def reflog(
             [
                 {
                     "ref": f"{ref}@{{{number}}}",
-                    "old": entry.old,
-                    "new": entry.new,
+                    **pick(entry, "old new"),
                     "who": f"{entry.who.name} <{entry.who.email}>",
                     "date": iso_date(entry.time_s, entry.timezone_s),
                     "message": entry.message,

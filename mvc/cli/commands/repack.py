@@ -1,16 +1,16 @@
-"""Store the repository in less."""
+"""Store differences between versions, and few large packs."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from mvc.cli.options import DryRun, Grace, Json, Quiet, ShowProgress, age_seconds
-from mvc.cli.output import Output, stdout, write_json
+from mvc.cli.output import Output, pick, stdout, write_json
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.sweep import packs_text, write_freed, write_kept
+from mvc.cli.render.sweep import packs_text, write_freed
 from mvc.cli.render.text import count_text
 from mvc.cli.session import open_repo
 
@@ -23,11 +23,10 @@ _NICENESS = 10
 
 def repack(
     everything: Annotated[
-        bool, typer.Option("-a", "--all", help="Also look again at what was looked at before.")
+        bool, Option("-a", "--all", help="Reconsider what earlier runs have considered.")
     ] = False,
     auto: Annotated[
-        bool,
-        typer.Option("--auto", help="Only where many packs are small or many commits are new."),
+        bool, Option("--auto", help="Only if many packs are small or many commits are new.")
     ] = False,
     grace: Grace = None,
     dry_run: DryRun = False,
@@ -35,12 +34,12 @@ def repack(
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
-    """Store the repository in less: differences between versions, few large packs.
+    """Make the repository smaller: store differences between versions, in few large packs.
 
-    Every chunk stays the same bytes under the same id; only how it is stored changes. Chains of
-    differences are kept short, so that nothing gets slow to load. May run beside commits and
-    readers, and be killed at any time. With mvc.autorepack = true in the config, commits start
-    it by themselves in the background where it is due.
+    Every chunk keeps its bytes and its id; only the way it is stored changes. Chains of differences
+    are kept short, so loading stays fast. It is safe to run repack beside commits and readers, and
+    to kill it. With mvc.autorepack = true in the config, commits start it in the background when it
+    is due.
     """
     repo = open_repo(writes=True)
     if auto:
@@ -55,35 +54,32 @@ def repack(
         with byte_progress("repacking", wanted=progress and not quiet) as bar:
             result = repo.repack(plan, progress=bar)
     if as_json:
-        write_json(repack_fields(plan, result))
+        write_json(_fields(plan, result))
     elif not quiet:
-        _write_repack(stdout(), plan, result)
+        _write(stdout(), plan, result)
 
 
-def repack_fields(plan: RepackPlan, result: RepackResult | None) -> dict[str, object]:
-    """Return what ``repack --json`` prints; without a result it is a plan."""
+def _fields(plan: RepackPlan, result: RepackResult | None) -> dict[str, object]:
     sweep = plan.sweep
     return {
         "dry_run": result is None,
         "packs": sweep.packs,
         "pack_bytes": sweep.pack_bytes if result is None else result.pack_bytes,
-        "remove_packs": sweep.removed_packs,
-        "rewrite_packs": sweep.rewritten_packs,
-        "small_packs": plan.small_packs,
-        "try_chunks": plan.chunks,
+        **pick(sweep, "remove_packs=removed_packs rewrite_packs=rewritten_packs"),
+        **pick(plan, "small_packs try_chunks=chunks"),
         "deltas": None if result is None else result.deltas,
         "kept_packs": 0 if result is None else result.kept_packs,
         "bytes": plan.freed_bytes if result is None else result.freed_bytes,
     }
 
 
-def _write_repack(out: Output, plan: RepackPlan, result: RepackResult | None) -> None:
+def _write(out: Output, plan: RepackPlan, result: RepackResult | None) -> None:
     sweep = plan.sweep
     if plan.is_empty:
         out.line(f"nothing to do: {packs_text(sweep.packs, sweep.pack_bytes)}")
         return
     packs = count_text(sweep.rewritten_packs, "pack")
-    verb = "would be written anew" if result is None else "written anew"
+    verb = "would be rewritten" if result is None else "rewritten"
     small = f", {plan.small_packs:,} of them small" if plan.small_packs else ""
     out.line(f"{packs} {verb}{small}")
     if plan.chunks:
@@ -91,13 +87,9 @@ def _write_repack(out: Output, plan: RepackPlan, result: RepackResult | None) ->
         found = "to try" if result is None else f"tried, {result.deltas:,} stored"
         out.line(f"{tried} {found} as differences")
     if sweep.dropped_chunks:
-        gone = "would go" if result is None else "gone"
-        out.line(f"{count_text(sweep.dropped_chunks, 'chunk')} nothing reaches {gone}")
-    write_freed(out, plan.freed_bytes if result is None else result.freed_bytes, result is None)
+        verb = "would be removed" if result is None else "removed"
+        out.line(f"{count_text(sweep.dropped_chunks, 'unreachable chunk')} {verb}")
+    write_freed(out, plan, result)
     if result is not None:
-        write_kept(out, result.kept_packs)
-        out.line(f"{packs_text(_count_packs(plan, result), result.pack_bytes)} now")
-
-
-def _count_packs(plan: RepackPlan, result: RepackResult) -> int:
-    return plan.sweep.packs - result.removed_packs + result.new_packs
+        count = sweep.packs - result.removed_packs + result.new_packs
+        out.line(f"{packs_text(count, result.pack_bytes)} now")

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from mvc.cli.options import Json, Quiet, ShowProgress
-from mvc.cli.output import stdout, write_json
+from mvc.cli.output import write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import result_fields, write_restored
-from mvc.cli.render.text import short_id
 from mvc.cli.session import open_repo, to_paths
 
 
 def restore(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", show_default=False)],
+    paths: Annotated[list[str], Argument(metavar="PATH...", show_default=False)],
     source: Annotated[
-        str | None,
-        typer.Option("-s", "--source", metavar="REV", help="Take them from this revision."),
+        str | None, Option("-s", "--source", metavar="REV", help="Take them from this revision.")
     ] = None,
     staged: Annotated[
-        bool, typer.Option("-S", "--staged", help="Bring back what is staged: unstage.")
+        bool, Option("-S", "--staged", help="Restore the index: unstage the files.")
     ] = False,
     worktree: Annotated[
-        bool, typer.Option("-W", "--worktree", help="Bring back the files (as without --staged).")
+        bool, Option("-W", "--worktree", help="Restore the worktree (default without --staged).")
     ] = False,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
-    """Bring files back from the index or a revision, whatever they hold now.
+    """Bring files back from the index or a revision, and discard what they hold now.
 
-    Without --source the worktree gets what is staged, and --staged gets what HEAD has.
+    Without --source, the worktree is restored from the index, and the index from HEAD.
     """
     repo = open_repo(writes=True)
     with byte_progress("restoring", wanted=progress and not quiet) as bar:
@@ -46,6 +44,4 @@ def restore(
     if as_json:
         write_json(result_fields(result))
     elif not quiet and result.written:
-        default = "HEAD" if staged else "the index"
-        origin = default if source is None else short_id(repo.resolve(source))
-        write_restored(stdout(), result, origin)
+        write_restored(repo, result, source, "HEAD" if staged else "the index")

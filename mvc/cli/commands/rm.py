@@ -4,32 +4,30 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from mvc.cli.options import Json, Quiet
 from mvc.cli.output import printable, stdout, write_json
 from mvc.cli.session import open_repo, shown_path, to_paths
 
-_Paths = Annotated[list[str], typer.Argument(metavar="PATH...", show_default=False)]
-
 
 def rm(
-    paths: _Paths,
+    paths: Annotated[list[str], Argument(metavar="PATH...", show_default=False)],
     cached: Annotated[
-        bool, typer.Option("--cached", help="Untrack only; the files stay on disk.")
+        bool, Option("--cached", help="Stop tracking the files but keep them on disk.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("-f", "--force", help="Also files with changes that no commit holds.")
+        bool, Option("-f", "--force", help="Remove files even if no commit holds their changes.")
     ] = False,
     recursive: Annotated[
-        bool, typer.Option("-r", help="Also folders, with all that is tracked in them.")
+        bool, Option("-r", help="Remove folders with everything tracked in them.")
     ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Remove files from the worktree and the index.
 
-    What commits hold stays in the history.
+    Their committed versions stay in the history.
     """
     repo = open_repo()
     removed = repo.remove(to_paths(paths), cached=cached, force=force, recursive=recursive)

@@ -1,15 +1,16 @@
-"""rollback: a branch back to an earlier commit, with the abandoned ones kept and explained."""
+"""Take a branch back to an earlier commit; the abandoned ones are kept and explained."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from mvc.cli.group import check_alone
-from mvc.cli.options import Json, Quiet, ShowProgress
-from mvc.cli.output import Output, printable, stdout, write_json
+from mvc.cli.options import DryRun, Force, Json, Quiet, ShowProgress
+from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
+from mvc.cli.render.moves import write_counts
 from mvc.cli.render.text import count_text, short_id
 from mvc.cli.session import open_repo
 
@@ -19,44 +20,40 @@ if TYPE_CHECKING:
 
 
 def rollback(
-    context: typer.Context,
-    revision: Annotated[str | None, typer.Argument(metavar="[REV]", show_default=False)] = None,
+    context: Context,
+    revision: Annotated[str | None, Argument(metavar="[REV]", show_default=False)] = None,
     step: Annotated[
         int | None,
-        typer.Option("--step", metavar="N", help="To the commit of step N, or the last before it."),
+        Option("--step", metavar="N", help="Go to the commit of step N or the last one before it."),
     ] = None,
     steps_back: Annotated[
         int | None,
-        typer.Option("--steps-back", metavar="N", help="At least N steps back from the tip."),
+        Option("--steps-back", metavar="N", help="Go at least N steps back from the tip."),
     ] = None,
     healthy: Annotated[
-        bool, typer.Option("--healthy", help="To the newest healthy commit (as without a target).")
+        bool, Option("--healthy", help="Go to the newest healthy commit (default).")
     ] = False,
     branch: Annotated[
         str | None,
-        typer.Option("--branch", metavar="NAME", help="Move this branch, not the current one."),
+        Option("--branch", metavar="NAME", help="Move this branch instead of the current one."),
     ] = None,
     message: Annotated[
-        str, typer.Option("-m", "--message", metavar="REASON", help="Why; the log shows it.")
+        str, Option("-m", "--message", metavar="REASON", help="Why; shown by the log.")
     ] = "",
-    force: Annotated[
-        bool, typer.Option("-f", "--force", help="Throw local changes away that are in the way.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("-n", "--dry-run", help="Print what would be done, and stop.")
-    ] = False,
+    force: Force = False,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
     """Take a branch back to an earlier commit; what it leaves stays on diverged/BRANCH/STEP.
 
-    The target is REV, or the commit of a step, or so many steps back, or the newest commit that
-    is marked as healthy. Commits whose content was released are passed over.
+    The target is REV, the commit of a step, so many steps back, or the newest commit that is marked
+    as healthy. Commits whose content was released are skipped.
 
-    Nothing is rewritten: the commits that are left keep their ids and content, "mvc log --graph
-    --all" shows them with the reason, and "mvc undo" brings the branch back. Where HEAD is on the
-    branch, index and files follow; changed files stop a rollback that would overwrite them.
+    Nothing is rewritten: the abandoned commits keep their ids and content, "mvc log --graph --all"
+    shows them with the reason, and "mvc undo" brings the branch back. If HEAD is on the branch,
+    index and files follow; changed files stop a rollback that would overwrite them.
     """
     check_alone(
         context,
@@ -79,23 +76,15 @@ def rollback(
         with byte_progress("rolling back", wanted=progress and not quiet) as bar:
             result = repo.rollback(plan, reason=message, force=force, progress=bar)
     if as_json:
-        write_json(rollback_fields(plan, result, message))
+        write_json(_fields(plan, result, message))
     elif shown and not plan.is_empty:
         _write_end(stdout(), plan, result)
 
 
-def rollback_fields(
-    plan: RollbackPlan, result: RollbackResult | None, reason: str
-) -> dict[str, object]:
-    """Return what ``rollback --json`` prints; without a result it is a plan."""
+def _fields(plan: RollbackPlan, result: RollbackResult | None, reason: str) -> dict[str, object]:
     return {
-        "branch": plan.branch,
-        "from": plan.tip,
-        "from_step": plan.tip_step,
-        "to": plan.target,
-        "to_step": plan.target_step,
-        "choice": plan.choice,
-        "abandoned": plan.abandoned,
+        **pick(plan, "branch from=tip from_step=tip_step to=target to_step=target_step"),
+        **pick(plan, "choice abandoned"),
         "diverged_branch": plan.diverged_branch if result is None else result.diverged_branch,
         "reason": reason,
         "moved": result is not None and not plan.is_empty,
@@ -106,12 +95,12 @@ def rollback_fields(
 
 
 def _write_plan(repo: Repo, out: Output, plan: RollbackPlan) -> None:
-    """Write from where to where, what is left behind, and where that stays."""
+    """Write from where to where, what is abandoned, and where that stays."""
     name = printable(plan.branch)
     if plan.is_empty:
         step = "" if plan.tip_step is None else f" (step {plan.tip_step:,})"
         choice = printable(plan.choice)
-        out.line(f"nothing to do: '{name}' is at {short_id(plan.tip)}{step} already, {choice}")
+        out.line(f"nothing to do: '{name}' is already at {short_id(plan.tip)}{step}, {choice}")
         return
     ends = (("from", plan.tip, plan.tip_step), ("to", plan.target, plan.target_step))
     numbers = ["" if step is None else f"{step:,}" for _, _, step in ends]
@@ -132,8 +121,5 @@ def _write_end(out: Output, plan: RollbackPlan, result: RollbackResult | None) -
     if result is None:
         return
     if result.diverged_branch != plan.diverged_branch:
-        out.line(f"what it left is kept on {printable(result.diverged_branch or '')}")
-    counts = [(result.written, "written"), (result.removed, "removed")]
-    text = ", ".join(f"{count_text(len(paths), 'file')} {verb}" for paths, verb in counts if paths)
-    if text:
-        out.line(text)
+        out.line(f"the abandoned commits are kept on {printable(result.diverged_branch or '')}")
+    write_counts(out, result)

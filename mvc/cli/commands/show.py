@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context
 
 from mvc.cli.options import All, Json, NameOnly, NameStatus, Stat, Tensors
 from mvc.cli.output import stdout, write_json
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def show(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="[REV | REV:PATH]")] = "HEAD",
+    context: Context,
+    name: Annotated[str, Argument(metavar="[REV | REV:PATH]")] = "HEAD",
     tensors: Tensors = None,
     stat: Stat = False,
     name_only: NameOnly = False,
@@ -27,9 +27,9 @@ def show(
     everything: All = False,
     as_json: Json = False,
 ) -> None:
-    """Show one commit with what it changed, or one file of it.
+    """Show one commit and what it changed, or one file of it.
 
-    Of REV:PATH a plain file's content is printed as it is; of a checkpoint its tensors are listed.
+    For REV:PATH, the content of a plain file is printed, and the tensors of a checkpoint are listed.
     """
     repo = open_repo()
     form = DiffForm.choose(

@@ -1,13 +1,13 @@
-"""status: where HEAD, index and worktree differ."""
+"""Show what differs between HEAD, index and worktree."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from mvc.cli.options import Json
-from mvc.cli.output import Output, printable, stdout, write_json
+from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.render.text import quote_path, short_id
 from mvc.cli.session import open_repo, shown_path
 
@@ -26,30 +26,30 @@ _UNTRACKED_SHOWN = 100
 
 def status(
     short: Annotated[
-        bool, typer.Option("-s", "--short", help="One line per file, with two letters.")
+        bool, Option("-s", "--short", help="Print one line per file, with two letters.")
     ] = False,
     porcelain: Annotated[
-        bool, typer.Option("--porcelain", help="The same for scripts: stable, never coloured.")
+        bool, Option("--porcelain", help="Like --short for scripts: stable, never coloured.")
     ] = False,
     branch: Annotated[
-        bool, typer.Option("-b", "--branch", help="Name the branch in the short forms too.")
+        bool, Option("-b", "--branch", help="Print the branch in the short forms too.")
     ] = False,
     untracked: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--untracked/--no-untracked",
             show_default=False,
-            help="List files that are not tracked.",
+            help="List untracked files.",
         ),
     ] = True,
     as_json: Json = False,
 ) -> None:
     """Show what differs between HEAD, index and worktree.
 
-    Unchanged files are not read: their size and times answer.
+    Unchanged files are not read: their size and times are enough.
 
-    The two letters are those of Git: the first for HEAD against the index, the second for the
-    index against the worktree; M modified, A added, D deleted, R renamed, ?? untracked.
+    The two letters are Git's: the first compares the index with HEAD, the second the worktree with
+    the index; M modified, A added, D deleted, R renamed, ?? untracked.
     """
     repo = open_repo()
     found = repo.status(untracked=untracked)
@@ -62,20 +62,11 @@ def status(
 
 
 def _fields(found: Status) -> dict[str, object]:
-    return {
-        "branch": found.branch,
-        "commit": found.commit,
-        "clean": found.is_clean,
-        "files": [
-            {
-                "path": file.path,
-                "staged": file.staged,
-                "worktree": file.worktree,
-                **({} if file.old_path is None else {"old_path": file.old_path}),
-            }
-            for file in found.files
-        ],
-    }
+    files = [
+        pick(file, "path staged worktree" + ("" if file.old_path is None else " old_path"))
+        for file in found.files
+    ]
+    return {**pick(found, "branch commit clean=is_clean"), "files": files}
 
 
 def _write_short(repo: Repo, found: Status, *, porcelain: bool, branch: bool) -> None:
@@ -97,9 +88,9 @@ def _write_short(repo: Repo, found: Status, *, porcelain: bool, branch: bool) ->
 
 def _write_long(repo: Repo, found: Status) -> None:
     out = stdout()
-    out.line(head_line(out, found))
+    out.line(_head_line(out, found))
     if found.recovered:
-        out.line("An interrupted checkout was finished first.")
+        out.line("An interrupted checkout was completed first.")
     if found.commit is None:
         out.lines(["", "No commits yet"])
     staged = [file for file in found.files if file.staged != "unmodified"]
@@ -112,8 +103,7 @@ def _write_long(repo: Repo, found: Status) -> None:
         out.lines(_last_line(found, changed, untracked))
 
 
-def head_line(out: Output, found: Status) -> str:
-    """Return ``On branch main``, or where HEAD is detached."""
+def _head_line(out: Output, found: Status) -> str:
     if found.branch is not None:
         return f"On branch {printable(found.branch)}"
     return f"{out.style('HEAD detached at', 'red')} {short_id(found.commit)}"
@@ -149,7 +139,7 @@ def _write_untracked(repo: Repo, out: Output, files: Sequence[FileStatus]) -> No
     if not files:
         return
     out.lines(
-        ["", "Untracked files:", '  (use "mvc add <file>..." to have them in the next commit)']
+        ["", "Untracked files:", '  (use "mvc add <file>..." to include in what will be committed)']
     )
     for file in files[:_UNTRACKED_SHOWN]:
         out.line("\t" + out.style(printable(shown_path(repo, file.path)), "red"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from mvc.cli.group import check_alone, usage
 from mvc.cli.options import Force, Json, Quiet, ShowProgress
@@ -15,15 +15,15 @@ from mvc.cli.session import find_previous, open_repo
 
 
 def switch(
-    context: typer.Context,
-    target: Annotated[str | None, typer.Argument(metavar="[BRANCH | - | START]")] = None,
+    context: Context,
+    target: Annotated[str | None, Argument(metavar="[BRANCH | - | START]")] = None,
     create: Annotated[
         str | None,
-        typer.Option("-c", "--create", metavar="NAME", help="Make this branch at START (HEAD)."),
+        Option("-c", "--create", metavar="NAME", help="Create this branch at START (HEAD)."),
     ] = None,
     force: Force = False,
     detach: Annotated[
-        bool, typer.Option("-d", "--detach", help="Go to any revision, not onto a branch.")
+        bool, Option("-d", "--detach", help="Go to any revision instead of a branch.")
     ] = False,
     quiet: Quiet = False,
     progress: ShowProgress = True,
@@ -35,9 +35,9 @@ def switch(
     """
     check_alone(context, [("-c", create is not None), ("--detach", detach)])
     if target is None and create is None and not detach:
-        raise usage("no branch is named", context)
+        raise usage("name a branch", context)
     repo = open_repo(writes=True)
-    head = repo.head
+    before = repo.head
     name = find_previous(repo) if target == "-" else target
     with byte_progress("switching", wanted=progress and not quiet) as bar:
         if create is not None:
@@ -50,4 +50,4 @@ def switch(
     if as_json:
         write_json(result_fields(result))
     elif not quiet:
-        write_move(repo, stdout(), head, result, is_new=create is not None)
+        write_move(repo, stdout(), before, result, is_new=create is not None)

@@ -1,4 +1,4 @@
-"""verify: is the model in the worktree the commit's, and does training from it repeat itself."""
+"""Check that the model is the same as in a commit, and that training from it repeats itself."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Exit, Option
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.group import paths_after, usage
+from mvc.cli.group import paths_after, single_revision, usage
 from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
@@ -28,20 +28,20 @@ _SIGNAL_BASE = 128
 
 
 def verify(
-    context: typer.Context,
+    context: Context,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[REV] [[--] PATH...]", show_default=False)
+        list[str] | None, Argument(metavar="[REV] [[--] PATH...]", show_default=False)
     ] = None,
     replay: Annotated[
         int | None,
-        typer.Option(
-            "--replay", metavar="K", help="Train K steps from REV and compare with that commit."
-        ),
+        Option("--replay", metavar="K", help="Train K steps from REV and compare the result."),
     ] = None,
     entry: Annotated[
         str | None,
-        typer.Option(
-            "--entry", metavar="FILE.py:FUNCTION", help="With --replay: what builds the training."
+        Option(
+            "--entry",
+            metavar="FILE.py:FUNCTION",
+            help="With --replay: the function that sets up the training.",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -50,29 +50,27 @@ def verify(
 ) -> None:
     """Compare the model in the worktree with a commit (HEAD), tensor by tensor, to the bit.
 
-    Every file is read, whatever its time says. A file that was saved anew with another header, in
-    another format or in other shards, but with the same tensors, counts as the same. Of a tensor
-    that differs it is told in how many elements and by how much. Files of a state that was
-    committed from memory are not in the worktree unless they were checked out.
+    Every file is read, whatever its modification time. A file that was saved again with another
+    header, in another format or in other shards, but with the same tensors, counts as the same. For
+    a tensor that differs, verify prints how many elements differ and by how much. Files of a state
+    committed from memory are in the worktree only if they were checked out.
 
-    With --replay it is the training that is compared: REV is loaded, trained for K steps, and
-    every tensor compared with the commits that followed; at the tip of a branch, it is the last K
-    steps. For that the code of FUNCTION is run, in a process of its own.
+    --replay compares the training instead: REV is loaded and trained for K steps, and every tensor
+    is compared with the commits that followed; at the tip of a branch, these are the last K steps.
+    FUNCTION runs in a separate process.
 
-    The exit code is 1 if something differs, or if there was nothing to compare.
+    The exit code is 1 if anything differs, or if there was nothing to compare.
     """
     repo = open_repo()
     revisions, paths = split_revisions(repo, names or (), paths_after(context))
-    if len(revisions) > 1:
-        raise usage(f"{len(revisions)} revisions are too many: verify takes one", context)
-    revision = revisions[0] if revisions else "HEAD"
+    revision = single_revision(context, revisions) or "HEAD"
     if replay is not None or entry is not None:
         if replay is None or entry is None or paths:
-            raise usage("--replay and --entry go together, and without a path", context)
+            raise usage("--replay needs --entry and takes no path", context)
         if replay < 1:
-            raise usage(f"--replay {replay}: at least one step has to be trained", context)
+            raise usage(f"--replay {replay}: train at least one step", context)
         code = _replay(repo, revision, replay, entry, quiet=quiet, as_json=as_json)
-        raise typer.Exit(code)
+        raise Exit(code)
     with byte_progress("verifying", wanted=progress and not quiet) as bar:
         check = repo.verify_worktree(revision, paths=paths, progress=bar)
     if as_json:
@@ -80,21 +78,18 @@ def verify(
     else:
         write_verify(stdout(), check, revision, quiet=quiet)
     if not check.is_same:
-        raise typer.Exit(NEGATIVE)
+        raise Exit(NEGATIVE)
 
 
 def _replay(
     repo: Repo, revision: str, steps: int, entry: str, *, quiet: bool, as_json: bool
 ) -> int:
-    """Run the replay in a process of its own, on the same streams; return its exit code.
-
-    Raises:
-        UnsupportedError: the training hooks or torch are not installed.
-        NotFoundError: no such revision or file.
-    """
+    """Run the replay in a separate process on the same streams; return its exit code."""
     file, colon, function = entry.rpartition(":")
     if not (file and colon and function):
-        raise NotFoundError(f"--entry {entry!r} names no function", hint="write FILE.py:FUNCTION")
+        raise NotFoundError(
+            f"--entry {entry!r} names no function", hint="write it as FILE.py:FUNCTION"
+        )
     if not Path(file).is_file():
         raise NotFoundError(f"file {file!r} does not exist")
     for name in ("torch", "mvc_hooks", _REPLAY):  # a package before what is in it

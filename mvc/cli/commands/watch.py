@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 from mvc.cli.group import usage
 from mvc.cli.options import Json
@@ -30,11 +30,11 @@ _QUITS = (b"q", b"Q", b"\x04", b"")
 
 
 def watch(
-    context: typer.Context,
-    branch: Annotated[str | None, typer.Argument(metavar="[BRANCH]", show_default=False)] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print the run as it is now, once.")] = False,
+    context: Context,
+    branch: Annotated[str | None, Argument(metavar="[BRANCH]", show_default=False)] = None,
+    once: Annotated[bool, Option("--once", help="Print the run as it is now, once.")] = False,
     interval: Annotated[
-        str, typer.Option("--interval", metavar="S", help="Seconds between two looks.")
+        str, Option("--interval", metavar="S", help="Seconds between two looks.")
     ] = "1",
     as_json: Json = False,
 ) -> None:
@@ -58,7 +58,7 @@ def watch(
         _show(out, follower, interval_s)
 
 
-def _interval(context: typer.Context, text: str) -> float:
+def _interval(context: Context, text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:

@@ -13,7 +13,7 @@ from mvc.cli.render.text import columns, count_text, quote_path, shape_text, siz
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import typer
+    from typer import Context
 
     from mvc.operations.diff import FileDiff, TensorDiff
 
@@ -36,7 +36,7 @@ class DiffForm:
     @classmethod
     def choose(
         cls,
-        context: typer.Context,
+        context: Context,
         *,
         stat: bool,
         name_only: bool,

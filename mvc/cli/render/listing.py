@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.output import Output, printable
+from mvc.cli.output import Output, pick, printable
 from mvc.cli.render.text import columns, count_text, shape_text, size_text
 
 if TYPE_CHECKING:
@@ -13,35 +13,24 @@ if TYPE_CHECKING:
     from mvc.operations.ls import FileInfo, TensorInfo
 
 
+TENSOR_FIELDS = "dtype shape size_bytes chunks id"
 _SHORT_TENSOR_ID = 12
 
 
 def file_fields(info: FileInfo) -> dict[str, object]:
-    """Return one file as ``ls --json`` prints it."""
+    """Return one file for ``--json``."""
+    tensors = [pick(tensor, f"name {TENSOR_FIELDS}") for tensor in info.tensors]
+    mode = f"{info.mode:06o}"
     return {
         "path": info.path,
-        "mode": f"{info.mode:06o}",
-        "blob": info.blob,
-        "format": info.format,
-        "size_bytes": info.size_bytes,
-        "tensors": [tensor_fields(tensor) for tensor in info.tensors],
-    }
-
-
-def tensor_fields(tensor: TensorInfo) -> dict[str, object]:
-    """Return one tensor as ``ls --json`` prints it."""
-    return {
-        "name": tensor.name,
-        "dtype": tensor.dtype,
-        "shape": tensor.shape,
-        "size_bytes": tensor.size_bytes,
-        "chunks": tensor.chunks,
-        "id": tensor.id,
+        "mode": mode,
+        **pick(info, "blob format size_bytes"),
+        "tensors": tensors,
     }
 
 
 def write_listing(out: Output, files: Sequence[FileInfo], *, long: bool) -> None:
-    """Write files, and below each its tensors."""
+    """Write files, each followed by its tensors."""
     for info in files:
         facts = [] if info.format is None else [info.format]
         if info.tensors:

@@ -1,27 +1,23 @@
-"""What checkout and its relatives say of where HEAD went and which files changed."""
+"""Where HEAD went and which files changed: checkout, switch, restore, reset, undo, rollback."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.output import Output, printable
+from mvc.cli.output import Output, pick, printable, stdout
 from mvc.cli.render.text import count_text, short_id
 
 if TYPE_CHECKING:
     from mvc.history.values import Head
+    from mvc.operations.rollback import RollbackResult
     from mvc.operations.undo import UndoResult
     from mvc.repo import Repo
     from mvc.workspace.checkout_plan import CheckoutResult
 
 
 def result_fields(result: CheckoutResult) -> dict[str, object]:
-    """Return what ``checkout --json`` and its sisters print."""
-    return {
-        "commit": result.commit,
-        "branch": result.branch,
-        "written": result.written,
-        "removed": result.removed,
-    }
+    """Return a checkout for ``--json``."""
+    return pick(result, "commit branch written removed")
 
 
 def write_move(
@@ -34,15 +30,13 @@ def write_move(
         out.line(f"HEAD is now at {commit_line(repo, out, result.commit)}")
         if before.branch is not None:
             out.line(
-                '(detached: commits made here are on no branch; "mvc switch -c NAME" makes one)'
+                '(detached: commits made here are on no branch; "mvc switch -c NAME" adds one)'
             )
     else:
         verb = "Switched to a new branch" if is_new else "Switched to branch"
         verb = "Already on" if result.branch == before.branch else verb
         out.line(f"{verb} '{printable(result.branch)}'")
-    counts = counts_text(result)
-    if counts:
-        out.line(counts)
+    write_counts(out, result)
 
 
 def commit_line(repo: Repo, out: Output, commit: str | None) -> str:
@@ -51,16 +45,15 @@ def commit_line(repo: Repo, out: Output, commit: str | None) -> str:
     return f"{out.style(short_id(commit), 'yellow')} {printable(subject)}".rstrip()
 
 
-def counts_text(result: CheckoutResult | UndoResult) -> str:
-    """Return how many files were written and removed, or nothing."""
-    parts = []
-    if result.written:
-        parts.append(f"{count_text(len(result.written), 'file')} written")
-    if result.removed:
-        parts.append(f"{count_text(len(result.removed), 'file')} removed")
-    return ", ".join(parts)
+def write_counts(out: Output, result: CheckoutResult | UndoResult | RollbackResult) -> None:
+    """Write how many files were written and removed, if any."""
+    counts = [(result.written, "written"), (result.removed, "removed")]
+    parts = [f"{count_text(len(paths), 'file')} {verb}" for paths, verb in counts if paths]
+    if parts:
+        out.line(", ".join(parts))
 
 
-def write_restored(out: Output, result: CheckoutResult, origin: str) -> None:
+def write_restored(repo: Repo, result: CheckoutResult, revision: str | None, default: str) -> None:
     """Write how many paths were brought back, and from where."""
-    out.line(f"Updated {count_text(len(result.written), 'path')} from {origin}")
+    origin = default if revision is None else short_id(repo.resolve(revision))
+    stdout().line(f"Updated {count_text(len(result.written), 'path')} from {origin}")

@@ -1,9 +1,15 @@
-"""What gc and repack have in common to say."""
+"""What gc and repack both print."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mvc.cli.output import Output
 from mvc.cli.render.text import count_text, size_text
+
+if TYPE_CHECKING:
+    from mvc.operations.gc import GcPlan, GcResult
+    from mvc.operations.repack import RepackPlan, RepackResult
 
 
 def packs_text(packs: int, size_bytes: int) -> str:
@@ -11,16 +17,15 @@ def packs_text(packs: int, size_bytes: int) -> str:
     return f"{count_text(packs, 'pack')}, {size_text(size_bytes)}"
 
 
-def write_freed(out: Output, freed_bytes: int, is_plan: bool) -> None:
-    """Write how many bytes were freed, or would be."""
-    what = "would free about" if is_plan else "freed"
+def write_freed(
+    out: Output, plan: GcPlan | RepackPlan, result: GcResult | RepackResult | None
+) -> None:
+    """Write how many bytes were freed, or would be, and how many packs had to stay."""
+    freed_bytes = plan.freed_bytes if result is None else result.freed_bytes
+    verb = "would free about" if result is None else "freed"
     if freed_bytes < 0:
-        what, freed_bytes = "would take" if is_plan else "took", -freed_bytes
-    out.line(f"{what} {out.style(size_text(freed_bytes), 'bold')}")
-
-
-def write_kept(out: Output, kept_packs: int) -> None:
-    """Write how many packs had to stay."""
-    if kept_packs:
-        packs = count_text(kept_packs, "pack")
-        out.line(f"{packs} stayed: something needs them since the plan was made; run it again")
+        verb, freed_bytes = "would take" if result is None else "took", -freed_bytes
+    out.line(f"{verb} {out.style(size_text(freed_bytes), 'bold')}")
+    if result is not None and result.kept_packs:
+        packs = count_text(result.kept_packs, "pack")
+        out.line(f"{packs} kept: needed by something newer than the plan; run it again")
