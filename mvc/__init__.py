@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mvc.history.values import Identity
     from mvc.repo import Repo
     from mvc.runs.feed import RunFeed
+    from mvc.runs.process import is_process_alive, this_process
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
@@ -48,6 +49,7 @@ __getattr__ = lazy_names(
         "mvc.history.values": "Identity",
         "mvc.repo": "Repo",
         "mvc.runs.feed": "RunFeed",
+        "mvc.runs.process": "is_process_alive this_process",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
@@ -74,9 +76,11 @@ __all__ = [
     "WriteCounts",
     "__version__",
     "compare_image",
+    "is_process_alive",
     "layout_state",
     "outline_image",
     "read_image",
+    "this_process",
 ]
 
 __version__ = "0.1.0"

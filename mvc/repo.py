@@ -1111,8 +1111,6 @@ class Repo:
             CorruptionError: something that is needed is missing.
         """
         expiry = operations.gc.reflog_expiry(expire_reflogs_s)
-        if grace_s is None:
-            return operations.gc.plan_gc(self._context, expiry=expiry)
         return operations.gc.plan_gc(self._context, grace_s=grace_s, expiry=expiry)
 
     def gc(
@@ -1142,7 +1140,6 @@ class Repo:
             FormatError: the history is damaged.
             CorruptionError: something that is needed is missing.
         """
-        grace_s = operations.gc.DEFAULT_GRACE_S if grace_s is None else grace_s
         return operations.repack.plan_repack(self._context, everything=everything, grace_s=grace_s)
 
     def repack(self, plan: RepackPlan | None = None, *, progress: Progress = None) -> RepackResult:

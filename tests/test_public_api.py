@@ -164,7 +164,8 @@ def test_names_of_mvc():
         "ArrayOutline", "ConflictError", "CorruptionError", "FormatError", "Identity", "LayoutPlan", "MvcError",
         "NotFoundError", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
         "StateLayout", "StorageError", "UnsupportedError", "UsageError", "WriteCounts",
-        "__version__", "compare_image", "layout_state", "outline_image", "read_image",
+        "__version__", "compare_image", "is_process_alive", "layout_state", "outline_image", "read_image",
+        "this_process",
     }  # fmt: skip
     assert mvc.__all__ == sorted(mvc.__all__)
     for name in mvc.__all__:

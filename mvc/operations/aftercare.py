@@ -1,12 +1,12 @@
-"""What follows a commit once it stands: differences where they were asked for, and upkeep.
+"""What follows a commit: differences if they were asked for, and upkeep.
 
-``commit --delta`` also means what an ``add`` stored before, whole; that is encoded anew here.
+``commit --delta`` also means what an ``add`` stored before, whole; that is encoded again here.
 
-Upkeep is ``repack --auto`` in a process of its own, where ``mvc.autorepack`` is true. The process is
-detached and of low priority, and it looks itself whether anything is due; one that finds another at
-work ends at once. What it does is safe beside commits and may be killed, so nobody has to wait.
+Upkeep is ``repack --auto`` in another process, if ``mvc.autorepack`` is true. The process is
+detached, has low priority, and ends at once if another one is at work. What it does is safe beside
+commits and may be killed, so no one has to wait for it.
 
-The commit is made by then: what fails here costs space and nothing else.
+The commit already stands: what fails here costs space and nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError
-from mvc.operations.repack import is_due, repack_commit
 from mvc.workspace.commits import summarise
 
 if TYPE_CHECKING:
@@ -27,16 +26,18 @@ if TYPE_CHECKING:
 
 AUTOREPACK_KEY = "mvc.autorepack"
 _TRUE = frozenset({"true", "yes", "on", "1"})
-# -P, since the worktree is the current folder, and may hold a types.py or an mvc of its own.
+# -P, since the worktree is the current folder and may hold a types.py or mvc of its own.
 _COMMAND = (sys.executable, "-P", "-m", "mvc", "repack", "--auto", "--quiet")
 
 _running: list[subprocess.Popen[bytes]] = []
 
 
 def follow_commit(context: Context, result: CommitResult, *, delta: bool | None) -> CommitResult:
-    """Do what is to be done after a commit; return the commit's result, sizes as they are now."""
+    """Do what follows a commit; return the commit's result, with the sizes as they are now."""
     with contextlib.suppress(MvcError):
         if delta:
+            from mvc.operations.repack import repack_commit  # noqa: PLC0415  rarely needed
+
             repack_commit(context, result.commit)
             result = replace(result, written_bytes=_count_written(context, result))
     start_upkeep(context)
@@ -51,11 +52,7 @@ def _count_written(context: Context, result: CommitResult) -> int:
 
 
 def start_upkeep(context: Context) -> bool:
-    """Begin a repack in the background where the user switched that on and it is due.
-
-    Returns:
-        Whether one was begun.
-    """
+    """Start a repack in the background if that is switched on and due; return whether it began."""
     _running[:] = [process for process in _running if process.poll() is None]
     try:
         if _running or not sys.executable or not _is_wanted(context):
@@ -75,5 +72,8 @@ def start_upkeep(context: Context) -> bool:
 
 
 def _is_wanted(context: Context) -> bool:
-    is_on = (context.history.get_config(AUTOREPACK_KEY) or "").lower() in _TRUE
-    return is_on and is_due(context)
+    if (context.history.get_config(AUTOREPACK_KEY) or "").lower() not in _TRUE:
+        return False
+    from mvc.upkeep.repacked import is_due  # noqa: PLC0415  brings NumPy, needed rarely
+
+    return is_due(context)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from mvc.errors import MvcError, UnsupportedError
 from mvc.formats.manifest import cut_sizes
 from mvc.ids import PackId
-from mvc.operations.gc import upkeep
 from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, ChunkHealth, Loss
+from mvc.upkeep.sweep import upkeep_lock
 from mvc.upkeep.versions import find_live, released_paths, walk_all
 from mvc.workspace.journal import JOURNAL_NAME, read_journal
 from mvc.workspace.manifests import find_manifest
@@ -129,7 +129,7 @@ def fsck(
     repaired: tuple[str, ...] = ()
     salvaged: tuple[str, ...] = ()
     if repair:
-        with upkeep(context), context.history.no_sweep():  # a sweep may have planned with them
+        with upkeep_lock(context), context.history.no_sweep():  # a sweep may have planned with them
             repaired, salvaged = _repair(context, data=data)
     problems = [
         Problem(problem.kind, f"{problem.what}: {problem.detail}")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.errors import ConflictError, FormatError, NotFoundError, UnsupportedError
-from mvc.operations.gc import plan_gc, sweep, upkeep
+from mvc.operations.gc import plan_gc, sweep_garbage
 from mvc.states.state import STATE_FILE, find_files
 from mvc.upkeep.model_files import state_paths
 from mvc.upkeep.retention import (
@@ -30,6 +30,7 @@ from mvc.upkeep.retention import (
     find_protected,
     fits_diverged,
 )
+from mvc.upkeep.sweep import upkeep_lock
 from mvc.upkeep.versions import Versions, commits_of, released_paths, walk_all
 from mvc.workspace.annotations import read_annotations
 from mvc.workspace.manifests import find_manifest
@@ -143,11 +144,11 @@ def run_prune(context: Context, plan: PrunePlan) -> PruneResult:
     """
     if not plan.releases and plan.freed_bytes <= 0:
         return PruneResult(plan, 0)
-    with upkeep(context):
+    with upkeep_lock(context):
         with context.history.no_sweep(), context.history.lock():
             _check_unmoved(context, plan)
             add_releases(context, plan.releases)
-        return PruneResult(plan, sweep(context, plan_gc(context)).freed_bytes)
+        return PruneResult(plan, sweep_garbage(context, plan_gc(context)).freed_bytes)
 
 
 def read_landmarks(context: Context) -> Landmarks:

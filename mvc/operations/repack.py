@@ -6,39 +6,23 @@
 It is gc's machinery with another goal, so garbage that is old enough goes as well, Git objects
 before chunks; only reflogs are not shortened. It may be killed at any time: a batch that was begun
 leaves some chunks twice, and the next repack clears that up.
-
-Which commits were looked at is noted in ``.mvc/repacked``, so that the next repack only pairs what
-is new. The note is a convenience: losing it costs time and nothing else.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mvc.chunkstore.copies import NONE
 from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES, Wanted, plan_sweep
-from mvc.errors import MvcError
-from mvc.fs import write_durable
-from mvc.ids import GitId, is_hex_id
-from mvc.operations.gc import (
-    DEFAULT_GRACE_S,
-    check_current,
-    find_needed,
-    find_unnamed,
-    remove_objects,
-    run_batches,
-    upkeep,
-)
-from mvc.progress import announce
-from mvc.upkeep.marks import Marks
-from mvc.upkeep.pairs import find_pairs, plan_chains
-from mvc.upkeep.versions import walk_all
+from mvc.upkeep.marks import mark
+from mvc.upkeep.pairs import PairSamples, find_pairs, plan_chains
+from mvc.upkeep.repacked import find_paired, find_tips, is_due, write_note
+from mvc.upkeep.sweep import DEFAULT_GRACE_S, Sweep, find_needed, find_unnamed, upkeep_lock
+from mvc.upkeep.versions import released_paths, walk_all
 from mvc.workspace.releases import read_releases
 from mvc.workspace.transition import recover
 
@@ -48,23 +32,13 @@ if TYPE_CHECKING:
     from mvc.chunkstore.copies import Ids, StoredCopies
     from mvc.chunkstore.sweep_plan import SweepPlan
     from mvc.history.values import CommitInfo
-    from mvc.ids import ChunkId
+    from mvc.ids import ChunkId, GitId
+    from mvc.upkeep.marks import Marks
     from mvc.upkeep.pairs import Pair
     from mvc.workspace.context import Context
 
-    _Kind = tuple[int, str, bool]
-    """(packs, group, whether the base is an older version than the parent's)"""
 
-NOTE_NAME = "repacked"
-AUTO_PACKS = 50
-"""Small packs from which on ``--auto`` gathers them."""
-AUTO_COMMITS = 20
-"""Commits nobody looked at for differences from which on ``--auto`` does."""
-_ID_DIGITS = 40
-_WORTHWHILE = 0.98
-_SAMPLES = 2
-_PACKS_PER_LOOK = 8
-"""Packs next to each other by name of which one look tells; that is a random choice of them."""
+__all__ = ["RepackPlan", "RepackResult", "is_due", "plan_repack", "repack_commit", "run_repack"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +48,12 @@ class RepackPlan:
     Attributes:
         sweep: what happens to packs.
         chunks: chunks to be tried as differences.
-        gain_bytes: about what the differences save, by samples.
+        gain_bytes: roughly what the differences save, going by samples.
         small_packs: packs that are gathered into larger ones.
-        grace_s: garbage younger than this stays; None where all of it stays.
-        marks: what is needed.
-        unnamed: chunks of young packs that nobody names.
-        dtypes: chunk → its pair, which tells what its words are.
+        grace_s: garbage younger than this stays; None means that all of it stays.
+        marks: what was needed when this was planned; None if nothing is to be removed.
+        unnamed: chunks of young packs that nothing names.
+        dtypes: chunk → its pair, for the type of its words.
         tips: the commits up to which this looks.
     """
 
@@ -88,14 +62,14 @@ class RepackPlan:
     gain_bytes: int
     small_packs: int
     grace_s: float | None
-    marks: Marks = field(repr=False)
+    marks: Marks | None = field(repr=False)
     unnamed: Ids = field(repr=False)
     dtypes: Mapping[ChunkId, Pair] = field(repr=False)
     tips: tuple[GitId, ...] = field(repr=False)
 
     @property
     def freed_bytes(self) -> int:
-        """About by how much the packs get shorter."""
+        """Roughly how much shorter the packs get."""
         return self.sweep.freed_bytes + self.gain_bytes
 
     @property
@@ -131,16 +105,16 @@ def plan_repack(
     context: Context,
     *,
     everything: bool = False,
-    grace_s: float = DEFAULT_GRACE_S,
+    grace_s: float | None = None,
     only: GitId | None = None,
 ) -> RepackPlan:
     """Return how to store the repository in less.
 
     Args:
         context: the repository.
-        everything: pair also commits that an earlier repack has looked at.
-        grace_s: garbage younger than this stays.
-        only: pair nothing but the chunks of this commit, gather no small packs, remove no garbage.
+        everything: also pair commits that an earlier repack has looked at.
+        grace_s: garbage younger than this stays; defaults to two weeks.
+        only: pair only the chunks of this commit, gather no small packs and remove no garbage.
 
     Raises:
         FormatError: the history is damaged.
@@ -148,18 +122,17 @@ def plan_repack(
     """
     recover(context)
     started_s = time.time()
-    marks = Marks(context, grace_s=grace_s, expiry=None)
+    grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
+    marks = mark(context, grace_s=grace_s, expiry=None) if only is None else None
     commits = walk_all(context)
     pairs = _find_new_pairs(context, commits, everything=everything, only=only)
-    if only is None:
-        marks.look()
-        copies = context.store.copies()
-        needed = find_needed(copies, marks)
-        unnamed = find_unnamed(context, copies, marks, started_s - grace_s)
-    else:
-        copies = context.store.copies()
+    copies = context.store.copies()
+    if marks is None:
         needed = unnamed = copies.chosen != NONE
-    look = _Look(context, copies, pairs)
+    else:
+        needed = find_needed(context, copies, marks)
+        unnamed = find_unnamed(context, copies, marks, started_s - grace_s)
+    look = PairSamples(context, copies, pairs)
 
     def is_promising(chunk: int, base: int) -> bool:
         return bool(needed[chunk] and needed[base]) and look.is_promising(chunk, base)
@@ -181,7 +154,7 @@ def plan_repack(
         marks=marks,
         unnamed=copies.ids[unnamed],
         dtypes=pairs,
-        tips=tuple(_tips(commits)) if only is None else (),
+        tips=tuple(find_tips(commits)) if only is None else (),
     )
 
 
@@ -189,87 +162,16 @@ def _find_new_pairs(
     context: Context, commits: Sequence[CommitInfo], *, everything: bool, only: GitId | None
 ) -> dict[ChunkId, Pair]:
     if only is not None:
-        parents = {parent for info in commits if info.id == only for parent in info.parents[:1]}
-        commits = [info for info in commits if info.id == only or info.id in parents]
-        seen = parents
+        seen = {parent for info in commits if info.id == only for parent in info.parents[:1]}
+        commits = [info for info in commits if info.id == only or info.id in seen]
     else:
-        seen = set() if everything else _looked_at(context, commits)
+        seen = set() if everything else find_paired(context, commits)
     released = frozenset(
         (commit, path)
         for commit, releases in read_releases(context).items()
-        for release in releases
-        for path in release.paths
+        for path in released_paths(releases)
     )
     return find_pairs(context, reversed(commits), released, skip=seen)
-
-
-def _looked_at(context: Context, commits: Sequence[CommitInfo]) -> set[GitId]:
-    """Return the commits that an earlier repack has paired."""
-    parents = {info.id: info.parents for info in commits}
-    pending = [tip for tip in read_note(context) if tip in parents]
-    seen: set[GitId] = set()
-    while pending:
-        commit = pending.pop()
-        if commit not in seen:
-            seen.add(commit)
-            pending.extend(parent for parent in parents[commit] if parent in parents)
-    return seen
-
-
-def read_note(context: Context) -> list[GitId]:
-    """Return the tips of what the last repack has looked at."""
-    try:
-        lines = (context.git_dir / NOTE_NAME).read_text("ascii").split()
-    except (OSError, ValueError):
-        return []
-    return [GitId(line) for line in lines if is_hex_id(line, _ID_DIGITS)]
-
-
-def _tips(commits: Sequence[CommitInfo]) -> list[GitId]:
-    inner = {parent for info in commits for parent in info.parents}
-    return [info.id for info in commits if info.id not in inner]
-
-
-class _Look:
-    """Compares a few chunks of some packs and every group with their bases, when asked for them."""
-
-    def __init__(
-        self, context: Context, copies: StoredCopies, pairs: Mapping[ChunkId, Pair]
-    ) -> None:
-        self._context = context
-        self._copies = copies
-        self._pairs = pairs
-        self._samples: dict[_Kind, list[tuple[int, int]]] = {}
-        self._shares: dict[_Kind, float] = {}
-
-    def is_promising(self, chunk: int, base: int) -> bool:
-        """Tell whether a chunk is worth to be tried as a difference to one of its forebears."""
-        key = self._key(chunk, base)
-        samples = self._samples.setdefault(key, [])
-        if len(samples) < _SAMPLES:
-            with contextlib.suppress(MvcError):
-                pair = self._pairs[self._copies.chunk_id(chunk)]
-                samples.append(
-                    self._context.store.estimate_delta(
-                        self._copies.chunk_id(chunk), self._copies.chunk_id(base), pair.dtype
-                    )
-                )
-            delta, ordinary = (
-                (sum(sizes) for sizes in zip(*samples, strict=True)) if samples else (1, 1)
-            )
-            self._shares[key] = delta / max(1, ordinary)
-        return self._shares.get(key, 1.0) <= _WORTHWHILE
-
-    def gain_bytes(self, chunk: int, base: int) -> int:
-        """Return about what a chunk saves as a difference."""
-        size_bytes = int(self._copies.sizes[self._copies.chosen[chunk]])
-        return int(size_bytes * (1 - self._shares[self._key(chunk, base)]))
-
-    def _key(self, chunk: int, base: int) -> _Kind:
-        pack = int(self._copies.packs[self._copies.chosen[chunk]])
-        pair = self._pairs[self._copies.chunk_id(chunk)]
-        is_far = pair.base != self._copies.chunk_id(base)
-        return pack // _PACKS_PER_LOOK, pair.group, is_far
 
 
 def run_repack(
@@ -277,24 +179,17 @@ def run_repack(
 ) -> RepackResult:
     """Carry out a plan; may be killed at any time.
 
-    Args:
-        context: the repository.
-        plan: from ``plan_repack``.
-        progress: called with bytes of old packs that are read.
-
     Raises:
         ConflictError: another gc or repack is running, or has run since the plan was made.
         CorruptionError: a pack is damaged; nothing of it was removed.
     """
-    with upkeep(context):
-        check_current(context, plan.sweep)
-        announce(progress, sum(batch.size_bytes for batch in plan.sweep.batches if batch.carry))
+    grace_s = DEFAULT_GRACE_S if plan.grace_s is None else plan.grace_s
+    with upkeep_lock(context):
+        sweep = Sweep(context, plan.sweep, plan.marks, plan.unnamed, grace_s=grace_s, expiry=None)
         before = _count_deltas(context.store.copies())
-        dtypes = {chunk: pair.dtype for chunk, pair in plan.dtypes.items()}
-        batches = plan.sweep.batches
-        if batches and plan.grace_s is not None:
-            remove_objects(context, plan.marks, plan.grace_s)
-        tally = run_batches(context, batches, plan.marks, plan.unnamed, dtypes, progress)
+        if plan.sweep.batches and plan.grace_s is not None:
+            sweep.remove_objects()
+        tally = sweep.run({chunk: pair.dtype for chunk, pair in plan.dtypes.items()}, progress)
         if plan.tips:
             write_note(context, plan.tips)
     copies = context.store.copies()
@@ -312,7 +207,7 @@ def run_repack(
 def repack_commit(context: Context, commit: GitId) -> None:
     """Store what a commit added as differences to its parent, wherever that is smaller.
 
-    For chunks that an ``add`` stored as they are, before anybody asked for differences.
+    For chunks that an ``add`` stored whole before differences were asked for.
     """
     plan = plan_repack(context, only=commit)
     if plan.chunks:
@@ -321,25 +216,3 @@ def repack_commit(context: Context, commit: GitId) -> None:
 
 def _count_deltas(copies: StoredCopies) -> int:
     return int((copies.bases[:, 0] >= 0).sum())
-
-
-def write_note(context: Context, tips: Sequence[GitId]) -> None:
-    """Note that everything up to these commits was looked at."""
-    if set(read_note(context)) == set(tips):
-        return
-    write_durable(context.git_dir / NOTE_NAME, [b"".join(tip.encode() + b"\n" for tip in tips)])
-
-
-def is_due(context: Context) -> bool:
-    """Tell whether ``--auto`` should do anything: many small packs, or many commits not paired."""
-    listing = context.store.pack_sizes()
-    if sum(size < SMALL_PACK_BYTES for size in listing) >= AUTO_PACKS:
-        return True
-    head = context.history.head().commit
-    noted = set(read_note(context))
-    fresh = 0
-    for info in islice(context.history.walk([] if head is None else [head]), 2 * AUTO_COMMITS):
-        if info.id in noted:
-            break
-        fresh += 1
-    return fresh >= AUTO_COMMITS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from mvc.runs.process import is_alive
+from mvc.runs.process import is_process_alive
 from mvc.runs.records import (
     Record,
     find_amount,
@@ -20,6 +20,8 @@ from mvc.runs.view import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    _Value = TypeVar("_Value", RunAlarm, RunCommit, RunRollback)
+
 _SPEED_STEPS = 64
 _SPEED_S = 60.0
 _LEAST_SPEED_S = 0.05
@@ -28,15 +30,14 @@ _REMEMBERED_COMMITS = 512
 
 
 class RunTotals:
-    """Adds up records, in the order in which they were written."""
+    """Adds up records, in the order in which they were written.
+
+    Args:
+        losses: how many of the last losses are kept.
+        events: how many of the last events of each sort are kept.
+    """
 
     def __init__(self, *, losses: int, events: int) -> None:
-        """Begin with nothing.
-
-        Args:
-            losses: how many of the last losses are kept.
-            events: how many of the last events of each sort are kept.
-        """
         self._facts: dict[str, Any] = {}
         self._began = ""
         self._losses = deque[tuple[int, float]]([], losses)
@@ -49,14 +50,24 @@ class RunTotals:
         self._healthy = deque[str]([], _REMEMBERED_COMMITS)
         self._seen: dict[bytes, None] = {}
         self._damaged = 0
+        self._adders: dict[str, Callable[[Record, float], bool]] = {
+            "start": self._add_start,
+            "step": self._add_step,
+            "snapshot": self._add_snapshot,
+            "commit": self._add_commit,
+            "healthy": self._add_healthy,
+            "alarm": self._add_alarm,
+            "rollback": self._add_rollback,
+            **dict.fromkeys(("resume", "skip", "action", "error", "stop"), self._add_event),
+        }
 
     def view(self, branch: str) -> RunView:
         """Return the sum, as a run on ``branch``."""
         facts = self._facts
-        is_running = is_alive(facts.get("pid"), facts.get("host", ""), self._began)
+        alive = is_process_alive(facts.get("pid"), facts.get("host", ""), self._began)
         return RunView(
             branch=branch,
-            alive=False if facts.get("stopped") is not None else is_running,
+            alive=False if facts.get("stopped") is not None else alive,
             steps_per_s=self._speed(),
             losses=tuple(self._losses),
             commits=tuple(self._judged(one) for one in reversed(self._commits)),
@@ -69,28 +80,27 @@ class RunTotals:
         )
 
     def take(self, line: bytes) -> None:
-        """Add one line; one that is no record is counted, one of an unknown kind passed over."""
+        """Add one line; damaged ones are counted, those of an unknown kind skipped."""
         record = parse_record(line)
         if record is None:
             self._damaged += 1
             return
-        kind, time_s = record["kind"], float(record["time"])
-        take = _TAKE.get(kind)
-        if take is None or (kind != "step" and self._was_seen(line)):
+        add, time_s = self._adders.get(record["kind"]), float(record["time"])
+        if add is None or (record["kind"] != "step" and not self._is_new(line)):
             return
-        if take(self, record, time_s):
+        if add(record, time_s):  # it had what a record of its kind must have
             self._facts["updated_s"] = max(self._facts.get("updated_s", 0.0), time_s)
         else:
             self._damaged += 1
 
-    def _was_seen(self, line: bytes) -> bool:
-        """Tell whether an event is said again, as at the beginning of a new file."""
+    def _is_new(self, line: bytes) -> bool:
+        """Return False for an event that is repeated, as at the beginning of a new file."""
         if line in self._seen:
-            return True
+            return False
         self._seen[line] = None
         if len(self._seen) > _REMEMBERED_LINES:
             del self._seen[next(iter(self._seen))]
-        return False
+        return True
 
     def _speed(self) -> float | None:
         if len(self._paces) < 2:  # noqa: PLR2004  a beginning and an end
@@ -108,7 +118,7 @@ class RunTotals:
         is_healthy = bool(commit.commit) and commit.commit in self._healthy
         return dataclasses.replace(commit, is_healthy=is_healthy, is_abandoned=was_left)
 
-    def _take_start(self, record: Record, time_s: float) -> bool:
+    def _add_start(self, record: Record, time_s: float) -> bool:
         host, pid = find_text(record, "host"), find_whole(record, "pid")
         self._facts |= {"started_s": time_s, "pid": pid, "host": host, "stopped": None}
         self._facts |= {name: find_whole(record, name) for name in ("every", "total")}
@@ -118,7 +128,7 @@ class RunTotals:
         self._events.append(RunEvent("start", find_whole(record, "step"), time_s, text))
         return True
 
-    def _take_step(self, record: Record, time_s: float) -> bool:
+    def _add_step(self, record: Record, time_s: float) -> bool:
         step = find_whole(record, "step")
         if step is None:
             return False
@@ -127,65 +137,43 @@ class RunTotals:
         self._facts |= {name: find_number(record, name) for name in ("grad_norm", "lr")}
         if loss is not None:
             self._losses.append((step, loss))
+        # A step that comes again after a rollback, or a clock that was set back, says no speed.
         if self._paces and (step <= self._paces[-1][1] or time_s < self._paces[-1][0]):
             self._paces.clear()
         self._paces.append((time_s, step))
         return True
 
-    def _take_snapshot(self, record: Record, time_s: float) -> bool:  # noqa: ARG002  as the others
+    def _add_snapshot(self, record: Record, _time_s: float) -> bool:
         self._facts["stall_s"] = find_amount(record, "stall_s")
         return find_whole(record, "step") is not None
 
-    def _take_commit(self, record: Record, time_s: float) -> bool:
-        step = find_whole(record, "step")
-        if step is None:
+    def _add_commit(self, record: Record, time_s: float) -> bool:
+        if find_whole(record, "step") is None:
             return False
-        made = RunCommit(
-            step=step,
-            time_s=time_s,
-            commit=find_text(record, "commit"),
-            subject=find_text(record, "subject"),
-            stall_s=find_amount(record, "stall_s"),
-            write_s=find_amount(record, "write_s"),
-            written_bytes=find_whole(record, "written_bytes"),
-            plain_bytes=find_whole(record, "plain_bytes"),
-            queue_depth=find_whole(record, "queue_depth"),
-        )
+        made = _read(RunCommit, record, time_s)
         self._commits.append(made)
         self._facts["queue_depth"] = made.queue_depth
         if made.stall_s is not None:
             self._facts["stall_s"] = made.stall_s
         return True
 
-    def _take_healthy(self, record: Record, time_s: float) -> bool:  # noqa: ARG002  as the others
+    def _add_healthy(self, record: Record, _time_s: float) -> bool:
         commit = find_text(record, "commit")
         self._healthy.append(commit)
         return bool(commit)
 
-    def _take_alarm(self, record: Record, time_s: float) -> bool:
-        cause, reason = find_text(record, "cause"), find_text(record, "reason")
-        self._alarms.append(RunAlarm(find_whole(record, "step"), time_s, cause, reason))
+    def _add_alarm(self, record: Record, time_s: float) -> bool:
+        self._alarms.append(_read(RunAlarm, record, time_s))
         return True
 
-    def _take_rollback(self, record: Record, time_s: float) -> bool:
-        step, to_step = find_whole(record, "step"), find_whole(record, "to_step")
-        if step is None or to_step is None:
+    def _add_rollback(self, record: Record, time_s: float) -> bool:
+        if find_whole(record, "step") is None or find_whole(record, "to_step") is None:
             return False
-        done = RunRollback(
-            step=step,
-            to_step=to_step,
-            time_s=time_s,
-            to_commit=find_text(record, "to_commit"),
-            diverged_branch=find_text(record, "diverged_branch"),
-            skipped_batches=find_whole(record, "skipped_batches"),
-            seconds=find_amount(record, "seconds"),
-            reason=find_text(record, "reason"),
-        )
-        self._rollbacks.append(done)
+        self._rollbacks.append(_read(RunRollback, record, time_s))
         self._paces.clear()
         return True
 
-    def _take_event(self, record: Record, time_s: float) -> bool:
+    def _add_event(self, record: Record, time_s: float) -> bool:
         kind = record["kind"]
         text = find_text(record, "commit" if kind == "resume" else "text")
         event = RunEvent(
@@ -199,13 +187,16 @@ class RunTotals:
         return True
 
 
-_TAKE: dict[str, Callable[[RunTotals, Record, float], bool]] = {
-    "start": RunTotals._take_start,  # noqa: SLF001  the class's own table
-    "step": RunTotals._take_step,  # noqa: SLF001
-    "snapshot": RunTotals._take_snapshot,  # noqa: SLF001
-    "commit": RunTotals._take_commit,  # noqa: SLF001
-    "healthy": RunTotals._take_healthy,  # noqa: SLF001
-    "alarm": RunTotals._take_alarm,  # noqa: SLF001
-    "rollback": RunTotals._take_rollback,  # noqa: SLF001
-    **dict.fromkeys(("resume", "skip", "action", "error", "stop"), RunTotals._take_event),  # noqa: SLF001
+_READERS: dict[str, Callable[[Record, str], object]] = {
+    "int": find_whole,
+    "int | None": find_whole,
+    "float | None": find_amount,
+    "str": find_text,
 }
+
+
+def _read(kind: type[_Value], record: Record, time_s: float) -> _Value:
+    """Return a value read from the fields of a record that have the names of its own."""
+    fields = [field for field in dataclasses.fields(kind) if field.type in _READERS]
+    values = {field.name: _READERS[str(field.type)](record, field.name) for field in fields}
+    return kind(time_s=time_s, **values)  # type: ignore[arg-type]

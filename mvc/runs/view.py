@@ -1,4 +1,8 @@
-"""What is known of a training run: values that ``read_run`` gives."""
+"""What is known of a training run: values that ``read_run`` returns.
+
+None or an empty text means that the feed does not say. Times (``time_s`` and the like) are in
+seconds since 1970, durations in seconds.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,16 @@ class RunCommit:
 
     Attributes:
         step: training step.
-        time_s: when, in seconds since 1970.
-        commit: its id; empty where the run did not say.
+        time_s: when.
+        commit: its id.
         subject: first line of its message.
-        stall_s: how long the training stood still for it, or None.
-        write_s: how long it took to write, or None.
-        written_bytes: what was new in the store, or None.
-        plain_bytes: the whole state, or None.
-        queue_depth: states that waited to be written, or None.
+        stall_s: how long the training stood still for it.
+        write_s: how long writing it took.
+        written_bytes: what was new in the store.
+        plain_bytes: size of the whole state.
+        queue_depth: states that were waiting to be written.
         is_healthy: whether the run went on without alarm for long enough since.
-        is_abandoned: whether the run went back to before it since.
+        is_abandoned: whether the run was rolled back to before it since.
     """
 
     step: int
@@ -38,14 +42,7 @@ class RunCommit:
 
 @dataclass(frozen=True, slots=True)
 class RunAlarm:
-    """A detector found that the run diverges.
-
-    Attributes:
-        step: training step, or None.
-        time_s: when, in seconds since 1970.
-        cause: kind of the alarm, such as ``spike``.
-        reason: the numbers behind it, in words.
-    """
+    """A detector found that the run diverges: the kind (such as ``spike``) and the numbers."""
 
     step: int | None
     time_s: float
@@ -60,11 +57,11 @@ class RunRollback:
     Attributes:
         step: where it was.
         to_step: where it went on.
-        time_s: when, in seconds since 1970.
-        to_commit: the commit that it went back to; empty where the run did not say.
-        diverged_branch: what keeps the abandoned arm; empty where nothing does.
-        skipped_batches: batches of data left out, or None.
-        seconds: how long it took, or None.
+        time_s: when.
+        to_commit: the commit that it went back to.
+        diverged_branch: what keeps the abandoned branch.
+        skipped_batches: batches of data that were skipped.
+        seconds: how long it took.
         reason: why.
     """
 
@@ -80,14 +77,7 @@ class RunRollback:
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """Anything else that happened.
-
-    Attributes:
-        kind: ``start``, ``resume``, ``action``, ``skip``, ``error`` or ``stop``.
-        step: training step, or None.
-        time_s: when, in seconds since 1970.
-        text: what, in words.
-    """
+    """Anything else: ``start``, ``resume``, ``action``, ``skip``, ``error`` or ``stop``."""
 
     kind: str
     step: int | None
@@ -97,32 +87,30 @@ class RunEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run as its feed tells; everything that the feed does not say is None or empty.
+    """A run, as its feed tells it.
 
     Attributes:
         branch: the branch it commits to.
-        alive: whether its process exists; None where that cannot be told, as from another machine.
-        stopped: why it ended, where it said so; None while it has not.
+        alive: whether its process exists; None if that is unknown, as on another machine.
+        stopped: why it ended; None while it has not said that it did.
         pid: id of its process.
         host: name of its machine.
-        started_s: when the process began with it, in seconds since 1970.
-        updated_s: when it was last heard of, in seconds since 1970.
-        step: last training step that was told of.
+        started_s: when the process began.
+        updated_s: time of its last record.
+        step: last training step in the feed.
         total: step at which it will be done.
         every: steps between commits.
         steps_per_s: speed over the last steps.
-        loss: of the last step.
-        grad_norm: of the last step.
-        lr: learning rate of the last step.
-        losses: (step, loss) of the last steps, oldest first; after a rollback steps repeat.
+        loss: of the last step, like ``grad_norm`` and ``lr``, the learning rate.
+        losses: (step, loss) of the last steps, oldest first; steps repeat after a rollback.
         queue_depth: states that wait to be written.
         stall_s: how long the training stood still for the last snapshot or commit.
-        commits: the last ones, newest first.
-        alarms: the last ones, newest first.
-        rollbacks: the last ones, newest first.
-        events: other things that happened, newest first, no errors.
-        errors: what went wrong beside the training, newest first.
-        damaged_lines: lines of the feed that were no records.
+        commits: the last ones, newest first, as in all that follow.
+        alarms: what detectors found.
+        rollbacks: where it went back.
+        events: other things that happened, without errors.
+        errors: what went wrong beside the training.
+        damaged_lines: lines of the feed that are not records.
     """
 
     branch: str

@@ -1,20 +1,18 @@
 """What must stay: the first half of mark and sweep.
 
-*Needed* is every chunk that a file version names which somebody can still reach and nobody
-released: from HEAD, refs, reflogs, the index, and objects that are garbage but too young to go.
-*Released* is what only released versions name. What neither names is garbage of writers that died
-or of history that is gone.
+*Needed* is every chunk of a file version that can still be reached and was not released: from
+HEAD, refs, reflogs, the index, and objects that are garbage but too young to go. *Released* is what
+only released versions name. What neither names is garbage: of writers that died, or of history that
+is gone.
 
 Garbage may have lost a part already, and a reset to a released commit puts entries without content
 into the index: what they name stays as far as it is there. Only what a commit names must be there.
-
-Marking reads all of history once; ``look`` may be called again, as a sweeper does once it is alone,
-and then only reads what is new.
 """
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +24,7 @@ from mvc.workspace.released import released_blobs
 from mvc.workspace.releases import read_releases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from mvc.chunkstore.copies import Ids
     from mvc.history.reflog_expiry import ReflogExpiry
@@ -35,17 +33,18 @@ if TYPE_CHECKING:
     from mvc.workspace.releases import Release
 
 _MERGE_BYTES = 64 * 2**20
+_NO_IDS = np.empty(0, "S32")
 
 
 class IdSet:
     """A growing set of chunk ids, held as arrays: a hundred million take 3 GB, not 15."""
 
-    def __init__(self) -> None:
+    def __init__(self, ids: Ids = _NO_IDS) -> None:
         self._fresh = bytearray()
-        self._ids = np.empty(0, "S32")
+        self._ids = ids
 
     def add(self, ids: Iterable[bytes]) -> None:
-        """Take in some ids."""
+        """Add some ids."""
         self._fresh += b"".join(ids)
         if len(self._fresh) > max(_MERGE_BYTES, self._ids.nbytes):
             self.sorted()
@@ -59,110 +58,115 @@ class IdSet:
         return self._ids
 
 
+@dataclass(frozen=True, slots=True)
 class Marks:
-    """What is needed and what was released, as of the last look.
+    """What one look at the repository found.
+
+    Attributes:
+        versions: remembers which files commits have, for the next look.
+        objects: all Git objects in use.
+        needed: chunks that must stay, ascending.
+        released: chunks that released versions name, ascending; some may be needed all the same.
+        promised: manifests that a commit names, so all their chunks must be there.
+        live: what ``needed`` was read from.
+        let_go: manifests that ``released`` was read from.
+    """
+
+    versions: Versions
+    objects: Collection[GitId] = frozenset()
+    needed: Ids = field(default_factory=lambda: _NO_IDS)
+    released: Ids = field(default_factory=lambda: _NO_IDS)
+    promised: frozenset[GitId] = frozenset()
+    live: frozenset[GitId] = frozenset()
+    let_go: frozenset[GitId] = frozenset()
+
+
+def mark(
+    context: Context,
+    *,
+    grace_s: float,
+    expiry: ReflogExpiry | None,
+    releasing: Sequence[Release] = (),
+    before: Marks | None = None,
+) -> Marks:
+    """Return what is needed now, and what was needed before.
 
     Args:
         context: the repository.
         grace_s: how old garbage objects must be to lose their content.
-        expiry: how long reflogs hold what only they know; for ever where None.
-        releasing: acts of releasing to be taken as done.
+        expiry: how long reflogs hold what only they know; None means for ever.
+        releasing: acts of releasing that count as done.
+        before: an earlier look: only what is new since is read.
 
-    Attributes:
-        objects: all Git objects in use.
+    Raises:
+        FormatError: the history is damaged: nothing may be removed.
     """
+    history, known = context.history, before or Marks(Versions(context))
+    objects = history.reachable_objects(expiry=expiry)
+    releases = {commit: list(many) for commit, many in read_releases(context).items()}
+    for release in releasing:
+        releases.setdefault(release.commit, []).append(release)
+    named = find_live(context, releases, known.versions, expiry=expiry)
+    recent = history.find_recent(objects, older_than_s=grace_s)
+    acts = (release for many in releases.values() for release in many)
+    let_go = frozenset(blob for release in acts for blob in released_blobs(context, release))
+    promised = known.promised.union(
+        blob for blob, (commit, _) in named.items() if commit or blob not in let_go
+    )
+    live = named.keys() | (recent - let_go)
+    if releases:  # else every young object is live anyway
+        live |= _find_unreleased(context, recent, releases, known.versions)
+    return Marks(
+        known.versions,
+        objects,
+        _with_chunks(context, known.needed, live - known.live, promised),
+        _with_chunks(context, known.released, let_go - known.let_go, promised),
+        promised,
+        known.live | live,
+        known.let_go | let_go,
+    )
 
-    def __init__(
-        self,
-        context: Context,
-        *,
-        grace_s: float,
-        expiry: ReflogExpiry | None,
-        releasing: Sequence[Release] = (),
-    ) -> None:
-        self._context = context
-        self._grace_s = grace_s
-        self._expiry = expiry
-        self._releasing = releasing
-        self._versions = Versions(context)
-        self._needed, self._released = IdSet(), IdSet()
-        self._taken: set[GitId] = set()
-        self._let_go: set[GitId] = set()
-        self._promised: set[GitId] = set()
-        self.objects: set[GitId] = set()
 
-    def look(self) -> None:
-        """Take in everything that is needed now; what was needed before stays needed.
+def _find_unreleased(
+    context: Context,
+    recent: Iterable[GitId],
+    releases: Mapping[GitId, Sequence[Release]],
+    versions: Versions,
+) -> set[GitId]:
+    """Return the manifests of young unreachable commits whose content was not released.
 
-        Raises:
-            FormatError: the history is damaged: nothing may be removed.
-        """
-        history = self._context.history
-        self.objects = history.reachable_objects(expiry=self._expiry)
-        releases = self._releases()
-        named = find_live(self._context, releases, self._versions, expiry=self._expiry)
-        recent = history.find_recent(self.objects, older_than_s=self._grace_s)
-        let_go = self._find_released(releases)
-        self._promised |= {
-            blob for blob, (commit, _) in named.items() if commit or blob not in let_go
-        }
-        live = named.keys() | (recent - let_go) | self._find_unreleased(recent, releases)
-        self._take(live - self._taken, self._needed)
-        self._taken |= live
-        self._take(let_go - self._let_go, self._released)
-        self._let_go |= let_go
+    So a branch that was deleted by mistake can be restored whole, whatever it shares.
+    """
+    found: set[GitId] = set()
+    for one in recent:
+        with contextlib.suppress(FormatError):  # not a commit, or garbage that lost a part
+            info = context.history.read_commit(one)
+            gone = released_paths(releases.get(one, ()))
+            found.update(blob for path, blob in versions.of(info).items() if path not in gone)
+    return found
 
-    @property
-    def needed(self) -> Ids:
-        """Chunks that must stay."""
-        return self._needed.sorted()
 
-    @property
-    def released(self) -> Ids:
-        """Chunks that released versions name; some of them may be needed all the same."""
-        return self._released.sorted()
+def _with_chunks(
+    context: Context, ids: Ids, blobs: Iterable[GitId], promised: Collection[GitId]
+) -> Ids:
+    """Return some chunk ids and those that manifests name."""
+    grown = IdSet(ids)
+    for blob in blobs:
+        if context.history.find_blob_size(blob) is None:
+            continue  # a recent commit or tree
+        with contextlib.suppress(*(() if blob in promised else (FormatError,))):
+            manifest = find_manifest(context, blob)
+            if manifest is not None:
+                grown.add(manifest.chunk_ids())
+    return grown.sorted()
 
-    def find_damage(self, lost: Iterable[bytes]) -> bytes | None:
-        """Return one of some chunks that are not there and that must be, or None."""
-        missing = set(lost)
-        for blob in self._promised:
-            manifest = find_manifest(self._context, blob)
-            for chunk in () if manifest is None else manifest.chunk_ids():
-                if chunk in missing:
-                    return chunk
-        return None
 
-    def _releases(self) -> dict[GitId, list[Release]]:
-        found = {commit: list(many) for commit, many in read_releases(self._context).items()}
-        for release in self._releasing:
-            found.setdefault(release.commit, []).append(release)
-        return found
-
-    def _find_released(self, releases: dict[GitId, list[Release]]) -> set[GitId]:
-        acts = (release for many in releases.values() for release in many)
-        return {blob for release in acts for blob in released_blobs(self._context, release)}
-
-    def _find_unreleased(
-        self, recent: Iterable[GitId], releases: Mapping[GitId, Sequence[Release]]
-    ) -> set[GitId]:
-        """Return the manifests of young commits nobody reaches whose content nobody let go.
-
-        A branch that was deleted by mistake can be made again whole, whatever it shares.
-        """
-        found: set[GitId] = set()
-        for one in recent if releases else ():  # without, all of them stay as they are
-            with contextlib.suppress(FormatError):  # no commit, or garbage that lost a part
-                info = self._context.history.read_commit(one)
-                gone = released_paths(releases.get(one, ()))
-                versions = self._versions.of(info).items()
-                found.update(blob for path, blob in versions if path not in gone)
-        return found
-
-    def _take(self, blobs: Iterable[GitId], ids: IdSet) -> None:
-        for blob in blobs:
-            if self._context.history.find_blob_size(blob) is None:
-                continue  # a recent commit or tree
-            with contextlib.suppress(*(() if blob in self._promised else (FormatError,))):
-                manifest = find_manifest(self._context, blob)
-                if manifest is not None:
-                    ids.add(manifest.chunk_ids())
+def find_promised(context: Context, marks: Marks, lost: Iterable[bytes]) -> bytes | None:
+    """Return one of some chunks that are gone although a commit needs it, or None."""
+    missing = set(lost)
+    for blob in marks.promised if missing else ():
+        manifest = find_manifest(context, blob)
+        for chunk in () if manifest is None else manifest.chunk_ids():
+            if chunk in missing:
+                return chunk
+    return None

@@ -36,9 +36,14 @@ if TYPE_CHECKING:
     from mvc.ids import ChunkId, GitId
     from mvc.workspace.context import Context
 
+    _PairKind = tuple[int, str, bool]
+
 _MAX_USERS = 2
 """Differences to the last chunk of a chain that still may be a base, before a new one is begun:
 few, because each is to an older version than the one before."""
+_WORTHWHILE = 0.98
+_SAMPLES = 2
+_PACKS_PER_LOOK = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +169,49 @@ def _find_below(copies: StoredCopies, base_of: Mapping[int, int], chunk: int) ->
     if below < 0 or copies.plain_size(below) != copies.plain_size(chunk):
         return None
     return below
+
+
+class PairSamples:
+    """Tells from a few pairs of each kind what differences of that kind save.
+
+    Pairs are of one kind if their chunks lie in neighbouring packs (by name: a random choice), are
+    of one group, and are both to the parent's version or both to an older one.
+    """
+
+    def __init__(
+        self, context: Context, copies: StoredCopies, pairs: Mapping[ChunkId, Pair]
+    ) -> None:
+        self._context = context
+        self._copies = copies
+        self._pairs = pairs
+        self._samples: dict[_PairKind, list[tuple[int, int]]] = {}
+        self._shares: dict[_PairKind, float] = {}
+
+    def is_promising(self, chunk: int, base: int) -> bool:
+        """Return whether it is worth trying to store a chunk as a difference to a forebear."""
+        key = self._key(chunk, base)
+        samples = self._samples.setdefault(key, [])
+        if len(samples) < _SAMPLES:
+            with contextlib.suppress(MvcError):
+                pair = self._pairs[self._copies.chunk_id(chunk)]
+                samples.append(
+                    self._context.store.estimate_delta(
+                        self._copies.chunk_id(chunk), self._copies.chunk_id(base), pair.dtype
+                    )
+                )
+            delta, ordinary = (
+                (sum(sizes) for sizes in zip(*samples, strict=True)) if samples else (1, 1)
+            )
+            self._shares[key] = delta / max(1, ordinary)
+        return self._shares.get(key, 1.0) <= _WORTHWHILE
+
+    def gain_bytes(self, chunk: int, base: int) -> int:
+        """Return roughly what a chunk saves as a difference."""
+        size_bytes = int(self._copies.sizes[self._copies.chosen[chunk]])
+        return int(size_bytes * (1 - self._shares[self._key(chunk, base)]))
+
+    def _key(self, chunk: int, base: int) -> _PairKind:
+        pack = int(self._copies.packs[self._copies.chosen[chunk]])
+        pair = self._pairs[self._copies.chunk_id(chunk)]
+        is_far = pair.base != self._copies.chunk_id(base)
+        return pack // _PACKS_PER_LOOK, pair.group, is_far

@@ -13,7 +13,7 @@ from mvc.errors import FormatError, NotFoundError
 from mvc.formats.manifest import MANIFEST_PREFIX, is_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from mvc.history.reflog_expiry import ReflogExpiry
     from mvc.history.values import CommitInfo
@@ -63,6 +63,28 @@ def walk_all(context: Context, *, expiry: ReflogExpiry | None = None) -> list[Co
     """
     roots = context.history.roots(expiry=expiry)
     return list(context.history.walk(commits_of(context, roots)))
+
+
+def reach(
+    parents: Mapping[GitId, Sequence[GitId]],
+    tips: Iterable[GitId],
+    without: Collection[GitId] = frozenset(),
+) -> set[GitId]:
+    """Return the commits that tips lead to, themselves included.
+
+    Args:
+        parents: commit → its parents, of all commits that count.
+        tips: where to begin.
+        without: commits to stop at.
+    """
+    found: set[GitId] = set()
+    pending = list(tips)
+    while pending:
+        commit = pending.pop()
+        if commit in parents and commit not in found and commit not in without:
+            found.add(commit)
+            pending.extend(parents[commit])
+    return found
 
 
 def commits_of(context: Context, ids: Iterable[GitId]) -> list[GitId]:

@@ -13,8 +13,8 @@ import pytest
 from mvc import Repo
 from mvc.fs import exclusive_lock
 from mvc.operations import aftercare
-from mvc.operations.gc import LOCK_NAME, upkeep
-from mvc.operations.repack import AUTO_COMMITS, read_note
+from mvc.upkeep.repacked import AUTO_COMMITS, read_note
+from mvc.upkeep.sweep import LOCK_NAME, upkeep_lock
 from support.kept_repo import WHO, commit_step, load_exactly
 
 
@@ -138,7 +138,7 @@ def test_a_command_that_ends_leaves_its_upkeep_running(repo, root):
 
 def test_a_second_one_ends_at_once(repo, root):
     many_commits(repo)
-    with upkeep(repo._context):
+    with upkeep_lock(repo._context):
         done = subprocess.run(
             [*aftercare._COMMAND], cwd=root, capture_output=True, check=False, text=True
         )
@@ -158,7 +158,7 @@ def test_delta_beside_another_upkeep(repo, root):
     repo.commit("one", paths=".")
     write_model(root / "model.safetensors", embed=values * np.float32(1.0001))
     repo.add(".", delta=False)
-    with upkeep(repo._context):
+    with upkeep_lock(repo._context):
         result = repo.commit("two", delta=True)
     assert repo.head.commit == result.commit
     assert not (repo._context.store.copies().bases >= 0).any()

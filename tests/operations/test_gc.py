@@ -10,9 +10,10 @@ import pytest
 
 from mvc import ConflictError, CorruptionError, ReleasedError, Repo
 from mvc.history.reflog_expiry import DAY_S
-from mvc.operations.gc import plan_gc, run_gc, upkeep
+from mvc.operations.gc import plan_gc, run_gc
 from mvc.storage.local import LocalStorage
 from mvc.upkeep.marks import IdSet
+from mvc.upkeep.sweep import upkeep_lock
 from support.kept_repo import WHO, build_kept, commit_step, load_exactly, make_old
 from support.releases import released_commits
 
@@ -323,7 +324,7 @@ def test_writers_may_not_sweep(root, kept, repo):
 
 def test_a_repair_waits_for_no_sweep(root, kept, repo):
     """It moves packs, which a sweep has planned with."""
-    with upkeep(repo._context), pytest.raises(ConflictError, match="is running"):
+    with upkeep_lock(repo._context), pytest.raises(ConflictError, match="is running"):
         repo.fsck(repair=True)
     assert repo.fsck().ok
     assert repo.fsck(repair=True).ok

@@ -7,17 +7,10 @@ import pytest
 
 from mvc import Repo
 from mvc.formats.decoding import Encoding
-from mvc.operations.repack import (
-    AUTO_COMMITS,
-    AUTO_PACKS,
-    is_due,
-    plan_repack,
-    read_note,
-    run_repack,
-    write_note,
-)
+from mvc.operations.repack import plan_repack, run_repack
 from mvc.storage.local import LocalStorage
 from mvc.upkeep.pairs import find_pairs, plan_chains
+from mvc.upkeep.repacked import AUTO_COMMITS, AUTO_PACKS, is_due, read_note, write_note
 from mvc.upkeep.versions import walk_all
 from support.kept_repo import WHO, build_kept, commit_step, load_exactly
 

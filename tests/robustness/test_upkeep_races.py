@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from mvc import ConflictError, Repo
-from mvc.operations.gc import upkeep
+from mvc.upkeep.sweep import upkeep_lock
 from support import verbs
 from support.bounds import bounded
 from support.cli import Shell
@@ -102,7 +102,7 @@ def test_somebody_is_at_it(verb, quick_path):
     arguments = {"prune": ["--keep-last", "1"], "gc": ["--grace", "now"], "repack": []}
     repo = _open(root)
     packs, refs = repo._context.store.packs(), repo._context.history.list_refs("refs/")
-    with upkeep(repo._context):
+    with upkeep_lock(repo._context):
         answer = Shell(root)(verb, *arguments[verb])
     assert answer.code != 0
     assert answer.error == "another gc, prune or repack is running"

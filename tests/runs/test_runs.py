@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from mvc import NotFoundError, Repo, StorageError, UsageError
 from mvc.operations.watch import READ_BYTES
 from mvc.runs.feed import RunFeed, feed_path
-from mvc.runs.process import is_alive, this_process
+from mvc.runs.process import is_process_alive, this_process
 from mvc.runs.records import (
     MAX_LINE_BYTES,
     encode_record,
@@ -612,12 +612,12 @@ def test_numbers_come_back(number, whole):
 def test_alive_is_this_process_only():
     me = this_process()
     pid, host, began = me["pid"], me["host"], me["began"]
-    assert is_alive(pid, host, began) is True
-    assert is_alive(pid, host, "1") is False  # the id was used again
-    assert is_alive(pid, host, "") is True
-    assert is_alive(pid, "elsewhere", began) is None
-    assert is_alive(None, host, began) is None
-    assert is_alive(2**60, host, began) is False
+    assert is_process_alive(pid, host, began) is True
+    assert is_process_alive(pid, host, "1") is False  # the id was used again
+    assert is_process_alive(pid, host, "") is True
+    assert is_process_alive(pid, "elsewhere", began) is None
+    assert is_process_alive(None, host, began) is None
+    assert is_process_alive(2**60, host, began) is False
 
 
 def test_a_process_that_was_killed_is_gone(repo):

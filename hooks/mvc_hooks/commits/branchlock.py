@@ -15,7 +15,7 @@ import time
 import urllib.parse
 from typing import TYPE_CHECKING
 
-from mvc import ConflictError, StorageError
+from mvc import ConflictError, StorageError, is_process_alive, this_process
 from mvc_hooks.forked import keep_from_children
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 _PAUSE_S = 0.05
 _FOLDER = "runs"
 _HOLDER_BYTES = 512
-_STATE, _BEGAN = 0, 19  # fields behind the name in /proc/PID/stat
-_GONE = ("Z", "X", "x")
 
 
 class BranchLock:
@@ -74,8 +72,7 @@ class BranchLock:
                     hint="one checkpointer writes a branch: stop that run, or pass branch=...",
                 )
             time.sleep(_PAUSE_S)
-        pid = os.getpid()
-        holder = {"pid": pid, "host": socket.gethostname(), "began": _look(pid)[1]}
+        holder = this_process()
         # One write of one length: whoever reads sees the one before or this one, and no mixture.
         os.pwrite(self.descriptor, json.dumps(holder).encode().ljust(_HOLDER_BYTES), 0)
 
@@ -105,34 +102,11 @@ class BranchLock:
 
 
 def _is_running(holder: dict[str, object]) -> bool:
-    """Tell whether the run (not its writer) is alive; on another host, nobody can.
-
-    A process id alone does not say so: ids are used again, and a killed process that nobody waited
-    for keeps its own.
-    """
-    pid, began = holder.get("pid"), holder.get("began")
-    if type(pid) is not int or pid < 1 or holder.get("host") != socket.gethostname():
+    """Return whether the run (not its writer) may be alive; on another host, that is unknown."""
+    pid, host, began = holder.get("pid"), holder.get("host"), holder.get("began")
+    if type(pid) is not int or pid < 1 or not isinstance(host, str):
         return True
-    state, now_began = _look(pid)
-    if state:
-        return state not in _GONE and (not began or began == now_began)
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _look(pid: int) -> tuple[str, str]:
-    """Return state and beginning of a process, both empty where the system tells nothing."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read(4096).rpartition(b")")[2].split()
-        return fields[_STATE].decode(), fields[_BEGAN].decode()
-    except (OSError, IndexError, ValueError):
-        return "", ""
+    return is_process_alive(pid, host, began if isinstance(began, str) else "") is not False
 
 
 def _name(holder: dict[str, object]) -> str:
