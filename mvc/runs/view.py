@@ -42,7 +42,14 @@ class RunCommit:
 
 @dataclass(frozen=True, slots=True)
 class RunAlarm:
-    """A detector found that the run diverges: the kind (such as ``spike``) and the numbers."""
+    """A detector found that the run diverges.
+
+    Attributes:
+        step: training step.
+        time_s: when.
+        cause: kind of the alarm, such as ``spike``.
+        reason: the numbers, in words.
+    """
 
     step: int | None
     time_s: float
@@ -77,7 +84,14 @@ class RunRollback:
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """Anything else: ``start``, ``resume``, ``action``, ``skip``, ``error`` or ``stop``."""
+    """Anything else that happened.
+
+    Attributes:
+        kind: ``start``, ``resume``, ``action``, ``skip``, ``error`` or ``stop``.
+        step: training step.
+        time_s: when.
+        text: what, in words.
+    """
 
     kind: str
     step: int | None
@@ -101,7 +115,9 @@ class RunView:
         total: step at which it will be done.
         every: steps between commits.
         steps_per_s: speed over the last steps.
-        loss: of the last step, like ``grad_norm`` and ``lr``, the learning rate.
+        loss: of the last step.
+        grad_norm: of the last step.
+        lr: learning rate of the last step.
         losses: (step, loss) of the last steps, oldest first; steps repeat after a rollback.
         queue_depth: states that wait to be written.
         stall_s: how long the training stood still for the last snapshot or commit.
