@@ -88,7 +88,7 @@ def _history_state(root: Path) -> tuple:
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__.strip("_"))
 def test_every_step(verb, tmp_path, monkeypatch):
     # The same clock for every run, so that the same commit has the same id.
-    monkeypatch.setattr("mvc.workspace.context.time.time", lambda: 1_700_000_000)
+    monkeypatch.setattr("mvc.history.values.time.time", lambda: 1_700_000_000)
     origin = tmp_path / "origin"
     origin.mkdir()
     _prepare(origin)

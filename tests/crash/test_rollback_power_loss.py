@@ -46,7 +46,7 @@ def _state(root):
 
 @pytest.mark.parametrize("where", _TIPS)
 def test_every_step(where, tmp_path, monkeypatch):
-    monkeypatch.setattr("mvc.workspace.context.time.time", lambda: 1_700_000_000)
+    monkeypatch.setattr("mvc.history.values.time.time", lambda: 1_700_000_000)
     branch = _TIPS[where]
     origin, done = tmp_path / "origin", tmp_path / "done"
     origin.mkdir()

@@ -121,7 +121,7 @@ def _contents(root):
 @pytest.mark.parametrize("fault", _FAULTS)
 @pytest.mark.parametrize("verb", _VERBS, ids=lambda verb: verb.__name__)
 def test_one_fault(verb, fault, quick_path, monkeypatch):
-    monkeypatch.setattr("mvc.workspace.context.time.time", lambda: 1_700_000_000)
+    monkeypatch.setattr("mvc.history.values.time.time", lambda: 1_700_000_000)
     origin = quick_path / "origin"
     origin.mkdir()
     _prepare(origin)
