@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -16,3 +18,28 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 # A shell starts background jobs with Ctrl-C ignored, and children inherit that: tests of Ctrl-C would hang.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Without torch, test modules that import it are skipped, with a line that says why.
+_HAS_TORCH = importlib.util.find_spec("torch") is not None
+_NO_TORCH = "needs torch, which is not installed"
+# Their conftest imports it, which a report of a collector comes too late for.
+collect_ignore = [] if _HAS_TORCH else ["hooks/exact", "hooks/parts"]
+
+
+def pytest_report_header():
+    return None if _HAS_TORCH else "torch is not installed: tests that need it are skipped"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    if not _HAS_TORCH and report.failed and "No module named 'torch'" in str(report.longrepr):
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 1, _NO_TORCH)
+    return report
+
+
+def pytest_collection_modifyitems(items):
+    for item in () if _HAS_TORCH else items:
+        if item.get_closest_marker("torch"):
+            item.add_marker(pytest.mark.skip(reason=_NO_TORCH))

@@ -1,6 +1,6 @@
 """Small real trainings, each written once and run plain, kept, killed, resumed and rolled back.
 
-A scenario (``support.training_scenarios``) is a function that returns a ``Run``: the parts of the
+A scenario (``support.scenarios``) is a function that returns a ``Run``: the parts of the
 run by name, and one step of it. ``train_plain`` runs it without mvc at all; ``train_kept`` with a
 ``Checkpointer``. Both write a trace: a line per step with the bits of the loss, of the batch, and
 of everything that is alive, hashed here and not by mvc. Two trainings are the same where their
@@ -289,7 +289,7 @@ def warm_up():
     from torchdata.stateful_dataloader import worker
 
     import mvc_hooks.checkpointer  # noqa: F401
-    from support.training_scenarios import SCENARIOS
+    from support.scenarios import SCENARIOS
 
     torch.set_num_threads(1)
     # Loader workers of a killed child look that often whether it is still there.
@@ -313,7 +313,7 @@ def _told():
 
 def plain(root, scenario, trace, total=TOTAL):
     """Run a scenario without mvc."""
-    from support.training_scenarios import SCENARIOS
+    from support.scenarios import SCENARIOS
 
     with _told():
         train_plain(SCENARIOS[scenario].build, total, Trace(trace))
@@ -322,7 +322,7 @@ def plain(root, scenario, trace, total=TOTAL):
 def kept(root, scenario, trace, options=None, **plan):
     """Run a scenario with a checkpointer, and say how it went."""
     from mvc_hooks import rollback, stop
-    from support.training_scenarios import SCENARIOS
+    from support.scenarios import SCENARIOS
 
     ladder = [rollback(to="last", min_steps_back=1, skip_batches=0), stop(after=3)]
     with _told():
@@ -340,7 +340,7 @@ def kept(root, scenario, trace, options=None, **plan):
 def terminated(root, trace):
     """Send SIGTERM to the own process in the middle of a step, and go on as if nothing were."""
     from mvc_hooks import Checkpointer
-    from support.training_scenarios import SCENARIOS
+    from support.scenarios import SCENARIOS
 
     seed_all(0)
     run = SCENARIOS["loader-plain"].build()

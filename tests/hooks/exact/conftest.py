@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from mvc_hooks import Checkpointer
+from support.scenarios.basics import make_net, make_step, simple
 from support.training_runs import fingerprint, seed_all
-from support.training_scenarios import make_net, make_step, simple
 from support.zygote import Zygote
 
 

@@ -12,8 +12,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from mvc import ConflictError, NotFoundError, Repo, UsageError
 from mvc_hooks import DivergedError, Ring, both, lr_scale, rollback, skip_step, stop
 from support.cli import IDENTITY, Shell
+from support.scenarios.basics import loss_of, make_net, make_step, simple, windows
+from support.scenarios.schedulers import SCHEDULERS
 from support.training_runs import digest, look
-from support.training_scenarios import SCHEDULERS, loss_of, make_net, make_step, simple, windows
 
 pytestmark = pytest.mark.torch
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from support.scenarios import SCENARIOS
 from support.training_runs import find_deviation, read_trace
-from support.training_scenarios import SCENARIOS
 
 pytestmark = pytest.mark.torch
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from mvc import ConflictError, NotFoundError, Repo, UsageError
 from mvc_hooks import Checkpointer, DivergedError
+from support.scenarios.basics import WIDTH, make_net, simple
 from support.training_runs import find_deviation, fingerprint, read_trace, seed_all
-from support.training_scenarios import WIDTH, make_net, simple
 
 pytestmark = pytest.mark.torch
 

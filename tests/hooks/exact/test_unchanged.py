@@ -17,8 +17,8 @@ from torch import nn
 
 from mvc import MvcError
 from mvc_hooks import Checkpointer, Ring
+from support.scenarios.basics import loss_of, make_net, windows
 from support.training_runs import digest, look, seed_all
-from support.training_scenarios import loss_of, make_net, windows
 
 pytestmark = pytest.mark.torch
 

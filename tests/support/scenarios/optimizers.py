@@ -1,0 +1,121 @@
+"""Optimizers of torch, and one of the user."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from support.scenarios.basics import loss_of, make_net, make_step, scenario, simple, windows
+from support.training_runs import Run
+
+
+def _with_optimizer(make):
+    def build():
+        model = make_net()
+        return simple(model, make(model.parameters()))
+
+    return build
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1),
+    "sgd-momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+    "adamw-plain": lambda p: torch.optim.AdamW(p, 0.01, foreach=False),
+    "adamw-foreach": lambda p: torch.optim.AdamW(p, 0.01, foreach=True),
+    "adamw-fused": lambda p: torch.optim.AdamW(p, 0.01, fused=True),
+    "amsgrad": lambda p: torch.optim.Adam(p, 0.01, amsgrad=True, weight_decay=0.1),
+    "adafactor": lambda p: torch.optim.Adafactor(p, 0.01),
+    "rprop": lambda p: torch.optim.Rprop(p, 0.01),
+    "tensor-lr": lambda p: torch.optim.AdamW(p, torch.tensor(0.01), foreach=False),
+}
+for _name, _make in OPTIMIZERS.items():
+    scenario(_name, beside="optimizers")(_with_optimizer(_make))
+
+
+@scenario("lbfgs", beside="special-optimizers")
+def lbfgs():
+    model = make_net(norm=False, dropout=0.0)
+    optimizer = torch.optim.LBFGS(model.parameters(), 0.5, max_iter=3, history_size=4)
+
+    def step(batch, between):
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            between()
+            return loss
+
+        return optimizer.step(closure).item()
+
+    return Run({"model": model, "optimizer": optimizer}, step, windows)
+
+
+@scenario("muon", beside="special-optimizers", when=hasattr(torch.optim, "Muon"))
+def muon():
+    model = make_net()
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if p.ndim != 2]
+    pair = [torch.optim.Muon(matrices, 0.02), torch.optim.AdamW(others, 0.01)]
+    return Run({"model": model, "optimizers": pair}, make_step(model, pair), windows)
+
+
+class SignDescent(torch.optim.Optimizer):
+    """An optimizer of the user's: state of tensors, numbers and lists, and an attribute."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr, "beta": 0.9})
+        self.steps_taken = 0
+
+    @torch.no_grad()
+    def step(self):
+        self.steps_taken += 1
+        for group in self.param_groups:
+            for param in group["params"]:
+                state = self.state[param]
+                if not state:
+                    state.update(
+                        mean=torch.zeros_like(param, dtype=torch.float64), count=0, norms=[]
+                    )
+                state["mean"].lerp_(param.grad.double(), 1 - group["beta"])
+                state["count"] += 1
+                state["norms"] = [*state["norms"][-3:], param.grad.norm().item()]
+                lr = group["lr"] / (1 + self.steps_taken / 10) * (1 + sum(state["norms"]))
+                param.sub_((state["mean"].sign() * lr).to(param.dtype))
+
+    def state_dict(self):
+        return {**super().state_dict(), "steps_taken": self.steps_taken}
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "steps_taken"})
+        self.steps_taken = state_dict["steps_taken"]
+
+
+@scenario("custom-optimizer", beside="special-optimizers")
+def custom_optimizer():
+    model = make_net()
+    return simple(model, SignDescent(model.parameters(), 0.01))
+
+
+@scenario("sparse-adam", beside="special-optimizers")
+def sparse_adam():
+    table = nn.Embedding(256, 4, sparse=True)
+    head = nn.Linear(4, 4)
+    model = nn.ModuleDict({"table": table, "head": head})
+    pair = {
+        "sparse": torch.optim.SparseAdam(table.parameters(), 0.05),
+        "dense": torch.optim.Adam(head.parameters(), 0.05),
+    }
+
+    def step(batch, between):
+        inputs, targets = batch
+        for one in pair.values():
+            one.zero_grad()
+        loss = functional.cross_entropy(head(table((inputs * 128).long()).mean(1)), targets)
+        loss.backward()
+        pair["sparse"].step()  # killed with one of two steps taken
+        between()
+        pair["dense"].step()
+        return loss.item()
+
+    return Run({"model": model, "optimizers": pair}, step, windows)
