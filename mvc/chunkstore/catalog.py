@@ -65,6 +65,13 @@ def delete_pack(storage: Storage, pack: PackId) -> None:
     storage.delete(pack_key(pack))
 
 
+def publish_index(storage: Storage, pack: PackId, data: bytes) -> None:
+    """Make the index of a pack durable and visible; an old one of the same length stays."""
+    with storage.create(PACKS) as file:
+        file.write([data])
+        file.publish(index_key(pack))
+
+
 class PackListing:
     """One look at the folder of packs: sizes in bytes of packs and indexes, and other keys."""
 

@@ -230,9 +230,9 @@ class ChainReader:
         location = self._choose(chunk_id, len(plain))
         if location.encoding == Encoding.DELTA:
             self._fill(location.bases[0], plain, slot, descent.below(location.encoding))
-            apply_delta(self._read_body(chunk_id, location, slot), plain, slot.scratch)
+            apply_delta(self._read_body(location, slot), plain, slot.scratch)
             return
-        body = self._read_body(chunk_id, location, slot)
+        body = self._read_body(location, slot)
         if is_referring(location.encoding):
             descent = descent.below(location.encoding)
             body, slot = memoryview(bytes(body)), ReadSlot()  # its bases go into the same buffers
@@ -254,14 +254,14 @@ class ChainReader:
                     return location
         return copies[0]
 
-    def _read_body(self, chunk_id: ChunkId, location: ChunkLocation, slot: ReadSlot) -> memoryview:
+    def _read_body(self, location: ChunkLocation, slot: ReadSlot) -> memoryview:
         size_bytes = RECORD_BYTES + location.stored_size_bytes
         if size_bytes > _WINDOW_RECORD_BYTES:
             record = slot.base_stored(size_bytes)
             self._storage.read_into(pack_key(location.pack), location.offset, record)
         else:
             record = self._read_small(location, size_bytes, slot)
-        check_header(record, expect(chunk_id, location))
+        check_header(record, location)
         return record[RECORD_BYTES:]
 
     def _read_small(self, location: ChunkLocation, size_bytes: int, slot: ReadSlot) -> memoryview:
@@ -301,18 +301,6 @@ def check_header(data: memoryview, expected: PackRecord) -> None:
         expected.stored_size_bytes,
     ):
         raise FormatError("the record there is another one than the pack index says")
-
-
-def expect(chunk_id: ChunkId, location: ChunkLocation) -> PackRecord:
-    """Return what the record at a location must be."""
-    return PackRecord(
-        chunk_id,
-        location.encoding,
-        location.plain_size_bytes,
-        location.stored_size_bytes,
-        location.offset,
-        location.bases,
-    )
 
 
 def _missing(base: ChunkId) -> LostBaseError:

@@ -89,15 +89,7 @@ class ChunkTable:
     def _locate(self, row: int) -> ChunkLocation:
         number = bisect_right(self._starts, row) - 1
         index = self.packs[number]
-        row -= self._starts[number]
-        return ChunkLocation(
-            index.pack,
-            int(index.offsets[row]),
-            int(index.stored_sizes[row]),
-            int(index.plain_sizes[row]),
-            int(index.encodings[row]),
-            index.bases(row),
-        )
+        return ChunkLocation(*index.fields(row - self._starts[number]), pack=index.pack)
 
 
 def _prefixes(ids: NDArray[np.bytes_]) -> NDArray[np.uint64]:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from mvc.chunkstore.catalog import PACKS, index_key, pack_key
+from mvc.chunkstore.catalog import PACKS, pack_key, publish_index
+from mvc.formats.encoding import EncodedChunk
 from mvc.formats.pack import (
     FOOTER_BYTES,
     MAX_PACK_RECORDS,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from mvc.chunkstore.catalog import PackCatalog
-    from mvc.formats.encoding import EncodedChunk
     from mvc.formats.pack_index import PackIndex
     from mvc.ids import ChunkId
     from mvc.storage.protocol import Buffer, PendingObject, Storage
@@ -43,49 +43,17 @@ _PENDING_PACKS = 4
 
 @dataclass(frozen=True, slots=True)
 class EncodedRecord:
-    """A chunk ready to be appended to a pack.
-
-    Attributes:
-        chunk_id: its id.
-        encoding: tag of the body.
-        plain_size_bytes: length of the plain bytes.
-        stored_size_bytes: length of the body.
-        buffers: record header and body, in order.
-        bases: the chunks that the body refers to.
-    """
+    """A chunk ready to be appended to a pack."""
 
     chunk_id: ChunkId
-    encoding: int
     plain_size_bytes: int
-    stored_size_bytes: int
-    buffers: tuple[Buffer, ...]
-    bases: tuple[ChunkId, ...] = ()
+    body: EncodedChunk
 
 
-def encode_record(chunk_id: ChunkId, plain_size_bytes: int, encoded: EncodedChunk) -> EncodedRecord:
-    """Return the record of an encoded chunk, whose parts are not copied."""
-    size_bytes = encoded.size_bytes
-    header = encode_record_header(chunk_id, encoded.encoding, plain_size_bytes, size_bytes)
-    return EncodedRecord(
-        chunk_id,
-        encoded.encoding,
-        plain_size_bytes,
-        size_bytes,
-        (header, *encoded.parts),
-        encoded.bases,
-    )
-
-
-def carry_record(record: PackRecord, data: Buffer) -> EncodedRecord:
+def carry_record(record: PackRecord, data: memoryview) -> EncodedRecord:
     """Return a stored record as it is; ``data`` is its header and body."""
-    return EncodedRecord(
-        record.chunk_id,
-        record.encoding,
-        record.plain_size_bytes,
-        record.stored_size_bytes,
-        (data,),
-        record.bases,
-    )
+    body = EncodedChunk(record.encoding, (data[RECORD_BYTES:],), record.bases)
+    return EncodedRecord(record.chunk_id, record.plain_size_bytes, body)
 
 
 class OpenPack:
@@ -115,23 +83,20 @@ class OpenPack:
     def append(self, records: Sequence[EncodedRecord]) -> None:
         """Append records; their buffers may be reused once the call returns."""
         offset = self.pending.size_bytes
+        buffers: list[Buffer] = []
         for record in records:
-            self._records.append(
-                PackRecord(
-                    record.chunk_id,
-                    record.encoding,
-                    record.plain_size_bytes,
-                    record.stored_size_bytes,
-                    offset,
-                    record.bases,
-                )
+            chunk_id, plain_bytes, body = record.chunk_id, record.plain_size_bytes, record.body
+            size_bytes = body.size_bytes
+            buffers.append(encode_record_header(chunk_id, body.encoding, plain_bytes, size_bytes))
+            buffers += body.parts
+            placed = PackRecord(
+                chunk_id, body.encoding, plain_bytes, size_bytes, offset, body.bases
             )
-            offset += RECORD_BYTES + record.stored_size_bytes
-        if len(records) == 1:
-            self._append(records[0].buffers)
-        else:
-            self._append([b"".join(buffer for record in records for buffer in record.buffers)])
-        assert self.pending.size_bytes == offset, "an encoded chunk is not as long as it says"
+            self._records.append(placed)
+            offset = placed.end
+        # Many small buffers cost more to hand over one by one than to join.
+        self._append(buffers if len(records) == 1 else [b"".join(buffers)])
+        assert self.pending.size_bytes == offset, "a storage did not take all that was written"
 
     def seal(self) -> PackIndex:
         """Write the footer and return the index; the pack is complete but not yet durable."""
@@ -195,7 +160,5 @@ class PackPublisher:
     def _publish(self, pending: PendingObject, index: PackIndex, index_bytes: bytes) -> None:
         with pending:
             pending.publish(pack_key(index.pack))
-        with self._storage.create(PACKS) as file:
-            file.write([index_bytes])
-            file.publish(index_key(index.pack))
+        publish_index(self._storage, index.pack, index_bytes)
         self._catalog.add(index)

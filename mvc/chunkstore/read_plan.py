@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.formats.pack import RECORD_BYTES
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -72,15 +70,14 @@ def _group(chunks: Sequence[tuple[ChunkLocation, PlannedChunk]]) -> Iterator[Rea
     pack: PackId | None = None
     start = end = 0
     for location, chunk in chunks:
-        behind = location.offset + RECORD_BYTES + location.stored_size_bytes
         if members and (
-            location.pack != pack or location.offset != end or behind - start > GROUP_BYTES
+            location.pack != pack or location.offset != end or location.end - start > GROUP_BYTES
         ):
             yield ReadGroup(pack, start, end - start, tuple(members))
             members = []
         if not members:
             pack, start = location.pack, location.offset
         members.append(chunk)
-        end = behind
+        end = location.end
     if members:
         yield ReadGroup(pack, start, end - start, tuple(members))

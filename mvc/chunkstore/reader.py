@@ -23,7 +23,6 @@ from mvc.chunkstore.chains import (
     LostBaseError,
     ReadSlot,
     check_header,
-    expect,
 )
 from mvc.chunkstore.values import corruption
 from mvc.errors import CorruptionError, FormatError, StorageError
@@ -86,7 +85,7 @@ class ChunkReader:
             for location in self._catalog.find_all(chunk_id):
                 if not descent.may_try():
                     break
-                error = self._try_copy(chunk_id, location, plain, slot, context, descent)
+                error = self._try_copy(location, plain, slot, context, descent)
                 if error is None:
                     return
                 failure = failure or error
@@ -102,7 +101,6 @@ class ChunkReader:
 
     def _try_copy(
         self,
-        chunk_id: ChunkId,
         location: ChunkLocation,
         plain: memoryview,
         slot: ReadSlot,
@@ -111,11 +109,11 @@ class ChunkReader:
     ) -> MvcError | None:
         """Read one copy; return what went wrong, if anything."""
         try:
-            self._read_copy(chunk_id, location, plain, slot, descent)
+            self._read_copy(location, plain, slot, descent)
         except FileNotFoundError:
-            return corruption(chunk_id, location, context, "the pack is missing")
+            return corruption(location.chunk_id, location, context, "the pack is missing")
         except FormatError as error:
-            return corruption(chunk_id, location, context, error.message)
+            return corruption(location.chunk_id, location, context, error.message)
         except StorageError as error:
             return error
         return None
@@ -157,38 +155,29 @@ class ChunkReader:
         self, group: ReadGroup, chunk: PlannedChunk, data: memoryview, slot: ReadSlot
     ) -> memoryview | None:
         """Return the plain bytes of one record of a group, or None where it cannot be had."""
-        assert chunk.location is not None
-        expected = expect(chunk.requests[0].chunk_id, chunk.location)
-        record = data[expected.offset - group.offset : expected.end - group.offset]
+        location = chunk.location
+        assert location is not None
+        record = data[location.offset - group.offset : location.end - group.offset]
         try:
-            return self.decode_record(record, expected, slot)
+            return self.decode_record(record, location, slot)
         except (FormatError, FileNotFoundError, StorageError):
             return None
 
     def _read_copy(
-        self,
-        chunk_id: ChunkId,
-        location: ChunkLocation,
-        plain: memoryview,
-        slot: ReadSlot,
-        descent: Descent,
+        self, location: ChunkLocation, plain: memoryview, slot: ReadSlot, descent: Descent
     ) -> None:
         if len(plain) != location.plain_size_bytes:
             raise FormatError(f"it has {location.plain_size_bytes:,} bytes, not {len(plain):,}")
         key = pack_key(location.pack)
-        expected = expect(chunk_id, location)
-        if location.encoding == Encoding.RAW and location.stored_size_bytes == len(plain):
-            header = slot.stored(RECORD_BYTES)
-            self._storage.read_into(key, location.offset, header)
-            check_header(header, expected)
+        is_raw = location.encoding == Encoding.RAW and location.stored_size_bytes == len(plain)
+        record = slot.stored(RECORD_BYTES if is_raw else location.end - location.offset)
+        self._storage.read_into(key, location.offset, record)
+        check_header(record, location)
+        if is_raw:
             self._storage.read_into(key, location.offset + RECORD_BYTES, plain)
+            check_hash(plain, location.chunk_id)
         else:
-            record = slot.stored(expected.end - expected.offset)
-            self._storage.read_into(key, location.offset, record)
-            check_header(record, expected)
-            self._decode(expected, record[RECORD_BYTES:], plain, slot, descent)
-            return
-        check_hash(plain, chunk_id)
+            self._decode(location, record[RECORD_BYTES:], plain, slot, descent)
 
     def decode_record(self, data: memoryview, expected: PackRecord, slot: ReadSlot) -> memoryview:
         """Return the verified plain bytes of a record.

@@ -155,10 +155,10 @@ class RelativeEncoder:
                     return encode_delta(plain, data, base, span.dtype, slot.scratch, share)
         return encode_chunk(plain, span.dtype, slot.scratch)
 
-    def note(self, chunk_id: ChunkId, encoding: int, bases: Sequence[ChunkId]) -> None:
+    def note(self, chunk_id: ChunkId, body: EncodedChunk) -> None:
         """Take note of a record that this session has written."""
-        if bases:
-            self._written[chunk_id] = (encoding, bases[0])
+        if body.bases:
+            self._written[chunk_id] = (body.encoding, body.bases[0])
 
     def _wants_delta(self, span: ChunkSpan) -> bool:
         if span.base is None or span.size_bytes < MIN_DELTA_BYTES:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.catalog import (
-    PACKS,
     delete_pack,
     index_key,
     pack_key,
+    publish_index,
     read_index,
     scan_stored_pack,
 )
@@ -139,8 +139,6 @@ def _replace(storage: Storage, pack: PackId, fresh: OpenPack) -> None:
         storage.delete(pack_key(pack))  # its index stays: it tells the next attempt what is missing
     fresh.pending.publish(pack_key(index.pack))
     storage.delete(index_key(index.pack))  # a damaged one of the same length would stay
-    with storage.create(PACKS) as file:
-        file.write([encode_pack_index(index)])
-        file.publish(index_key(index.pack))
+    publish_index(storage, index.pack, encode_pack_index(index))
     if index.pack != pack:
         delete_pack(storage, pack)

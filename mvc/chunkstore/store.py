@@ -16,6 +16,7 @@ from mvc.chunkstore.catalog import (
     PackListing,
     index_key,
     pack_key,
+    publish_index,
     scan_stored_pack,
 )
 from mvc.chunkstore.chains import ReadSlot
@@ -230,9 +231,7 @@ class ChunkStore:
         records = scan_stored_pack(self._storage, pack, size_bytes)
         index = index_records(pack, size_bytes, records)
         self._storage.delete(index_key(pack))  # a damaged one of the same length would stay
-        with self._storage.create(PACKS) as file:
-            file.write([encode_pack_index(index)])
-            file.publish(index_key(pack))
+        publish_index(self._storage, pack, encode_pack_index(index))
         self._catalog.add(index)
 
     def salvage(self, pack: PackId) -> Salvage:

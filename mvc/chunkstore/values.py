@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError
+from mvc.formats.pack import PackRecord
 
 if TYPE_CHECKING:
     from mvc.dtypes import DType
@@ -39,24 +40,10 @@ class ChunkSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkLocation:
-    """Where a chunk lies.
+class ChunkLocation(PackRecord):
+    """Where a chunk lies: its record, as the index tells it, and the pack that holds it."""
 
-    Attributes:
-        pack: the pack that holds it.
-        offset: of its record header in the pack.
-        stored_size_bytes: length of its body.
-        plain_size_bytes: length of its plain bytes.
-        encoding: tag of the body.
-        bases: the chunks that the body refers to.
-    """
-
-    pack: PackId
-    offset: int
-    stored_size_bytes: int
-    plain_size_bytes: int
-    encoding: int
-    bases: tuple[ChunkId, ...] = ()
+    pack: PackId = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.catalog import PACKS
-from mvc.chunkstore.pack_writer import EncodedRecord, OpenPack, PackPublisher, encode_record
+from mvc.chunkstore.pack_writer import EncodedRecord, OpenPack, PackPublisher
 from mvc.chunkstore.relatives import DeltaMode, EncodeSlot, RelativeEncoder
 from mvc.chunkstore.span_batch import plan_batches, read_batch
 from mvc.chunkstore.values import WriteCounts
@@ -228,9 +228,9 @@ class ChunkWriter:
             if self._failed:
                 break
             body = self._relatives.encode(batch.spans[i], plains[i], slot)
-            record = encode_record(encoded.ids[i], len(plains[i]), body)
             if len(plains) > 1:  # the next chunk of the batch overwrites the scratch memory
-                record = replace(record, buffers=(b"".join(record.buffers),))
+                body = replace(body, parts=(b"".join(body.parts),))
+            record = EncodedRecord(encoded.ids[i], len(plains[i]), body)
             encoded.records.append((batch.first + i, record))
         return encoded
 
@@ -265,7 +265,7 @@ class ChunkWriter:
         fresh = [r for number, r in encoded.records if self._claims[r.chunk_id] == number]
         self._append(fresh)
         for record in fresh:
-            self._relatives.note(record.chunk_id, record.encoding, record.bases)
+            self._relatives.note(record.chunk_id, record.body)
         self._slots.append(encoded.slot)
         self.counts = replace(
             self.counts,

@@ -77,7 +77,7 @@ class EncodedChunk:
         bases: chunks that the body refers to; their ids are in it.
     """
 
-    encoding: Encoding
+    encoding: int
     parts: tuple[Buffer, ...]
     bases: tuple[ChunkId, ...] = ()
 

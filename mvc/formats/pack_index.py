@@ -95,9 +95,9 @@ class PackIndex:
         places = range(int(self.base_starts[row]), int(self.base_starts[row + 1]))
         return tuple(ChunkId(self.base_ids[i : i + 1].tobytes()) for i in places)
 
-    def record(self, row: int) -> PackRecord:
-        """Return one row as the record header in the pack says it."""
-        return PackRecord(
+    def fields(self, row: int) -> tuple[ChunkId, int, int, int, int, tuple[ChunkId, ...]]:
+        """Return the fields of one row's ``PackRecord``, in order."""
+        return (
             self.chunk_id(row),
             int(self.encodings[row]),
             int(self.plain_sizes[row]),
@@ -105,6 +105,10 @@ class PackIndex:
             int(self.offsets[row]),
             self.bases(row),
         )
+
+    def record(self, row: int) -> PackRecord:
+        """Return one row as the record header in the pack says it."""
+        return PackRecord(*self.fields(row))
 
     def records(self) -> Iterator[PackRecord]:
         """Yield all rows in the order in which they lie in the pack."""

@@ -72,12 +72,11 @@ def read(store, plain):
 def decode_at_once(store, storage, plain):
     """Decode a chunk without the second try that reads every base by itself."""
     place = store.find(hash_chunk(plain))
-    record = chains.expect(hash_chunk(plain), place)
-    data = bytearray(record.end - record.offset)
-    storage.read_into(f"packs/{place.pack}.pack", record.offset, memoryview(data))
+    data = bytearray(place.end - place.offset)
+    storage.read_into(f"packs/{place.pack}.pack", place.offset, memoryview(data))
     buffer = bytearray(len(plain))
     body = memoryview(data)[RECORD_BYTES:]
-    store._reader.chains.decode(record, body, memoryview(buffer), ReadSlot())
+    store._reader.chains.decode(place, body, memoryview(buffer), ReadSlot())
     return bytes(buffer) == plain
 
 
@@ -378,7 +377,7 @@ def test_windows_are_right_at_every_edge():
         base = bases[number]
         places = list(store._catalog.find_all(hash_chunk(base)))
         place = places[RANDOM.integers(len(places))]
-        body = store._reader.chains._read_body(hash_chunk(base), place, slot)
+        body = store._reader.chains._read_body(place, slot)
         assert body == base
         assert len(slot.windows) <= chains._WINDOWS
         assert sum(len(window) for _, window in slot.windows.values()) <= 8 * 2**18
@@ -396,8 +395,8 @@ def test_a_record_that_ends_about_where_a_window_does(over):
     slot = ReadSlot()
     storage.reads.clear()
     for number in (0, 4):
-        args = hash_chunk(chunks[number]), places[number], slot
-        assert store._reader.chains._read_body(*args) == chunks[number]
+        body = store._reader.chains._read_body(places[number], slot)
+        assert body == chunks[number]
     assert len(storage.reads) == 1 + (over > 0)
 
 

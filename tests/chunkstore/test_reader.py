@@ -104,7 +104,7 @@ def test_neighbours_are_read_in_one_go():
 
 def test_reads_are_planned_by_pack_and_offset():
     def locate(pack, offset, stored):
-        return ChunkLocation(pack, offset, stored, stored, 0)
+        return ChunkLocation(b"", 0, stored, stored, offset, pack=pack)
 
     half = GROUP_BYTES // 2 - RECORD_BYTES
     places = {
