@@ -1,14 +1,14 @@
 """Which packs there are and what they hold: the in-memory side of the pack indexes.
 
 Loading reads one small index per pack. A pack whose index is missing or damaged is read header by
-header instead, so that a lost index never loses data; that is kept as a *repair* for whoever wants
-to say it. A pack that is not as long as its index says, or is gone, is *damaged*: its chunks do
-not count as present, so that the next add stores them again, but a read still finds where they
-were and either succeeds or says exactly what is wrong.
+header instead, so that a lost index never loses data; this is kept as a *repair*, to be reported.
+A pack that is not as long as its index says, or is gone, is *damaged*: its chunks do not count as
+present, so that the next add stores them again, but a read still finds where they were and either
+succeeds or says exactly what is wrong.
 
 A chunk whose body needs another chunk that no sound pack holds, or itself, or more in a row than
-readers follow, is *broken*: it does not count as present either, so that it can be stored anew, and
-is whole again once its base is.
+readers follow, is *broken*: it does not count as present either, so that it can be stored again,
+and is whole again once its base is.
 
 Lookups take no lock: they see one tuple of immutable tables, which is replaced as a whole. New
 packs go into a small second table until it is worth merging, so that a long session that
@@ -60,7 +60,7 @@ def index_key(pack: PackId) -> str:
 
 
 def delete_pack(storage: Storage, pack: PackId) -> None:
-    """Remove a pack, its index first: a crash in between leaves a pack that can be indexed anew."""
+    """Remove a pack, its index first: a crash in between leaves a pack that can be indexed again."""
     storage.delete(index_key(pack))
     storage.delete(pack_key(pack))
 
@@ -114,7 +114,7 @@ class PackCatalog:
         self.repairs: dict[PackId, StoreProblem] = {}
 
     def find(self, chunk_id: ChunkId) -> ChunkLocation | None:
-        """Return a place of the chunk, one that needs nothing else if there is, or None."""
+        """Return a place of the chunk, preferably one that needs nothing else, or None."""
         first: ChunkLocation | None = None
         for location in self.find_all(chunk_id):
             if not location.bases:
@@ -139,11 +139,11 @@ class PackCatalog:
         yield from self._damaged.find_all(chunk_id)
 
     def pack_size(self, pack: PackId) -> int:
-        """Return the length of a pack in bytes, 0 where it is gone."""
+        """Return the length of a pack in bytes, 0 if it is gone."""
         return self._sizes.get(pack, 0)
 
     def contains_each(self, ids: Iterable[ChunkId]) -> NDArray[np.bool_]:
-        """Tell for each id whether sound packs hold it and all that it is based on."""
+        """Return for each id whether sound packs hold it and all that it is based on."""
         joined = b"".join(ids)
         wanted = np.frombuffer(joined, "S32") if joined else np.empty(0, "S32")
         tables = self._sound_tables()
@@ -152,7 +152,7 @@ class PackCatalog:
         if broken is None:
             broken = find_broken(tables)
             with self._lock:
-                if self._tables is tables:  # else it is the truth of yesterday
+                if self._tables is tables:  # else what was found is out of date
                     self._broken = broken
         if broken:
             found &= ~np.isin(wanted, np.frombuffer(b"".join(broken), "S32"))
@@ -208,7 +208,7 @@ class PackCatalog:
     def _arrange(self, fresh: list[PackIndex], *, from_scratch: bool) -> None:
         """Put fresh indexes into the second table, or all into one when that has grown."""
         known = list(self._indexes.values())
-        # A pack that comes later breaks nothing: whoever wrote it had its bases.
+        # A pack that comes later breaks nothing: its writer had all bases.
         if from_scratch or self._broken:
             self._broken = None
         self._damaged = ChunkTable([index for index in known if not self._is_sound(index)])
@@ -219,7 +219,7 @@ class PackCatalog:
             self._tables = (ChunkTable([*first.packs, *late]),)
         else:
             self._tables = (first, ChunkTable(late))
-        # Last: who reads the new number and then looks must not see the old tables.
+        # Last: a reader that sees the new number must not see the old tables after it.
         self._generation += 1
 
     def _load(self, pack: PackId, listing: PackListing) -> PackIndex | None:
@@ -243,7 +243,7 @@ def _contained(tables: Iterable[ChunkTable], wanted: NDArray[np.bytes_]) -> NDAr
 
 
 def find_broken(tables: Sequence[ChunkTable]) -> frozenset[ChunkId]:
-    """Return the chunks of which no copy can be decoded: something they need cannot be had."""
+    """Return the chunks of which no copy can be decoded, because something they need is lost."""
     indexes = [index for table in tables for index in table.packs]
     if all(index.base_starts is None for index in indexes):
         return frozenset()
@@ -251,12 +251,7 @@ def find_broken(tables: Sequence[ChunkTable]) -> frozenset[ChunkId]:
 
 
 def read_index(storage: Storage, pack: PackId, size_bytes: int) -> PackIndex:
-    """Return the stored index of a pack.
-
-    Args:
-        storage: where it lies.
-        pack: which pack.
-        size_bytes: length of the index object as listed; 0 where there is none.
+    """Return the stored index of a pack; ``size_bytes`` is its length as listed.
 
     Raises:
         FileNotFoundError: there is none.
@@ -271,7 +266,7 @@ def read_index(storage: Storage, pack: PackId, size_bytes: int) -> PackIndex:
 
 
 def salvage_index(storage: Storage, pack: PackId, size_bytes: int) -> PackIndex | None:
-    """Return the index of what can be read of a pack, or None where that is nothing."""
+    """Return the index of what can be read of a pack, or None if that is nothing."""
     records: dict[ChunkId, PackRecord] = {}
     with contextlib.suppress(FormatError, FileNotFoundError):
         for record in scan_stored_pack(storage, pack, size_bytes):

@@ -1,13 +1,13 @@
 """Bodies that need other chunks: from a stored body, whatever its encoding, to plain bytes.
 
 A delta is decoded in place: its base is decoded into the destination, then the difference is added.
-A chain of deltas so takes no memory beyond one stored body, and only the last result is hashed: if
-that is right, every step before it was. Where it is wrong, ``ChunkReader`` reads base after base
+So a chain of deltas takes no memory beyond one stored body, and only the last result is hashed: if
+that is right, every step before it was. If it is wrong, ``ChunkReader`` reads base after base, each
 with its own hash, which finds the one that is damaged, or another copy of it.
 
 A base is looked up by its id in the catalog, which knows the bases of every record; so the chain is
-walked down without reading and up again with one read per step. Small records lie side by side in
-the pack of the base as well, and are read through a window.
+walked down without reading and up again with one read per step. Small records that are neighbours
+in one pack mostly have bases that are neighbours too, so bases are read through a window.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Descent:
     Attributes:
         depth: references on the way.
         casts: how many of them are casts.
-        tries: counts the copies that were tried so far.
+        tries: counts the copies tried so far, shared by the whole way.
     """
 
     depth: int = 0
@@ -76,7 +76,7 @@ class Descent:
     tries: Iterator[int] = field(default_factory=lambda: count(1))
 
     def below(self, encoding: int) -> Descent:
-        """Return the way to what a body with this tag needs; checked.
+        """Return the way to what a body with this tag needs.
 
         Raises:
             LostBaseError: longer than readers go.
@@ -91,34 +91,35 @@ class Descent:
         return not self.depth or next(self.tries) <= _MAX_TRIES
 
 
-class ReadSlot:
+class Buffers:
+    """Memory that one thread uses again and again: fresh memory costs more than hashing it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, bytearray] = {}
+
+    def buffer(self, use: str, size_bytes: int) -> memoryview:
+        """Return the buffer for one use; what was in it before is gone."""
+        kept = self._kept.get(use)
+        if kept is None or len(kept) < size_bytes:
+            kept = self._kept[use] = bytearray(size_bytes)
+        return memoryview(kept)[:size_bytes]
+
+
+class ReadSlot(Buffers):
     """The memory of one reading thread."""
 
     def __init__(self) -> None:
-        self._buffers = [bytearray(), bytearray(), bytearray(), bytearray()]
+        super().__init__()
         self.windows: dict[PackId, tuple[int, memoryview]] = {}
         self.scratch = DecodeScratch()
 
-    def stored(self, size_bytes: int) -> memoryview:
-        """Return a buffer for stored bytes; what was there before is gone."""
-        return self._buffer(0, size_bytes)
-
-    def plain(self, size_bytes: int) -> memoryview:
-        """Return a buffer for plain bytes; what was there before is gone."""
-        return self._buffer(1, size_bytes)
-
-    def base_stored(self, size_bytes: int) -> memoryview:
-        """Return a buffer for the stored bytes of a base; what was there before is gone."""
-        return self._buffer(2, size_bytes)
-
-    def master(self, size_bytes: int) -> memoryview:
-        """Return a buffer for a chunk that is rounded; what was there before is gone."""
-        return self._buffer(3, size_bytes)
-
-    def _buffer(self, number: int, size_bytes: int) -> memoryview:
-        if len(self._buffers[number]) < size_bytes:
-            self._buffers[number] = bytearray(size_bytes)
-        return memoryview(self._buffers[number])[:size_bytes]
+    def read(
+        self, storage: Storage, key: str, offset: int, size_bytes: int, use: str = "stored"
+    ) -> memoryview:
+        """Return a range of a stored object, in the buffer for that use."""
+        data = self.buffer(use, size_bytes)
+        storage.read_into(key, offset, data)
+        return data
 
 
 class ChainReader:
@@ -146,7 +147,7 @@ class ChainReader:
             slot: reused memory.
             fill: called with a base and the buffer it is to fill; by default it is decoded
                 without being hashed.
-            descent: the way to this chunk, where another needs it.
+            descent: the way to this chunk, if another needs it.
 
         Raises:
             FormatError: the body cannot be decoded, or something it needs is not there.
@@ -187,7 +188,7 @@ class ChainReader:
             size_bytes = rest if is_last else self._size(base)
             if not 0 < size_bytes <= rest or size_bytes % 4:
                 raise FormatError("the bases of a cast are not as long as it needs them")
-            master = slot.master(size_bytes)
+            master = slot.buffer("master", size_bytes)
             fill(base, master)
             start = len(plain) - rest // 2
             part = words[start : start + size_bytes // 2]
@@ -197,7 +198,7 @@ class ChainReader:
             raise FormatError("the bases of a cast are not as long as it needs them")
 
     def find_dtype(self, chunk_id: ChunkId, slot: ReadSlot) -> DType | None:
-        """Return what the words of a chunk are, where its body says it: a delta or a cast does.
+        """Return what the words of a chunk are, if its body tells: a delta or a cast does.
 
         Raises:
             FormatError: its references are damaged.
@@ -207,10 +208,9 @@ class ChainReader:
         location = self._catalog.find(chunk_id)
         if location is None or not is_referring(location.encoding):
             return None
-        front = slot.base_stored(min(location.stored_size_bytes, MAX_BLOCK_BYTES))
-        key, offset = pack_key(location.pack), location.offset + RECORD_BYTES
-        self._storage.read_into(key, offset, front)
-        references = parse_references(front)
+        key, start = pack_key(location.pack), location.offset + RECORD_BYTES
+        size_bytes = min(location.stored_size_bytes, MAX_BLOCK_BYTES)
+        references = parse_references(slot.read(self._storage, key, start, size_bytes))
         return find_word_dtype(location.encoding, references.words)
 
     def _size(self, chunk_id: ChunkId) -> int:
@@ -257,8 +257,8 @@ class ChainReader:
     def _read_body(self, location: ChunkLocation, slot: ReadSlot) -> memoryview:
         size_bytes = RECORD_BYTES + location.stored_size_bytes
         if size_bytes > _WINDOW_RECORD_BYTES:
-            record = slot.base_stored(size_bytes)
-            self._storage.read_into(pack_key(location.pack), location.offset, record)
+            key = pack_key(location.pack)
+            record = slot.read(self._storage, key, location.offset, size_bytes, "base")
         else:
             record = self._read_small(location, size_bytes, slot)
         check_header(record, location)
@@ -276,7 +276,7 @@ class ChainReader:
         return window[inside : inside + size_bytes]
 
     def _read_window(self, location: ChunkLocation, size_bytes: int) -> memoryview:
-        """Return a record and, if that can be had, what lies behind it."""
+        """Return a record and, if it can be read, what follows it."""
         key, ahead = pack_key(location.pack), self._catalog.pack_size(location.pack)
         window = memoryview(bytearray(max(size_bytes, min(_WINDOW_BYTES, ahead - location.offset))))
         try:
@@ -300,7 +300,7 @@ def check_header(data: memoryview, expected: PackRecord) -> None:
         expected.plain_size_bytes,
         expected.stored_size_bytes,
     ):
-        raise FormatError("the record there is another one than the pack index says")
+        raise FormatError("the record there is not the one that the pack index names")
 
 
 def _missing(base: ChunkId) -> LostBaseError:

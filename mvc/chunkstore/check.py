@@ -39,15 +39,7 @@ def check_store(
     threads: int,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[StoreProblem]:
-    """Yield everything that is wrong with the packs of a storage.
-
-    Args:
-        storage: where they lie.
-        reader: decodes bodies.
-        data: also read, hash and decode every body.
-        threads: packs checked at once.
-        progress: called in this thread with the length of every pack that is done.
-    """
+    """Yield everything that is wrong with the packs of a storage; see ``ChunkStore.check``."""
     listing = PackListing(storage)
     for key in listing.strays:
         yield StoreProblem("stray-file", key, None, None, f"{key} does not belong there")
@@ -87,7 +79,7 @@ class _PackCheck:
         self.index_bytes = listing.indexes.get(pack, 0)
 
     def run(self, slot: ReadSlot | None) -> Iterator[StoreProblem]:
-        """Yield the problems; bodies are read where a slot to read them with is given."""
+        """Yield the problems; bodies are read only if a slot to read them with is given."""
         try:
             index = yield from self._check_index()
             records, complete = yield from self._check_headers(index)
@@ -155,9 +147,7 @@ class _PackCheck:
                 yield self._problem("bad-pack-hash", "the pack is not what its name says")
 
     def _read(self, offset: int, size_bytes: int, slot: ReadSlot) -> memoryview:
-        data = slot.stored(size_bytes)
-        self.storage.read_into(pack_key(self.pack), offset, data)
-        return data
+        return slot.read(self.storage, pack_key(self.pack), offset, size_bytes)
 
     def _problem(self, kind: str, detail: str, record: PackRecord | None = None) -> StoreProblem:
         if record is None:

@@ -31,11 +31,7 @@ _WORDS = ID_BYTES // 8
 
 
 class ChunkTable:
-    """The chunks of some packs.
-
-    Args:
-        packs: their indexes; the earlier one wins where two hold the same chunk.
-    """
+    """The chunks of some packs; if two hold the same chunk, the earlier one comes first."""
 
     def __init__(self, packs: Sequence[PackIndex]) -> None:
         self.packs = tuple(packs)
@@ -50,7 +46,7 @@ class ChunkTable:
         return len(self._ids)
 
     def contains_each(self, ids: NDArray[np.bytes_]) -> NDArray[np.bool_]:
-        """Tell for each id of an ``S32`` array whether it is here."""
+        """Return for each id of an ``S32`` array whether it is here."""
         if not len(self):
             return np.zeros(len(ids), dtype=np.bool_)
         wanted = _prefixes(ids)

@@ -1,12 +1,12 @@
 """Every copy of every chunk and what it needs: the graph that gc and repack think in.
 
-A chunk may lie in several packs, and a copy may need other chunks. Deleting is safe exactly if
-afterwards every chunk that matters can still be decoded from copies that are left, through chains
-that a reader follows. That is a question about the whole graph: a delta A→B in one pack and B→A in
-another are each harmless beside whole copies, and a loss without. So it is answered here, once, for
-all: *chosen* is one copy per chunk such that following chosen copies always ends at whole bytes.
+A chunk may lie in several packs, and a copy may need other chunks. Deleting is safe if and only if
+every chunk that matters can then still be decoded from copies that are left, through chains that a
+reader follows. That is a question about the whole graph: a delta A→B in one pack and B→A in another
+are each harmless beside whole copies, and a loss without. So it is answered here, once:
+*chosen* is one copy per chunk such that following chosen copies always ends at whole bytes.
 
-Small copies are preferred; where that would run in a circle or too deep, the copies that need least
+Small copies are preferred; if that would run in a circle or too deep, the copies that need least
 are taken instead. Everything is arrays: a million chunks take about a second.
 
 Words used below: a *chunk number* is a row of ``ids``; a *copy number* is a row of the packs'
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mvc.formats.pack_index import PackIndex
-    from mvc.ids import PackId
 
     Numbers = NDArray[np.int64]
     Mask = NDArray[np.bool_]
@@ -42,10 +41,7 @@ _UNREACHABLE = MAX_DEPTH + 1
 
 
 class StoredCopies:
-    """The chunks of some packs.
-
-    Args:
-        indexes: of sound packs.
+    """The chunks of some sound packs.
 
     Attributes:
         ids: the chunk ids, ``S32``, ascending, each once.
@@ -53,8 +49,8 @@ class StoredCopies:
         packs: of every copy, the number of its pack in ``indexes``.
         sizes: of every copy, the bytes that it takes in its pack.
         bases: of every copy, the numbers of the chunks it needs, shape (copies, 2); below zero
-            where there is none or it is in no pack.
-        chosen: of every chunk, the copy to live on, or ``NONE`` where it cannot be decoded.
+            if there is none or it is in no pack.
+        chosen: of every chunk, the copy to live on, or ``NONE`` if it cannot be decoded.
     """
 
     def __init__(self, indexes: Sequence[PackIndex]) -> None:
@@ -72,11 +68,6 @@ class StoredCopies:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def pack_of(self, copy: int) -> PackId:
-        """Return the pack that holds a copy."""
-        number = int(self.packs[copy])
-        return self.indexes[number].pack
-
     def row_of(self, copy: int) -> int:
         """Return the row of a copy in its pack's index."""
         return copy - int(self.starts[self.packs[copy]])
@@ -91,7 +82,7 @@ class StoredCopies:
         return int(self.indexes[self.packs[copy]].plain_sizes[self.row_of(copy)])
 
     def find(self, ids: Ids) -> Numbers:
-        """Return the chunk number of each id, ``NONE`` where no pack has it."""
+        """Return the chunk number of each id, ``NONE`` if no pack has it."""
         if not len(self):
             return np.full(len(ids), NONE)
         places = np.minimum(np.searchsorted(self.ids, ids), len(self) - 1)
@@ -121,7 +112,7 @@ class StoredCopies:
             closed = grown
 
     def find_lost(self) -> frozenset[ChunkId]:
-        """Return the chunks of which no copy can be decoded: something they need cannot be had."""
+        """Return the chunks of which no copy can be decoded, because something they need is lost."""
         return frozenset(map(self.chunk_id, np.flatnonzero(self.chosen == NONE).tolist()))
 
     def depths(self) -> Numbers:
@@ -183,7 +174,7 @@ class StoredCopies:
         return nearest, depths
 
     def _depths_by(self, chosen: Numbers) -> Numbers:
-        """Return how long the chain of each chunk is where every chunk lives on its chosen copy."""
+        """Return how long the chain of each chunk is if every chunk lives on its chosen copy."""
         depths = np.full(len(self), _UNREACHABLE)
         for _ in range(MAX_DEPTH + 1):
             depths = np.where(chosen == NONE, _UNREACHABLE, self._depths_of(chosen, depths))

@@ -75,7 +75,7 @@ class OpenPack:
             self._hasher.update(buffer)
 
     def is_full(self, target_bytes: int) -> bool:
-        """Tell whether the pack should be closed."""
+        """Return whether the pack should be closed."""
         return (
             self.pending.size_bytes >= target_bytes or len(self._records) >= MAX_PACK_RECORDS // 2
         )
@@ -106,7 +106,7 @@ class OpenPack:
 
 
 class PackPublisher:
-    """Makes full packs durable and visible, in the order in which they come."""
+    """Makes full packs durable and visible, in their order."""
 
     def __init__(self, storage: Storage, catalog: PackCatalog) -> None:
         self._storage = storage
@@ -118,7 +118,7 @@ class PackPublisher:
         """Take over a full pack; return its id, and the bytes of the pack and its index.
 
         Raises:
-            MvcError: what kept an earlier pack from being published.
+            MvcError: publishing an earlier pack failed.
         """
         index = pack.seal()
         index_bytes = encode_pack_index(index)
@@ -134,7 +134,7 @@ class PackPublisher:
         """Wait until everything is durable and visible.
 
         Raises:
-            MvcError: what kept a pack from being published; later ones were aborted.
+            MvcError: publishing a pack failed; later ones were aborted.
         """
         try:
             while self._waiting:

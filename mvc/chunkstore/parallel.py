@@ -27,11 +27,11 @@ def for_each(
         items: what to work on; begun in this order.
         make_state: called once per thread.
         work: returns the bytes it did, for ``progress``.
-        threads: at most so many; one item or one thread is done in the calling thread.
+        threads: at most so many; with one item or one thread, the calling thread does the work.
         progress: called in the calling thread.
 
     Raises:
-        BaseException: the first one that ``work`` raised, once no thread runs any more.
+        BaseException: the first one that ``work`` raised, once all threads have ended.
     """
     threads = min(threads, len(items))
     if threads <= 1:

@@ -1,8 +1,8 @@
 """What to read in which order, before anything is read: pure.
 
-Chunks are sorted by pack and offset. Records that lie behind one another are fetched by one read,
-so that 40,000 small tensors cost some dozen reads and not 40,000. A chunk that is wanted at several
-places is fetched and decoded once.
+Chunks are sorted by pack and offset. Neighbouring records are fetched by one read, so that 40,000
+small tensors cost some dozen reads and not 40,000. A chunk that is wanted at several places is
+fetched and decoded once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GROUP_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class PlannedChunk:
-    """One chunk to read, where it lies (None: not known), and all who want it."""
+    """One chunk to read, where it lies (None: not known), and all requests for it."""
 
     location: ChunkLocation | None
     requests: tuple[ReadRequest, ...]
@@ -30,13 +30,12 @@ class PlannedChunk:
 
 @dataclass(frozen=True, slots=True)
 class ReadGroup:
-    """Chunks whose records lie behind one another in a pack; one read fetches them.
+    """Chunks whose records are neighbours in a pack, by ascending offset; one read fetches them.
 
     Attributes:
         pack: where they lie, or None for one chunk that was not found.
         offset: of the first record header.
         size_bytes: up to the end of the last body.
-        chunks: by ascending offset.
     """
 
     pack: PackId | None

@@ -1,11 +1,11 @@
 """Chunks in packs → verified plain bytes.
 
-Every byte that leaves has been hashed against its id. Where a copy of a chunk cannot be had, the
+Every byte that leaves has been hashed against its id. If a copy of a chunk cannot be read, the
 others are tried, and then the storage is looked at once more: another process may have moved the
-chunk to another pack since. Only when all that fails does an error say where the damage is.
+chunk to another pack meanwhile. Only when all that fails does an error say where the damage is.
 
 A chunk that is stored as a difference to another, or as its rounding, is decoded with all it needs
-(``chains``) and hashed once, at the end. Where that fails, its bases are read again, each with its
+(``chains``) and hashed once, at the end. If that fails, its bases are read again, each with its
 own hash: the error then names the one that is damaged, and another copy of that one will do.
 
 Many chunks are read group by group (``read_plan``). One worker takes a group from the storage to
@@ -64,17 +64,17 @@ class ChunkReader:
         context: str,
         descent: Descent | None = None,
     ) -> None:
-        """Fill ``plain`` with a chunk, from whatever copy of it is sound.
+        """Fill ``plain`` with a chunk, from any sound copy of it.
 
         Args:
             chunk_id: which chunk.
             plain: exactly as long as the chunk.
             slot: reused memory.
             context: what the chunk is part of, for errors.
-            descent: the way to this chunk, where another needs it.
+            descent: the way to this chunk, if another needs it.
 
         Raises:
-            CorruptionError: no copy could be had; says where the first one lies.
+            CorruptionError: no copy could be read; says where the first one lies.
             StorageError: the machine failed.
         """
         descent = descent or Descent()
@@ -90,7 +90,7 @@ class ChunkReader:
                     return
                 failure = failure or error
             if descent.depth > 1:
-                break  # whoever is further up looks again
+                break  # the caller further up looks again
             self._catalog.refresh()
             if self._catalog.generation == seen:
                 break
@@ -137,15 +137,13 @@ class ChunkReader:
     def _fetch(self, group: ReadGroup, slot: ReadSlot) -> memoryview | None:
         if group.pack is None:
             return None
-        data = slot.stored(group.size_bytes)
         try:
-            self._storage.read_into(pack_key(group.pack), group.offset, data)
+            return slot.read(self._storage, pack_key(group.pack), group.offset, group.size_bytes)
         except (FileNotFoundError, FormatError, StorageError):
             return None  # then each chunk by itself: most may be fine, or live elsewhere
-        return data
 
     def _rescue(self, chunk: PlannedChunk) -> memoryview:
-        """Return a chunk that could not be had with its group; rare, so memory is fresh."""
+        """Return a chunk that could not be read with its group; rare, so memory is fresh."""
         request = chunk.requests[0]
         plain = memoryview(bytearray(request.plain_size_bytes))
         self.read_chunk(request.chunk_id, plain, ReadSlot(), request.context)
@@ -154,7 +152,7 @@ class ChunkReader:
     def _try_decode(
         self, group: ReadGroup, chunk: PlannedChunk, data: memoryview, slot: ReadSlot
     ) -> memoryview | None:
-        """Return the plain bytes of one record of a group, or None where it cannot be had."""
+        """Return the plain bytes of one record of a group, or None if it cannot be read."""
         location = chunk.location
         assert location is not None
         record = data[location.offset - group.offset : location.end - group.offset]
@@ -170,8 +168,8 @@ class ChunkReader:
             raise FormatError(f"it has {location.plain_size_bytes:,} bytes, not {len(plain):,}")
         key = pack_key(location.pack)
         is_raw = location.encoding == Encoding.RAW and location.stored_size_bytes == len(plain)
-        record = slot.stored(RECORD_BYTES if is_raw else location.end - location.offset)
-        self._storage.read_into(key, location.offset, record)
+        size_bytes = RECORD_BYTES if is_raw else location.end - location.offset
+        record = slot.read(self._storage, key, location.offset, size_bytes)
         check_header(record, location)
         if is_raw:
             self._storage.read_into(key, location.offset + RECORD_BYTES, plain)
@@ -189,7 +187,7 @@ class ChunkReader:
 
         Raises:
             FormatError: another record, or not the chunk it says it is.
-            LostBaseError: it cannot be told, because a chunk that it is based on is lost.
+            LostBaseError: a chunk that it is based on is lost, so it cannot be checked.
             StorageError: the machine failed.
         """
         check_header(data, expected)
@@ -197,7 +195,7 @@ class ChunkReader:
         if expected.encoding == Encoding.RAW and len(body) == expected.plain_size_bytes:
             check_hash(body, expected.chunk_id)
             return body.toreadonly()
-        plain = slot.plain(expected.plain_size_bytes)
+        plain = slot.buffer("plain", expected.plain_size_bytes)
         self._decode(expected, body, plain, slot, Descent())
         return plain.toreadonly()
 
@@ -230,10 +228,6 @@ class ChunkReader:
 
 
 def check_hash(plain: memoryview, chunk_id: ChunkId) -> None:
-    """Check plain bytes against the id that was asked for.
-
-    Raises:
-        FormatError: they are not that chunk.
-    """
+    """Raise FormatError unless plain bytes are the chunk that was asked for."""
     if hash_chunk(plain) != chunk_id:
         raise FormatError("the bytes there do not match the chunk's id")

@@ -1,32 +1,33 @@
-"""Chunks that another chunk nearly tells: when to store one as a difference, or as a rounding.
+"""When to store a chunk as a difference to another one, or as the rounding of others.
 
-Whoever adds tensors says in the spans which stored chunk each may resemble (the same tensor's in
-the parent commit) and of which chunks it may be the exact rounding (the fp32 master's). Nothing
-here believes it: bases are read and hashed before anything is built on them, a rounding is done
-and compared, and a difference is kept only where it is really smaller.
+The spans say which stored chunk each may resemble (the same tensor's in the parent commit) and of
+which chunks it may be the exact rounding (the fp32 master's). These are hints: bases are read and
+hashed before anything is built on them, a rounding is done and compared, and a difference is kept
+only if it is really smaller.
 
 A base costs time: it has to be read, decoded and hashed. So unless told to insist, a session takes
 a *look* first: of every group of spans a few chunks are compared with their bases by sample, and
-only where that promises a large gain, the group is stored as differences. The looks are few, by the
-number of chunks, so a session that gains nothing loses next to nothing.
+only if that promises a large gain is the group stored as differences. The number of looks is a
+fraction of the number of chunks, so a session that gains nothing loses next to nothing.
 
 Chains are kept short, because each link costs a reader nearly as much as the chunk itself: what
-would be a difference to a chunk whose chain is full becomes one to a chunk further down. And nothing is
-stored as the rounding of what is a rounding itself, or rests on one: that would have no end.
+would be a difference to a chunk whose chain is full becomes one to a chunk further down. And nothing
+is stored as the rounding of what is, or rests on, a rounding itself: that would have no end.
 
-What is encoded how depends on what was added in which order, never on how far the threads are: a
-chunk that this session stores counts from the next ``add`` on, and is read from where it is at hand
-only, since its pack may be published or not.
+How a chunk is encoded depends on what was added in which order, never on how far the threads are: a
+chunk that this session stores counts from the next ``add`` on, and is read only from where it is at
+hand, since its pack may not be published yet.
 """
 
 from __future__ import annotations
 
 import enum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.chunkstore.chains import ReadSlot
+from mvc.chunkstore.chains import Buffers, ReadSlot
 from mvc.errors import MvcError
 from mvc.formats.casts import round_words
 from mvc.formats.decoding import Encoding
@@ -48,12 +49,11 @@ if TYPE_CHECKING:
 MAX_CHAIN = 2
 """Differences between a chunk and whole bytes, as writers make them; readers allow more."""
 _PROMISING, _PROMISING_AT_HAND = 0.3, 0.4
-"""A group is stored as differences without being told to where they take at most this share.
+"""By default a group is stored as differences if they take at most this share of the bytes.
 
-Encoding a difference takes about twice as long as encoding the chunk, of which reading and checking
-the base is a third. Where it takes a third of the bytes or less, what is not written makes up for
-most of that: measured, a commit then takes up to a quarter longer on a fast disk, and less time than
-without on a slow one.
+Encoding a difference takes about twice as long as encoding the chunk; a third of that is reading and
+checking the base. If it saves two thirds of the bytes, what is not written makes up for most of it:
+measured, a commit takes up to a quarter longer on a fast disk, and less time on a slow one.
 """
 _CLEARLY = 0.9
 _CHUNKS_PER_LOOK = 12
@@ -61,46 +61,24 @@ _LOOKS_PER_GROUP = 3
 
 
 class DeltaMode(enum.Enum):
-    """When chunks are stored as differences to their bases.
-
-    Attributes:
-        NEVER: not at all.
-        AUTO: where a look at a few promises a large gain.
-        ALWAYS: wherever it is smaller.
-    """
+    """When chunks are stored as differences: never, if a look promises much, or if smaller."""
 
     NEVER = "never"
     AUTO = "auto"
     ALWAYS = "always"
 
 
-class EncodeSlot:
-    """The memory that one chunk on its way needs."""
+class EncodeSlot(Buffers):
+    """The memory that one chunk needs on its way to a pack."""
 
     def __init__(self) -> None:
-        self._plain = bytearray()
-        self._base = bytearray()
-        self._reads: ReadSlot | None = None
+        super().__init__()
         self.scratch = EncodeScratch()
 
-    def buffer(self, size_bytes: int) -> memoryview:
-        """Return at least that many bytes; what was there before is gone."""
-        if len(self._plain) < size_bytes:
-            self._plain = bytearray(size_bytes)
-        return memoryview(self._plain)
-
-    def base(self, size_bytes: int) -> memoryview:
-        """Return memory for a base; what was there before is gone."""
-        if len(self._base) < size_bytes:
-            self._base = bytearray(size_bytes)
-        return memoryview(self._base)[:size_bytes]
-
-    @property
+    @cached_property
     def reads(self) -> ReadSlot:
         """Memory for reading bases from the store."""
-        if self._reads is None:
-            self._reads = ReadSlot()
-        return self._reads
+        return ReadSlot()
 
 
 class RelativeEncoder:
@@ -112,9 +90,9 @@ class RelativeEncoder:
         mode: when to store differences.
         at_hand: chunks whose plain bytes lie elsewhere as well, in a source at an offset, where
             reading them is cheaper. They are hashed like all others.
-        is_written: tells whether this session writes a chunk: True if an earlier ``add`` did,
-            False if this one does, None if it is not of this session.
-        exact: whether bases are taken as they are named: whoever names them has looked at chains.
+        is_written: returns True if an earlier ``add`` of this session wrote a chunk, False if
+            this one does, None if it is not of this session.
+        exact: take bases as they are named: the caller has looked at chains.
     """
 
     def __init__(
@@ -137,19 +115,13 @@ class RelativeEncoder:
         self._promising: dict[int, float] = {}  # group → share that its ordinary encoding takes
 
     def encode(self, span: ChunkSpan, plain: memoryview, slot: EncodeSlot) -> EncodedChunk:
-        """Return a chunk as it is stored best.
-
-        Args:
-            span: what is known of it.
-            plain: its bytes.
-            slot: reused memory; the result is valid until its next use.
-        """
+        """Return a chunk as it is stored best; valid until the next use of the slot."""
         if span.cast is not None and self._is_rounding(span, plain, slot):
             return encode_cast(span.cast, tuple(master for master, _ in span.masters))
         if self._wants_delta(span):
             base = span.base if self._exact else self.find_base(span.base, span.size_bytes)
             if base is not None:
-                data = slot.base(span.size_bytes)
+                data = slot.buffer("base", span.size_bytes)
                 if self._read(base, data, slot):
                     share = self._promising.get(span.group)
                     return encode_delta(plain, data, base, span.dtype, slot.scratch, share)
@@ -168,7 +140,7 @@ class RelativeEncoder:
     def find_base(self, wanted: ChunkId | None, size_bytes: int) -> ChunkId | None:
         """Return the chunk to take the difference to: the wanted one, or one below in its chain.
 
-        Above a full chain the choice is between the base of the wanted chunk, which is a little
+        If the chain is full, the choice is between the base of the wanted chunk, which is a little
         older, and the start, which is old but leaves room for others above. The former is taken as
         long as differences to it are clearly smaller than it is itself.
         """
@@ -185,7 +157,7 @@ class RelativeEncoder:
         return 0 if location is None else location.stored_size_bytes
 
     def _find_chain(self, wanted: ChunkId | None, size_bytes: int) -> list[ChunkId] | None:
-        """Return a chunk, its base, and so on; None where something is missing or does not fit."""
+        """Return a chunk, its base, and so on; None if something is missing or does not fit."""
         chain: list[ChunkId] = []
         if wanted is None or (not self._exact and self._is_written(wanted) is not None):
             return None
@@ -198,7 +170,7 @@ class RelativeEncoder:
         return chain or None
 
     def _read(self, chunk_id: ChunkId, plain: memoryview, slot: EncodeSlot) -> bool:
-        """Fill ``plain`` with a chunk, hashed; return False where it cannot be had."""
+        """Fill ``plain`` with a chunk, hashed; return False if it cannot be read."""
         place = self._at_hand.get(chunk_id)
         if place is not None:
             source, offset = place
@@ -214,7 +186,7 @@ class RelativeEncoder:
         try:
             self._reader.read_chunk(chunk_id, plain, slot.reads, "")
         except MvcError:
-            return False  # damaged: whoever reads it will say so
+            return False  # damaged: storing without it is safe, and fsck reports it
         return True
 
     def _is_rounding(self, span: ChunkSpan, plain: memoryview, slot: EncodeSlot) -> bool:
@@ -225,7 +197,7 @@ class RelativeEncoder:
             return False
         for master, size_bytes in span.masters:
             half = size_bytes // 2
-            memory = slot.base(size_bytes + half)
+            memory = slot.buffer("base", size_bytes + half)
             words, rounded = memory[:size_bytes], np.frombuffer(memory[size_bytes:], np.uint8)
             if not size_bytes or size_bytes % 4 or half > rest.size:
                 return False
@@ -239,7 +211,7 @@ class RelativeEncoder:
         return not rest.size
 
     def _is_master(self, chunk_id: ChunkId) -> bool:
-        """Tell whether a chunk is stored, or written by an earlier ``add``, and rests on no cast."""
+        """Return whether a chunk is there (before this ``add``) and rests on no cast."""
         written = self._is_written(chunk_id)
         if written is None:
             written = bool(self._catalog.contains_each([chunk_id])[0])
@@ -284,15 +256,15 @@ class RelativeEncoder:
     def _find_promise(
         self, source: ByteSource, spans: Iterable[ChunkSpan], slot: EncodeSlot
     ) -> float | None:
-        """Return the share that chunks take without differences, or None where those gain little."""
+        """Return the share that chunks take without differences, or None if those gain little."""
         plain_bytes = delta_bytes = ordinary_bytes = 0
         at_hand = True
         for span in spans:
             base = self.find_base(span.base, span.size_bytes)
             if base is None:
                 continue
-            plain = slot.buffer(span.size_bytes)[: span.size_bytes]
-            data = slot.base(span.size_bytes)
+            plain = slot.buffer("plain", span.size_bytes)
+            data = slot.buffer("base", span.size_bytes)
             source.read_into(span.offset, plain)
             if self._read(base, data, slot) and plain != data:
                 delta, ordinary = estimate_delta(plain, data, span.dtype, slot.scratch)
@@ -307,7 +279,7 @@ class RelativeEncoder:
 
 
 def _next_base(copies: Sequence[ChunkLocation]) -> ChunkId | None:
-    """Return what a chunk is the difference to, or None where a copy is none."""
+    """Return what a chunk is the difference to, or None if a copy is not a difference."""
     if any(copy.encoding != Encoding.DELTA for copy in copies):
         return None
     return copies[0].bases[0]
@@ -318,6 +290,6 @@ def _size(spans: Iterable[ChunkSpan]) -> int:
 
 
 def _spread(spans: Sequence[ChunkSpan], count: int) -> list[ChunkSpan]:
-    """Return some of the spans, spread evenly, none of them at an end if that can be."""
+    """Return some of the spans, spread evenly, away from the ends if possible."""
     count = min(count, len(spans))
     return [spans[(2 * i + 1) * len(spans) // (2 * count)] for i in range(count)]

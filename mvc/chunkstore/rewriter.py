@@ -1,11 +1,11 @@
-"""Carries out one batch of a sweep plan: new packs first, durable; then, elsewhere, the removal.
+"""Carries out one batch of a sweep plan: new packs, durable, and separately the removal of old ones.
 
 Records that keep their encoding are carried over as they are. Before that the whole old pack is
 read and hashed against its name, so that damage is never carried into a pack that looks sound.
 Chunks that are encoded again are read like any others, hashed against their ids.
 
-Removal is a matter of its own (``remove_packs``), because the caller has to be alone for it and to
-look again at what is needed; a kill between the two leaves every chunk twice, never less than once.
+Removal is a step of its own (``remove_packs``) because the caller has to be alone for it and to
+check again what is needed; a kill between the two leaves every chunk twice, never less than once.
 """
 
 from __future__ import annotations
@@ -64,14 +64,7 @@ class StoredChunks(ByteSource):
 
 @dataclass(frozen=True, slots=True)
 class RewriteSource:
-    """Where old packs lie and how to read them.
-
-    Attributes:
-        storage: the packs.
-        catalog: where chunks are.
-        reader: reads them.
-        dtypes: what the words of chunks are, as far as that is known.
-    """
+    """Where old packs lie, how to read them, and what the words of chunks are, if known."""
 
     storage: Storage
     catalog: PackCatalog
@@ -85,7 +78,7 @@ class RewriteSource:
         try:
             return self.reader.chains.find_dtype(chunk_id, slot)
         except (FormatError, FileNotFoundError):
-            return None  # another copy may be sound: whoever reads the chunk will say
+            return None  # another copy may be sound; if not, reading the chunk fails
 
 
 def write_batch(
@@ -95,12 +88,6 @@ def write_batch(
     progress: Callable[[int], None] | None = None,
 ) -> None:
     """Write what a batch keeps into new packs; durable once the session is closed.
-
-    Args:
-        writer: a session that writes anew.
-        source: the old packs.
-        batch: what to do.
-        progress: called with bytes of old packs as they are done.
 
     Raises:
         CorruptionError: an old pack or chunk is damaged or gone; the session must not be closed.
@@ -149,8 +136,7 @@ def _carry(
         if not chosen:
             continue
         start, end = chosen[0].offset, chosen[-1].end
-        data = slot.stored(end - start)
-        storage.read_into(pack_key(index.pack), start, data)
+        data = slot.read(storage, pack_key(index.pack), start, end - start)
         writer.carry(
             [
                 carry_record(record, data[record.offset - start : record.end - start])
@@ -164,8 +150,8 @@ def _check_pack(
 ) -> None:
     hasher = blake3()
     for offset in range(0, index.pack_size_bytes, _READ_BYTES):
-        data = slot.stored(min(_READ_BYTES, index.pack_size_bytes - offset))
-        storage.read_into(pack_key(index.pack), offset, data)
+        size_bytes = min(_READ_BYTES, index.pack_size_bytes - offset)
+        data = slot.read(storage, pack_key(index.pack), offset, size_bytes)
         hasher.update(data)
         if progress is not None:
             progress(len(data))
@@ -201,7 +187,7 @@ def find_unsafe(
 
 
 def remove_packs(storage: Storage, packs: Collection[PackId]) -> int:
-    """Remove packs, index first; return their bytes. The caller has made sure that they may go."""
+    """Remove packs, index first; return their bytes. The caller has made sure they may go."""
     freed = 0
     for pack in sorted(packs):
         freed += sum(storage.find_size(key) or 0 for key in (index_key(pack), pack_key(pack)))

@@ -88,7 +88,7 @@ def salvage_pack(storage: Storage, reader: ChunkReader, pack: PackId) -> Salvage
 
 
 def _set_aside(storage: Storage, pack: PackId) -> bool:
-    """Copy a pack, durably, before anything is removed; return whether there is one to copy."""
+    """Copy a pack, durably, before anything is removed; False if there is none to copy."""
     size_bytes = storage.find_size(pack_key(pack))
     if size_bytes is None:
         return False
@@ -122,12 +122,12 @@ def _read_sound(
 ) -> Iterator[tuple[PackRecord, memoryview]]:
     slot = ReadSlot()
     for record in records:
-        data = slot.stored(record.end - record.offset)
+        data = slot.buffer("stored", record.end - record.offset)
         try:
             storage.read_into(source, record.offset, data)
             reader.decode_record(data, record, slot)
         except LostBaseError:
-            pass  # whether it is sound shows when its base is stored again
+            pass  # only when its base is stored again can it be told whether this is sound
         except FormatError:
             continue
         yield record, data

@@ -2,7 +2,7 @@
 
 A model may have 40,000 tensors of a kilobyte. Handing each to a thread, reading each with its own
 call and looking each up alone would cost many times what hashing it costs, so consecutive small
-spans travel together, and those that lie behind one another in the source are read in one go.
+spans travel together, and those that are neighbours in the source are read in one go.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from mvc.errors import UsageError
 from mvc.formats.pack import MAX_PLAIN_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from mvc.chunkstore.chains import Buffers
     from mvc.chunkstore.values import ChunkSpan
     from mvc.sources import ByteSource
 
@@ -39,11 +40,7 @@ class SpanBatch:
 
 
 def plan_batches(spans: Sequence[ChunkSpan], first: int) -> Iterator[SpanBatch]:
-    """Yield spans in their order, small ones together.
-
-    Args:
-        spans: chunks to be.
-        first: sequence number of the first of them.
+    """Yield spans in their order, small ones together; ``first`` is the number of the first span.
 
     Raises:
         UsageError: a span that is longer than a chunk may be, or negative.
@@ -64,20 +61,12 @@ def plan_batches(spans: Sequence[ChunkSpan], first: int) -> Iterator[SpanBatch]:
         yield SpanBatch(first + start, spans[start:], size_bytes)
 
 
-def read_batch(
-    source: ByteSource, batch: SpanBatch, allocate: Callable[[int], memoryview]
-) -> list[memoryview]:
-    """Return the plain bytes of every span, as views of a buffer or of the source itself.
-
-    Args:
-        source: where they come from.
-        batch: what to read.
-        allocate: returns a buffer of at least that many bytes.
-    """
+def read_batch(source: ByteSource, batch: SpanBatch, buffers: Buffers) -> list[memoryview]:
+    """Return the plain bytes of every span, as views of a buffer or of the source itself."""
     seen = _view_all(source, batch.spans)
     if seen is not None:
         return seen
-    buffer = allocate(batch.size_bytes)
+    buffer = buffers.buffer("plain", batch.size_bytes)
     plains: list[memoryview] = []
     position = 0
     for span in batch.spans:

@@ -1,7 +1,8 @@
 """Chunks in packs on a storage: the front of this package.
 
 Writing is in ``writer``, reading in ``reader``, the lookup in ``catalog`` and ``chunk_table``,
-fsck in ``check``. A chunk, once published, never changes; the store needs no lock of its own.
+fsck in ``check``, gc in ``sweep_plan`` and ``rewriter``. A chunk, once published, never changes;
+the store needs no lock.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _IDLE_SLOTS = 2
 
 
 class ChunkStore:
-    """The chunks of one storage; safe to use from many threads, but for its writers.
+    """The chunks of one storage; safe to use from many threads, except its writers.
 
     Nothing is read before it is needed.
 
@@ -90,17 +91,12 @@ class ChunkStore:
         target_pack_bytes: int = TARGET_PACK_BYTES,
     ) -> None:
         self._storage = storage
-        self._threads = threads or min(MAX_THREADS, _count_cores())
+        self.threads = threads or min(MAX_THREADS, _count_cores())
         self._target_pack_bytes = target_pack_bytes
         self._catalog = PackCatalog(storage)
         self._reader = ChunkReader(storage, self._catalog)
         self._idle_slots: list[ReadSlot] = []  # append and pop are atomic
         self._rewritten: set[PackId] = set()
-
-    @property
-    def threads(self) -> int:
-        """Workers for writing, reading and checking."""
-        return self._threads
 
     @property
     def repairs(self) -> Sequence[StoreProblem]:
@@ -122,7 +118,7 @@ class ChunkStore:
         return [chunk_id for chunk_id, known in zip(wanted, found, strict=True) if not known]
 
     def contains_all(self, ids: Iterable[ChunkId]) -> bool:
-        """Tell whether sound packs hold all of the ids."""
+        """Return whether sound packs hold all of the ids."""
         return bool(self._catalog.contains_each(ids).all())
 
     def refresh(self) -> bool:
@@ -130,14 +126,8 @@ class ChunkStore:
         return self._catalog.refresh()
 
     def writer(self, deltas: DeltaMode = DeltaMode.NEVER) -> ChunkWriter:
-        """Begin a write session; use it as a context manager.
-
-        Indexes that got lost are written anew first: the session may build upon their packs.
-
-        Args:
-            deltas: when chunks are stored as differences to the bases that their spans name.
-        """
-        self.mend_indexes()
+        """Begin a write session; use it as a context manager."""
+        self.mend_indexes()  # the session may build upon packs whose index got lost
         return self._new_writer(deltas)
 
     def _new_writer(self, deltas: DeltaMode, *, anew: bool = False) -> ChunkWriter:
@@ -145,14 +135,14 @@ class ChunkStore:
             self._storage,
             self._catalog,
             self._reader,
-            threads=self._threads,
+            threads=self.threads,
             target_pack_bytes=self._target_pack_bytes,
             deltas=deltas,
             anew=anew,
         )
 
     def mend_indexes(self) -> None:
-        """Write anew the indexes that got lost, as those of packs whose removal was cut short."""
+        """Write lost indexes again, as those of packs whose removal was cut short."""
         self.refresh()
         for problem in self.repairs:
             with contextlib.suppress(MvcError):  # a damaged pack: not worse than before
@@ -164,7 +154,7 @@ class ChunkStore:
 
         Args:
             chunk_id: which chunk.
-            plain: exactly as long as the chunk; undefined where an error is raised.
+            plain: exactly as long as the chunk; undefined if an error is raised.
             context: what the chunk is part of, for errors.
 
         Raises:
@@ -189,19 +179,16 @@ class ChunkStore:
             requests: what is wanted; a chunk may be wanted several times.
             sink: called with every request and its plain bytes, which are valid during the call
                 only; from several threads at once, in any order.
-            progress: called in this thread with plain bytes as they are done.
+            progress: called in this thread with the plain bytes that are done.
 
         Raises:
-            CorruptionError: a chunk is missing, damaged or of another length.
-            StorageError: the machine failed.
-            UnsupportedError: an encoding of a newer mvc.
-            Exception: whatever ``sink`` raised.
+            Exception: as ``read_into``, and whatever ``sink`` raised.
         """
         for_each(
             plan_reads(requests, self._catalog.find),
             ReadSlot,
             lambda group, slot: self._reader.read_group(group, sink, slot),
-            threads=self._threads,
+            threads=self.threads,
             progress=progress,
         )
 
@@ -215,11 +202,11 @@ class ChunkStore:
             progress: called in this thread with the length of every pack that is done.
         """
         return check_store(
-            self._storage, self._reader, data=data, threads=self._threads, progress=progress
+            self._storage, self._reader, data=data, threads=self.threads, progress=progress
         )
 
     def rebuild_index(self, pack: PackId) -> None:
-        """Write the index of a pack anew from the pack alone.
+        """Write the index of a pack again, from the pack alone.
 
         Raises:
             CorruptionError: the pack is missing or damaged itself.
@@ -235,12 +222,7 @@ class ChunkStore:
         self._catalog.add(index)
 
     def salvage(self, pack: PackId) -> Salvage:
-        """Move the sound chunks of a damaged pack into a new one and set the old one aside.
-
-        Raises:
-            UnsupportedError: a chunk in an encoding of a newer mvc, which cannot be judged here.
-            StorageError: the machine failed; nothing is lost.
-        """
+        """Move the sound chunks of a damaged pack into a new one: see ``salvage_pack``."""
         done = salvage_pack(self._storage, self._reader, pack)
         self.refresh()
         return done
@@ -251,31 +233,16 @@ class ChunkStore:
         self._rewritten.clear()
         return StoredCopies(self._catalog.sound_indexes())
 
-    def pack_sizes(self) -> list[int]:
-        """Return the length of every pack in bytes, whatever is in it; no index is read."""
-        return list(PackListing(self._storage).packs.values())
+    def list_packs(self) -> PackListing:
+        """Return names, sizes and times of all packs, whatever is in them; no index is read."""
+        return PackListing(self._storage)
 
     def packs(self) -> set[PackId]:
-        """Return the names of all packs, whatever is in them; no index is read."""
-        return set(PackListing(self._storage).packs)
-
-    def sizes(self) -> tuple[int, int]:
-        """Return the length of all packs and of all pack indexes, in bytes."""
-        listing = PackListing(self._storage)
-        return sum(listing.packs.values()), sum(listing.indexes.values())
-
-    def find_young_packs(self, after_s: float) -> set[PackId]:
-        """Return the packs that were made after a time, in seconds since 1970."""
-        made_s = PackListing(self._storage).made_s
-        return {pack for pack, time_s in made_s.items() if time_s > after_s}
+        """Return the names of all packs."""
+        return set(self.list_packs().packs)
 
     def estimate_delta(self, chunk_id: ChunkId, base: ChunkId, dtype: DType) -> tuple[int, int]:
-        """Return about what a chunk takes as a difference to another and without, by sample.
-
-        Raises:
-            CorruptionError: one of them is missing or damaged.
-            StorageError: the machine failed.
-        """
+        """Return about what a chunk takes as a difference to another and without, by sample."""
         location = self.find(chunk_id)
         size_bytes = 0 if location is None else location.plain_size_bytes
         plain, data = (memoryview(bytearray(size_bytes)) for _ in range(2))
@@ -293,8 +260,8 @@ class ChunkStore:
 
         Args:
             batch: what to encode and to carry.
-            dtypes: what the words of chunks are that are encoded again, as far as known; a delta
-                or a cast tells it itself.
+            dtypes: what the words of the chunks to encode are, as far as known; a delta or a cast
+                tells it itself.
             progress: called with bytes of old packs.
 
         Raises:
@@ -316,8 +283,8 @@ class ChunkStore:
     def remove_packs(self, packs: Collection[PackId]) -> int:
         """Remove packs and return their bytes; the caller is alone and knows that they may go.
 
-        Packs that ``write_batch`` has written since ``copies`` stay: after a kill, one that is
-        written anew may come out as the very pack that is there.
+        Packs that ``write_batch`` has written since ``copies`` stay: after a kill, a rewritten
+        pack may come out as the very pack that is there.
         """
         freed_bytes = remove_packs(self._storage, set(packs) - self._rewritten)
         self.refresh()

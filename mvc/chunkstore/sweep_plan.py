@@ -1,10 +1,10 @@
-"""Which packs go, which are written anew, and what is encoded again: pure, before anything is done.
+"""Which packs go, which are rewritten, and what is encoded again: pure, before anything is done.
 
-Nothing is removed from within a pack: a pack of which enough is garbage is *written anew*, its
-needed records carried over as they are. What is needed is what callers say, and whatever that is
-based on: a chunk nobody names any more may be the base of one that is kept. Such a base is held,
-unless it costs more (with all that only it needs) than storing what builds on it without it; then
-that is *encoded again*, against a chunk that is kept, or as whole bytes.
+Nothing is removed from within a pack: a pack of which enough is garbage is *rewritten*, its needed
+records carried over as they are. Needed is what callers say, and all that it is based on: a chunk
+that nothing names any more may be the base of one that is kept. Such a base is *held*, unless it
+costs more (with all that only it needs) than storing what builds on it without it; then that is
+*encoded again*, against a chunk that is kept, or as whole bytes.
 """
 
 from __future__ import annotations
@@ -27,22 +27,17 @@ if TYPE_CHECKING:
     from mvc.ids import ChunkId, PackId
 
 MIN_WASTE = 0.05
-"""A pack is written anew for its garbage alone where at least this share of it is garbage."""
+"""A pack is rewritten for its garbage alone if at least this share of it is garbage."""
 SMALL_PACK_BYTES = 16 * 2**20
 """Packs shorter than this are gathered into larger ones by repack."""
 BATCH_BYTES = 512 * 2**20
-"""Packs written anew before the old ones are removed: so much more room may be taken meanwhile."""
+"""Packs rewritten before the old ones are removed: so much more room may be taken meanwhile."""
 _FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Reencode:
-    """A chunk to be encoded again.
-
-    Attributes:
-        chunk_id: which.
-        base: a kept chunk to store it as a difference to, if that is smaller; or None.
-    """
+    """A chunk to encode again, as a difference to ``base``, a kept chunk, if that is smaller."""
 
     chunk_id: ChunkId
     base: ChunkId | None
@@ -71,13 +66,12 @@ class SweepPlan:
 
     Attributes:
         batches: to be done in this order.
-        packs: packs there are.
-        pack_bytes: their length.
-        removed_packs: packs that go because nothing in them is needed.
-        rewritten_packs: packs that are written anew.
+        packs: how many there are, ``pack_bytes`` long.
+        removed_packs: how many go because nothing in them is needed.
+        rewritten_packs: how many are rewritten.
         dropped_chunks: chunks that are then in no pack.
-        freed_bytes: by how much the packs get shorter; an estimate where chunks are encoded again.
-        held_chunks: chunks that nobody names and that stay as bases.
+        freed_bytes: by how much the packs get shorter; an estimate if chunks are encoded again.
+        held_chunks: chunks that stay only as bases.
     """
 
     batches: tuple[SweepBatch, ...]
@@ -101,10 +95,10 @@ class Wanted:
 
     Attributes:
         needed: chunks that must be there afterwards.
-        base_of: chunk, now whole → the chunk to store it as a difference to; it is encoded again
-            if its pack is written anew, as it is where that makes much of it garbage.
+        base_of: chunk, now whole → the chunk to store it as a difference to. It is encoded again
+            if its pack is rewritten, and counts as garbage of that pack.
         gather_small: whether small packs are written together into larger ones.
-        min_waste: share of garbage from which on a pack is written anew.
+        min_waste: share of garbage from which on a pack is rewritten.
     """
 
     needed: Mask
@@ -114,12 +108,7 @@ class Wanted:
 
 
 def plan_sweep(copies: StoredCopies, wanted: Wanted) -> SweepPlan:
-    """Return what brings the packs to what is wanted; every needed chunk can be decoded.
-
-    Args:
-        copies: all sound packs.
-        wanted: the goal.
-    """
+    """Return what brings all sound packs to what is wanted; every needed chunk stays decodable."""
     orphans, growth_bytes = _find_orphans(copies, wanted.needed)
     wishes = {chunk: base for chunk, base in wanted.base_of.items() if chunk not in orphans}
     encoded = np.zeros(len(copies), np.bool_)
@@ -204,7 +193,7 @@ def _find_whole_size(copies: StoredCopies, chunk: int) -> int:
 
 
 def _find_kept_base(copies: StoredCopies, chunk: int, needed: Mask) -> int:
-    """Return the nearest chunk of the same length further down the chain that stays anyway."""
+    """Return the nearest whole chunk of that length further down the chain that stays anyway."""
     plain_bytes = copies.plain_size(chunk)
     for below in _walk_down(copies, chunk):
         is_whole = (copies.bases[copies.chosen[below]] < 0).all()
@@ -237,7 +226,7 @@ def _find_small(sizes: Numbers, gone: Mask, rewritten: Mask) -> Mask:
 def _find_torn(
     copies: StoredCopies, live: Mask, encoded: Mask, gone: Mask, rewritten: Mask
 ) -> Mask:
-    """Return packs that would stay with garbage in them whose bases go: it could not be checked."""
+    """Return packs that would stay with garbage whose bases go: fsck could not check it."""
     torn = np.zeros_like(gone)
     while True:
         stays = live | ~(gone | rewritten | torn)[copies.packs]

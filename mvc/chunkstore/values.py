@@ -1,4 +1,4 @@
-"""The words of the chunk store: what callers hand in and get back."""
+"""What callers of the chunk store hand in and get back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHORT_HEX = 12
 
 @dataclass(frozen=True, slots=True)
 class ChunkSpan:
-    """One chunk to be: a byte range of a source.
+    """A byte range of a source that is to become a chunk.
 
     Attributes:
         offset: first byte in the source.
@@ -27,7 +27,7 @@ class ChunkSpan:
         base: a stored chunk that this one may be stored as a difference to.
         masters: (id, length) of the chunks of which this one may be the rounding, in order.
         cast: kind of the rounding, or None.
-        group: spans of one group change alike, so a look at a few tells of all.
+        group: spans of one group change alike, so a few stand for all.
     """
 
     offset: int
@@ -51,12 +51,9 @@ class WriteCounts:
     """What a write session did so far.
 
     Attributes:
-        chunks: chunks handed in.
-        new_chunks: those of them that the store did not have.
-        plain_bytes: length of all chunks handed in.
-        new_plain_bytes: length of the new ones.
+        chunks: chunks handed in, ``plain_bytes`` long.
+        new_chunks: those that the store did not have, ``new_plain_bytes`` long.
         stored_bytes: bytes of the packs and pack indexes written for them.
-        packs: packs written for them.
     """
 
     chunks: int = 0
@@ -96,8 +93,8 @@ class StoreProblem:
             its pack), ``unsupported`` (needs a newer mvc), ``unreadable`` (the machine failed),
             ``stray-file``.
         pack: id of the pack, or the key of a stray file.
-        offset: of the record in the pack, where one is meant.
-        chunk: the chunk that is lost, where one is meant.
+        offset: of the record in the pack, if the problem is about one.
+        chunk: the chunk that is lost, if any.
         detail: the fact in one line.
     """
 

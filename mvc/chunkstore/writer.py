@@ -14,7 +14,7 @@ Encoded chunks are views of the worker's scratch memory. So the unit of memory i
 buffer and scratch), handed out with a batch and free again when the batch is written; there
 are two more than workers, for results that wait for their turn.
 
-A session that failed once takes nothing more: claims of chunks that were never written would
+A session that failed once accepts nothing more: claims of chunks that were never written would
 make it drop data.
 """
 
@@ -24,7 +24,7 @@ import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.catalog import PACKS
@@ -51,22 +51,20 @@ if TYPE_CHECKING:
 _SPARE_SLOTS = 2
 
 
+@dataclass(slots=True)
 class _Encoded:
     """A batch after a worker: all ids, and records of those chunks that seemed new."""
 
-    __slots__ = ("batch", "ids", "records", "slot")
-
-    def __init__(self, batch: SpanBatch, slot: EncodeSlot, ids: list[ChunkId]) -> None:
-        self.batch = batch
-        self.slot = slot
-        self.ids = ids
-        self.records: list[tuple[int, EncodedRecord]] = []
+    batch: SpanBatch
+    slot: EncodeSlot
+    ids: list[ChunkId]
+    records: list[tuple[int, EncodedRecord]] = field(default_factory=list)
 
 
 class ChunkWriter:
     """One write session; use it as a context manager.
 
-    A session that writes *anew* stores also what the store has: gc and repack move chunks so.
+    With ``anew`` a session stores also what the store has: this is how gc and repack move chunks.
 
     When the block ends normally, everything added is durable and visible. When it ends with an
     exception, what is not yet published is forgotten; packs that were full earlier stay, as
@@ -222,7 +220,7 @@ class ChunkWriter:
 
     def _encode(self, source: ByteSource, batch: SpanBatch, slot: EncodeSlot) -> _Encoded:
         """Read, hash and encode one batch; runs in a worker."""
-        plains = read_batch(source, batch, slot.buffer)
+        plains = read_batch(source, batch, slot)
         encoded = _Encoded(batch, slot, [hash_chunk(plain) for plain in plains])
         for i in self._claim_new(batch.first, encoded.ids):
             if self._failed:
@@ -235,7 +233,7 @@ class ChunkWriter:
         return encoded
 
     def _is_written(self, chunk_id: ChunkId) -> bool | None:
-        """Tell whether an earlier ``add`` wrote a chunk, this one does (False), or none (None)."""
+        """Return True if an earlier ``add`` wrote a chunk, False if this one does, else None."""
         with self._claims_lock:
             number = self._claims.get(chunk_id)
         return None if number is None else number < self._first

@@ -81,7 +81,8 @@ class Survey:
             direct[chunks] = True
         versions = {item for one in holdings.commits for item in holdings.files(one).items()}
         versions |= set(holdings.staged.items())
-        pack_bytes, index_bytes = self._context.store.sizes()
+        listing = self._context.store.list_packs()
+        pack_bytes, index_bytes = sum(listing.packs.values()), sum(listing.indexes.values())
         return DuTotals(
             raw_bytes=self._raw(versions),
             versions=len(versions),

@@ -83,10 +83,10 @@ def find_needed(context: Context, copies: StoredCopies, marks: Marks) -> Mask:
 
 def find_unnamed(context: Context, copies: StoredCopies, marks: Marks, after_s: float) -> Mask:
     """Return the chunks of young packs that nothing names: an ``add`` may just have stored them."""
-    young = context.store.find_young_packs(after_s)
+    made_s = context.store.list_packs().made_s
     mask = np.zeros(len(copies), np.bool_)
     for number, index in enumerate(copies.indexes):
-        if index.pack in young:
+        if made_s.get(index.pack, 0.0) > after_s:
             mask[copies.chunks[copies.starts[number] : copies.starts[number + 1]]] = True
     unnamed: Mask = mask & ~copies.mask(marks.released) & (copies.chosen != NONE)
     return unnamed
