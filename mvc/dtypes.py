@@ -120,6 +120,10 @@ _BLOCKS = (
 
 DTYPES: dict[str, DType] = {dtype.name: dtype for dtype in _PLAIN + _BLOCKS}
 
+TORCH_NAMES = {dtype.name: dtype.numpy_name for dtype in _PLAIN if dtype.numpy_name}
+"""What torch calls those element types whose values it shows: as NumPy and ml_dtypes do."""
+TORCH_NAMES["C32"] = "complex32"
+
 
 def get_dtype(name: str) -> DType:
     """Return the dtype of that canonical name.

@@ -1,7 +1,7 @@
 """From a file's bytes and name to its layout, whatever it is and however damaged.
 
-Content decides, the name helps: it settles what has no magic of its own (safetensors), and it
-tells whether a file that cannot be read *claims* to be a checkpoint, which deserves a warning.
+Content decides, the name helps: it settles what has no magic of its own (safetensors), and a file
+that cannot be read but by its name *claims* to be a checkpoint gets a warning.
 """
 
 from __future__ import annotations
@@ -40,19 +40,15 @@ _WEIGHTS_PREFIX = "pytorch_model"
 
 
 def is_checkpoint_name(name: str) -> bool:
-    """Tell whether a file name ends like a checkpoint's."""
+    """Return whether a file name ends like a checkpoint's."""
     return name.lower().endswith(SUFFIXES)
 
 
 def read_layout(source: ByteSource, name: str) -> FileLayout:
     """Return where the tensors of a file lie; ``opaque`` for a file that has none to name.
 
-    Args:
-        source: the file's bytes.
-        name: its name; only the suffix is looked at.
-
     Returns:
-        A layout that passes ``check_layout``. ``warning`` is set where a file that claims to be
+        A layout that passes ``check_layout``. ``warning`` is set if a file that claims to be
         a checkpoint, by suffix or magic, could not be read as one.
 
     Raises:
@@ -109,7 +105,7 @@ def _begins_like_safetensors(head: bytes, size_bytes: int) -> bool:
 
 
 def _is_claim(head: bytes, name: str) -> bool:
-    """Tell whether a file that no parser could read presents itself as a checkpoint."""
+    """Return whether a file that no parser could read presents itself as a checkpoint."""
     return head.startswith((gguf.MAGIC, npy.MAGIC)) or is_checkpoint_name(name)
 
 
@@ -122,7 +118,7 @@ def _explain_unknown(head: bytes, name: str) -> str | None:
             return PICKLE_WARNING
         if name.endswith(".bin") and not name.startswith(_WEIGHTS_PREFIX):
             return None  # the suffix of any binary data
-        return "file is no torch archive: it does not begin as a zip file"
+        return "file is not a torch archive: it does not begin as a zip file"
     if is_checkpoint_name(name):
         return f"file does not begin as {name.rpartition('.')[2]} files do"
     return None

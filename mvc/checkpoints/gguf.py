@@ -1,23 +1,23 @@
 """The header of a GGUF file (versions 2 and 3, little-endian): which bytes are which tensor.
 
-Behind magic, version and two counts come key/value metadata, then one record per tensor (name,
+After magic, version and two counts come key/value metadata, then one record per tensor (name,
 dimensions with the fastest first, ggml type, offset), padding to the alignment, and the data.
-Metadata is stepped over, not kept: only the alignment matters here. A ggml type that this version
-does not know leaves its bytes a gap; the other tensors are named all the same.
+Metadata is stepped over, not kept: only the alignment matters here. The bytes of a ggml type that
+this version does not know stay a gap; the other tensors are named all the same.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.limits import MAX_NAME_BYTES, MAX_TENSORS, checked_layout
+from mvc.checkpoints.limits import MAX_NAME_BYTES, MAX_TENSORS, check_limit, checked_layout
 from mvc.dtypes import count_elements, get_dtype
 from mvc.errors import FormatError
 from mvc.formats.layout import single_tensor
 from mvc.sources import read_bytes
 
 if TYPE_CHECKING:
-    from mvc.formats.layout import FileLayout, Segment
+    from mvc.formats.layout import FileLayout
     from mvc.sources import ByteSource
 
 MAGIC = b"GGUF"
@@ -70,8 +70,7 @@ def parse_gguf(source: ByteSource) -> FileLayout:
         raise FormatError("file does not begin with the magic of gguf")
     _check_version(cursor.take_int(4))
     tensors, pairs = cursor.take_int(8), cursor.take_int(8)
-    if tensors > MAX_TENSORS:
-        raise FormatError(f"gguf file has {tensors:,} tensors, the limit is {MAX_TENSORS:,}")
+    check_limit("gguf file has", tensors, "tensors", MAX_TENSORS)
     alignment = _skip_metadata(cursor, pairs)
     infos = [_parse_tensor_info(cursor) for _ in range(tensors)]
     data_start = -(-cursor.position // alignment) * alignment
@@ -81,12 +80,8 @@ def parse_gguf(source: ByteSource) -> FileLayout:
             raise FormatError(f"tensor {name[:80]!r} does not lie on the alignment {alignment}")
         if dtype is not None:
             segments.append(single_tensor(name, dtype, shape, data_start + offset))
-    segments.sort(key=_by_place)
+    segments.sort(key=lambda segment: (segment.start, segment.size_bytes))
     return checked_layout("gguf", source.size_bytes, segments)
-
-
-def _by_place(segment: Segment) -> tuple[int, int]:
-    return segment.start, segment.size_bytes
 
 
 def _check_version(version: int) -> None:
@@ -104,8 +99,7 @@ def _parse_tensor_info(cursor: _Cursor) -> tuple[str, str | None, tuple[int, ...
     except UnicodeDecodeError:
         raise FormatError(f"tensor name {raw_name[:80]!r} is not utf-8") from None
     dims = cursor.take_int(4)
-    if dims > MAX_DIMS:
-        raise FormatError(f"tensor {name[:80]!r} has {dims} dimensions, the limit is {MAX_DIMS}")
+    check_limit(f"tensor {name[:80]!r} has", dims, "dimensions", MAX_DIMS)
     shape = tuple(cursor.take_int(8) for _ in range(dims))[::-1]
     count_elements(shape)
     dtype = GGML_DTYPES.get(cursor.take_int(4))
@@ -202,12 +196,9 @@ class _Cursor:
         return int.from_bytes(self.take(size_bytes), "little")
 
     def take_string(self, limit_bytes: int) -> bytes:
-        """Return the next string, which has a 64-bit length before it."""
+        """Return the next string; its length, 64 bits, comes first."""
         size_bytes = self.take_int(8)
-        if size_bytes > limit_bytes:
-            raise FormatError(
-                f"gguf header has a name of {size_bytes:,} bytes, the limit is {limit_bytes:,}"
-            )
+        check_limit("gguf header has a name of", size_bytes, "bytes", limit_bytes)
         return self.take(size_bytes)
 
     def count_value(self) -> None:

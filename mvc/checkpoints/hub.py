@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from mvc.checkpoints.limits import check_limit
 from mvc.errors import FormatError
-
-INDEX_SUFFIX = ".index.json"
-"""``model.safetensors.index.json``, ``pytorch_model.bin.index.json``."""
 
 MAX_INDEX_BYTES = 64 * 2**20
 """An index line takes some 100 bytes per tensor: room for 600,000."""
@@ -27,10 +25,9 @@ def find_shards(index_bytes: bytes) -> tuple[str, ...]:
     """Return the file names of the shards beside an index file, sorted.
 
     Raises:
-        FormatError: it is no index, or a shard is not a plain file name in the same folder.
+        FormatError: it is not an index, or a shard is not a plain file name in the same folder.
     """
-    if len(index_bytes) > MAX_INDEX_BYTES:
-        raise FormatError(f"index has {len(index_bytes):,} bytes, the limit is {MAX_INDEX_BYTES:,}")
+    check_limit("index has", len(index_bytes), "bytes", MAX_INDEX_BYTES)
     try:
         index = _INDEX.decode(index_bytes)
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
@@ -38,7 +35,7 @@ def find_shards(index_bytes: bytes) -> tuple[str, ...]:
     shards = tuple(sorted(set(index.weight_map.values())))
     for shard in shards:
         if not _is_plain_name(shard):
-            raise FormatError(f"shard index names {shard[:80]!r}, which is no plain file name")
+            raise FormatError(f"shard index names {shard[:80]!r}, which is not a plain file name")
     return shards
 
 

@@ -1,4 +1,4 @@
-"""Caps that every parser shares: what is past them is not a model anybody made.
+"""Caps that every parser shares: nothing past them is a real model.
 
 Each bounds memory and time of reading a hostile file; what a file may legally hold is far below.
 """
@@ -25,6 +25,12 @@ MAX_NAMES_BYTES = 64 * 2**20
 """UTF-8 bytes of all names of one file: 500,000 names of 134 bytes."""
 
 
+def check_limit(subject: str, count: int, unit: str, limit: int) -> None:
+    """Raise FormatError if there is more of something than a limit allows."""
+    if count > limit:
+        raise FormatError(f"{subject} {count:,} {unit}, the limit is {limit:,}")
+
+
 def check_names(segments: Sequence[Segment]) -> None:
     """Check number and size of the names, and that each can be written as UTF-8.
 
@@ -32,8 +38,7 @@ def check_names(segments: Sequence[Segment]) -> None:
         FormatError: names the first tensor past a limit.
     """
     count = sum(len(segment.tensors) for segment in segments)
-    if count > MAX_TENSORS:
-        raise FormatError(f"file names {count:,} tensors, the limit is {MAX_TENSORS:,}")
+    check_limit("file names", count, "tensors", MAX_TENSORS)
     total_bytes = 0
     for segment in segments:
         for view in segment.tensors:
@@ -41,16 +46,12 @@ def check_names(segments: Sequence[Segment]) -> None:
                 size_bytes = len(view.name.encode())
             except UnicodeEncodeError:
                 raise FormatError(f"tensor name {view.name[:80]!r} is not unicode text") from None
-            if size_bytes > MAX_NAME_BYTES:
-                raise FormatError(
-                    f"tensor name {view.name[:80]!r} has {size_bytes:,} bytes, "
-                    f"the limit is {MAX_NAME_BYTES:,}"
+            if size_bytes > MAX_NAME_BYTES:  # the text costs time, so only then
+                check_limit(
+                    f"tensor name {view.name[:80]!r} has", size_bytes, "bytes", MAX_NAME_BYTES
                 )
             total_bytes += size_bytes
-    if total_bytes > MAX_NAMES_BYTES:
-        raise FormatError(
-            f"tensor names have {total_bytes:,} bytes together, the limit is {MAX_NAMES_BYTES:,}"
-        )
+    check_limit("tensor names together have", total_bytes, "bytes", MAX_NAMES_BYTES)
 
 
 def checked_layout(

@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.limits import MAX_TENSORS, checked_layout
-from mvc.checkpoints.zip_directory import parse_zip_directory
+from mvc.checkpoints.limits import MAX_TENSORS, check_limit, checked_layout
 from mvc.dtypes import MAX_DIMS, get_dtype, size_in_bytes
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout, Segment, TensorView
@@ -48,7 +47,7 @@ _DIM_DIGITS = 19  # of 2**62, the largest number of elements
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What a header says; ``dtype`` is None for element types that have no name here."""
+    """A header; ``dtype`` is None for element types that have no name here."""
 
     size_bytes: int
     dtype: str | None = None
@@ -71,20 +70,14 @@ def parse_npy(source: ByteSource) -> FileLayout:
     return checked_layout("npy", source.size_bytes, (segment,))
 
 
-def parse_npz(source: ByteSource) -> FileLayout:
+def layout_npz(source: ByteSource, entries: tuple[ZipEntry, ...]) -> FileLayout:
     """Name the arrays of a ``.npz`` archive; compressed entries stay gaps.
 
     Raises:
-        FormatError: the archive or one of its arrays is damaged.
+        FormatError: one of the arrays is damaged.
     """
-    return layout_npz(source, parse_zip_directory(source))
-
-
-def layout_npz(source: ByteSource, entries: tuple[ZipEntry, ...]) -> FileLayout:
-    """Do the work of ``parse_npz`` on a directory that was read before."""
     arrays = [entry for entry in entries if entry.name.endswith(".npy")]
-    if len(arrays) > MAX_TENSORS:
-        raise FormatError(f"archive has {len(arrays):,} arrays, the limit is {MAX_TENSORS:,}")
+    check_limit("archive has", len(arrays), "arrays", MAX_TENSORS)
     segments = []
     has_objects = False
     for entry in arrays:
@@ -118,7 +111,7 @@ def _array_segment(name: str, dtype: str, header: _Header, start: int, end: int)
 
 
 def _fortran_strides(shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return strides in elements, first dimension fastest; None where that is C order as well."""
+    """Return strides in elements, first dimension fastest; None if that is C order as well."""
     if 0 in shape or sum(dim > 1 for dim in shape) <= 1:
         return None
     strides = [1]
@@ -149,11 +142,8 @@ def _parse_header(text: str, size_bytes: int) -> _Header:
     if items is None:
         # A structured type, or a spelling that NumPy does not write.
         return _Header(size_bytes, is_object="'|O'" in text)
-    descr, flag, dims = (
-        items["descr"]["text"],
-        items["fortran_order"]["flag"],
-        items["shape"]["dims"],
-    )
+    descr, flag = items["descr"]["text"], items["fortran_order"]["flag"]
+    dims = items["shape"]["dims"]
     if descr is None or flag is None or dims is None:
         raise FormatError("npy header has values of the wrong type")
     return _Header(

@@ -5,7 +5,7 @@ that make it safe are all checked: a capped header, no key twice, extents that f
 without hole or overlap to the very end of the file, and shape x dtype equal to the extent.
 
 JSON decoders silently keep the last of two equal keys. But the strings of a header can be counted:
-every decoded tensor accounts for five and every line of the metadata for two, so one string more
+every decoded tensor accounts for five and every line of the metadata for two, so any other string
 in the text is a key that came twice.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mvc.checkpoints.limits import MAX_TENSORS, checked_layout
+from mvc.checkpoints.limits import MAX_TENSORS, check_limit, checked_layout
 from mvc.errors import FormatError
 from mvc.formats.layout import single_tensor
 from mvc.sources import read_bytes
@@ -76,10 +76,7 @@ def read_header(source: ByteSource) -> bytes:
     if source.size_bytes < LENGTH_BYTES:
         raise FormatError(f"file of {source.size_bytes} bytes has no safetensors header length")
     size_bytes = int.from_bytes(read_bytes(source, 0, LENGTH_BYTES), "little")
-    if size_bytes > MAX_HEADER_BYTES:
-        raise FormatError(
-            f"safetensors header claims {size_bytes:,} bytes, the limit is {MAX_HEADER_BYTES:,}"
-        )
+    check_limit("safetensors header claims", size_bytes, "bytes", MAX_HEADER_BYTES)
     if size_bytes > source.size_bytes - LENGTH_BYTES:
         raise FormatError(
             f"safetensors header claims {size_bytes:,} bytes in a file of {source.size_bytes:,}"
@@ -96,8 +93,7 @@ def _parse_header(header: bytes) -> list[tuple[str, _TensorHeader]]:
         values = _HEADER.decode(header)
         has_metadata = "__metadata__" in values
         metadata = _METADATA.decode(values.pop("__metadata__", b"{}"))
-        if len(values) > MAX_TENSORS:
-            raise FormatError(f"header has {len(values):,} tensors, the limit is {MAX_TENSORS:,}")
+        check_limit("header has", len(values), "tensors", MAX_TENSORS)
         tensors = [(name, _TENSOR.decode(raw)) for name, raw in values.items()]
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise FormatError(f"safetensors header is not valid: {error}") from error

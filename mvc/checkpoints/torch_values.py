@@ -6,35 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from mvc.dtypes import TORCH_NAMES
 from mvc.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-# Canonical dtype → name of torch's. Packed and quantised types have none and stay bytes.
-_NAMES = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "U16": "uint16",
-    "I16": "int16",
-    "U32": "uint32",
-    "I32": "int32",
-    "U64": "uint64",
-    "I64": "int64",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F32": "float32",
-    "F64": "float64",
-    "C32": "complex32",
-    "C64": "complex64",
-    "C128": "complex128",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E8M0": "float8_e8m0fnu",
-}
 
 
 def make_tensor(
@@ -43,7 +19,7 @@ def make_tensor(
     """Return a contiguous tensor over (or gathered from) the bytes.
 
     Args:
-        raw: from the first element to behind the last one.
+        raw: from the first element to past the last one.
         dtype: canonical dtype name; packed types give a flat uint8 tensor of their bytes.
         shape: elements per dimension.
         strides: elements between neighbours, or None for C-contiguous.
@@ -51,7 +27,7 @@ def make_tensor(
     Raises:
         UnsupportedError: the installed torch lacks the dtype.
     """
-    name = _NAMES.get(dtype)
+    name = TORCH_NAMES.get(dtype)  # packed and quantised types have none and stay bytes
     if name is None:
         return _flat(raw, torch.uint8)
     kind = getattr(torch, name, None)

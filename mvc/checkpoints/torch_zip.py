@@ -1,8 +1,8 @@
 """PyTorch's zip files (``torch.save``): storages as zip entries, names from the pickle in them.
 
 The archive holds one folder with ``data.pkl``, ``byteorder`` and one entry ``data/<key>`` for
-each storage. The pickle is run by a machine that can do nothing (``unpickler``); it tells which
-tensors lie on which storage. One storage becomes one segment with all the tensors on it: a single
+each storage. The pickle is run by a machine that can do nothing (``unpickler``), which yields the
+tensors on each storage. One storage becomes one segment with all the tensors on it: a single
 tensor that covers it, or views, tied weights and transposed ones. Storages that are compressed or
 that no tensor names stay gaps. No tensor data is read.
 """
@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.limits import checked_layout
+from mvc.checkpoints.limits import check_limit, checked_layout
 from mvc.checkpoints.torch_pickle.names import name_tensors
 from mvc.checkpoints.torch_pickle.objects import find_storage, reduce_torch
 from mvc.checkpoints.torch_pickle.unpickler import unpickle
-from mvc.checkpoints.zip_directory import parse_zip_directory
 from mvc.dtypes import get_dtype
 from mvc.errors import FormatError
 from mvc.formats.layout import Segment, TensorView
@@ -36,15 +35,6 @@ _PICKLE_NAME = "data.pkl"
 _MAX_BYTEORDER_BYTES = 16
 
 
-def parse_torch_zip(source: ByteSource) -> FileLayout:
-    """Name the tensors of a file that ``torch.save`` wrote.
-
-    Raises:
-        FormatError: the archive is damaged, big-endian, or its pickle contradicts its storages.
-    """
-    return layout_torch(source, parse_zip_directory(source))
-
-
 def find_pickles(entries: Sequence[ZipEntry]) -> list[ZipEntry]:
     """Return the entries that make an archive one of PyTorch: ``<folder>/data.pkl``."""
     return [
@@ -55,7 +45,11 @@ def find_pickles(entries: Sequence[ZipEntry]) -> list[ZipEntry]:
 
 
 def layout_torch(source: ByteSource, entries: Sequence[ZipEntry]) -> FileLayout:
-    """Do the work of ``parse_torch_zip`` on a directory that was read before."""
+    """Name the tensors of a file that ``torch.save`` wrote.
+
+    Raises:
+        FormatError: the archive is big-endian, or its pickle damaged or at odds with its storages.
+    """
     pickles = find_pickles(entries)
     if len(pickles) != 1:
         raise FormatError(f"torch archive has {len(pickles)} entries called {_PICKLE_NAME}")
@@ -80,10 +74,7 @@ def _check_byteorder(source: ByteSource, entry: ZipEntry | None) -> None:
 def _read_pickle(source: ByteSource, entry: ZipEntry) -> bytes:
     if not entry.is_stored:
         raise FormatError(f"{_PICKLE_NAME} of the torch archive is compressed or encrypted")
-    if entry.size_bytes > MAX_PICKLE_BYTES:
-        raise FormatError(
-            f"{_PICKLE_NAME} has {entry.size_bytes:,} bytes, the limit is {MAX_PICKLE_BYTES:,}"
-        )
+    check_limit(f"{_PICKLE_NAME} has", entry.size_bytes, "bytes", MAX_PICKLE_BYTES)
     return read_bytes(source, entry.data_start, entry.size_bytes)
 
 
@@ -118,7 +109,7 @@ def _check_storage(storage: StorageRef, members: Mapping[str, ZipEntry]) -> None
 
 def _storage_segment(entry: ZipEntry, named: Sequence[tuple[str, TensorRef]]) -> Segment:
     views = tuple(_tensor_view(name, tensor) for name, tensor in named)
-    # The words of the storage guide its encoding only: those of its first tensor, where they fit.
+    # The words of the storage only guide its encoding: those of its first tensor, if they fit.
     dtype = views[0].dtype
     if entry.size_bytes % get_dtype(dtype).block_bytes:
         dtype = "U8"
@@ -135,7 +126,7 @@ def _tensor_view(name: str, tensor: TensorRef) -> TensorView:
 
 
 def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Tell whether elements follow each other in C order; the stride of a 1 says nothing."""
+    """Return whether elements follow each other in C order; the stride of a 1 says nothing."""
     expected = 1
     for dim, stride in zip(reversed(shape), reversed(strides), strict=True):
         if dim != 1:

@@ -86,7 +86,7 @@ def parse_zip_directory(source: ByteSource) -> tuple[ZipEntry, ...]:
     """Return the entries of a zip file in file order.
 
     Raises:
-        FormatError: it is no zip file, or one that two readers could read differently.
+        FormatError: it is not a zip file, or one that two readers could read differently.
     """
     directory = _find_directory(source)
     raw = read_bytes(source, directory.start, directory.size_bytes)
@@ -109,7 +109,7 @@ def parse_zip_directory(source: ByteSource) -> tuple[ZipEntry, ...]:
 
 
 def ends_like_zip(source: ByteSource) -> bool:
-    """Tell whether the file ends with the end record of a zip file without comment."""
+    """Return whether the file ends with the end record of a zip file without comment."""
     if source.size_bytes < _END.size:
         return False
     return read_bytes(source, source.size_bytes - _END.size, 4) == _END_MAGIC
@@ -165,7 +165,7 @@ def _read_end64(
     magic, record_bytes, _, _, disk64, first_disk, here, entries, size_bytes, start = _END64.unpack(
         read_bytes(source, end64_start, _END64.size)
     )
-    # The record counts its bytes behind magic and length: 12 of them.
+    # The record's length does not count its first 12 bytes, magic and length.
     if magic != _END64_MAGIC or end64_start + 12 + record_bytes != locator_start:
         raise FormatError("zip64 end record is damaged")
     if (disk, disk64, first_disk, here) != (0, 0, 0, entries) or disks > 1:

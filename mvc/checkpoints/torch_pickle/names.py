@@ -101,7 +101,7 @@ def _module_members(state: Pairs) -> Iterator[tuple[object, object]]:
 
 
 def _join(path: str, key: object) -> str | None:
-    """Return the path to a member; None where a key cannot be part of a name."""
+    """Return the path to a member; None if a key cannot be part of a name."""
     part = _spell(key)
     if part is None:
         return None

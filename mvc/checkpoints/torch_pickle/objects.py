@@ -1,7 +1,7 @@
 """What PyTorch's own names in a pickle mean: storages, tensors, and the containers around them.
 
 ``reduce_torch`` is the closed list: pure functions from the arguments in the pickle to a value
-that says where a tensor lies. Whatever is not on the list stays ``Opaque``.
+that says where a tensor lies. Anything not on the list stays ``Opaque``.
 """
 
 from __future__ import annotations
@@ -10,19 +10,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.torch_pickle.values import Global, Pairs
-from mvc.dtypes import MAX_DIMS, MAX_TENSOR_BYTES, count_elements
+from mvc.dtypes import MAX_DIMS, MAX_TENSOR_BYTES, TORCH_NAMES, count_elements
 from mvc.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-TORCH_DTYPES = {
-    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16",
-    "uint32": "U32", "int32": "I32", "uint64": "U64", "int64": "I64",
-    "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
-    "complex32": "C32", "complex64": "C64", "complex128": "C128",
-    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e8m0fnu": "F8_E8M0",
+TORCH_DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()} | {
     "qint8": "QI8", "quint8": "QU8", "qint32": "QI32",
 }  # fmt: skip
 """Names in the module ``torch`` to canonical dtype names."""
@@ -145,7 +139,7 @@ def _rebuild_v3(args: tuple[object, ...]) -> object | None:
 
 def _without_lazy_bits(tensor: TensorRef | None, metadata: Sequence[object]) -> TensorRef | None:
     # A lazily conjugated or negated tensor is not what its bytes say: better no name than wrong
-    # values. PyTorch writes the metadata only where one of the two is set.
+    # values. PyTorch writes the metadata only if one of the two is set.
     return None if any(isinstance(item, Pairs) and item for item in metadata[:1]) else tensor
 
 

@@ -1,14 +1,14 @@
 """A machine that reads pickles and can do nothing.
 
 A pickle is a program for a stack machine. This one runs the program over inert values only
-(``pickle_values``): a global is a name, calling anything makes an ``Opaque`` that remembers what
+(``values``): a global is a name, calling anything makes an ``Opaque`` that remembers what
 it was to be made of, and nothing is ever imported, looked up or called, with two exceptions that
 the caller hands in and that are pure functions of inert values: ``reduce`` for calls of globals on
 the caller's closed list, ``persistent`` for persistent ids.
 
 Time and memory are bounded by ``MAX_OPCODES``: each opcode is O(1) apart from moving values that
 earlier opcodes pushed one by one, and no value is ever copied, hashed, compared or printed here.
-Values may contain themselves; whoever walks them must remember where it was.
+Values may contain themselves; code that walks them must remember where it was.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.torch_pickle.literals import (
+from mvc.checkpoints.torch_pickle.values import (
     LITERALS,
     MAX_KEPT_BYTES,
+    Global,
+    Opaque,
+    Pairs,
     read_line,
 )
-from mvc.checkpoints.torch_pickle.values import Global, Opaque, Pairs
 from mvc.errors import FormatError
 
 if TYPE_CHECKING:
@@ -46,19 +48,19 @@ def unpickle(
     """Run a pickle and return its value, which is inert.
 
     Args:
-        data: the pickle, protocol 0 to 5; bytes behind its STOP are ignored.
+        data: the pickle, protocol 0 to 5; bytes after its STOP are ignored.
         reduce: (callee, arguments) → the value of a call on the caller's closed list, or None to
             leave it an ``Opaque``. Must take constant time and may raise FormatError.
         persistent: persistent id → the value it stands for, or None; same duties.
 
     Raises:
-        FormatError: the bytes are no pickle, or one past the limits.
+        FormatError: the bytes are not a pickle, or one past the limits.
     """
     machine = _Machine(data, reduce, persistent)
     try:
         return machine.run()
     except (IndexError, KeyError, ValueError, struct.error) as error:
-        # The end of the data, an empty stack, an unset memo slot, a number or text that is none.
+        # The end of the data, an empty stack, an unset memo slot, a malformed number or text.
         raise FormatError(f"pickle is damaged near byte {machine.position:,}") from error
 
 
@@ -217,8 +219,7 @@ def _dict(machine: _Machine) -> None:
 
 
 def _append(machine: _Machine) -> None:
-    value = machine.stack.pop()
-    _extend(machine, [value])
+    _extend(machine, [machine.stack.pop()])
 
 
 def _appends(machine: _Machine) -> None:
@@ -233,7 +234,7 @@ def _extend(machine: _Machine, values: list[object]) -> None:
     elif isinstance(target, list) and not isinstance(target, Pairs):
         target.extend(values)
     else:
-        raise FormatError("pickle appends to a value that is no list")
+        raise FormatError("pickle appends to a value that is not a list")
 
 
 def _set_item(machine: _Machine) -> None:
@@ -255,7 +256,7 @@ def _set_pairs(machine: _Machine, values: list[object]) -> None:
     elif isinstance(target, Pairs):
         target.extend(values)
     else:
-        raise FormatError("pickle sets a key in a value that is no dictionary")
+        raise FormatError("pickle sets a key in a value that is not a dictionary")
 
 
 def _global(machine: _Machine) -> None:
@@ -266,7 +267,7 @@ def _global(machine: _Machine) -> None:
 def _stack_global(machine: _Machine) -> None:
     name, module = machine.stack.pop(), machine.stack.pop()
     if not (isinstance(module, str) and isinstance(name, str)):
-        raise FormatError("pickle names a global by something that is no text")
+        raise FormatError("pickle names a global by something that is not text")
     machine.stack.append(machine.find_global(module, name))
 
 

@@ -1,17 +1,36 @@
 """What a pickle's bytes can turn into here: values that hold other values and can do nothing.
 
-Besides these, a decoded pickle holds only None, bool, int, float, str, bytes, tuple and list.
+A decoded pickle holds only the classes below, None, bool, int, float, str, bytes, tuple and list.
 Sets become lists, and mappings become ``Pairs``: no key from a file is ever hashed or compared,
 so keys chosen to collide cost nothing.
+
+``LITERALS`` maps the opcodes that carry their own value (numbers, strings, bytes, constants) to
+pure functions (data, position after the opcode) → (value, position after the value). A value that
+claims to be longer than the data leaves its position past the end, where the machine finds no
+further opcode and refuses the pickle: a slice never reads or allocates more than there is, so
+nothing needs to be compared before. What is longer than ``MAX_KEPT_BYTES`` is stepped over: no name
+is that long.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mvc.checkpoints.limits import MAX_NAME_BYTES
+from mvc.errors import FormatError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Literal = Callable[[bytes, int], tuple[object, int]]
+
+MAX_KEPT_BYTES = MAX_NAME_BYTES
+"""Longest string or bytes kept as a value."""
+
+_MAX_INT_BYTES = 16
+_MAX_INT_DIGITS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +57,7 @@ class Pairs(list[object]):
 
 @dataclass(slots=True, eq=False)
 class Opaque:
-    """An object that nobody builds: what it would be made of, kept so that it can be searched.
+    """An object that is never built: what it would be made of, kept so that it can be searched.
 
     Attributes:
         maker: what was to be called: a Global, or whatever the pickle put there.
@@ -55,13 +74,116 @@ class Opaque:
     pairs: Pairs | None = None
 
 
-class Omitted:
-    """Stands for a string, bytes or number too long to matter for naming; see ``OMITTED``."""
+class _Omitted:
+    """A string, bytes or number too long to matter for naming."""
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        return "OMITTED"
+
+OMITTED = _Omitted()
 
 
-OMITTED = Omitted()
+def read_line(data: bytes, position: int) -> tuple[bytes, int]:
+    """Return the text up to the next newline and the position after it.
+
+    Raises:
+        FormatError: there is no newline.
+    """
+    end = data.find(b"\n", position)
+    if end < 0:
+        raise FormatError(f"pickle ends inside the line at {position:,}")
+    return data[position:end], end + 1
+
+
+def _constant(make: Callable[[], object]) -> Literal:
+    return lambda _, position: (make(), position)
+
+
+def _number(layout: str) -> Literal:
+    unpack, size_bytes = struct.Struct(layout).unpack_from, struct.calcsize(layout)
+    return lambda data, position: (unpack(data, position)[0], position + size_bytes)
+
+
+def _byte(data: bytes, position: int) -> tuple[object, int]:
+    return data[position], position + 1
+
+
+def _sized(length_bytes: int, decode: Callable[[bytes], object]) -> Literal:
+    """Parse a value that has its length (little-endian, unsigned) before it."""
+
+    def parse(data: bytes, position: int) -> tuple[object, int]:
+        start = position + length_bytes
+        end = start + int.from_bytes(data[position:start], "little")
+        if end - start > MAX_KEPT_BYTES:
+            return OMITTED, end
+        return decode(data[start:end]), end
+
+    return parse
+
+
+def _line(decode: Callable[[bytes], object]) -> Literal:
+    """Parse a value written as text up to the end of the line (protocol 0)."""
+
+    def parse(data: bytes, position: int) -> tuple[object, int]:
+        line, end = read_line(data, position)
+        return (OMITTED if len(line) > MAX_KEPT_BYTES else decode(line)), end
+
+    return parse
+
+
+def _decode_text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogatepass")
+
+
+def _decode_latin1(raw: bytes) -> str:
+    return raw.decode("latin-1")
+
+
+def _decode_quoted(line: bytes) -> str:
+    return line.strip(b"'\"").decode("latin-1")
+
+
+def _decode_escaped(line: bytes) -> str:
+    return line.decode("raw-unicode-escape")
+
+
+def _decode_long(raw: bytes) -> object:
+    return OMITTED if len(raw) > _MAX_INT_BYTES else int.from_bytes(raw, "little", signed=True)
+
+
+def _decode_int_line(line: bytes) -> object:
+    if line in (b"00", b"01"):
+        return line == b"01"
+    line = line.removesuffix(b"L")
+    return OMITTED if len(line) > _MAX_INT_DIGITS else int(line)
+
+
+LITERALS: dict[int, Literal] = {
+    ord("N"): _constant(lambda: None),
+    0x88: _constant(lambda: True),
+    0x89: _constant(lambda: False),
+    ord(")"): _constant(tuple),
+    ord("]"): _constant(list),
+    ord("}"): _constant(Pairs),
+    0x8F: _constant(list),  # EMPTY_SET
+    ord("K"): _byte,
+    ord("M"): _number("<H"),
+    ord("J"): _number("<i"),
+    ord("G"): _number(">d"),
+    0x8A: _sized(1, _decode_long),
+    0x8B: _sized(4, _decode_long),
+    ord("X"): _sized(4, _decode_text),
+    0x8C: _sized(1, _decode_text),
+    0x8D: _sized(8, _decode_text),
+    ord("U"): _sized(1, _decode_latin1),
+    ord("T"): _sized(4, _decode_latin1),
+    ord("C"): _sized(1, bytes),
+    ord("B"): _sized(4, bytes),
+    0x8E: _sized(8, bytes),
+    0x96: _sized(8, bytes),  # BYTEARRAY8
+    ord("I"): _line(_decode_int_line),
+    ord("L"): _line(_decode_int_line),
+    ord("F"): _line(float),
+    ord("S"): _line(_decode_quoted),
+    ord("V"): _line(_decode_escaped),
+}

@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.checkpoints.torch_pickle import unpickler
-from mvc.checkpoints.torch_pickle.literals import LITERALS, MAX_KEPT_BYTES
 from mvc.checkpoints.torch_pickle.objects import reduce_torch
-from mvc.checkpoints.torch_pickle.values import OMITTED, Global, Opaque, Pairs
+from mvc.checkpoints.torch_pickle.values import (
+    LITERALS,
+    MAX_KEPT_BYTES,
+    OMITTED,
+    Global,
+    Opaque,
+    Pairs,
+)
 from mvc.errors import FormatError
 
 
