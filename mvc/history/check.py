@@ -1,38 +1,34 @@
-"""fsck of the history: every object hashed, every link followed, every ref and log looked at.
+"""fsck of the history: every object hashed, every link followed, every ref and log read.
 
-Only Git's side is checked here; what manifests point to is the business of the layer above.
+Only Git's side is checked here; what manifests point to is checked by the layer above.
 """
 
 from __future__ import annotations
 
-import stat as stat_bits
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, MvcError
-from mvc.history.commits import parse_tag
 from mvc.history.paths import decode_path, find_path_fault
+from mvc.history.reachability import SUBMODULE, links_of
 from mvc.history.refnames import HEADS
 from mvc.history.refs import HEAD
 from mvc.history.values import HistoryProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from mvc.history.commitstore import CommitStore
+    from mvc.history.git import GitHistory
+    from mvc.history.objects import ObjectStore
     from mvc.history.refs import RefStore
-    from mvc.history.values import Index
     from mvc.ids import GitId
 
 Root = tuple[str, "GitId", str]
 """(what points there, in words; id; kind it must be of, empty for any)"""
 
-_GITLINK = 0o160000
 
-
-def check(
-    objects: CommitStore, refs: RefStore, read_index: Callable[[], Index]
-) -> Iterator[HistoryProblem]:
+def check(history: GitHistory) -> Iterator[HistoryProblem]:
     """Yield everything that is wrong with the history, as it is found."""
+    objects, refs = history.objects, history.refs
     damaged = set()
     for problem in _check_objects(objects):
         damaged.add(problem.what)
@@ -40,13 +36,13 @@ def check(
     roots: list[Root] = []
     yield from _check_refs(refs, roots)
     yield from _check_logs(refs, roots)
-    yield from _check_index(read_index, roots)
+    yield from _check_index(history, roots)
     for problem in _check_links(objects, roots):
         if problem.what not in damaged:
             yield problem
 
 
-def _check_objects(objects: CommitStore) -> Iterator[HistoryProblem]:
+def _check_objects(objects: ObjectStore) -> Iterator[HistoryProblem]:
     for object_id in objects.iterate_loose():
         try:
             objects.check_loose(object_id)
@@ -90,7 +86,7 @@ def _check_refs(refs: RefStore, roots: list[Root]) -> Iterator[HistoryProblem]:
 
 
 def _check_lost_branch(refs: RefStore, name: str) -> Iterator[HistoryProblem]:
-    """Yield a problem where HEAD's branch is gone: nobody can delete it while HEAD is there.
+    """Yield a problem if HEAD's branch is gone: it cannot be deleted while HEAD is on it.
 
     A log of one line proves nothing: a crash in the first commit leaves it without the ref.
     """
@@ -113,9 +109,9 @@ def _check_logs(refs: RefStore, roots: list[Root]) -> Iterator[HistoryProblem]:
         roots.extend((f"the log of {name}", value, "") for value in values)
 
 
-def _check_index(read_index: Callable[[], Index], roots: list[Root]) -> Iterator[HistoryProblem]:
+def _check_index(history: GitHistory, roots: list[Root]) -> Iterator[HistoryProblem]:
     try:
-        index = read_index()
+        index = history.read_index()
     except MvcError as error:
         yield HistoryProblem("index-broken", "index", error.message)
         return
@@ -124,7 +120,7 @@ def _check_index(read_index: Callable[[], Index], roots: list[Root]) -> Iterator
     )
 
 
-def _check_links(objects: CommitStore, roots: Sequence[Root]) -> Iterator[HistoryProblem]:
+def _check_links(objects: ObjectStore, roots: Sequence[Root]) -> Iterator[HistoryProblem]:
     """Follow every link from the roots; each object is looked at once."""
     seen: set[bytes] = set()
     pending = list(reversed(roots))
@@ -141,77 +137,26 @@ def _check_links(objects: CommitStore, roots: Sequence[Root]) -> Iterator[Histor
                 yield HistoryProblem("object-missing", object_id, detail)
                 continue
             if wanted not in ("", header[0]):
-                detail = f"{source} takes object {object_id} for a {wanted}; it is a {header[0]}"
+                detail = (
+                    f"{source} expects object {object_id} to be a {wanted}; it is a {header[0]}"
+                )
                 yield HistoryProblem("object-damaged", object_id, detail)
             pending.extend(_links(objects, object_id, header[0]))
         except MvcError as error:
             yield HistoryProblem("object-damaged", object_id, f"{error.message} (from {source})")
 
 
-def _links(objects: CommitStore, object_id: GitId, kind: str) -> Iterator[Root]:
+def _links(objects: ObjectStore, object_id: GitId, kind: str) -> Iterator[Root]:
+    if kind == "blob":
+        return  # leads nowhere: not worth reading
     source = f"{kind} {object_id}"
-    if kind == "commit":
-        commit = objects.read_commit(object_id)
-        yield from ((source, parent, "commit") for parent in commit.parents)
-        yield source, commit.tree, "tree"
-    elif kind == "tag":
-        wanted, target = parse_tag(object_id, objects.read_kind(object_id, "tag"))
-        yield source, target, wanted
-    elif kind == "tree":
-        for name, mode, target in objects.read_tree_items(object_id):
-            path = decode_path(name)
-            fault = "has a slash in a name" if "/" in path else find_path_fault(path)
-            if fault is not None:
-                raise FormatError(f"tree {object_id} holds {path[:200]!r}, which {fault}")
-            if stat_bits.S_IFMT(mode) != _GITLINK:
-                wanted = "tree" if stat_bits.S_ISDIR(mode) else "blob"
-                yield f"{source} at {path!r}", target, wanted
-
-
-def reachable_blobs(
-    objects: CommitStore, starts: Sequence[GitId]
-) -> Iterator[tuple[GitId, str, GitId]]:
-    """Yield (commit, path, blob) of every blob below some commits, each blob once.
-
-    Commits are taken youngest first as far as links go, and each tree is opened once, so the
-    cost is that of what differs between commits.
-
-    Args:
-        objects: where to read.
-        starts: ids of commits or tags; others are passed over.
-
-    Raises:
-        FormatError: a damaged or missing object.
-    """
-    seen: set[bytes] = set()
-    pending = list(reversed(starts))
-    while pending:
-        start = pending.pop()
-        if bytes.fromhex(start) in seen:
+    for name, target, wanted in links_of(object_id, kind, objects.read_kind(object_id, kind)):
+        if kind != "tree":
+            yield source, target, wanted
             continue
-        seen.add(bytes.fromhex(start))
-        kind, data = objects.read(start)
-        if kind == "tag":
-            pending.append(parse_tag(start, data)[1])
-        elif kind == "commit":
-            commit = objects.read_commit(start)
-            yield from (
-                (start, path, blob) for path, blob in _new_blobs(objects, commit.tree, seen)
-            )
-            pending.extend(reversed(commit.parents))
-
-
-def _new_blobs(objects: CommitStore, root: GitId, seen: set[bytes]) -> Iterator[tuple[str, GitId]]:
-    pending = [("", root)]
-    while pending:
-        prefix, tree_id = pending.pop()
-        if bytes.fromhex(tree_id) in seen:
-            continue
-        seen.add(bytes.fromhex(tree_id))
-        for name, mode, target in objects.read_tree_items(tree_id):
-            path = prefix + decode_path(name)
-            if stat_bits.S_ISDIR(mode):
-                pending.append((path + "/", target))
-            elif stat_bits.S_IFMT(mode) != _GITLINK and bytes.fromhex(target) not in seen:
-                seen.add(bytes.fromhex(target))
-                yield path, target
+        path = decode_path(name)
+        fault = "has a slash in a name" if "/" in path else find_path_fault(path)
+        if fault is not None:
+            raise FormatError(f"tree {object_id} holds {path[:200]!r}, which {fault}")
+        if wanted != SUBMODULE:
+            yield f"{source} at {path!r}", target, wanted

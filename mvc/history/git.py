@@ -1,11 +1,12 @@
 """The history of a repository: a real Git repository, seen as plain values.
 
-``GitHistory`` is the front door of this layer; each group of its methods forwards to one module:
-objects and trees, refs and logs, revisions, walks, index, config. It knows nothing of tensors or
-manifests: a blob is bytes. Nothing of dulwich goes out of it, and no error but those of mvc.
+``GitHistory`` is the front door of this layer. It knows nothing of tensors or manifests: a blob is
+bytes. No type of dulwich leaves it, and no error but those of mvc. What only some commands need
+are functions over a history, in modules of their own: ``notes``, ``check`` (fsck), ``reachability``
+and ``object_sweep`` (gc), ``reflog_expiry``.
 
 Order of a durable change: write objects, ``sync_objects``, move a ref. Every method that moves a
-ref calls ``sync_objects`` itself first, so a ref never reaches what is not on the disk.
+ref calls ``sync_objects`` itself first, so a ref never points to something that is not on disk.
 """
 
 from __future__ import annotations
@@ -32,20 +33,11 @@ from mvc.history.trees import read_tree, write_tree
 from mvc.history.walks import find_merge_bases, is_ancestor, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
-    from mvc.history.notes import NoteFinder
-    from mvc.history.object_sweep import GarbageObject
-    from mvc.history.reflog_expiry import ReflogExpiry
-    from mvc.history.values import (
-        CommitInfo,
-        HistoryProblem,
-        Index,
-        Stamp,
-        TreeEntry,
-    )
+    from mvc.history.values import CommitInfo, Index, Stamp, TreeEntry
     from mvc.ids import GitId
 
 _FOLDERS = ("objects/info", "objects/pack", "refs/heads", "refs/tags")
@@ -58,7 +50,7 @@ _CONFIG = {
     "core.loosecompression": ["1"],
     "gc.auto": ["0"],  # "mvc gc" decides, never a stock Git in passing
 }
-_EXTENSIONS = ("sha1", "files")  # what mvc is: objectformat and refstorage may say so
+_EXTENSIONS = ("sha1", "files")  # the only values mvc supports for objectformat and refstorage
 _DESCRIPTION = b"A repository of mvc; stock Git reads its history with --git-dir.\n"
 
 
@@ -68,19 +60,19 @@ class GitHistory(RefMoves):
     def __init__(self, git_dir: Path) -> None:
         """Take a folder that is known to be a repository; use ``init`` or ``open``."""
         super().__init__(git_dir)
-        self._revisions = Revisions(self._objects, self._refs)
+        self._revisions = Revisions(self.objects, self.refs)
 
     @classmethod
     def init(cls, git_dir: Path, *, branch: str = "main") -> Self:
-        """Make a repository durably and open it; one that exists is opened as it is.
+        """Create a repository durably and open it; an existing one is opened unchanged.
 
         Args:
-            git_dir: folder to make.
-            branch: the branch that the first commit will be on.
+            git_dir: folder to create.
+            branch: the branch of the first commit.
 
         Raises:
-            UsageError: no valid name for a branch.
-            StorageError: the machine refused.
+            UsageError: not a valid branch name.
+            StorageError: the machine failed, or a file is in the way.
         """
         name = branch_ref(branch)
         if fs.find_stat(git_dir / HEAD) is not None:
@@ -89,7 +81,7 @@ class GitHistory(RefMoves):
             for folder in _FOLDERS:
                 fs.make_dirs(git_dir / folder)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise StorageError(f"cannot make {git_dir}: a file is in the way") from error
+            raise StorageError(f"cannot create {git_dir}: a file is in the way") from error
         fs.write_durable(git_dir / "description", [_DESCRIPTION])
         fs.write_durable(git_dir / "config", [config_format.encode_config(_CONFIG)])
         # Last, because a folder with HEAD is a repository: a crash before leaves none.
@@ -101,18 +93,18 @@ class GitHistory(RefMoves):
         """Open an existing repository.
 
         Raises:
-            RepositoryNotFoundError: there is none at this place.
+            RepositoryNotFoundError: there is none.
             FormatError: its config or HEAD is damaged.
-            UnsupportedError: it is of a kind of Git that mvc does not know.
+            UnsupportedError: it needs a Git feature that mvc does not support.
         """
         parts = [fs.find_stat(git_dir / part) for part in (HEAD, "objects", "refs")]
         if None in parts:
             raise RepositoryNotFoundError(
-                f"{git_dir} is no repository", hint='run "mvc init" to make one'
+                f"{git_dir} is not a repository", hint='run "mvc init" to create one'
             )
         history = cls(git_dir)
         history._check_format()
-        history._refs.read_head()  # not its branch: with a damaged one, fsck must still run
+        history.refs.read_head()  # not its branch: with a damaged one, fsck must still run
         return history
 
     def _check_format(self) -> None:
@@ -128,7 +120,7 @@ class GitHistory(RefMoves):
 
     def close(self) -> None:
         """Close files that are kept open for reading; the history can still be used."""
-        self._objects.close()
+        self.objects.close()
 
     def __enter__(self) -> Self:
         return self
@@ -149,24 +141,24 @@ class GitHistory(RefMoves):
         Raises:
             UsageError: more than 512 MiB.
         """
-        return self._objects.write("blob", data)
+        return self.objects.write("blob", data)
 
     def read_blob(self, blob: GitId) -> bytes:
         """Return the bytes of a blob, hashed against its id.
 
         Raises:
             CorruptionError: it is damaged or missing.
-            FormatError: the id is that of another kind of object.
+            FormatError: the object is not a blob.
         """
-        return self._objects.read_kind(blob, "blob")
+        return self.objects.read_kind(blob, "blob")
 
     def find_blob_size(self, blob: GitId) -> int | None:
-        """Return the length of a blob in bytes, or None where there is no such blob.
+        """Return the length of a blob in bytes, or None if there is no such blob.
 
         Raises:
-            CorruptionError: it is damaged at its beginning.
+            CorruptionError: its header is damaged.
         """
-        header = self._objects.find_header(blob)
+        header = self.objects.find_header(blob)
         return header[1] if header is not None and header[0] == "blob" else None
 
     def blob_prefix(self, blob: GitId, count: int) -> bytes:
@@ -174,16 +166,16 @@ class GitHistory(RefMoves):
 
         Raises:
             CorruptionError: it is damaged there, or missing.
-            FormatError: the id is that of another kind of object.
+            FormatError: the object is not a blob.
         """
-        kind, prefix = self._objects.read_prefix(blob, count)
+        kind, prefix = self.objects.read_prefix(blob, count)
         if kind != "blob":
             raise FormatError(f"object {blob} is a {kind}, not a blob")
         return prefix
 
     def has_object(self, object_id: GitId) -> bool:
-        """Tell whether an object exists."""
-        return self._objects.has(object_id)
+        """Return whether an object exists."""
+        return self.objects.has(object_id)
 
     def write_tree(self, entries: Mapping[str, TreeEntry]) -> GitId:
         """Store the trees of a commit and return the id of the outermost.
@@ -192,19 +184,19 @@ class GitHistory(RefMoves):
             entries: path → mode and blob; folders follow from the paths.
 
         Raises:
-            UsageError: a path or mode that no tree may hold.
+            UsageError: a path or mode that a tree cannot hold.
         """
-        return write_tree(entries, self._objects.write)
+        return write_tree(entries, self.objects.write)
 
     def read_tree(self, commit_or_tree: GitId) -> dict[str, TreeEntry]:
-        """Return path → mode and blob of everything in a commit (or tag, or tree), by path.
+        """Return path → mode and blob of everything in a commit, tag or tree, sorted by path.
 
         Raises:
             FormatError: paths or modes that mvc does not allow.
             CorruptionError: something is damaged or missing.
         """
         tree = self._revisions.find_tree(commit_or_tree)
-        return read_tree(tree, lambda tree_id: self._objects.read_kind(tree_id, "tree"))
+        return read_tree(tree, lambda tree_id: self.objects.read_kind(tree_id, "tree"))
 
     def write_commit(
         self,
@@ -234,16 +226,16 @@ class GitHistory(RefMoves):
             author=author,
             committer=committer or author,
         )
-        return self._objects.write("commit", data)
+        return self.objects.write("commit", data)
 
     def read_commit(self, commit: GitId) -> CommitInfo:
         """Return a commit.
 
         Raises:
             CorruptionError: it is damaged or missing.
-            FormatError: the object is no commit.
+            FormatError: the object is not a commit.
         """
-        return self._objects.read_commit(commit)
+        return self.objects.read_commit(commit)
 
     def sync_objects(self) -> None:
         """Make every object written so far durable, name and bytes.
@@ -251,7 +243,7 @@ class GitHistory(RefMoves):
         Raises:
             StorageError: the machine failed, now or in an earlier call.
         """
-        self._objects.sync()
+        self.objects.sync()
 
     # -- the graph
 
@@ -263,27 +255,25 @@ class GitHistory(RefMoves):
         Raises:
             CorruptionError: a commit is damaged or missing.
         """
-        return walk(self._objects, starts, limit=limit, first_parent=first_parent)
+        return walk(self.objects, starts, limit=limit, first_parent=first_parent)
 
     def find_merge_base(self, left: GitId, right: GitId) -> GitId | None:
         """Return the best common ancestor of two commits, or None."""
-        return next(iter(find_merge_bases(self._objects, left, right)), None)
+        return next(iter(self.find_merge_bases(left, right)), None)
 
     def find_merge_bases(self, left: GitId, right: GitId) -> list[GitId]:
         """Return all best common ancestors of two commits, youngest first."""
-        return find_merge_bases(self._objects, left, right)
+        return find_merge_bases(self.objects, left, right)
 
     def is_ancestor(self, ancestor: GitId, descendant: GitId) -> bool:
-        """Tell whether one commit can be reached from another (a commit reaches itself)."""
-        return is_ancestor(self._objects, ancestor, descendant)
-
-    # -- revisions
+        """Return whether one commit can be reached from another (a commit reaches itself)."""
+        return is_ancestor(self.objects, ancestor, descendant)
 
     def resolve(self, revision: str) -> GitId:
         """Return the id that a revision names, tags followed; see ``mvc.history.revisions``.
 
         Raises:
-            NotFoundError: there is none, or more than one; the hint names close ones.
+            NotFoundError: it names nothing, or more than one object; the hint suggests names.
         """
         return self._revisions.resolve(revision)
 
@@ -306,11 +296,11 @@ class GitHistory(RefMoves):
     def write_index(self, index: Index) -> None:
         """Replace the staging area durably; only under ``lock()``.
 
-        The blobs it names are made durable first. Entries that are racy are written so that they
-        match no file before somebody has compared its content.
+        The blobs it names are made durable first. Racy entries are written so that they match no
+        file until its content has been compared.
 
         Raises:
-            UsageError: the lock is not held, or an entry that no index may hold.
+            UsageError: the lock is not held, or an entry that an index cannot hold.
             ConflictError: a stock Git holds the index.
         """
         from mvc.history.index import NAME, write_index_file  # noqa: PLC0415  see its text
@@ -321,63 +311,10 @@ class GitHistory(RefMoves):
         with self._lock.writing([NAME]):
             write_index_file(self.git_dir / NAME, index)
 
-    # -- notes
-
-    def read_notes(self, ref: str) -> dict[GitId, GitId]:
-        """Return commit → blob of its note; empty where there is no such ref.
-
-        Args:
-            ref: full name, such as ``refs/notes/released``.
-
-        Raises:
-            UsageError: no name for notes.
-            FormatError: the notes are damaged or missing.
-        """
-        from mvc.history.notes import read_notes  # noqa: PLC0415  few commands need it
-
-        return read_notes(self, ref)
-
-    def find_notes(self, ref: str) -> NoteFinder | None:
-        """Return what finds the notes of single commits, or None where there is no such ref.
-
-        Args:
-            ref: full name, such as ``refs/notes/released``.
-
-        Raises:
-            FormatError: the newest commit of the notes is damaged or missing.
-        """
-        from mvc.history.notes import NoteFinder  # noqa: PLC0415  few commands need it
-
-        tip = self.find_ref(ref)
-        if tip is None:
-            return None
-        return NoteFinder(self.read_commit(tip).tree, self._objects.read_tree_items)
-
-    def write_notes(
-        self, ref: str, changes: Mapping[GitId, bytes | None], *, message: str, stamp: Stamp
-    ) -> None:
-        """Replace the notes of some commits durably (None takes one away); others stay.
-
-        Takes ``no_sweep()`` and ``lock()`` itself, so not to be called under ``lock()`` alone.
-
-        Args:
-            ref: full name, such as ``refs/notes/released``.
-            changes: commit → its new note.
-            message: why, for the log of the notes.
-            stamp: who writes them, and when.
-
-        Raises:
-            UsageError: no name for notes, or no commit id.
-            FormatError: the notes that are there are damaged.
-        """
-        from mvc.history.notes import write_notes  # noqa: PLC0415  few commands need it
-
-        write_notes(self, ref, changes, message=message, stamp=stamp)
-
     # -- config
 
     def read_config(self) -> dict[str, str]:
-        """Return ``section.key`` → value; the last one where there are several.
+        """Return ``section.key`` → value; the last one if there are several.
 
         Raises:
             FormatError: the config is damaged.
@@ -388,15 +325,15 @@ class GitHistory(RefMoves):
         """Return one value, or None.
 
         Raises:
-            UsageError: it is no key.
+            UsageError: not a valid key.
         """
         return config_format.last_value(self._read_config(), config_format.normal_key(key))
 
     def set_config(self, key: str, value: str) -> None:
-        """Set a value durably, in place of all there are for that key.
+        """Set a value durably; it replaces all values of that key.
 
         Raises:
-            UsageError: no key, or no value that a config can hold.
+            UsageError: not a valid key, or a value that a config cannot hold.
         """
         self._change_config(config_format.normal_key(key), [config_format.check_value(value)])
 
@@ -422,120 +359,3 @@ class GitHistory(RefMoves):
             config[key] = values
             file.write([config_format.encode_config(config)])
             file.publish(path)
-
-    # -- looking after it
-
-    def check(self) -> Iterator[HistoryProblem]:
-        """Yield everything that is wrong with the history: all objects, links, refs and logs."""
-        from mvc.history.check import check  # noqa: PLC0415  only fsck needs it
-
-        return check(self._objects, self._refs, self.read_index)
-
-    def reachable_blobs(
-        self, starts: Sequence[GitId] | None = None
-    ) -> Iterator[tuple[GitId, str, GitId]]:
-        """Yield (commit, path, blob) of every blob that history holds, each blob once.
-
-        Args:
-            starts: commits or tags to begin at; None means all ``roots()``. The index is not
-                part of it, and notes hold no files.
-
-        Raises:
-            FormatError: a damaged or missing object.
-        """
-        from mvc.history.check import reachable_blobs  # noqa: PLC0415  only fsck and gc need it
-
-        return reachable_blobs(self._objects, self.roots() if starts is None else starts)
-
-    def roots(self, *, expiry: ReflogExpiry | None = None) -> list[GitId]:
-        """Return what HEAD, all refs but notes, and the reflogs name; not the index.
-
-        Args:
-            expiry: leave out what only entries know that ``expire_reflogs`` would take out.
-
-        Raises:
-            CorruptionError: HEAD or a ref is damaged.
-        """
-        from mvc.history.roots import find_roots  # noqa: PLC0415  only fsck and gc need it
-
-        return find_roots(self._objects, self._refs, expiry=expiry)
-
-    def reachable_objects(self, *, expiry: ReflogExpiry | None = None) -> set[GitId]:
-        """Return all commits, tags, trees and blobs in use: by roots, notes and the index.
-
-        Args:
-            expiry: as in ``roots``.
-
-        Raises:
-            CorruptionError: something is missing or damaged: nothing may be removed then.
-        """
-        from mvc.history.object_sweep import reachable_objects  # noqa: PLC0415  only gc needs it
-        from mvc.history.roots import find_roots  # noqa: PLC0415
-
-        roots = find_roots(self._objects, self._refs, notes=True, expiry=expiry)
-        blobs = [entry.blob for entry in self.read_index().entries.values()]
-        return reachable_objects(self._objects, roots, blobs)
-
-    def find_recent(
-        self, reachable: Collection[GitId], *, older_than_s: float, now_s: float | None = None
-    ) -> set[GitId]:
-        """Return what is in use no more but too young to go, and all that it leads to.
-
-        Args:
-            reachable: what ``reachable_objects`` returned.
-            older_than_s: age in seconds that an object needs to be garbage.
-            now_s: the time that ages are counted to; now where None.
-        """
-        from mvc.history.object_sweep import find_recent  # noqa: PLC0415  only gc needs it
-
-        return find_recent(self._objects, reachable, older_than_s=older_than_s, now_s=now_s)
-
-    def list_garbage(
-        self, reachable: Collection[GitId], *, older_than_s: float, now_s: float | None = None
-    ) -> list[GarbageObject]:
-        """Return loose objects and left temporary files that may go, in the order of removal.
-
-        Args:
-            reachable: what ``reachable_objects`` returned.
-            older_than_s: age in seconds that they need; what younger ones lead to stays as well.
-            now_s: the time that ages are counted to; now where None.
-        """
-        from mvc.history.object_sweep import list_garbage  # noqa: PLC0415  only gc needs it
-
-        return list_garbage(self._objects, reachable, older_than_s=older_than_s, now_s=now_s)
-
-    def remove_objects(self, garbage: Iterable[GarbageObject]) -> int:
-        """Remove what ``list_garbage`` listed, durably; return the bytes that it took.
-
-        Under ``sweep_alone()`` only, and once the roots were looked at under it. What is gone
-        already, or was written again since, is passed over.
-
-        Raises:
-            UsageError: the lock is not held.
-            StorageError: the machine refused.
-        """
-        from mvc.history.object_sweep import remove_objects  # noqa: PLC0415  only gc needs it
-
-        if not self._sweep_lock.is_alone:
-            raise UsageError("objects are removed under the sweep lock only")
-        return remove_objects(self._objects, garbage)
-
-    def expire_reflogs(
-        self, expiry: ReflogExpiry | None = None, *, dry_run: bool = False
-    ) -> dict[str, int]:
-        """Take old entries out of all reflogs durably; the newest one of a log stays.
-
-        Args:
-            expiry: how old; Git's 90 and 30 days where None.
-            dry_run: only count.
-
-        Returns:
-            Ref → how many entries, for each log that has any.
-
-        Raises:
-            CorruptionError: a commit that had to be looked at is damaged or missing.
-        """
-        from mvc.history import reflog_expiry  # noqa: PLC0415  only gc needs it
-
-        expiry = reflog_expiry.ReflogExpiry() if expiry is None else expiry
-        return reflog_expiry.expire_reflogs(self._objects, self._refs, expiry, dry_run=dry_run)

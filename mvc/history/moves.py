@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.commits import encode_tag
-from mvc.history.commitstore import CommitStore
+from mvc.history.objects import ObjectStore
 from mvc.history.reflogs import Reason
 from mvc.history.refnames import HEADS, NOTES, branch_ref, check_ref_name, tag_ref
 from mvc.history.refs import HEAD, RefStore
@@ -31,9 +31,9 @@ class RefMoves:
     def __init__(self, git_dir: Path) -> None:
         """Take a folder that is known to be a repository."""
         self.git_dir = git_dir
-        self._objects = CommitStore(git_dir / "objects")
-        self._refs = RefStore(git_dir)
-        self._lock = self._refs.lock
+        self.objects = ObjectStore(git_dir / "objects")
+        self.refs = RefStore(git_dir)
+        self._lock = self.refs.lock
         self._sweep_lock = SweepLock(git_dir, lambda: self._lock.is_held)
 
     def lock(self) -> AbstractContextManager[None]:
@@ -60,24 +60,29 @@ class RefMoves:
         """
         return self._sweep_lock.exclusive(wait=wait)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether this thread holds the sweep lock alone."""
+        return self._sweep_lock.is_alone
+
     def head(self) -> Head:
         """Return where HEAD stands.
 
         Raises:
             CorruptionError: HEAD is damaged.
         """
-        return self._refs.head()
+        return self.refs.head()
 
     def find_ref(self, name: str) -> GitId | None:
         """Return the id that a full ref name such as ``refs/heads/main`` holds, or None."""
-        return self._refs.find(name)
+        return self.refs.find(name)
 
     def list_refs(self, prefix: str = "refs/") -> dict[str, GitId]:
         """Return full name → id of all refs below a prefix, sorted by name.
 
         Notes are no places to go to: they are only there where the prefix names them.
         """
-        found = self._refs.values(prefix)
+        found = self.refs.values(prefix)
         if prefix.startswith(NOTES):
             return found
         return {name: value for name, value in found.items() if not name.startswith(NOTES)}
@@ -108,7 +113,7 @@ class RefMoves:
         check_ref_name(name)
         with self.lock():
             self._prepare_move(name, new)
-            self._refs.set(name, new, expected, Reason(message, stamp))
+            self.refs.set(name, new, expected, Reason(message, stamp))
 
     def update_head(
         self,
@@ -130,9 +135,9 @@ class RefMoves:
             name = HEAD if branch is None else HEADS + branch
             self._prepare_move(name, new)
             if branch is None:
-                self._refs.set_detached(new, expected, reason)
+                self.refs.set_detached(new, expected, reason)
             else:
-                self._refs.set(name, new, expected, reason)
+                self.refs.set(name, new, expected, reason)
 
     def set_head_branch(
         self,
@@ -153,7 +158,7 @@ class RefMoves:
         """
         with self.lock():
             reason = Reason(message or self._switch_text(branch), stamp)
-            self._refs.set_symbolic(branch, reason)
+            self.refs.set_symbolic(branch, reason)
 
     def detach_head(
         self,
@@ -170,7 +175,7 @@ class RefMoves:
         with self.lock():
             self._prepare_move(HEAD, commit)
             reason = Reason(message or self._switch_text(commit), stamp)
-            self._refs.set_detached(commit, self.head().commit, reason)
+            self.refs.set_detached(commit, self.head().commit, reason)
 
     def _switch_text(self, target: str) -> str:
         head = self.head()
@@ -189,7 +194,7 @@ class RefMoves:
         Raises:
             ConflictError: it does not hold ``expected``.
         """
-        self._refs.delete(name, expected, Reason(message, stamp))
+        self.refs.delete(name, expected, Reason(message, stamp))
 
     def rename_branch(
         self,
@@ -216,7 +221,7 @@ class RefMoves:
             if self.find_ref(target) is not None:
                 raise ConflictError(f"branch {new!r} already exists", hint="choose another name")
             message = f"Branch: renamed {source} to {target}"
-            self._refs.rename(source, target, Reason(message, stamp))
+            self.refs.rename(source, target, Reason(message, stamp))
 
     def create_tag(
         self,
@@ -247,13 +252,13 @@ class RefMoves:
         held = target
         if message is not None:
             data = encode_tag(name=name, commit=target, message=message, tagger=stamp)
-            held = self._objects.write("tag", data)
+            held = self.objects.write("tag", data)
         with self.lock():
             if expected is None and self.find_ref(ref) is not None:
                 raise ConflictError(f"tag {name!r} already exists", hint="choose another name")
             self._require(target, "commit")
             self._prepare_move(ref, held)
-            self._refs.set(ref, held, expected, reason)
+            self.refs.set(ref, held, expected, reason)
         return held
 
     def read_reflog(self, ref: str) -> list[ReflogEntry]:
@@ -261,7 +266,7 @@ class RefMoves:
 
         A line torn by a crash is left out, and so are damaged ones, which ``check`` reports.
         """
-        return self._refs.logs.read_sound(ref)
+        return self.refs.logs.read_sound(ref)
 
     def check_branch_name(self, branch: str) -> str:
         """Return the full ref name of a branch.
@@ -283,12 +288,12 @@ class RefMoves:
         """Check what a ref will point to and make it durable; under the lock, as the move is."""
         if name == HEAD or name.startswith(HEADS):
             self._require(new, "commit")
-        elif not self._objects.has(new):
+        elif not self.objects.has(new):
             raise NotFoundError(f"object {new} does not exist")
-        self._objects.sync()
+        self.objects.sync()
 
     def _require(self, object_id: GitId, kind: str) -> None:
-        header = self._objects.find_header(object_id)
+        header = self.objects.find_header(object_id)
         if header is None:
             raise NotFoundError(f"{kind} {object_id} does not exist")
         if header[0] != kind:

@@ -1,8 +1,8 @@
 """Git notes: a text for a commit, kept beside it, without changing its id.
 
-A notes ref is a branch of its own. The tree of its newest commit has one blob per noted commit,
-and the blob's path is that commit's id, cut by slashes after any pairs of its digits so that no
-folder gets long: ``12/34567…`` is the note of ``1234567…``. Stock Git reads and writes the same:
+A notes ref is like a branch. The tree of its newest commit has one blob per noted commit, and the
+blob's path is that commit's id, cut by slashes after any pairs of its digits so that no folder
+gets long: ``12/34567…`` is the note of ``1234567…``. Stock Git reads and writes the same:
 ``git notes --ref=released show COMMIT``.
 """
 
@@ -25,15 +25,19 @@ if TYPE_CHECKING:
 _ID_DIGITS = 40
 _PAIR = 2
 _MAX_FLAT = 256
-"""Notes that lie in one folder; more of them go into up to 256, by the first pair of digits."""
+"""Notes in one folder; more than that are spread over up to 256, by the first pair of digits."""
 
 
 def read_notes(history: GitHistory, ref: str) -> dict[GitId, GitId]:
-    """Return commit → blob of its note; empty where there is no such ref.
+    """Return commit → blob of its note; empty if there is no such ref.
+
+    Args:
+        history: the repository.
+        ref: full name, such as ``refs/notes/released``.
 
     Raises:
-        UsageError: no name for notes.
-        FormatError: the tree of the notes is damaged, missing, or none that mvc reads.
+        UsageError: not a ref for notes.
+        FormatError: the tree of the notes is damaged, missing, or not one that mvc reads.
     """
     tip = history.find_ref(_check_name(ref))
     entries = {} if tip is None else history.read_tree(tip)
@@ -41,8 +45,20 @@ def read_notes(history: GitHistory, ref: str) -> dict[GitId, GitId]:
     return {found: entries[path].blob for path, found in noted.items() if found is not None}
 
 
+def find_notes(history: GitHistory, ref: str) -> NoteFinder | None:
+    """Return what finds the notes of single commits, or None if there is no such ref.
+
+    Raises:
+        FormatError: the newest commit of the notes is damaged or missing.
+    """
+    tip = history.find_ref(ref)
+    if tip is None:
+        return None
+    return NoteFinder(history.read_commit(tip).tree, history.objects.read_tree_items)
+
+
 class NoteFinder:
-    """Finds the notes of single commits; only the folders on the way to them are read, each once.
+    """Finds the notes of single commits; reads only the folders on the way to them, each once.
 
     Args:
         tree: the outermost tree of the notes.
@@ -91,26 +107,27 @@ def write_notes(
     message: str,
     stamp: Stamp,
 ) -> None:
-    """Put notes in the place of those that commits have, as one commit on the notes ref.
+    """Replace the notes of some commits durably, as one commit on the notes ref.
 
-    Notes of other commits stay, and so does whatever else lies in that tree. Where nothing
-    changes, no commit is made.
+    Notes of other commits stay, and so does everything else in that tree. If nothing changes, no
+    commit is made. Takes ``no_sweep()`` and ``lock()`` itself, so not to be called under ``lock()``
+    alone.
 
     Args:
         history: the repository.
         ref: full name below ``refs/notes/``.
-        changes: commit → its new note; None takes the note away.
+        changes: commit → its new note; None removes the note.
         message: of the commit on the notes ref and of its reflog.
         stamp: who writes them, and when.
 
     Raises:
-        UsageError: no name for notes, no commit id, or called under the repository's lock alone.
-        FormatError: the notes that are there are damaged.
+        UsageError: not a ref for notes, or not a commit id.
+        FormatError: the existing notes are damaged.
     """
     _check_name(ref)
     for noted in changes:
         if not is_hex_id(noted, _ID_DIGITS):
-            raise UsageError(f"{noted!r} is no commit id")
+            raise UsageError(f"{noted!r} is not a commit id")
     with history.no_sweep(), history.lock():
         tip = history.find_ref(ref)
         before = {} if tip is None else history.read_tree(tip)
@@ -130,7 +147,7 @@ def write_notes(
 def _merge(
     history: GitHistory, before: Mapping[str, TreeEntry], changes: Mapping[GitId, bytes | None]
 ) -> dict[str, TreeEntry]:
-    """Return the tree of the notes as it shall be, all of them laid out in the same way."""
+    """Return the new tree of the notes, all of them laid out in the same way."""
     others: dict[str, TreeEntry] = {}
     notes: dict[GitId, TreeEntry] = {}
     for path, entry in before.items():
@@ -154,7 +171,7 @@ def _note_path(noted: GitId, *, is_flat: bool) -> str:
 
 
 def _noted_id(path: str) -> GitId | None:
-    """Return whose note lies at a path, or None where it is something else."""
+    """Return the commit whose note lies at a path, or None if it is something else."""
     *folders, name = path.split("/")
     joined = "".join((*folders, name))
     is_note = is_hex_id(joined, _ID_DIGITS) and all(len(part) == _PAIR for part in folders)
@@ -163,5 +180,5 @@ def _noted_id(path: str) -> GitId | None:
 
 def _check_name(ref: str) -> str:
     if not ref.startswith(NOTES):
-        raise UsageError(f"{ref!r} is no ref for notes", hint=f"they lie below {NOTES}")
+        raise UsageError(f"{ref!r} is not a ref for notes", hint=f"choose a name below {NOTES}")
     return check_ref_name(ref)

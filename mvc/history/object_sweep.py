@@ -1,41 +1,38 @@
-"""Git objects that nothing reaches: finding what is in use, listing the rest, removing it.
+"""Git objects that nothing reaches: listing what may go, and removing it.
 
-Only loose objects are removed; those in packs of a stock ``git gc`` are that program's business.
+Only loose objects are removed; those in packs are the business of the ``git gc`` that made them.
 
 Objects go in the reverse of the order in which they were written, each kind durably gone before
-the next: commits and tags, trees, blobs. So a crash leaves no commit without its tree, and whoever
-writes the same commit again finds nothing of it half there.
+the next: commits and tags, trees, blobs. So a crash leaves no commit without its tree, and a
+process that writes the same commit again never builds on a part of it.
 
-An object younger than the grace period stays, and so does all that it leads to, as in Git: a
-branch that was deleted by mistake can be made again whole.
+An object younger than the grace period stays, with all that it leads to, as in Git: a branch that
+was deleted by mistake can be restored whole.
 """
 
 from __future__ import annotations
 
 import os
-import stat as stat_bits
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc import fs
-from mvc.errors import CorruptionError, FormatError, translate_os_errors
-from mvc.history.commits import parse_commit, parse_tag
-from mvc.history.translate import FSCK_HINT
-from mvc.history.trees import parse_tree_object
+from mvc.errors import FormatError, UsageError, translate_os_errors
+from mvc.history.reachability import read_links
 from mvc.ids import GitId, is_hex_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from mvc.history.commitstore import CommitStore
+    from mvc.history.git import GitHistory
+    from mvc.history.objects import ObjectStore
 
 DAMAGED = "damaged"
 TEMPORARY = "temporary"
 _ORDER = (("commit", "tag", DAMAGED, TEMPORARY), ("tree",), ("blob",))
 _RANKS = {kind: rank for rank, kinds in enumerate(_ORDER) for kind in kinds}
-_GITLINK = 0o160000
 _FOLDER_DIGITS = 2
 
 
@@ -45,10 +42,10 @@ class GarbageObject:
 
     Attributes:
         kind: ``commit``, ``tag``, ``tree``, ``blob``, ``damaged`` (an object that cannot be
-            read) or ``temporary`` (what a process that died left of one).
+            read) or ``temporary`` (left of one by a process that died).
         name: its file, relative to ``objects``.
         size_bytes: length of that file.
-        mtime_ns: when it was written, or last written again.
+        mtime_ns: when it was last written or touched.
     """
 
     kind: str
@@ -62,76 +59,19 @@ class GarbageObject:
         return None if self.kind == TEMPORARY else GitId(self.name.replace("/", ""))
 
 
-def reachable_objects(
-    objects: CommitStore, roots: Iterable[GitId], blobs: Iterable[GitId] = ()
-) -> set[GitId]:
-    """Return every commit, tag, tree and blob that some roots lead to, them included.
-
-    Commits and trees are read and hashed, each once; blobs only have to be there.
-
-    Args:
-        objects: where to read.
-        roots: commits, tags or other objects.
-        blobs: blobs to begin at as well: those of the index.
-
-    Raises:
-        CorruptionError: an object is missing, damaged, or of another kind than it is taken for.
-    """
-    loose = set(objects.iterate_loose())
-    seen: set[GitId] = set()
-    pending = [(one, "") for one in roots] + [(one, "blob") for one in blobs]
-    while pending:
-        object_id, wanted = pending.pop()
-        if object_id in seen:
-            continue
-        seen.add(object_id)
-        if wanted != "blob":
-            pending.extend(_read_links(objects, object_id, wanted))
-        elif object_id not in loose and not objects.has(object_id):
-            raise CorruptionError(f"object {object_id} is missing", hint=FSCK_HINT)
-    return seen
-
-
-def _read_links(objects: CommitStore, object_id: GitId, wanted: str) -> list[tuple[GitId, str]]:
-    """Return (id, kind) of what an object points to."""
-    kind, data = objects.read(object_id)
-    if wanted not in ("", kind):
-        raise CorruptionError(
-            f"object {object_id} is taken for a {wanted}; it is a {kind}", hint=FSCK_HINT
-        )
-    if kind == "commit":
-        commit = parse_commit(object_id, data)
-        return [(commit.tree, "tree"), *((parent, "commit") for parent in commit.parents)]
-    if kind == "tag":
-        target_kind, target = parse_tag(object_id, data)
-        return [(target, target_kind)]
-    if kind == "tree":
-        return [
-            (target, "tree" if stat_bits.S_ISDIR(mode) else "blob")
-            for _, mode, target in parse_tree_object(object_id, data)
-            if stat_bits.S_IFMT(mode) != _GITLINK
-        ]
-    return []
-
-
 def find_recent(
-    objects: CommitStore,
-    reachable: Collection[GitId],
-    *,
-    older_than_s: float,
-    now_s: float | None = None,
+    history: GitHistory, reachable: Collection[GitId], *, older_than_s: float
 ) -> set[GitId]:
     """Return what nothing reaches but is too young to go, with all that it leads to.
 
-    As far as that is there: garbage may be damaged, or have lost a part.
+    Only as far as it can be read: garbage may be damaged, or have lost a part.
 
     Args:
-        objects: where to look.
+        history: the repository.
         reachable: what ``reachable_objects`` found.
         older_than_s: age in seconds that a loose object needs to be garbage.
-        now_s: the time that ages are counted to; now where None.
     """
-    limit_ns = _limit_ns(older_than_s, now_s)
+    objects, limit_ns = history.objects, _limit_ns(older_than_s)
     pending = [
         object_id
         for object_id, stat in _stat_loose(objects)
@@ -146,29 +86,24 @@ def find_recent(
         try:
             header = objects.find_header(object_id)
             if header is not None and header[0] != "blob":
-                pending.extend(target for target, _ in _read_links(objects, object_id, ""))
+                pending.extend(target for target, _ in read_links(objects, object_id, ""))
         except FormatError:
             continue
     return found
 
 
 def list_garbage(
-    objects: CommitStore,
-    reachable: Collection[GitId],
-    *,
-    older_than_s: float,
-    now_s: float | None = None,
+    history: GitHistory, reachable: Collection[GitId], *, older_than_s: float
 ) -> list[GarbageObject]:
-    """Return the loose objects and left temporary files that may go, in the order to remove them.
+    """Return loose objects and stray temporary files that may go, in the order of removal.
 
     Args:
-        objects: where to look.
+        history: the repository.
         reachable: what ``reachable_objects`` found.
         older_than_s: age in seconds that they need; what younger ones lead to stays as well.
-        now_s: the time that ages are counted to; now where None.
     """
-    recent = find_recent(objects, reachable, older_than_s=older_than_s, now_s=now_s)
-    limit_ns = _limit_ns(older_than_s, now_s)
+    objects, limit_ns = history.objects, _limit_ns(older_than_s)
+    recent = find_recent(history, reachable, older_than_s=older_than_s)
     found = [
         GarbageObject(_find_kind(objects, object_id), name, stat.size_bytes, stat.mtime_ns)
         for object_id, stat in _stat_loose(objects)
@@ -183,23 +118,26 @@ def list_garbage(
     return sorted(found, key=lambda item: (_RANKS[item.kind], item.kind, item.name))
 
 
-def remove_objects(objects: CommitStore, garbage: Iterable[GarbageObject]) -> int:
-    """Remove listed files durably, kind after kind; return how many bytes they took.
+def remove_objects(history: GitHistory, garbage: Iterable[GarbageObject]) -> int:
+    """Remove what ``list_garbage`` listed, durably; return the bytes that frees.
 
-    What is gone already, or was written again since it was listed, is passed over. The caller
-    holds the sweep lock alone and has found out under it that they are garbage.
+    Only under ``sweep_alone()``, and after the roots were looked at again under it. What is gone
+    already, or was written again since, is skipped.
 
     Raises:
-        StorageError: the machine refused; all that was removed by then was in the right order.
+        UsageError: the sweep lock is not held alone.
+        StorageError: the machine failed; all that was removed by then was in the right order.
     """
+    if not history.is_alone:
+        raise UsageError("objects are removed under the sweep lock only")
     listed = list(garbage)
-    freed_bytes = 0
-    for kinds in _ORDER:
-        freed_bytes += _remove_all(objects, [item for item in listed if item.kind in kinds])
-    return freed_bytes
+    return sum(
+        _remove_all(history.objects, [item for item in listed if item.kind in kinds])
+        for kinds in _ORDER
+    )
 
 
-def _remove_all(objects: CommitStore, garbage: Sequence[GarbageObject]) -> int:
+def _remove_all(objects: ObjectStore, garbage: Sequence[GarbageObject]) -> int:
     objects.forget(item.id for item in garbage if item.id is not None)
     folders: set[Path] = set()
     freed_bytes = 0
@@ -217,11 +155,11 @@ def _remove_all(objects: CommitStore, garbage: Sequence[GarbageObject]) -> int:
     return freed_bytes
 
 
-def _limit_ns(older_than_s: float, now_s: float | None) -> int:
-    return int(((time.time() if now_s is None else now_s) - older_than_s) * 1e9)
+def _limit_ns(older_than_s: float) -> int:
+    return int((time.time() - older_than_s) * 1e9)
 
 
-def _stat_loose(objects: CommitStore) -> Iterator[tuple[GitId, fs.FileStat]]:
+def _stat_loose(objects: ObjectStore) -> Iterator[tuple[GitId, fs.FileStat]]:
     for object_id in objects.iterate_loose():
         stat = fs.find_stat(
             objects.folder / object_id[:_FOLDER_DIGITS] / object_id[_FOLDER_DIGITS:]
@@ -231,7 +169,7 @@ def _stat_loose(objects: CommitStore) -> Iterator[tuple[GitId, fs.FileStat]]:
 
 
 def _stat_temporary(folder: Path) -> Iterator[tuple[str, fs.FileStat]]:
-    """Yield what programs that died left: ``tmp_obj_*`` of mvc and Git, ``tmp_*`` of its packs."""
+    """Yield what dead processes left: ``tmp_obj_*`` of mvc and Git, ``tmp_*`` of Git's packs."""
     with translate_os_errors(f"list {folder}"):
         inner = sorted(name for name in os.listdir(folder) if is_hex_id(name, _FOLDER_DIGITS))
     for place, prefix in [
@@ -250,7 +188,7 @@ def _stat_temporary(folder: Path) -> Iterator[tuple[str, fs.FileStat]]:
                 yield f"{place}/{name}".removeprefix("/"), stat
 
 
-def _find_kind(objects: CommitStore, object_id: GitId) -> str:
+def _find_kind(objects: ObjectStore, object_id: GitId) -> str:
     try:
         header = objects.find_header(object_id)
     except FormatError:

@@ -21,13 +21,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc import fs
-from mvc.errors import CorruptionError, StorageError, UsageError, translate_os_errors
+from mvc.errors import CorruptionError, FormatError, StorageError, UsageError, translate_os_errors
+from mvc.history.commits import parse_commit
 from mvc.history.packs import PackedObjects
 from mvc.history.translate import FSCK_HINT, translate_damage
+from mvc.history.trees import parse_tree_object
 from mvc.ids import GitId, is_hex_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from mvc.history.values import CommitInfo
 
 MAX_OBJECT_BYTES = 512 * 1024 * 1024
 """Largest object read or written, Git's own bigFileThreshold: a manifest of 8 million chunks."""
@@ -204,8 +208,30 @@ class ObjectStore:
         self._read_loose(object_id)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the Git packs; they are opened again when they are needed."""
         self.packs.close()
+
+    # -- objects as what they are
+
+    def read_kind(self, object_id: GitId, kind: str) -> bytes:
+        """Return the content of an object of this kind.
+
+        Raises:
+            FormatError: it is of another kind.
+            CorruptionError: it is damaged or missing.
+        """
+        found, data = self.read(object_id)
+        if found != kind:
+            raise FormatError(f"object {object_id} is a {found}, not a {kind}")
+        return data
+
+    def read_commit(self, commit_id: GitId) -> CommitInfo:
+        """Return a commit; raises as ``read_kind``."""
+        return parse_commit(commit_id, self.read_kind(commit_id, "commit"))
+
+    def read_tree_items(self, tree_id: GitId) -> Iterator[tuple[bytes, int, GitId]]:
+        """Yield (name, mode, id) of one tree; raises as ``read_kind``."""
+        return parse_tree_object(tree_id, self.read_kind(tree_id, "tree"))
 
     def _path_text(self, object_id: GitId) -> str:
         # Text, because a Path costs as much to make as a commit costs to read.

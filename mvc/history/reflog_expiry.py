@@ -1,9 +1,9 @@
-"""Which entries of the reflogs are too old to keep, by Git's two clocks.
+"""Which entries of the reflogs are too old to keep, by Git's two limits.
 
-An entry older than the first limit goes. One older than the second, shorter limit goes where the
-ref has moved away from what it names, so that no way leads there from where the ref is now: what
-was amended or reset away is kept for a month, the ordinary past for three. The newest entry of a
-log always stays, and so does the log of the stash, which is its content.
+An entry older than the first limit goes. One older than the second, shorter limit goes if the ref
+no longer leads to what it names: what was amended or reset away is kept for a month, the ordinary
+past for three. The newest entry of a log always stays, and so does the log of the stash, because
+the stash is nothing but its log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from mvc.history.refs import HEAD
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mvc.history.commitstore import CommitStore
+    from mvc.history.git import GitHistory
+    from mvc.history.objects import ObjectStore
     from mvc.history.refs import RefStore
     from mvc.history.values import ReflogEntry
     from mvc.ids import GitId
@@ -34,8 +35,8 @@ class ReflogExpiry:
 
     Attributes:
         reachable_older_than_s: age in seconds at which any entry goes.
-        unreachable_older_than_s: age at which one goes that its ref does not lead to.
-        now_s: the time that ages are counted to, seconds since 1970.
+        unreachable_older_than_s: age at which an entry goes that its ref does not lead to.
+        now_s: the time that ages are counted from, seconds since 1970.
     """
 
     reachable_older_than_s: int = 90 * DAY_S
@@ -44,9 +45,9 @@ class ReflogExpiry:
 
 
 class ExpiringLogs:
-    """The reflogs of a repository as they would be without what expired."""
+    """The reflogs of a repository, with what expired told apart."""
 
-    def __init__(self, objects: CommitStore, refs: RefStore, expiry: ReflogExpiry) -> None:
+    def __init__(self, objects: ObjectStore, refs: RefStore, expiry: ReflogExpiry) -> None:
         """Take where to look; nothing is read yet."""
         self._objects = objects
         self._refs = refs
@@ -56,7 +57,7 @@ class ExpiringLogs:
     def split(self, name: str) -> tuple[list[bytes], list[bytes]]:
         """Return the lines of a log that stay and those that expired, oldest first.
 
-        A damaged line stays: it is for fsck to report.
+        A damaged line stays, for fsck to report.
 
         Raises:
             CorruptionError: a commit that had to be looked at is damaged or missing.
@@ -79,7 +80,7 @@ class ExpiringLogs:
         return self._expiry.now_s - entry.time_s
 
     def _is_doubtful(self, entry: ReflogEntry) -> bool:
-        """Tell whether an entry's fate depends on where the ref leads."""
+        """Return whether the age alone does not decide: it depends on where the ref leads."""
         age_s = self._age_s(entry)
         return self._expiry.unreachable_older_than_s < age_s <= self._expiry.reachable_older_than_s
 
@@ -90,7 +91,7 @@ class ExpiringLogs:
         return self._is_doubtful(entry) and not values <= reached
 
     def _reach(self, name: str) -> set[GitId]:
-        """Return the commits that a ref leads to; those of all refs for HEAD, as in Git."""
+        """Return the commits that a ref leads to; for HEAD, those of all refs, as in Git."""
         if name == HEAD:
             tips = [self._refs.head().commit, *self._refs.values().values()]
         else:
@@ -115,8 +116,8 @@ class ExpiringLogs:
         return self._parents[commit]
 
 
-def entries_of(lines: Sequence[bytes], name: str) -> list[ReflogEntry]:
-    """Return the sound ones of the lines of a log."""
+def sound_entries(lines: Sequence[bytes], name: str) -> list[ReflogEntry]:
+    """Return the entries of a log, damaged lines left out."""
     entries = (_parse(line, name) for line in lines)
     return [entry for entry in entries if entry is not None]
 
@@ -129,19 +130,27 @@ def _parse(line: bytes, name: str) -> ReflogEntry | None:
 
 
 def expire_reflogs(
-    objects: CommitStore, refs: RefStore, expiry: ReflogExpiry, *, dry_run: bool = False
+    history: GitHistory, expiry: ReflogExpiry | None = None, *, dry_run: bool = False
 ) -> dict[str, int]:
-    """Take expired entries out of all logs, durably; return ref → how many, where there are any.
+    """Remove expired entries from all reflogs, durably; the newest entry of a log stays.
+
+    Args:
+        history: the repository.
+        expiry: how old; defaults to Git's 90 and 30 days.
+        dry_run: only count.
+
+    Returns:
+        Ref → how many entries, for each log that has any.
 
     Raises:
         CorruptionError: a commit that had to be looked at is damaged or missing.
         ConflictError: a stock Git holds the lock of a ref.
     """
-    counts: dict[str, int] = {}
+    refs, counts = history.refs, dict[str, int]()
     with refs.lock.hold():
         if not dry_run:
             refs.logs.remove_strays()
-        logs = ExpiringLogs(objects, refs, expiry)
+        logs = ExpiringLogs(history.objects, refs, expiry or ReflogExpiry())
         for name in refs.logs.names():
             kept, expired = logs.split(name)
             if expired:

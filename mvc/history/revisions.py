@@ -23,7 +23,7 @@ from mvc.history.refnames import HEADS, NOTES, expand_name
 from mvc.ids import GitId, is_hex_id
 
 if TYPE_CHECKING:
-    from mvc.history.commitstore import CommitStore
+    from mvc.history.objects import ObjectStore
     from mvc.history.refs import RefStore
     from mvc.history.values import ReflogEntry
 
@@ -47,7 +47,7 @@ _HEX = re.compile(r"[0-9a-fA-F]+")
 class Revisions:
     """Resolves what people write into object ids."""
 
-    def __init__(self, objects: CommitStore, refs: RefStore) -> None:
+    def __init__(self, objects: ObjectStore, refs: RefStore) -> None:
         """Take what the names are looked up in."""
         self._objects = objects
         self._refs = refs

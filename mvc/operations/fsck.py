@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError, UnsupportedError
 from mvc.formats.manifest import cut_sizes
+from mvc.history.check import check
+from mvc.history.reachability import reachable_blobs
 from mvc.ids import PackId
 from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, ChunkHealth, Loss
 from mvc.upkeep.sweep import upkeep_lock
@@ -133,7 +135,7 @@ def fsck(
             repaired, salvaged = _repair(context, data=data)
     problems = [
         Problem(problem.kind, f"{problem.what}: {problem.detail}")
-        for problem in context.history.check()
+        for problem in check(context.history)
     ]
     problems.extend(_check_journal(context))
     problems.extend(_check_records(context))
@@ -279,7 +281,7 @@ class _Reachable:
         seen_commits: set[str] = set()
         seen_blobs: set[str] = set()
         try:
-            for commit, path, blob in self._context.history.reachable_blobs():
+            for commit, path, blob in reachable_blobs(self._context.history):
                 seen_commits.add(commit)
                 seen_blobs.add(blob)
                 self.files += 1

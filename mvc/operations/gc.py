@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.sweep_plan import Wanted, plan_sweep
-from mvc.history.reflog_expiry import DAY_S, ReflogExpiry
+from mvc.history.object_sweep import list_garbage
+from mvc.history.reflog_expiry import DAY_S, ReflogExpiry, expire_reflogs
 from mvc.upkeep.marks import Marks, mark
 from mvc.upkeep.sweep import DEFAULT_GRACE_S, Sweep, find_needed, find_unnamed, upkeep_lock
 from mvc.workspace.transition import recover
@@ -103,13 +104,13 @@ def plan_gc(
     needed = find_needed(context, copies, marks)
     unnamed = find_unnamed(context, copies, marks, started_s - grace_s)
     sweep = plan_sweep(copies, Wanted(needed | unnamed))
-    garbage = context.history.list_garbage(marks.objects, older_than_s=grace_s)
+    garbage = list_garbage(context.history, marks.objects, older_than_s=grace_s)
     return GcPlan(
         grace_s=grace_s,
         sweep=sweep,
         objects=len(garbage),
         object_bytes=sum(item.size_bytes for item in garbage),
-        reflog_entries=sum(context.history.expire_reflogs(expiry, dry_run=True).values()),
+        reflog_entries=sum(expire_reflogs(context.history, expiry, dry_run=True).values()),
         expiry=expiry,
         marks=marks,
         unnamed=copies.ids[unnamed],

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.errors import FormatError
+from mvc.history.object_sweep import find_recent
+from mvc.history.reachability import reachable_objects
 from mvc.upkeep.versions import Versions, find_live, released_paths
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.released import released_blobs
@@ -102,12 +104,12 @@ def mark(
         FormatError: the history is damaged: nothing may be removed.
     """
     history, known = context.history, before or Marks(Versions(context))
-    objects = history.reachable_objects(expiry=expiry)
+    objects = reachable_objects(history, expiry=expiry)
     releases = {commit: list(many) for commit, many in read_releases(context).items()}
     for release in releasing:
         releases.setdefault(release.commit, []).append(release)
     named = find_live(context, releases, known.versions, expiry=expiry)
-    recent = history.find_recent(objects, older_than_s=grace_s)
+    recent = find_recent(history, objects, older_than_s=grace_s)
     acts = (release for many in releases.values() for release in many)
     let_go = frozenset(blob for release in acts for blob in released_blobs(context, release))
     promised = known.promised.union(

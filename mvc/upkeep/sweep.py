@@ -22,7 +22,8 @@ import numpy as np
 from mvc.chunkstore.copies import NONE
 from mvc.errors import ConflictError, CorruptionError
 from mvc.fs import exclusive_lock
-from mvc.history.reflog_expiry import DAY_S
+from mvc.history.object_sweep import list_garbage, remove_objects
+from mvc.history.reflog_expiry import DAY_S, expire_reflogs
 from mvc.ids import ID_BYTES
 from mvc.progress import announce
 from mvc.upkeep.marks import Marks, find_promised, mark
@@ -150,10 +151,10 @@ class Sweep:
         with history.sweep_alone():
             recover(self._context)  # what a journal names is in use
             if self._expiry is not None:
-                history.expire_reflogs(self._expiry)
-            garbage = history.list_garbage(self._look().objects, older_than_s=self._grace_s)
+                expire_reflogs(history, self._expiry)
+            garbage = list_garbage(history, self._look().objects, older_than_s=self._grace_s)
             self._tally.objects = len(garbage)
-            self._tally.object_bytes = history.remove_objects(garbage)
+            self._tally.object_bytes = remove_objects(history, garbage)
             self._tally.object_bytes += self._context.store.sweep_temporaries()
 
     def _look(self) -> Marks:

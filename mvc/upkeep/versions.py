@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, NotFoundError
 from mvc.formats.manifest import MANIFEST_PREFIX, is_manifest
+from mvc.history.reachability import find_roots
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -61,7 +62,7 @@ def walk_all(context: Context, *, expiry: ReflogExpiry | None = None) -> list[Co
     Raises:
         CorruptionError: one is damaged or missing.
     """
-    roots = context.history.roots(expiry=expiry)
+    roots = find_roots(context.history, expiry=expiry)
     return list(context.history.walk(commits_of(context, roots)))
 
 

@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from mvc.errors import FormatError
+from mvc.history.notes import find_notes, read_notes, write_notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,7 +75,7 @@ class Notebook(Generic[_Entry]):
         if tip is None:
             return None
         if self._found is None or self._found[0] != tip:
-            finder = self._history.find_notes(self._kind.ref)
+            finder = find_notes(self._history, self._kind.ref)
             if finder is None:
                 return None
             self._found = (tip, finder)
@@ -109,7 +110,7 @@ class Notebook(Generic[_Entry]):
             return {}
         if self._read is None or self._read[0] != tip:
             entries: dict[GitId, tuple[_Entry, ...]] = {}
-            for commit, note in self._history.read_notes(self._kind.ref).items():
+            for commit, note in read_notes(self._history, self._kind.ref).items():
                 with contextlib.suppress(FormatError):
                     found = self.parse(commit, note)
                     if found:
@@ -123,7 +124,7 @@ class Notebook(Generic[_Entry]):
         Raises:
             FormatError: the notes cannot be listed.
         """
-        for commit, note in self._history.read_notes(self._kind.ref).items():
+        for commit, note in read_notes(self._history, self._kind.ref).items():
             try:
                 self.parse(commit, note)
             except FormatError as error:
@@ -145,7 +146,7 @@ class Notebook(Generic[_Entry]):
             FormatError: the notes that are there are damaged.
         """
         notes = {commit: _join(paragraphs) for commit, paragraphs in changes.items()}
-        self._history.write_notes(self._kind.ref, notes, message=message, stamp=stamp)
+        write_notes(self._history, self._kind.ref, notes, message=message, stamp=stamp)
 
     def parse(self, commit: GitId, note: GitId) -> tuple[_Entry, ...]:
         """Return the entries of a note (a blob).

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
+from mvc.history.notes import find_notes
 from mvc.history.refnames import HEADS
 from mvc.workspace.annotations import read_annotations
 from mvc.workspace.health import HEALTHY_REF, first_parents
@@ -92,7 +93,7 @@ def find_healthy(context: Context, branch: str, tip: CommitInfo) -> tuple[Commit
         NotFoundError: there is none that still has its content.
         FormatError: the marks are damaged.
     """
-    marks = context.history.find_notes(HEALTHY_REF)
+    marks = find_notes(context.history, HEALTHY_REF)
     skipped = 0
     for info in islice(first_parents(context, tip), 1, None):
         if marks is None or marks.find(info.id) is None:

@@ -6,13 +6,15 @@ import shutil
 import pytest
 
 from mvc.errors import CorruptionError, MvcError
+from mvc.history.check import check
 from mvc.history.git import GitHistory
+from mvc.history.reachability import reachable_blobs
 from mvc.history.values import Index, IndexEntry, Stamp
 from support.stockgit import START_S, WHO, at, build_tangle, commit_on_head, git, write_commit
 
 
 def kinds(history):
-    return sorted((problem.kind, problem.what) for problem in history.check())
+    return sorted((problem.kind, problem.what) for problem in check(history))
 
 
 def remove(history, object_id):
@@ -31,12 +33,12 @@ def test_what_is_missing_is_named_with_who_needs_it(history, kind):
     commit = commit_on_head(history, "two", time_s=START_S + 1, files={"folder/f": "2"})
     tag = history.create_tag("v1", commit, message="m", stamp=at())
     tree = history.read_commit(commit).tree
-    ((_, _, subtree),) = history._objects.read_tree_items(tree)
+    ((_, _, subtree),) = history.objects.read_tree_items(tree)
     blob = history.read_tree(commit)["folder/f"].blob
     lost = {"commit": commit, "parent": parent, "tree": tree, "subtree": subtree, "blob": blob,
             "tag": tag}[kind]  # fmt: skip
     remove(history, lost)
-    (problem,) = history.check()
+    (problem,) = check(history)
     assert (problem.kind, problem.what) == ("object-missing", lost)
     source = {"commit": "HEAD", "parent": commit, "tree": commit, "subtree": tree, "blob": "'f'",
               "tag": "refs/tags/v1"}[kind]  # fmt: skip
@@ -62,12 +64,12 @@ def test_damage_that_nothing_reaches_is_reported_too(history):
 def test_objects_of_the_wrong_kind_and_hostile_trees_are_reported(history):
     blob = history.write_blob(b"x")
     raw = bytes.fromhex(blob)
-    wrong = history._objects.write("tree", b"40000 folder\0" + raw)
-    evil = history._objects.write("tree", b"100644 ..\0" + raw)
-    for tree, text in ((wrong, "takes object"), (evil, "which has an empty")):
+    wrong = history.objects.write("tree", b"40000 folder\0" + raw)
+    evil = history.objects.write("tree", b"100644 ..\0" + raw)
+    for tree, text in ((wrong, "expects object"), (evil, "which has an empty")):
         commit = history.write_commit(tree=tree, parents=[], message="m", author=Stamp(WHO, 1, 0))
         history.update_ref("refs/heads/x", commit, expected=None, message="m", stamp=at())
-        (problem,) = history.check()
+        (problem,) = check(history)
         assert problem.kind == "object-damaged"
         assert text in problem.detail
         history.delete_ref("refs/heads/x", expected=commit, stamp=at())
@@ -76,7 +78,7 @@ def test_objects_of_the_wrong_kind_and_hostile_trees_are_reported(history):
 def test_a_branch_on_something_else_than_a_commit_is_reported(history):
     blob = history.write_blob(b"x")
     (history.git_dir / "refs/heads/bad").write_text(blob + "\n")
-    assert [problem.what for problem in history.check()] == [blob]
+    assert [problem.what for problem in check(history)] == [blob]
 
 
 def test_what_only_the_index_or_a_log_knows_is_checked(history):
@@ -88,7 +90,7 @@ def test_what_only_the_index_or_a_log_knows_is_checked(history):
         history.write_index(Index({"s": IndexEntry("s", staged, 0o100644)}))
     remove(history, one)
     remove(history, staged)
-    details = {problem.what: problem.detail for problem in history.check()}
+    details = {problem.what: problem.detail for problem in check(history)}
     assert set(details) == {one, staged}
     assert "the log of" in details[one]
     assert "the index at 's'" in details[staged]
@@ -96,7 +98,7 @@ def test_what_only_the_index_or_a_log_knows_is_checked(history):
 
 def test_every_blob_is_listed_once_with_a_path_that_has_it(history):
     build_tangle(history, seed=4)
-    found = list(history.reachable_blobs())
+    found = list(reachable_blobs(history))
     assert len({blob for _, _, blob in found}) == len(found)
     shown = git(history.git_dir, "rev-list", "--objects", "--all", "--reflog").split("\n")
     types = git(
@@ -115,12 +117,12 @@ def test_blobs_below_given_starts_only(history):
     one = commit_on_head(history, "one", files={"a": "1", "d/b": "2"})
     two = write_commit(history, [], "two", time_s=1, files={"a": "1", "c": "3"})
     tag = history.create_tag("v", two, message="m", stamp=at())
-    assert {path for _, path, _ in history.reachable_blobs([one])} == {"a", "d/b"}
-    assert [path for _, path, _ in history.reachable_blobs([one, tag])][-1] == "c"
-    assert len(list(history.reachable_blobs([one, tag]))) == 3
+    assert {path for _, path, _ in reachable_blobs(history, [one])} == {"a", "d/b"}
+    assert [path for _, path, _ in reachable_blobs(history, [one, tag])][-1] == "c"
+    assert len(list(reachable_blobs(history, [one, tag]))) == 3
     remove(history, history.read_commit(one).tree)
     with pytest.raises(CorruptionError):
-        list(history.reachable_blobs())
+        list(reachable_blobs(history))
 
 
 def read_all(history):
@@ -167,7 +169,7 @@ def test_whatever_is_damaged_nothing_wrong_is_read_and_only_our_errors_come_out(
                 target.unlink()
             try:
                 with GitHistory.open(work / ".mvc") as opened:
-                    problems = list(opened.check())
+                    problems = list(check(opened))
                     found = read_all(opened)
             except MvcError:
                 pass

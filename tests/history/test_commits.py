@@ -120,10 +120,10 @@ def test_any_commit_comes_back(shared, message, name, time_s, zone):
 
 def test_other_encodings_are_read_and_wrong_ones_do_no_harm(history):
     head = f"tree {EMPTY_TREE}\nauthor A <a@b> 1 +0000\ncommitter A <a@b> 1 +0000\n".encode()
-    latin = history._objects.write("commit", head + b"encoding ISO-8859-1\n\nna\xefve\n")
+    latin = history.objects.write("commit", head + b"encoding ISO-8859-1\n\nna\xefve\n")
     assert history.read_commit(latin).message == "naïve\n"
     for label in (b"utf-7", b"unicode_escape", b"punycode", b"nonsense", b"ascii", b"\xff"):
-        raw = history._objects.write("commit", head + b"encoding " + label + b"\n\n\xe9+\\x\n")
+        raw = history.objects.write("commit", head + b"encoding " + label + b"\n\n\xe9+\\x\n")
         assert history.read_commit(raw).message.endswith("+\\x\n")
 
 

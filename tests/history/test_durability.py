@@ -9,6 +9,7 @@ import pytest
 
 from mvc.errors import StorageError
 from mvc.history import objects as objects_module
+from mvc.history.check import check
 from mvc.history.git import GitHistory
 from mvc.history.locks import find_lock_names
 from mvc.history.values import Head, Index, IndexEntry
@@ -85,7 +86,7 @@ def state_of(history):
 def check_whole(root, states, verb):
     """Check that the repository is sound, in the old or new state, and goes on from there."""
     history = GitHistory.open(root / ".mvc")
-    assert list(history.check()) == []
+    assert list(check(history)) == []
     found = state_of(history)
     assert found in states
     if found == states[0]:
@@ -96,7 +97,7 @@ def check_whole(root, states, verb):
     with history.lock():
         history.write_index(Index({}))
     assert list(find_lock_names(history.git_dir)) == []
-    assert list(history.check()) == []
+    assert list(check(history)) == []
 
 
 @pytest.mark.crash
@@ -176,7 +177,7 @@ def test_objects_of_a_writer_that_died_are_synced_by_the_next_one(tmp_path):
     disk.close()
     survivor = GitHistory.open(tmp_path.parent / f"{tmp_path.name}-after" / ".mvc")
     assert survivor.head() == Head("main", commit)
-    assert list(survivor.check()) == []
+    assert list(check(survivor)) == []
 
 
 def test_each_object_and_folder_is_synced_once(history, monkeypatch):

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from mvc.errors import ConflictError
+from mvc.history.check import check
 from mvc.history.git import GitHistory
 from mvc.history.locks import LOCK_NAME, find_lock_names
 from mvc.history.values import Index, IndexEntry
@@ -81,7 +82,7 @@ def prepare(history):
 
 def snapshot(history):
     head = history.head()
-    logs = {name: tuple(history.read_reflog(name)) for name in history._refs.logs.names()}
+    logs = {name: tuple(history.read_reflog(name)) for name in history.refs.logs.names()}
     values = (head, history.list_refs(), history.read_config(), history.read_index().entries)
     return *values, {name: log for name, log in logs.items() if log}
 
@@ -112,7 +113,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state_and_no_lock(history, ac
     with opened.lock():
         opened.write_index(Index({}))
     opened.set_config("x.y", "z")
-    assert list(opened.check()) == []
+    assert list(check(opened)) == []
     git(opened.git_dir, "fsck", "--strict")
 
 

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import CorruptionError, NotFoundError, UsageError
+from mvc.history.check import check
 from mvc.history.git import GitHistory
-from mvc.history.notes import NoteFinder, _note_path, _noted_id
+from mvc.history.notes import NoteFinder, _note_path, _noted_id, find_notes, read_notes, write_notes
+from mvc.history.reachability import reachable_blobs
 from mvc.history.values import MODE_FILE, Stamp, TreeEntry
 from support.stockgit import START_S, WHO, at, commit_on_head, git, git_or_none, write_commit
 
@@ -21,15 +23,15 @@ def some_ids(count):
 
 
 def texts(history):
-    return {commit: history.read_blob(blob) for commit, blob in history.read_notes(REF).items()}
+    return {commit: history.read_blob(blob) for commit, blob in read_notes(history, REF).items()}
 
 
 def write(history, changes, message="released 1 version"):
-    history.write_notes(REF, changes, message=message, stamp=at())
+    write_notes(history, REF, changes, message=message, stamp=at())
 
 
 def test_there_are_none_at_first(history):
-    assert history.read_notes(REF) == {}
+    assert read_notes(history, REF) == {}
 
 
 def test_stock_git_shows_them(history):
@@ -49,7 +51,7 @@ def test_stock_git_reads_any_number_and_reads_what_it_wrote(history, count):
     ids = some_ids(count)
     write(history, {one: one.encode() for one in ids})
     listed = git(history.git_dir, "notes", "--ref=released", "list").split("\n")
-    assert {line.split(" ")[1]: line.split(" ")[0] for line in listed} == history.read_notes(REF)
+    assert {line.split(" ")[1]: line.split(" ")[0] for line in listed} == read_notes(history, REF)
     assert texts(history) == {one: one.encode() for one in ids}
 
 
@@ -84,7 +86,7 @@ def test_any_cut_into_pairs_is_read(history):
         tree=history.write_tree(files), parents=[], message="m", author=Stamp(WHO, START_S, 0)
     )
     history.update_ref(REF, new, expected=None, message="m", stamp=at())
-    assert set(history.read_notes(REF)) == set(ids)
+    assert set(read_notes(history, REF)) == set(ids)
     write(history, {ids[0]: None})
     left = history.read_tree(history.find_ref(REF))
     assert set(left) == {*others, ids[1], ids[2]}
@@ -94,9 +96,9 @@ def test_taking_a_note_away(history):
     ids = some_ids(2)
     write(history, dict.fromkeys(ids, b"text"))
     write(history, {ids[0]: None})
-    assert set(history.read_notes(REF)) == {ids[1]}
+    assert set(read_notes(history, REF)) == {ids[1]}
     write(history, {ids[1]: None})
-    assert history.read_notes(REF) == {}
+    assert read_notes(history, REF) == {}
 
 
 def test_a_change_of_nothing_is_no_commit(history):
@@ -111,9 +113,9 @@ def test_a_change_of_nothing_is_no_commit(history):
 @pytest.mark.parametrize("ref", ["refs/heads/main", "released", "refs/notes/", "refs/notes/a b"])
 def test_only_names_of_notes(history, ref):
     with pytest.raises(UsageError):
-        history.read_notes(ref)
+        read_notes(history, ref)
     with pytest.raises(UsageError):
-        history.write_notes(ref, {}, message="m", stamp=at())
+        write_notes(history, ref, {}, message="m", stamp=at())
 
 
 def test_only_ids_are_noted(history):
@@ -136,8 +138,8 @@ def test_they_are_no_refs_of_the_users(history):
     write(history, {commit: b'{"mvc-manifest":'})
     assert list(history.list_refs()) == ["refs/heads/main"]
     assert list(history.list_refs("refs/notes/")) == [REF]
-    assert {path for _, path, _ in history.reachable_blobs()} == {"file.txt"}
-    assert list(history.check()) == []
+    assert {path for _, path, _ in reachable_blobs(history)} == {"file.txt"}
+    assert list(check(history)) == []
     with pytest.raises(NotFoundError) as caught:
         history.resolve("releasd")
     assert caught.value.hint is None
@@ -146,9 +148,9 @@ def test_they_are_no_refs_of_the_users(history):
 def test_check_finds_what_is_missing_of_them(history):
     commit = commit_on_head(history, "one")
     write(history, {commit: b"text"})
-    blob = history.read_notes(REF)[commit]
+    blob = read_notes(history, REF)[commit]
     (history.git_dir / "objects" / blob[:2] / blob[2:]).unlink()
-    assert {problem.what for problem in GitHistory.open(history.git_dir).check()} == {blob}
+    assert {problem.what for problem in check(GitHistory.open(history.git_dir))} == {blob}
 
 
 def _write_some(git_dir, first):
@@ -159,15 +161,15 @@ def _write_some(git_dir, first):
 
 @pytest.mark.parametrize("count", [0, 1, 40, 700])
 def test_single_notes_are_found_without_reading_the_others(history, monkeypatch, count):
-    assert history.find_notes(REF) is None
+    assert find_notes(history, REF) is None
     noted = some_ids(count + 5)
     write(history, {one: one.encode() for one in noted[:count]} or {noted[-1]: b"x"})
-    finder = history.find_notes(REF)
-    everything = history.read_notes(REF)
+    finder = find_notes(history, REF)
+    everything = read_notes(history, REF)
     read = []
-    read_kind = history._objects.read_kind
+    read_kind = history.objects.read_kind
     monkeypatch.setattr(
-        history._objects, "read_kind", lambda i, kind: read.append(i) or read_kind(i, kind)
+        history.objects, "read_kind", lambda i, kind: read.append(i) or read_kind(i, kind)
     )
     for one in noted[:3] + noted[-3:] + noted[:3]:
         assert finder.find(one) == everything.get(one)
@@ -179,7 +181,7 @@ def test_single_notes_in_folders_of_any_depth(history):
     blob = history.write_blob(b"text")
     places = (f"{noted[0][:2]}/{noted[0][2:4]}/{noted[0][4:]}", f"{noted[1][:2]}/{noted[1][2:]}")
     tree = history.write_tree({place: TreeEntry(MODE_FILE, blob) for place in (*places, "readme")})
-    finder = NoteFinder(tree, history._objects.read_tree_items)
+    finder = NoteFinder(tree, history.objects.read_tree_items)
     assert [finder.find(one) for one in noted] == [blob, blob, None]
 
 

@@ -7,8 +7,11 @@ import pytest
 
 from mvc import fs
 from mvc.errors import CorruptionError, UsageError
+from mvc.history.check import check
 from mvc.history.git import GitHistory
-from mvc.history.object_sweep import GarbageObject
+from mvc.history.notes import read_notes, write_notes
+from mvc.history.object_sweep import GarbageObject, find_recent, list_garbage, remove_objects
+from mvc.history.reachability import find_roots, reachable_objects
 from mvc.history.values import Index, IndexEntry, Stamp
 from support.stockgit import (
     START_S,
@@ -40,7 +43,7 @@ def age_all(history, days):
 
 
 def loose_ids(history):
-    return set(history._objects.iterate_loose())
+    return set(history.objects.iterate_loose())
 
 
 def forget_logs(history):
@@ -52,8 +55,8 @@ def forget_logs(history):
 def sweep(history, *, older_than_s=14 * DAY_S):
     """What gc does."""
     with history.sweep_alone():
-        listed = history.list_garbage(history.reachable_objects(), older_than_s=older_than_s)
-        return listed, history.remove_objects(listed)
+        listed = list_garbage(history, reachable_objects(history), older_than_s=older_than_s)
+        return listed, remove_objects(history, listed)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -62,7 +65,7 @@ def test_stock_git_finds_the_same_reachable(history, seed):
     lost = write_commit(history, [], "lost", time_s=START_S)
     expected = git(history.git_dir, "rev-list", "--all", "--reflog", "--objects").split("\n")
     tags = git(history.git_dir, "for-each-ref", "--format=%(objectname)").split("\n")
-    reachable = history.reachable_objects()
+    reachable = reachable_objects(history)
     assert reachable == {line.split(" ")[0] for line in expected} | set(tags)
     assert lost not in reachable
 
@@ -86,8 +89,8 @@ def test_stock_git_prunes_the_same(history, seed):
     assert freed_bytes == sum(item.size_bytes for item in listed)
     kinds = [item.kind for item in listed]
     assert kinds == sorted(kinds, key=["commit", "tag", "tree", "blob"].index)
-    assert loose_ids(history) == history.reachable_objects()
-    assert list(history.check()) == []
+    assert loose_ids(history) == reachable_objects(history)
+    assert list(check(history)) == []
     assert run_git(history.git_dir, "fsck", "--strict", "--no-dangling").returncode == 0
 
 
@@ -96,14 +99,14 @@ def test_what_is_staged_or_noted_or_remembered_is_in_use(history):
     blob = history.write_blob(b"staged")
     with history.lock():
         history.write_index(Index({"s": IndexEntry("s", blob, 0o100644)}))
-    history.write_notes("refs/notes/released", {commit: b"note"}, message="m", stamp=at())
+    write_notes(history, "refs/notes/released", {commit: b"note"}, message="m", stamp=at())
     dropped = commit_on_head(history, "two", time_s=START_S + 1)
     history.update_head(commit, expected=dropped, message="reset", stamp=at())
     merging = write_commit(history, [], "being merged", time_s=START_S)
     (history.git_dir / "MERGE_HEAD").write_text(f"{merging}\n")
-    note = history.read_notes("refs/notes/released")[commit]
-    assert {blob, note, dropped, merging} <= history.reachable_objects()
-    assert merging in history.roots()
+    note = read_notes(history, "refs/notes/released")[commit]
+    assert {blob, note, dropped, merging} <= reachable_objects(history)
+    assert merging in find_roots(history)
     age_all(history, 99)
     assert sweep(history) == ([], 0)
 
@@ -117,7 +120,7 @@ def test_the_young_stay_with_all_they_lead_to(history):
         history, [old], "young", time_s=START_S, files={"shared": "shared", "new": "new"}
     )
     age(path_of(history, history.write_blob(b"shared")), 20)
-    recent = history.find_recent(history.reachable_objects(), older_than_s=14 * DAY_S)
+    recent = find_recent(history, reachable_objects(history), older_than_s=14 * DAY_S)
     assert {young, old, history.read_commit(old).tree, history.write_blob(b"shared")} <= recent
     listed, _ = sweep(history)
     assert listed[0].id == older
@@ -125,14 +128,14 @@ def test_the_young_stay_with_all_they_lead_to(history):
     assert set(history.read_tree(young)) == {"shared", "new"}
     assert history.read_commit(old).subject == "old"
     history.update_ref("refs/heads/again", young, expected=None, message="m", stamp=at())
-    assert list(history.check()) == []
+    assert list(check(history)) == []
 
 
 def test_no_grace_takes_all(history):
     commit_on_head(history, "one")
     write_commit(history, [], "lost", time_s=START_S)
     sweep(history, older_than_s=-3600)
-    assert loose_ids(history) == history.reachable_objects()
+    assert loose_ids(history) == reachable_objects(history)
 
 
 def test_what_died_while_it_was_written(history):
@@ -161,7 +164,7 @@ def test_objects_in_packs_are_left_alone(history):
     history.delete_ref("refs/heads/lost", expected=lost, stamp=at())
     again = GitHistory.open(history.git_dir)
     assert loose_ids(again) == set()
-    assert lost not in again.reachable_objects()
+    assert lost not in reachable_objects(again)
     assert sweep(again, older_than_s=-1) == ([], 0)
     assert again.read_commit(lost).subject == "lost"
     commit_on_head(again, "two", time_s=START_S + 1)
@@ -195,39 +198,39 @@ def test_nothing_is_swept_where_something_is_lost(history, kind, how):
             return  # blobs are not read here: gc reads the manifests, fsck the rest
         path.write_bytes(b"damage")
     with pytest.raises(CorruptionError, match=ids[kind]):
-        GitHistory.open(history.git_dir).reachable_objects()
+        reachable_objects(GitHistory.open(history.git_dir))
 
 
 def test_an_object_of_another_kind_than_it_is_taken_for(history):
     blob = history.write_blob(b"no tree")
     wrong = history.write_commit(tree=blob, parents=[], message="m", author=Stamp(WHO, START_S, 0))
     history.update_ref("refs/heads/wrong", wrong, expected=None, message="m", stamp=at())
-    with pytest.raises(CorruptionError, match="taken for a tree; it is a blob"):
-        history.reachable_objects()
+    with pytest.raises(CorruptionError, match="expected to be a tree; it is a blob"):
+        reachable_objects(history)
 
 
 def test_a_damaged_index_stops_it(history):
     (history.git_dir / "index").write_bytes(b"damage")
     with pytest.raises(CorruptionError):
-        history.reachable_objects()
+        reachable_objects(history)
 
 
 def test_only_under_the_sweep_lock(history):
     with pytest.raises(UsageError):
-        history.remove_objects([])
+        remove_objects(history, [])
     with history.no_sweep(), pytest.raises(UsageError):
-        history.remove_objects([])
+        remove_objects(history, [])
 
 
 def test_what_vanished_or_was_written_again_is_passed_over(history):
     one, two = history.write_blob(b"one"), history.write_blob(b"two")
     age_all(history, 20)
-    listed = history.list_garbage(set(), older_than_s=DAY_S)
+    listed = list_garbage(history, set(), older_than_s=DAY_S)
     assert {item.id for item in listed} == {one, two}
     path_of(history, one).unlink()
     assert history.write_blob(b"two") == two  # touched, as by a stock Git that knows no sweep lock
     with history.sweep_alone():
-        assert history.remove_objects(listed) == 0
+        assert remove_objects(history, listed) == 0
     assert history.read_blob(two) == b"two"
 
 
@@ -235,7 +238,7 @@ def test_what_was_removed_is_written_anew_when_it_is_needed_again(history):
     blob = history.write_blob(b"one")
     sweep(history, older_than_s=-1)
     assert not history.has_object(blob)
-    assert blob not in history._objects._sound
+    assert blob not in history.objects._sound
     assert history.write_blob(b"one") == blob
     assert history.read_blob(blob) == b"one"
 
@@ -255,9 +258,9 @@ def test_each_kind_is_durably_gone_before_the_next(history, monkeypatch):
 
     monkeypatch.setattr(fs, "fsync_dir", sync)
     with history.sweep_alone():
-        listed = history.list_garbage(history.reachable_objects(), older_than_s=-1)
+        listed = list_garbage(history, reachable_objects(history), older_than_s=-1)
         assert [item.kind for item in listed] == ["commit", "tag", "tree", "blob"]
-        history.remove_objects(reversed(listed))
+        remove_objects(history, reversed(listed))
     assert sorted(events[:2]) == [["commit"], ["tag"]]
     assert events[-2:] == [["tree"], ["blob"]]
 

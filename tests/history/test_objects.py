@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import CorruptionError, FormatError, UsageError
 from mvc.history import objects as objects_module
+from mvc.history.check import check
 from mvc.history.git import GitHistory
 from support.stockgit import commit_on_head, git, run_git
 
@@ -146,7 +147,7 @@ def test_a_half_written_object_is_in_nobodys_way(history):
     (folder / "tmp_obj_0123456789ab").write_bytes(b"half")
     blob = history.write_blob(b"torn")
     assert history.read_blob(blob) == b"torn"
-    assert list(history.check()) == []
+    assert list(check(history)) == []
     git(history.git_dir, "fsck", "--strict")
 
 
@@ -185,7 +186,7 @@ def test_a_repository_packed_by_git_stays_readable(history):
         assert packed.head().commit == head
         assert packed.resolve(head[:7]) == packed.resolve("v1") == head
         assert len(list(packed.walk([head]))) == 6
-        assert list(packed.check()) == []
+        assert list(check(packed)) == []
         assert packed.write_blob(b"blob 3" * 50) in blobs
         after = commit_on_head(packed, "after")
         assert packed.resolve("HEAD~1") == head
@@ -211,16 +212,16 @@ def test_every_changed_byte_of_a_pack_is_noticed_or_harmless(history):
     (pack,) = (history.git_dir / "objects" / "pack").glob("*.pack")
     ids = git(history.git_dir, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
     whole = pack.read_bytes()
-    expected = {one: history._objects.read(one) for one in ids.split()}
+    expected = {one: history.objects.read(one) for one in ids.split()}
     for position in range(0, len(whole), 7):
         damaged = bytearray(whole)
         damaged[position] ^= 0x55
         replace(pack, bytes(damaged))
         with GitHistory(history.git_dir) as opened:
-            assert [problem.kind for problem in opened.check()], position
+            assert [problem.kind for problem in check(opened)], position
             for object_id, content in expected.items():
                 try:
-                    assert opened._objects.read(object_id) == content
+                    assert opened.objects.read(object_id) == content
                 except FormatError:
                     continue
 
@@ -235,4 +236,4 @@ def test_a_damaged_pack_index_is_corruption(history):
         with GitHistory(history.git_dir) as opened:
             with pytest.raises(FormatError):
                 opened.read_commit(head)
-            assert any(problem.kind == "object-damaged" for problem in opened.check())
+            assert any(problem.kind == "object-damaged" for problem in check(opened))

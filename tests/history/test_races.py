@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from mvc.history.check import check
 from mvc.history.git import GitHistory
 from support.stockgit import at, git, write_commit
 
@@ -83,7 +84,7 @@ def test_every_commit_of_every_process_is_in_the_history(history):
     assert [entry.new for entry in moves] == [commit.id for commit in commits]
     assert [entry.old for entry in moves[:-1]] == [commit.id for commit in commits[1:]]
     assert len(history.read_reflog("HEAD")) == len(commits)
-    assert list(history.check()) == []
+    assert list(check(history)) == []
     git(history.git_dir, "fsck", "--strict")
 
 
@@ -152,4 +153,4 @@ def test_stock_git_and_mvc_take_turns(history):
     writer.stderr.close()
     assert len(list(history.walk([history.find_ref(ref)]))) == 16
     assert len(history.list_refs("refs/heads/git-")) == moves
-    assert list(history.check()) == []
+    assert list(check(history)) == []

@@ -7,8 +7,10 @@ import sys
 import pytest
 
 from mvc.errors import ConflictError, CorruptionError
+from mvc.history.check import check
 from mvc.history.git import GitHistory
-from mvc.history.reflog_expiry import DAY_S, ReflogExpiry
+from mvc.history.reachability import find_roots, reachable_objects
+from mvc.history.reflog_expiry import DAY_S, ReflogExpiry, expire_reflogs
 from mvc.history.values import NO_ID
 from support.stockgit import START_S, at, build_tangle, commit_on_head, git, write_commit
 
@@ -21,7 +23,7 @@ def log_lines(history, name):
 
 
 def all_logs(history):
-    return {name: log_lines(history, name) for name in history._refs.logs.names()}
+    return {name: log_lines(history, name) for name in history.refs.logs.names()}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -31,7 +33,7 @@ def test_stock_git_takes_out_the_same(history, seed, tmp_path):
     old, unreachable = START_S + 600, START_S + 1500
     before = all_logs(history)
     expiry = ReflogExpiry(10_000 - 600, 10_000 - 1500, now_s=START_S + 10_000)
-    planned = history.expire_reflogs(expiry, dry_run=True)
+    planned = expire_reflogs(history, expiry, dry_run=True)
     assert all_logs(history) == before
     # Git keeps no newest entry for its own sake: that is ours, so it is put back before comparing.
     git(
@@ -45,7 +47,7 @@ def test_stock_git_takes_out_the_same(history, seed, tmp_path):
     }  # fmt: skip
     for name, lines in before.items():
         (history.git_dir / "logs" / name).write_bytes(b"".join(line + b"\n" for line in lines))
-    assert history.expire_reflogs(expiry) == planned
+    assert expire_reflogs(history, expiry) == planned
     assert all_logs(history) == expected
     assert planned == {
         name: len(before[name]) - len(expected[name])
@@ -53,7 +55,7 @@ def test_stock_git_takes_out_the_same(history, seed, tmp_path):
         if len(before[name]) > len(expected[name])
     }
     assert sum(planned.values()) > 3
-    assert list(history.check()) == []
+    assert list(check(history)) == []
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def amended(history):
 
 
 def expire_at(history, days, **options):
-    return history.expire_reflogs(ReflogExpiry(now_s=START_S + days * DAY_S), **options)
+    return expire_reflogs(history, ReflogExpiry(now_s=START_S + days * DAY_S), **options)
 
 
 def test_what_was_left_behind_goes_after_a_month_the_rest_after_three(history, amended):
@@ -142,18 +144,18 @@ def test_a_tag_object_at_the_tip_leads_to_nothing_else(history, amended):
 
 def test_roots_without_what_expired(history, amended):
     base, dropped, kept = amended
-    assert set(history.roots()) == {base, dropped, kept}
+    assert set(find_roots(history)) == {base, dropped, kept}
     expiry = ReflogExpiry(now_s=START_S + 33 * DAY_S)
-    assert set(history.roots(expiry=expiry)) == {base, kept}
-    assert dropped in history.reachable_objects()
-    assert dropped not in history.reachable_objects(expiry=expiry)
+    assert set(find_roots(history, expiry=expiry)) == {base, kept}
+    assert dropped in reachable_objects(history)
+    assert dropped not in reachable_objects(history, expiry=expiry)
 
 
 CHILD = """
 import os, signal, sys
 from pathlib import Path
 from mvc.history.git import GitHistory
-from mvc.history.reflog_expiry import ReflogExpiry
+from mvc.history.reflog_expiry import expire_reflogs
 
 real = os.replace
 when = sys.argv[2]
@@ -164,7 +166,7 @@ def die(source, target):
     os.kill(os.getpid(), signal.SIGKILL)
 
 os.replace = die
-GitHistory.open(Path(sys.argv[1])).expire_reflogs(ReflogExpiry())
+expire_reflogs(GitHistory.open(Path(sys.argv[1])))
 """
 
 
@@ -178,9 +180,9 @@ def test_a_process_killed_in_between_leaves_whole_logs(history, amended, when):
     left = history.read_reflog(MAIN), history.read_reflog("HEAD")
     assert left[0] == before[0]
     assert left[1] == (before[1] if when == "before" else before[1][:1])
-    assert list(history.check()) == []
-    assert history._refs.logs.names() == ["HEAD", MAIN]
-    history.expire_reflogs()
+    assert list(check(history)) == []
+    assert history.refs.logs.names() == ["HEAD", MAIN]
+    expire_reflogs(history)
     assert [len(history.read_reflog(name)) for name in (MAIN, "HEAD")] == [1, 1]
     assert sorted(path.name for path in (history.git_dir / "logs").rglob("*") if path.is_file()) == [
         "HEAD", "main",

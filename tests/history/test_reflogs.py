@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import FormatError
+from mvc.history.check import check
 from mvc.history.git import GitHistory
 from mvc.history.reflogs import Reason, parse_line
 from mvc.history.values import Identity, Stamp
@@ -91,7 +92,7 @@ def test_a_torn_last_line_is_passed_over_and_never_glued_to(history, torn):
     assert [entry.message for entry in history.read_reflog(MAIN)] == ["commit: two", "commit: one"]
     assert history.resolve("main@{1}") == head
     assert git(history.git_dir, "rev-parse", "main@{0}", "main@{1}").split() == [two, head]
-    assert list(history.check()) == []
+    assert list(check(history)) == []
 
 
 def test_a_damaged_line_in_the_middle_is_reported_but_stops_nobody(history):
@@ -102,7 +103,7 @@ def test_a_damaged_line_in_the_middle_is_reported_but_stops_nobody(history):
     log.write_bytes(first + b"not a line of git\n" + second)
     assert [entry.message for entry in history.read_reflog(MAIN)] == ["commit: two", "commit: one"]
     assert history.resolve("main@{1}") == one
-    assert [problem.kind for problem in history.check()] == ["reflog-broken"]
+    assert [problem.kind for problem in check(history)] == ["reflog-broken"]
 
 
 def test_a_log_line_of_a_move_that_failed_is_taken_back(history, monkeypatch):
@@ -117,7 +118,7 @@ def test_a_log_line_of_a_move_that_failed_is_taken_back(history, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(fs.DurableFile, "publish", fail)
         with pytest.raises(OSError, match="space"):
-            history._refs.set(MAIN, head, head, Reason("never", at()))
+            history.refs.set(MAIN, head, head, Reason("never", at()))
     assert [(history.git_dir / "logs" / name).read_bytes() for name in ("HEAD", MAIN)] == before
     assert not list(history.git_dir.rglob("*.lock"))[1:]
     commit_on_head(history, "two")

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import ConflictError, CorruptionError, FormatError, NotFoundError, UsageError
+from mvc.history.check import check
 from mvc.history.git import GitHistory
 from mvc.history.refnames import branch_ref, is_ref_name, tag_ref
 from mvc.history.values import Head
@@ -265,7 +266,7 @@ def test_a_damaged_ref_is_named_and_nothing_else_breaks(history, junk):
         history.find_ref("refs/heads/bad")
     with pytest.raises(CorruptionError, match="bad"):
         history.list_refs()
-    assert [p.kind for p in history.check()] == ["ref-broken"]
+    assert [p.kind for p in check(history)] == ["ref-broken"]
     assert history.resolve("main") == head
     commit_on_head(history, "two")
     assert list(history.list_refs("refs/heads/m")) == [MAIN]
@@ -279,7 +280,7 @@ def test_a_damaged_head_is_a_format_error_at_once(history, junk):
         GitHistory.open(history.git_dir)
     with pytest.raises(CorruptionError, match="HEAD"):
         history.head()
-    assert "head-broken" in [problem.kind for problem in history.check()]
+    assert "head-broken" in [problem.kind for problem in check(history)]
 
 
 @given(junk=st.binary(max_size=120), peeled=st.booleans())
@@ -288,7 +289,7 @@ def test_garbage_in_packed_refs_is_a_format_error_and_nothing_else(tmp_path_fact
     history = GitHistory.init(root / ".mvc")
     header = b"# pack-refs with: peeled fully-peeled sorted \n" if peeled else b""
     (history.git_dir / "packed-refs").write_bytes(header + junk)
-    for look in (history.list_refs, lambda: history.find_ref(MAIN), lambda: list(history.check())):
+    for look in (history.list_refs, lambda: history.find_ref(MAIN), lambda: list(check(history))):
         try:
             look()
         except FormatError:

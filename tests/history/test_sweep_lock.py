@@ -195,14 +195,14 @@ def test_what_a_ref_gets_is_looked_at_under_the_lock(history, monkeypatch, actio
     commit = commit_on_head(history, "one")
     missing = "0" * 39 + "1"
     held = []
-    find_header, has = history._objects.find_header, history._objects.has
+    find_header, has = history.objects.find_header, history.objects.has
 
     def look(wanted, real):
         held.append(history._lock.is_held)
         return real(wanted)
 
-    monkeypatch.setattr(history._objects, "find_header", lambda one: look(one, find_header))
-    monkeypatch.setattr(history._objects, "has", lambda one: look(one, has))
+    monkeypatch.setattr(history.objects, "find_header", lambda one: look(one, find_header))
+    monkeypatch.setattr(history.objects, "has", lambda one: look(one, has))
     calls = {
         "update_ref": lambda new: history.update_ref(
             "refs/heads/new", new, expected=None, message="m", stamp=at()

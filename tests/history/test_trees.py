@@ -21,7 +21,7 @@ def shared(tmp_path_factory):
 def tree_of(history, *items):
     """Store a tree object of raw (mode, name, id) items, whatever they are."""
     data = b"".join(b"%o %s\0" % (mode, name) + bytes.fromhex(one) for mode, name, one in items)
-    return history._objects.write("tree", data)
+    return history.objects.write("tree", data)
 
 
 _NAMES = st.sampled_from(["a", "b", "a.b", "ab", "a-b", "z", "é", "Z", "a b", "\udce9"])
@@ -78,9 +78,9 @@ def test_unchanged_folders_are_stored_once(history):
     blob = history.write_blob(b"x")
     first = {f"d{n}/f": TreeEntry(FILE, blob) for n in range(20)}
     history.write_tree(first)
-    before = len(list(history._objects.iterate_loose()))
+    before = len(list(history.objects.iterate_loose()))
     history.write_tree({**first, "d0/g": TreeEntry(FILE, blob)})
-    assert len(list(history._objects.iterate_loose())) == before + 2
+    assert len(list(history.objects.iterate_loose())) == before + 2
 
 
 @pytest.mark.parametrize("path", ["../x", ".mvc/HEAD", "/abs", "a//b", ".GIT/x", "", "a\\b"])
@@ -157,7 +157,7 @@ def test_a_deep_path_can_be_written_and_read(history):
 
 @given(st.binary(max_size=80))
 def test_garbage_as_a_tree_is_a_format_error_and_nothing_else(shared, junk):
-    tree = shared._objects.write("tree", junk)
+    tree = shared.objects.write("tree", junk)
     try:
         shared.read_tree(tree)
     except FormatError:

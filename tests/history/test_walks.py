@@ -85,9 +85,9 @@ def test_a_short_walk_reads_little_of_a_long_history(history, monkeypatch):
         parents = [] if tip is None else [tip]
         tip = write_commit(history, parents, "same", time_s=START_S + number * 600, files={})
     reads = []
-    read_commit = history._objects.read_commit
+    read_commit = history.objects.read_commit
     monkeypatch.setattr(
-        history._objects, "read_commit", lambda one: reads.append(one) or read_commit(one)
+        history.objects, "read_commit", lambda one: reads.append(one) or read_commit(one)
     )
     assert len(list(history.walk([tip], limit=5))) == 5
     assert len(reads) <= 5 + CLOCK_SLOP_S // 600 + 2
@@ -100,9 +100,9 @@ def test_a_walk_reads_no_tree_and_no_blob(history, monkeypatch):
     one = write_commit(history, [], "1", time_s=1)
     two = write_commit(history, [one], "2", time_s=2)
     kinds = []
-    read_kind = history._objects.read_kind
+    read_kind = history.objects.read_kind
     monkeypatch.setattr(
-        history._objects, "read_kind", lambda i, kind: kinds.append(kind) or read_kind(i, kind)
+        history.objects, "read_kind", lambda i, kind: kinds.append(kind) or read_kind(i, kind)
     )
     list(history.walk([two]))
     assert kinds == ["commit", "commit"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mvc import Repo
+from mvc.history.notes import write_notes
 from mvc.history.values import Stamp
 from support.models import write_model
 
@@ -158,8 +159,12 @@ def test_notes_are_no_files_of_the_worktree(two):
     before = two.fsck()
     notes = {two.head.commit: b'{"mvc-manifest":', two.show("HEAD~1").info.id: b"text"}
     for message in ("one", "two"):
-        two._context.history.write_notes(
-            "refs/notes/released", notes, message=message, stamp=Stamp.now(two.identity)
+        write_notes(
+            two._context.history,
+            "refs/notes/released",
+            notes,
+            message=message,
+            stamp=Stamp.now(two.identity),
         )
         notes = dict.fromkeys(notes, b"other")
     assert two.fsck(data=True).problems == ()

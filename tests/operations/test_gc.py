@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from mvc import ConflictError, CorruptionError, ReleasedError, Repo
+from mvc.history.object_sweep import list_garbage, remove_objects
+from mvc.history.reachability import reachable_objects
 from mvc.history.reflog_expiry import DAY_S
 from mvc.operations.gc import plan_gc, run_gc
 from mvc.storage.local import LocalStorage
@@ -194,10 +196,10 @@ class TestReleased:
         for path in (root / ".mvc" / "logs").rglob("*"):
             if path.is_file():
                 path.unlink()
-        objects = context.history.reachable_objects(expiry=expiry)
-        garbage = context.history.list_garbage(objects, older_than_s=0)
+        objects = reachable_objects(context.history, expiry=expiry)
+        garbage = list_garbage(context.history, objects, older_than_s=0)
         with context.history.sweep_alone():
-            context.history.remove_objects([item for item in garbage if item.kind == "commit"])
+            remove_objects(context.history, [item for item in garbage if item.kind == "commit"])
         for path in (root / ".mvc" / "objects").rglob("*"):
             if path.is_file():
                 os.utime(path)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mvc import NotFoundError, Repo
+from mvc.history.notes import write_notes
 from mvc.history.values import Stamp
 from mvc.workspace.manifests import ManifestReader
 from support.stockgit import git, run_git
@@ -176,8 +177,12 @@ def test_notes_are_not_shown(forked, root):
     history = forked._context.history
     head = forked.head.commit
     before = [(entry.info.id, entry.refs) for entry in forked.log(everything=True)]
-    history.write_notes(
-        "refs/notes/released", {head: b"x"}, message="notes", stamp=Stamp.now(forked.identity)
+    write_notes(
+        history,
+        "refs/notes/released",
+        {head: b"x"},
+        message="notes",
+        stamp=Stamp.now(forked.identity),
     )
     assert [(entry.info.id, entry.refs) for entry in forked.log(everything=True)] == before
     assert "    x" in git(root / ".mvc", "log", "-1", "--notes=released").splitlines()

@@ -7,6 +7,7 @@ import pytest
 
 from mvc import ConflictError, NotFoundError, ReleasedError, Repo, UsageError
 from mvc.errors import CorruptionError
+from mvc.history.notes import write_notes
 from mvc.workspace.released import is_complete
 from mvc.workspace.releases import (
     RELEASED_REF,
@@ -369,7 +370,7 @@ class TestFsck:
     def test_damaged_records(self, repo, context, run):
         prune(repo, keep_last=4)
         notes = {run[2000]: b"Released: never"}
-        context.history.write_notes(RELEASED_REF, notes, message="x", stamp=context.stamp())
+        write_notes(context.history, RELEASED_REF, notes, message="x", stamp=context.stamp())
         report = repo.fsck()
         assert [(one.kind, one.commit) for one in report.problems] == [
             ("bad-release-record", run[2000])
@@ -378,8 +379,8 @@ class TestFsck:
 
     def test_a_lost_record_makes_what_is_gone_a_loss(self, repo, context, run):
         prune(repo, keep_last=4)
-        context.history.write_notes(
-            RELEASED_REF, {run[1000]: None}, message="x", stamp=context.stamp()
+        write_notes(
+            context.history, RELEASED_REF, {run[1000]: None}, message="x", stamp=context.stamp()
         )
         problems = Repo.open(repo.worktree).fsck().problems
         assert {(one.kind, one.commit) for one in problems} == {("missing-chunk", run[1000])}

@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from safetensors.numpy import save
 
 from mvc import ConflictError, NotFoundError, ReleasedError, Repo
+from mvc.history.reachability import find_roots
 from mvc.history.reflog_expiry import DAY_S
 from mvc.workspace.released import check_content
 from mvc.workspace.state_files import read_small_file
@@ -81,7 +82,7 @@ class UpkeepMachine(RuleBasedStateMachine):
     def reachable(self):
         """Return the commits of the model that a ref or reflog leads to."""
         history = self.context.history
-        commits = [one for one in history.roots() if one in self.trees]
+        commits = [one for one in find_roots(history) if one in self.trees]
         return [info.id for info in history.walk(commits)]
 
     def read(self, path, blob, commit):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from mvc.history.notes import read_notes
 from mvc.workspace.releases import RELEASED_REF
 
 
 def released_commits(context):
     """Return them, from the names of the notes alone."""
-    return set(context.history.read_notes(RELEASED_REF))
+    return set(read_notes(context.history, RELEASED_REF))

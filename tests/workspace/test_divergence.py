@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mvc.history.notes import write_notes
 from mvc.history.values import Stamp
 from mvc.ids import GitId
 from mvc.workspace.divergence import (
@@ -87,8 +88,12 @@ def test_times():
 def test_notes_add_up_and_keep_what_others_wrote(repo):
     context, who = repo._context, repo.identity
     commit = repo.commit("one", allow_empty=True).commit
-    context.history.write_notes(
-        DIVERGED_REF, {commit: b"by \xff hand\n"}, message="x", stamp=Stamp.now(who)
+    write_notes(
+        context.history,
+        DIVERGED_REF,
+        {commit: b"by \xff hand\n"},
+        message="x",
+        stamp=Stamp.now(who),
     )
     for reason in ("first", "second"):
         add_divergence(context, commit, Divergence(reason), stamp=Stamp.now(who))
@@ -103,7 +108,7 @@ def test_a_note_that_nobody_can_read_keeps_nobody_from_going_back(repo):
     context, who = repo._context, repo.identity
     commit = repo.commit("one", allow_empty=True).commit
     huge = b"Diverged: x\n" * (DIVERGENCES.max_bytes // 12 + 1)
-    context.history.write_notes(DIVERGED_REF, {commit: huge}, message="x", stamp=Stamp.now(who))
+    write_notes(context.history, DIVERGED_REF, {commit: huge}, message="x", stamp=Stamp.now(who))
     assert repo.show().diverged is None
     add_divergence(context, commit, Divergence("new"), stamp=Stamp.now(who))
     assert repo.show().diverged.reason == "new"

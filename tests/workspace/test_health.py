@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mvc import FormatError, NotFoundError, Repo
+from mvc.history.notes import write_notes
 from mvc.history.values import Stamp
 from mvc.workspace.health import HEALTHY_REF
 from support.stockgit import git, run_git
@@ -104,7 +105,7 @@ def test_many_marks_are_read_like_few(repo):
     ]
     history, who = repo._context.history, repo.identity
     others = {f"{number:040x}": b"x" for number in range(300)}
-    history.write_notes(HEALTHY_REF, others, message="many", stamp=Stamp.now(who))
+    write_notes(history, HEALTHY_REF, others, message="many", stamp=Stamp.now(who))
     repo.mark_healthy(commits[1])
     assert repo.healthy() == (commits[1],)
     assert [entry.is_healthy for entry in repo.log()] == [False, True, False]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import FormatError
+from mvc.history.notes import read_notes, write_notes
 from mvc.ids import GitId
 from mvc.upkeep.model_files import is_model_path, state_paths
 from mvc.workspace.releases import (
@@ -127,18 +128,18 @@ class TestRecords:
     def test_what_somebody_else_wrote_stays(self, context, commits):
         text = "a note by hand\n\nReleased: never\nFile: x\n"
         notes = {commits[0]: text.encode()}
-        context.history.write_notes(RELEASED_REF, notes, message="x", stamp=context.stamp())
+        write_notes(context.history, RELEASED_REF, notes, message="x", stamp=context.stamp())
         assert read_releases(context) == {}
         assert [commit for commit, _ in release_notes(context).check()] == [commits[0]]
         assert find_release(context, commits[0]) is None
         add_releases(context, [record(commits[0])])
         drop_releases(context, {commits[0]: ["model.safetensors"]})
-        blob = context.history.read_notes(RELEASED_REF)[commits[0]]
+        blob = read_notes(context.history, RELEASED_REF)[commits[0]]
         assert context.history.read_blob(blob).decode() == text
 
     def test_hostile_notes(self, context, commits):
         notes = {commits[0]: b"\xff\xfe", commits[1]: b"", commits[2]: b"Released: \n" * 1000}
-        context.history.write_notes(RELEASED_REF, notes, message="x", stamp=context.stamp())
+        write_notes(context.history, RELEASED_REF, notes, message="x", stamp=context.stamp())
         assert read_releases(context) == {}
         assert {commit for commit, _ in release_notes(context).check()} == {commits[0], commits[2]}
 

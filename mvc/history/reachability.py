@@ -1,0 +1,181 @@
+"""What history reaches: where it begins, and what each object leads to.
+
+Reachability begins at HEAD, the refs, the reflogs, and the names that Git keeps beside HEAD. Each
+object is read once, so the cost is that of what differs between commits.
+"""
+
+from __future__ import annotations
+
+import stat as stat_bits
+from typing import TYPE_CHECKING
+
+from mvc.errors import CorruptionError
+from mvc.history.commits import parse_commit, parse_tag
+from mvc.history.paths import decode_path
+from mvc.history.reflog_expiry import ExpiringLogs, ReflogExpiry, sound_entries
+from mvc.history.refnames import NOTES
+from mvc.history.translate import FSCK_HINT
+from mvc.history.trees import parse_tree_object
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mvc.history.git import GitHistory
+    from mvc.history.objects import ObjectStore
+    from mvc.ids import GitId
+
+Link = tuple[bytes, "GitId", str]
+"""(name in a tree or nothing, id, kind of object that is expected there)."""
+
+SUBMODULE = "submodule"
+"""Kind of a link to a commit of another repository, which is not here."""
+_TOP_NAMES = ("ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD")
+_GITLINK = 0o160000
+
+
+def find_roots(
+    history: GitHistory, *, notes: bool = False, expiry: ReflogExpiry | None = None
+) -> list[GitId]:
+    """Return every commit, tag or other object that something names, each once; not the index.
+
+    Args:
+        history: the repository.
+        notes: include notes, which hold texts and no files.
+        expiry: leave out what only expired entries of the reflogs name.
+
+    Raises:
+        CorruptionError: HEAD or a ref is damaged, or a commit that ``expiry`` had to look at.
+    """
+    objects, refs = history.objects, history.refs
+    found = [refs.head().commit]
+    found += [value for name, value in refs.values().items() if notes or not _is_note(name)]
+    found += _existing(objects, (refs.find(name) for name in _TOP_NAMES))
+    logs = ExpiringLogs(objects, refs, expiry) if expiry is not None else None
+    for name in refs.logs.names():
+        if not notes and _is_note(name):
+            continue
+        lines = refs.logs.read_lines(name) if logs is None else logs.split(name)[0]
+        for entry in sound_entries(lines, name):
+            # A log may name commits that a stock Git has pruned since.
+            found += _existing(objects, iter((entry.new, entry.old)))
+    return list(dict.fromkeys(one for one in found if one is not None))
+
+
+def _is_note(name: str) -> bool:
+    return name.startswith(NOTES)
+
+
+def _existing(objects: ObjectStore, values: Iterator[GitId | None]) -> Iterator[GitId]:
+    return (value for value in values if value is not None and objects.has(value))
+
+
+def links_of(object_id: GitId, kind: str, data: bytes) -> list[Link]:
+    """Return what an object points to; nothing for a blob.
+
+    Raises:
+        CorruptionError: it cannot be parsed.
+    """
+    if kind == "commit":
+        commit = parse_commit(object_id, data)
+        return [*((b"", parent, "commit") for parent in commit.parents), (b"", commit.tree, "tree")]
+    if kind == "tag":
+        target_kind, target = parse_tag(object_id, data)
+        return [(b"", target, target_kind)]
+    if kind == "tree":
+        items = parse_tree_object(object_id, data)
+        return [(name, target, _kind_of(mode)) for name, mode, target in items]
+    return []
+
+
+def _kind_of(mode: int) -> str:
+    if stat_bits.S_IFMT(mode) == _GITLINK:
+        return SUBMODULE
+    return "tree" if stat_bits.S_ISDIR(mode) else "blob"
+
+
+def reachable_blobs(
+    history: GitHistory, starts: Sequence[GitId] | None = None
+) -> Iterator[tuple[GitId, str, GitId]]:
+    """Yield (commit, path, blob) of every blob below some commits, each blob once.
+
+    Args:
+        history: the repository.
+        starts: ids of commits or tags, others are skipped; defaults to ``find_roots``. The index
+            is not included, and notes hold no files.
+
+    Raises:
+        FormatError: a damaged or missing object.
+    """
+    seen: set[bytes] = set()
+    pending = list(reversed(find_roots(history) if starts is None else starts))
+    while pending:
+        start = pending.pop()
+        if bytes.fromhex(start) in seen:
+            continue
+        seen.add(bytes.fromhex(start))
+        kind, data = history.objects.read(start)
+        if kind == "tag":
+            pending.append(parse_tag(start, data)[1])
+        elif kind == "commit":
+            commit = parse_commit(start, data)
+            blobs = _new_blobs(history.objects, commit.tree, seen)
+            yield from ((start, path, blob) for path, blob in blobs)
+            pending.extend(reversed(commit.parents))
+
+
+def _new_blobs(objects: ObjectStore, root: GitId, seen: set[bytes]) -> Iterator[tuple[str, GitId]]:
+    pending = [("", root)]
+    while pending:
+        prefix, tree_id = pending.pop()
+        if bytes.fromhex(tree_id) in seen:
+            continue
+        seen.add(bytes.fromhex(tree_id))
+        for name, target, kind in links_of(tree_id, "tree", objects.read_kind(tree_id, "tree")):
+            path = prefix + decode_path(name)
+            if kind == "tree":
+                pending.append((path + "/", target))
+            elif kind == "blob" and bytes.fromhex(target) not in seen:
+                seen.add(bytes.fromhex(target))
+                yield path, target
+
+
+def reachable_objects(history: GitHistory, *, expiry: ReflogExpiry | None = None) -> set[GitId]:
+    """Return all commits, tags, trees and blobs in use: by roots, notes and the index.
+
+    Commits and trees are read and hashed, each once; blobs only have to be there.
+
+    Args:
+        history: the repository.
+        expiry: as in ``find_roots``.
+
+    Raises:
+        CorruptionError: an object is missing, damaged, or not of the kind that a link expects:
+            nothing may be removed then.
+    """
+    objects = history.objects
+    blobs = (entry.blob for entry in history.read_index().entries.values())
+    pending = [(one, "") for one in find_roots(history, notes=True, expiry=expiry)]
+    pending += [(one, "blob") for one in blobs]
+    loose = set(objects.iterate_loose())
+    seen: set[GitId] = set()
+    while pending:
+        object_id, wanted = pending.pop()
+        if object_id in seen:
+            continue
+        seen.add(object_id)
+        if wanted != "blob":
+            pending.extend(read_links(objects, object_id, wanted))
+        elif object_id not in loose and not objects.has(object_id):
+            raise CorruptionError(f"object {object_id} is missing", hint=FSCK_HINT)
+    return seen
+
+
+def read_links(objects: ObjectStore, object_id: GitId, wanted: str) -> list[tuple[GitId, str]]:
+    """Return (id, kind) of what an object of the wanted kind ("" for any) points to."""
+    kind, data = objects.read(object_id)
+    if wanted not in ("", kind):
+        raise CorruptionError(
+            f"object {object_id} is expected to be a {wanted}; it is a {kind}", hint=FSCK_HINT
+        )
+    links = links_of(object_id, kind, data)
+    return [(target, expected) for _, target, expected in links if expected != SUBMODULE]
