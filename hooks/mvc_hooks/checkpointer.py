@@ -1,12 +1,12 @@
-"""Checkpointer: a commit every so many steps beside the training, and a way back when it diverges.
+"""Checkpointer: a commit every so many steps beside the training, and a rollback when it diverges.
 
     ckpt = Checkpointer("runs/gpt", model=model, optimizer=optimizer, dataloader=loader, every=1000)
     for step in ckpt.steps(100_000):
         loss = train_step(ckpt.next_batch())
         ckpt.step(loss=loss)
 
-The end of ``step()`` is the one place where the state of the run is consistent: there it is judged
-(did it diverge?), frozen, and brought back. Everything that takes long happens in another process.
+The end of ``step()`` is the one place where the state of a run is consistent: there it is judged
+(did it diverge?), frozen, and rolled back. Everything that takes long happens in another process.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mvc import NotFoundError, Repo, UsageError
 from mvc_hooks.commits.branchlock import BranchLock
-from mvc_hooks.commits.rankcommits import make_commits
-from mvc_hooks.commits.schedule import Schedule
+from mvc_hooks.commits.coordinator import Commits
+from mvc_hooks.commits.queue import CommitQueue
 from mvc_hooks.divergence.judge import Judge
 from mvc_hooks.divergence.ladder import Rollback
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.errors import DivergedError
 from mvc_hooks.parts.sources import CommitSource
+from mvc_hooks.ranks.notes import Talk
 from mvc_hooks.ranks.ranks import Ranks
-from mvc_hooks.recovery.answers import answer, go_back
-from mvc_hooks.recovery.rollback import RollbackRequest
+from mvc_hooks.recovery.rollback import Recovery, RollbackRequest
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.log import RunLog
-from mvc_hooks.run.running import Running
+from mvc_hooks.run.signals import SignalWatch
 from mvc_hooks.settings import Settings
+from mvc_hooks.writer.messages import Open
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,19 +47,22 @@ if TYPE_CHECKING:
     from mvc_hooks.settings import OnFailure, WhenBehind
     from mvc_hooks.snapshot.ring import Ring
 
+_SETTLED_STEPS = 2
+"""Steps after which an optimizer has made its state, so that the size of a snapshot is known."""
+
 
 class Checkpointer:
     """Commits a training run to a branch, resumes it from there, and rolls it back.
 
-    Usable as a context manager: an exception in its block commits a last time where the state is
+    Usable as a context manager: an exception in its block commits a last time if the state is
     consistent, and the end of the block waits until everything is durable.
 
     Attributes:
         repo: the repository.
         branch: the branch that this run writes.
         rollbacks: a report for every rollback, oldest first.
-        environment_changes: items of the environment that are not as they were in the commit that
-            was resumed from: (item, then, now).
+        environment_changes: what is different in the environment since the commit that was
+            resumed from: (item, then, now).
         resumed_from: id of that commit, or None.
     """
 
@@ -86,45 +90,45 @@ class Checkpointer:
         warm_up: Callable[[], object] | None = None,
         **parts: object,
     ) -> None:
-        """Open or create the repository, take the branch, and go on where it stands.
+        """Open or create the repository, take the branch, and resume from its tip.
 
         Args:
-            path: folder of the repository; made where missing.
-            every: steps between two commits, which fall on its multiples; None: not by steps.
+            path: folder of the repository; created if missing.
+            every: commit at every multiple of this many steps; None: not by steps.
             every_seconds: seconds between two commits; None: not by time.
-            branch: which branch; the current one where None.
-            resume: give the state of the branch's tip back to the parts. Without it, a branch that
-                has commits is an error.
-            detectors: judge the readings; ``default_detectors()`` where None, none where empty.
-            ladder: what is done about alarms; ``default_ladder()`` where None.
+            branch: which branch; defaults to the current one.
+            resume: restore the parts from the branch's tip. If False, a branch that already has
+                commits is an error.
+            detectors: judge the readings; defaults to ``default_detectors()``, empty means none.
+            ladder: what to do about alarms, step by step; defaults to ``default_ladder()``.
             when_behind: what a commit does while earlier ones are still being written: ``wait``
-                for room, be left out (``skip``), or wait until it is durable itself (``sync``).
-            on_failure: whether a commit that failed stops the run (``raise``) or is only told of
+                for room, ``skip`` itself, or ``sync``: wait until it is durable itself.
+            on_failure: whether a failed commit stops the run (``raise``) or is only reported
                 (``continue``).
             in_flight: snapshots that may wait for the writer; each takes the size of the state.
-            healthy_after: steps without alarm that make a commit healthy.
+            healthy_after: steps without an alarm after which a commit counts as healthy.
             delta: whether tensors are stored as differences, as for ``Repo.commit_state``.
-            writer_threads: workers of the writer; all cores at low priority where None.
-            allow: patterns of what may differ at a resume (``model.head.*``); it stays as it is.
+            writer_threads: threads of the writer; defaults to all cores, at low priority.
+            allow: patterns of what may differ at a resume (``model.head.*``); it keeps its value.
             ring: light snapshots for short rollbacks, or None.
-            keep_diverged: commit what diverged to the branch that is left behind.
+            keep_diverged: commit the diverged state to the abandoned branch before a rollback.
             signals: commit a last time at SIGTERM and SIGINT.
-            identity: who commits; the repository's where None.
+            identity: who commits; defaults to the repository's.
             warm_up: runs one forward and backward pass through DistributedDataParallel, on any
-                batch. It is called before a resume, which puts back all that it touches, so that
-                DDP has put the gradients into its final buckets by then: PowerSGD needs that, and
-                with more than two ranks the order of summation depends on it.
-            **parts: what the run consists of, by name: ``model``, ``optimizer``, ``scheduler``,
-                ``scaler``, ``dataloader``, ... None is left out.
+                batch. It is called before a resume, which restores everything it touches, so that
+                DDP has already put the gradients into their final buckets: PowerSGD needs that,
+                and with more than two ranks the order of summation depends on it.
+            **parts: the run, by name: ``model``, ``optimizer``, ``scheduler``, ``scaler``,
+                ``dataloader``, ... None is ignored.
 
         Raises:
-            UsageError: settings that make no sense, no parts, or a part that mvc cannot take.
+            UsageError: a setting that makes no sense, no parts, or a part that mvc cannot take.
             ConflictError: another checkpointer writes the branch, or its tip does not fit the
                 parts; nothing was changed.
-            NotFoundError, CorruptionError: the tip is no training state, or damaged.
+            NotFoundError, CorruptionError: the tip is not a training state, or is damaged.
         """
-        self._is_closed = True  # until all of it stands
-        settings = Settings(
+        self._is_closed = True  # until everything is open
+        self._settings = settings = Settings(
             every=every,
             every_seconds=every_seconds,
             when_behind=when_behind,
@@ -142,18 +146,20 @@ class Checkpointer:
         self.environment_changes: list[tuple[str, object, object]] = []
         self.resumed_from: str | None = None
         self._pid = os.getpid()
-        ranks = Ranks()
+        self._calls = 0
+        self._talk, self._signals = Talk(), SignalWatch()
+        self._ranks = ranks = Ranks()
         with contextlib.ExitStack() as undo:
-            run = LiveRun(parts, ranks)
+            self._run = run = LiveRun(parts, ranks)
             undo.callback(run.remove)
-            judge = Judge(detectors, ladder, healthy_after, has_scaler=run.has_scaler)
+            self._judge = Judge(detectors, ladder, healthy_after, has_scaler=run.has_scaler)
             ranks.on_first(lambda: Repo.init(path))
             self.repo = Repo.init(path)
             self.repo.identity = identity
             self.branch = branch or ranks.ask_first(self._current_branch)
             self._lock = ranks.on_first(lambda: BranchLock(self.repo.git_dir, self.branch))
             undo.callback(self._release)
-            log = RunLog(self.repo.open_feed(self.branch) if ranks.is_first else None)
+            self._log = log = RunLog(self.repo.open_feed(self.branch) if ranks.is_first else None)
             undo.callback(log.close)
             log.start(0, every, run.parts)
             tip = ranks.ask_first(self._find_tip)
@@ -161,30 +167,31 @@ class Checkpointer:
                 self._check_may_resume(resume=resume)
                 if warm_up is not None:
                     warm_up()
-                ranks.together(lambda: self._resume(run, judge, log, tip, allow))
+                ranks.together(lambda: self._resume(tip))
                 self.environment_changes = ranks.share(self.environment_changes)
-            commits = make_commits(
-                ranks, self.repo, self.branch, run, settings=settings, log=log, lock=self._lock,
-                identity=identity, on_commit=self._note,
+            queue = self._make_queue(tip, identity)
+            ranks.on_first(queue.start_writer)
+            self._commits = commits = Commits(
+                self.branch, run, self._judge, queue, ranks=ranks, settings=settings, log=log,
+                last_step=None if tip is None else run.counters.step,
             )  # fmt: skip
-            schedule = Schedule(every, every_seconds)
-            self._running = Running(
-                settings, self.repo, self.branch, run, judge, commits, ranks, log, schedule
+            self._recovery = Recovery(
+                self.repo, run, self._judge, commits, ranks, self._talk, log, keep_diverged
             )
-            self._start(tip)
+            if signals:
+                self._signals.start()
+            atexit.register(self._at_exit)
+            self._is_closed = False
             undo.pop_all()
 
-    def _start(self, tip: str | None) -> None:
-        running = self._running
-        running.commits.tips[self.branch] = tip or ""
-        if tip is not None:
-            running.commits.last_step = self.step_count
-            running.judge.note_commit(self.step_count, tip)
-        running.schedule.note(time.monotonic())
-        if running.settings.signals:
-            running.signals.start()
-        atexit.register(self._at_exit)
-        self._is_closed = False
+    def _make_queue(self, tip: str | None, identity: Identity | None) -> CommitQueue:
+        name, email = (identity.name, identity.email) if identity else (None, None)
+        settings = self._settings
+        opening = Open(str(self.repo.worktree), name, email, settings.writer_threads)
+        held = () if self._lock is None else (self._lock.descriptor,)
+        queue = CommitQueue(opening, held=held, delta=settings.delta)
+        queue.tips[self.branch] = tip or ""
+        return queue
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -193,14 +200,14 @@ class Checkpointer:
     def _current_branch(self) -> str:
         branch = self.repo.head.branch
         if branch is None:
-            raise UsageError("HEAD is on no branch", hint="pass branch=...")
+            raise UsageError("HEAD is detached: there is no current branch", hint="pass branch=...")
         return branch
 
     def _check_may_resume(self, *, resume: bool) -> None:
         if not resume:
             raise UsageError(
-                f"branch {self.branch!r} has commits, and resume is off",
-                hint="pass branch=... for a run of its own",
+                f"branch {self.branch!r} already has commits, and resume is off",
+                hint="pass branch=... to start a new branch",
             )
 
     def _find_tip(self) -> str | None:
@@ -208,95 +215,90 @@ class Checkpointer:
             return self.repo.resolve(f"refs/heads/{self.branch}")
         return None
 
-    def _resume(
-        self, run: LiveRun, judge: Judge, log: RunLog, tip: str, allow: Sequence[str]
-    ) -> None:
+    def _resume(self, tip: str) -> None:
         started_s = time.perf_counter()
-        stored = run.restore(CommitSource(self.repo, tip), allow=allow)
+        run = self._run
+        stored = run.restore(CommitSource(self.repo, tip), allow=self._settings.allow)
         run.counters = stored.counters
         run.is_clean = True
-        judge.restore(stored.watch, stored.ladder)
+        self._judge.restore(stored.watch, stored.ladder)
+        if self._ranks.is_first:  # the other ranks mark no commit
+            self._judge.note_commit(self.step_count, tip)
         self.resumed_from = tip
         self.environment_changes = list(compare_environments(stored.environment, run.environment))
         seconds = time.perf_counter() - started_s
-        log.resume(run.counters.step, tip, seconds, self.environment_changes)
+        self._log.resume(self.step_count, tip, seconds, self.environment_changes)
 
-    def _note(self, report: CommitReport) -> None:
-        if report.branch == self.branch and report.commit is not None:
-            self._running.judge.note_commit(report.step, report.commit)
-
-    # How far it is.
+    # Progress.
 
     @property
     def step_count(self) -> int:
         """Completed steps."""
-        return self._running.run.counters.step
+        return self._run.counters.step
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed, by the user or at a signal."""
+        """Whether it was closed, by the user or by a signal."""
         return self._is_closed
 
     @property
     def epoch(self) -> int:
         """Passes over the data that ``next_batch`` completed."""
-        return 0 if self._running.run.data is None else self._running.run.data.epoch
+        return 0 if self._run.data is None else self._run.data.epoch
 
     @property
     def tokens(self) -> int:
-        """Tokens seen, as far as ``step`` was told."""
-        return self._running.run.counters.tokens
+        """Sum of the ``tokens`` passed to ``step``."""
+        return self._run.counters.tokens
 
     @property
     def samples(self) -> int:
-        """Samples seen, as far as ``step`` was told."""
-        return self._running.run.counters.samples
+        """Sum of the ``samples`` passed to ``step``."""
+        return self._run.counters.samples
 
     @property
     def batch_index(self) -> int:
-        """Batches drawn so far, left out ones included: the index of the next batch.
+        """Index of the next batch: batches drawn so far, skipped ones included.
 
-        For data that is found by a number: unlike the step it moves on when a rollback leaves
-        batches out.
+        Use it to find data by number: unlike the step, it moves on when a rollback skips batches.
         """
-        return self._running.run.counters.batches
+        return self._run.counters.batches
 
     @property
     def commits(self) -> list[CommitReport]:
         """A report for every commit that was tried and has ended, oldest first."""
-        return list(self._running.commits.reports)
+        return list(self._commits.reports)
 
     @property
     def skipped(self) -> list[int]:
-        """Steps whose commit was left out because the writer was behind."""
-        return list(self._running.commits.skipped)
+        """Steps that were not committed because the writer was behind."""
+        return list(self._commits.skipped)
 
     @property
     def queue_depth(self) -> int:
         """Snapshots that wait for the writer or are being written."""
-        return self._running.commits.depth
+        return self._commits.depth
 
     # The loop.
 
     def steps(self, total: int) -> Iterator[int]:
         """Yield the number of completed steps until it is ``total``, as ``range(total)`` would.
 
-        It begins where the branch stands, goes back when the run does, and commits the last state.
+        It starts at the step of the branch's tip, follows rollbacks, and commits the last state.
 
         Raises:
-            UsageError: the body did not call ``step()``, or ``total`` is no number of steps.
+            UsageError: the body did not call ``step()``, or ``total`` is not a number of steps.
         """
         self._check_open()
         if type(total) is not int or total < 0:
-            raise UsageError(f"{total!r} is no number of steps")
+            raise UsageError(f"{total!r} is not a number of steps")
         while self.step_count < total:
-            calls = self._running.calls
+            calls = self._calls
             yield self.step_count
-            if self._running.calls == calls:
+            if self._calls == calls:
                 raise UsageError("the body of the loop over steps() did not call step()")
-        running = self._running
-        if running.ranks.share(running.commits.last_step) != self.step_count and self.step_count:
-            running.commit(f"step {self.step_count}, the last one", {}, is_asked=True)
+        if self._ranks.share(self._commits.last_step) != self.step_count and self.step_count:
+            self._commits.commit(f"step {self.step_count}, the last one", {}, is_asked=True)
         self.wait()
 
     def next_batch(self) -> Any:
@@ -306,7 +308,7 @@ class Checkpointer:
             UsageError: no loader was passed, or several.
         """
         self._check_open()
-        return self._running.run.next_batch()
+        return self._run.next_batch()
 
     def batches(self, total: int) -> Iterator[Any]:
         """Yield a batch for every step until ``total`` steps are complete; see ``steps``."""
@@ -316,14 +318,20 @@ class Checkpointer:
     def check(self, *, loss: object = None, grad_norm: object = None) -> bool:
         """Judge a step before ``optimizer.step()``, so that it can still be skipped.
 
-        Where the ladder answers an alarm with ``skip_step``, the next ``optimizer.step()`` does
-        nothing. On CUDA this waits for the device. ``step()`` needs no loss then.
+        If the ladder answers an alarm with ``skip_step``, the next ``optimizer.step()`` does
+        nothing. On CUDA this waits for the device. ``step()`` then needs no loss.
 
         Returns:
             Whether the step will be taken.
         """
         self._check_open()
-        return self._running.check(loss, grad_norm)
+        note, run = self._write_note(), self._run
+        action = self._judge.check(self.step_count + 1, loss, grad_norm, self._log, note)
+        if action is None or not action.skip:
+            return True
+        run.drop_next_step()
+        run.scale_lr(action.lr_factor)
+        return False
 
     def step(
         self,
@@ -334,18 +342,18 @@ class Checkpointer:
         samples: int = 0,
         **metrics: float,
     ) -> RollbackReport | None:
-        """Say that a step is complete; everything else follows from here.
+        """Report a complete step; it is judged, committed if due, and rolled back if it diverged.
 
         Args:
             loss: of the step: a number or a tensor of one element, on any device.
             grad_norm: of the step, the same.
-            tokens: seen in this step; counted.
-            samples: seen in this step; counted.
+            tokens: seen in this step; added up.
+            samples: seen in this step; added up.
             **metrics: numbers for the commit of this step, if there is one.
 
         Returns:
-            A report where the run was rolled back: parts and counters are those of an earlier
-            step now. None otherwise.
+            A report if the run was rolled back: parts and counters are then those of an earlier
+            step. None otherwise.
 
         Raises:
             CommitFailedError: an earlier commit failed, and ``on_failure`` is "raise".
@@ -353,21 +361,40 @@ class Checkpointer:
         """
         self._check_open()
         started_s = time.perf_counter()
-        running = self._running
-        action = running.take_step(loss, grad_norm, tokens, samples)
+        self._calls += 1
+        self._run.complete_step(tokens, samples)
+        note = self._write_note()
+        action = self._judge.judge(self.step_count, loss, grad_norm, self._log, note)
+        self._read_notes()
+        self._commits.pump()
         report = None
-        if action is None:
-            running.freeze(metrics)
+        if action is not None:
+            report = self._recovery.answer(action, started_s)
         else:
-            report = answer(running, action, started_s)
+            self._record_step(metrics)
         if report is not None:
             self.rollbacks.append(report)
-        running.prepare()
+        self._prepare()
         self._obey_signal()
         return report
 
+    def _record_step(self, metrics: dict[str, float]) -> None:
+        """Log a calm step, commit its state if that is due, and put it into the ring."""
+        if self._judge.latest is not None:
+            self._log.step(self._judge.latest, self._run.lr)
+        # The clock is rank 0's; the other ranks hear of it in a note.
+        now_s = time.monotonic() if self._ranks.size == 1 else None
+        if self._commits.schedule.is_due(self.step_count, now_s) or self._talk.take_due():
+            self._commits.commit(f"step {self.step_count}", metrics, is_asked=False)
+        self._commits.freeze_light()
+
+    def _prepare(self) -> None:
+        every = self._settings.every
+        if self._calls == _SETTLED_STEPS and (every is None or every > _SETTLED_STEPS):
+            self._commits.prepare()
+
     def commit(self, message: str, **metrics: float) -> None:
-        """Commit the live state now, beside the training; between two steps, as a rule.
+        """Commit the live state now, beside the training; best called between two steps.
 
         In the middle of gradient accumulation the gradients are part of it.
 
@@ -376,25 +403,22 @@ class Checkpointer:
             **metrics: name → number.
 
         Raises:
-            UsageError: no message.
+            UsageError: no message, or a metric is not a number.
             CommitFailedError: as for ``step``.
         """
         self._check_open()
         if not str(message).strip():
             raise UsageError("a commit needs a message")
-        self._running.commit(message, metrics, is_asked=True)
+        self._commits.commit(message, metrics, is_asked=True)
 
     def wait(self) -> None:
         """Wait until all commits are durable.
 
         Raises:
-            CommitFailedError: one failed, and ``on_failure`` is "raise".
+            CommitFailedError: a commit failed, and ``on_failure`` is "raise".
         """
         self._check_open()
-        self._running.commits.wait()
-        self._running.mark_healthy()
-
-    # Going back.
+        self._commits.wait()
 
     def roll_back(self, to: str = "healthy", reason: str = "by hand") -> RollbackReport:
         """Go back to an earlier commit now.
@@ -409,30 +433,46 @@ class Checkpointer:
                 nothing was changed.
         """
         self._check_open()
-        self._running.judge.ladder.forget()
+        self._judge.ladder.forget()
         target = Rollback(to, min_steps_back=0, skip_batches=(0, 0))
         request = RollbackRequest(target, 0, self.step_count, reason)
-        report = go_back(self._running, request, time.perf_counter())
+        report = self._recovery.roll_back(request, time.perf_counter())
         self.rollbacks.append(report)
         return report
+
+    # What the ranks tell each other, along with their readings.
+
+    def _write_note(self) -> float:
+        ranks, commits = self._ranks, self._commits
+        if ranks.is_alone:
+            return 0.0
+        is_due = ranks.is_first and commits.schedule.is_late(time.monotonic())
+        failed = commits.failure is not None
+        return self._talk.write(self._signals.caught, is_due=is_due, has_failed=failed)
+
+    def _read_notes(self) -> None:
+        if self._ranks.is_alone:
+            return
+        self._talk.read(self._judge.take_notes())
+        if self._talk.heard.has_failed:
+            self._ranks.ask_first(self._commits.raise_failure)
 
     # The end.
 
     def _obey_signal(self) -> None:
-        running = self._running
-        name = running.find_signal()
+        name = self._signals.caught if self._ranks.is_alone else self._talk.heard.signal
         if name is None:
             return
-        running.signals.take(name)
-        running.log.stop(self.step_count, name)
+        self._signals.take(name)
+        self._log.stop(self.step_count, name)
         self.close(last=f"step {self.step_count}, at {name}")
-        running.signals.deliver()
+        self._signals.deliver()
 
     def close(self, *, last: str | None = None) -> None:
-        """Wait until everything is durable, and let go of run, branch and writer.
+        """Wait until everything is durable, then release run, branch and writer.
 
         Args:
-            last: commit the state of the last complete step first, with this message, where it is
+            last: first commit the state of the last complete step with this message, if it is
                 consistent and not committed yet.
 
         Raises:
@@ -440,22 +480,21 @@ class Checkpointer:
         """
         if self._is_closed or os.getpid() != self._pid:  # a forked child leaves it to its parent
             return
-        running = self._running
         try:
             if last is not None:
-                running.commit_last(last)
-            running.settle()
-            running.log.end(self.step_count)
+                self._commits.commit_last(last)
+            self._commits.wait(with_marks=True)
+            self._log.end(self.step_count)
         finally:
             self._is_closed = True
             atexit.unregister(self._at_exit)
-            running.signals.stop()
-            running.run.remove()
+            self._signals.stop()
+            self._run.remove()
             try:
-                running.commits.close()
+                self._commits.close()
             finally:
                 self._release()
-                running.log.close()
+                self._log.close()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -475,11 +514,11 @@ class Checkpointer:
             return
         if self._is_closed:
             return
-        self._running.log.stop(self.step_count, kind.__name__)
-        self._running.ranks.leave()  # nobody knows where the others are
+        self._log.stop(self.step_count, kind.__name__)
+        self._ranks.leave()  # where the other ranks are now, this one cannot know
         # The error on its way out must not be hidden by one of ours; the log has it.
         with contextlib.suppress(Exception):
-            is_last = self._running.ranks.size == 1 and not issubclass(kind, DivergedError)
+            is_last = self._ranks.size == 1 and not issubclass(kind, DivergedError)
             self.close(last=f"step {self.step_count}, at {kind.__name__}" if is_last else None)
 
     def _at_exit(self) -> None:

@@ -1,9 +1,9 @@
-"""What a run's bits depend on beside its state: versions, devices, switches, variables, code.
+"""What a run's bits depend on besides its state: versions, devices, switches, variables, code.
 
-Two runs from the same state take the same path only where all of this is the same. The record is
-plain data, goes into every commit, and is compared item by item at a resume. Reading it starts
-nothing: CUDA is asked only where the run has already begun to use it, no random number is drawn, and
-the one program that is called, Git, has little time to answer.
+Two runs from the same state take the same path only if all of this is the same. The record is plain
+data, goes into every commit, and is compared item by item at a resume. Reading it starts nothing:
+CUDA is asked only if the run already uses it, no random number is drawn, and the one program that
+is called, Git, gets little time to answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PREFIXES = (
     *("OMP_", "MKL_", "KMP_", "GLOO_", "XLA_", "TRITON_", "ONEDNN_", "DNNL_", "ATEN_"),
 )
 _VARIABLES = ("PYTHONHASHSEED", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TOKENIZERS_PARALLELISM")
-# Tokens and passwords have no place in a history that others read.
+# Others may read the history, so tokens and passwords must not get into it.
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|(?:^|_)KEY(?:$|_)", re.IGNORECASE)
 _ABSENT = "absent"
 
@@ -39,7 +39,7 @@ def read_environment(script: Path | None = None) -> dict[str, Any]:
     """Return the environment of this process, nested by subject; plain data only.
 
     Args:
-        script: file of the user's code; that of the process where None.
+        script: file of the user's code; defaults to the script of this process.
     """
     return {
         "versions": _read_versions(),
@@ -57,12 +57,7 @@ def compare_environments(
 ) -> list[tuple[str, object, object]]:
     """Return (item, old value, new value) for every item that differs.
 
-    Args:
-        old: a record.
-        new: another one.
-
-    Returns:
-        Items dotted, such as ``versions.torch``, in order; ``absent`` stands for no value.
+    Items have dotted names (``versions.torch``); a missing value reads ``absent``.
     """
     left, right = dict(_flatten(old, "")), dict(_flatten(new, ""))
     return [
@@ -101,7 +96,7 @@ def _uses_cuda() -> bool:
 
 
 def _read_cudnn() -> int | None:
-    # Asking cuDNN loads it, so only a run that has begun to use CUDA does.
+    # Asking cuDNN loads it, so only a run that already uses CUDA does.
     return torch.backends.cudnn.version() if _uses_cuda() else None  # type: ignore[no-untyped-call]
 
 
@@ -117,12 +112,17 @@ def _read_nccl() -> str | None:
 
 
 def _read_driver() -> str | None:
+    return _search_file("/proc/driver/nvidia/version", r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
+
+
+def _search_file(path: str, pattern: str) -> str | None:
+    """Return the first group of the first match near the start of a system file, or None."""
     try:
-        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+        with open(path, encoding="utf-8", errors="replace") as file:
+            found = re.search(pattern, file.read(4096))  # all cores would take long
     except OSError:
         return None
-    found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", text)
-    return found.group() if found else None
+    return found.group(1) if found else None
 
 
 def _read_machine() -> dict[str, object]:
@@ -130,23 +130,14 @@ def _read_machine() -> dict[str, object]:
         "system": platform.system(),
         "release": platform.release(),
         "architecture": platform.machine(),
-        "cpu": _read_cpu(),
+        "cpu": _search_file("/proc/cpuinfo", r"(?m)^model name[^:\n]*:[ \t]*(.*?)[ \t]*$")
+        or platform.processor()
+        or None,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
     }
-
-
-def _read_cpu() -> str | None:
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or None
 
 
 def _read_devices() -> list[str]:
@@ -174,7 +165,7 @@ def _read_switches() -> dict[str, object]:
 
 
 def _read_precision() -> dict[str, object]:
-    """Return how exact matrix products are; torch refuses to mix its old and new switches."""
+    """Return the precision of matrix products; torch refuses to mix its old and new switches."""
     read = {
         "matmul_precision": torch.get_float32_matmul_precision,
         "cuda_matmul_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
@@ -225,7 +216,7 @@ def _read_code(script: Path | None) -> dict[str, object]:
 
 
 def _ask_git(folder: Path, *arguments: str) -> str | None:
-    """Return what Git says of a folder, or None: no Git, no repository, no time."""
+    """Return the output of Git in a folder, or None: no Git, no repository, or too slow."""
     try:
         done = subprocess.run(  # noqa: S603  fixed arguments
             ["git", "--no-optional-locks", "-C", str(folder), *arguments],  # noqa: S607  the user's own Git

@@ -1,4 +1,4 @@
-"""The errors that only a training run has; all are ``mvc.MvcError``."""
+"""Errors that only a training run raises; all are ``mvc.MvcError``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CommitFailedError(MvcError):
 
 
 class DivergedError(MvcError):
-    """The run diverged, and what the user set as answers to that is used up."""
+    """The run diverged, and its ladder has no answer left."""
 
     kind: ClassVar[str] = "diverged"
     exit_code: ClassVar[int] = 11

@@ -1,8 +1,8 @@
 """What a forked child of the training must not keep.
 
-Data loaders fork their workers, and a child inherits every descriptor. One that keeps the branch's
-lock, the writer's channel or a snapshot's memory keeps them for the run: the lock would not be
-free when the run is over, and the writer would not see its end.
+Data loaders fork their workers, and a child inherits every descriptor. A worker that outlives the
+run with the branch's lock, the writer's channel or a snapshot's memory would keep the branch locked,
+the writer waiting and the memory taken.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Inherited(Protocol):
     """Something with a descriptor."""
 
     def drop_in_child(self) -> None:
-        """Let go of it in a forked child, without a word to the other side."""
+        """Close it in a forked child, without telling the other side."""
         ...
 
 
@@ -24,7 +24,7 @@ _held: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
 
 def keep_from_children(thing: Inherited) -> None:
-    """Have a thing dropped in every child that is forked from now on, as long as it exists."""
+    """Have a thing dropped in every child that is forked while it exists."""
     _held.add(thing)
 
 

@@ -1,9 +1,9 @@
 """Everything a training run needs to go on exactly where it was, as one nested state and back.
 
 For custom loops; ``Checkpointer`` does the same by itself. ``capture`` changes nothing and draws no
-random number. ``restore`` is loud: a part that the state lacks, that the call does not take, or that
-has another form is an error before anything is touched, and what does not come back to the bit is an
-error as well, because a silently missing part is how resumed runs drift apart.
+random number. ``restore`` is strict: a part that the state lacks, that the call does not pass, or
+that has another form is an error before anything is touched, and a part that does not come back to
+the bit is an error as well. A silently missing part is how resumed runs drift apart.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def capture(**parts: object) -> dict[str, Any]:
 
     Args:
         **parts: name → model, optimizer, scheduler, loader, generator, anything with
-            ``state_dict``, a plain value (a step counter, a dict), or a dict or list of such.
+            ``state_dict``, a plain value (a step counter, a dict), or a dict or list of these.
 
     Returns:
-        Name → state, ``rng``, and ``details``, which says what a state dict does not (frozen
-        parameters, ties, parameter names). Tensors are the live ones, not copies: commit them
-        before the next optimizer step.
+        Name → state, ``rng``, and ``details``: what a state dict lacks (frozen parameters, ties,
+        parameter names). Tensors are the live ones, not copies: commit them before the next
+        optimizer step.
 
     Raises:
         UsageError: a reserved name, or an object that has no state.
@@ -47,12 +47,12 @@ def capture(**parts: object) -> dict[str, Any]:
 def restore(
     state: Mapping[str, Any], *, allow: Sequence[str] = (), **parts: object
 ) -> dict[str, Any]:
-    """Give a captured state back to the parts and to the random number generators, exactly.
+    """Restore a captured state to the parts and to the random number generators, exactly.
 
     Args:
-        state: what ``capture`` returned, as ``Repo.load_state`` gives it back.
+        state: what ``capture`` returned, as ``Repo.load_state`` returns it.
         allow: patterns (``model.head.*``) of what may have another form: it stays as it is.
-        **parts: the same names; live objects take their state in place, of a plain value (None
+        **parts: the same names; live objects take their state in place, for a plain value (None
             will do) the stored one is returned.
 
     Returns:
@@ -60,7 +60,7 @@ def restore(
 
     Raises:
         NotFoundError: the state lacks a part; nothing was touched.
-        UsageError: the state has a part that the call does not take; nothing was touched.
+        UsageError: the state has a part that the call does not pass; nothing was touched.
         ConflictError: a part has another form than its state; nothing was touched.
         MvcError: something did not come back to the bit.
     """
@@ -71,10 +71,10 @@ def restore(
     extra = [name for name in state if name not in made and name != DETAILS]
     if extra:
         raise UsageError(
-            f"the state has {extra[0]!r}, which nothing here takes",
+            f"the state has {extra[0]!r}, which the call does not pass",
             hint=f"pass {extra[0]}=... (None returns its value)",
         )
-    # A state that was put together by hand has no details; there is nothing to compare then.
+    # A state that was put together by hand has no details, so they cannot be compared.
     older = () if DETAILS in state else (DETAILS,)
     return restore_parts(ValuesSource(state), made, allow=[*allow, *older])
 

@@ -1,4 +1,4 @@
-"""What a checkpointer says of its commits and rollbacks."""
+"""Reports of a checkpointer on its commits and rollbacks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class CommitReport:
 
     Attributes:
         step: training step whose state it holds.
-        commit: its id, or None where it was not made.
-        branch: it is on.
+        commit: its id, or None if it failed.
+        branch: its branch.
         subject: first line of its message.
         stall_s: how long the training stood still for it.
-        write_s: how long the writer took beside the training.
-        written_bytes: what was written for it.
-        plain_bytes: length of the state.
-        queue_depth: snapshots that waited for the writer when it was taken, itself included.
-        error: why it was not made, or None.
+        write_s: how long the writer took, beside the training.
+        written_bytes: bytes written to the repository.
+        plain_bytes: size of the state.
+        queue_depth: snapshots in the queue when it joined, itself included.
+        error: why it failed, or None.
     """
 
     step: int
@@ -49,14 +49,14 @@ class RollbackReport:
     """One rollback of a run.
 
     Attributes:
-        from_step: step at which the run was given up.
+        from_step: step that was abandoned.
         onset_step: step at which it began to go wrong.
         to_step: step it went back to.
-        to_commit: commit it went back to, or None: a snapshot of the ring.
-        diverged_branch: branch that keeps what was given up, or None where nothing was committed.
+        to_commit: commit it went back to; None means a snapshot of the ring.
+        diverged_branch: branch that keeps the abandoned commits, or None if there were none.
         reason: why, one line.
-        skipped_first, skipped_last: batches that were left out, counted from 1 over the whole
-            run; None where none was.
+        skipped_first, skipped_last: batches that are skipped, counted from 1 over the whole run,
+            or None.
         seconds: from the alarm to the verified state.
     """
 
@@ -72,7 +72,7 @@ class RollbackReport:
 
     @property
     def skipped(self) -> str:
-        """The batches that were left out, as a commit records them."""
+        """The skipped batches, as a commit records them."""
         if self.skipped_first is None:
             return "none"
         return f"{self.skipped_first}-{self.skipped_last}"

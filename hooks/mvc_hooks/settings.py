@@ -1,4 +1,4 @@
-"""What a user sets of a checkpointer, checked when it is made."""
+"""The settings of a checkpointer, checked when it is made."""
 
 from __future__ import annotations
 
@@ -14,44 +14,28 @@ WhenBehind = Literal["wait", "skip", "sync"]
 OnFailure = Literal["raise", "continue"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How often, and what happens when something is in the way.
+    """The settings of a ``Checkpointer``, which documents them and has their defaults."""
 
-    Attributes:
-        every: steps between two commits; None: not by steps.
-        every_seconds: seconds between two commits; None: not by time.
-        when_behind: what a commit does while earlier ones are still being written: ``wait`` for
-            room, be left out (``skip``), or wait until it is durable itself (``sync``).
-        on_failure: whether a commit that failed stops the run (``raise``) or is only told.
-        in_flight: snapshots that may wait for the writer; each takes the size of the state.
-        healthy_after: steps without alarm after which a commit counts as healthy.
-        delta: as for ``Repo.commit_state``.
-        writer_threads: workers of the writer; all cores where None, at low priority.
-        allow: patterns of the parts that may differ at a resume (``optimizer.*``).
-        ring: the ring of light snapshots, or None.
-        keep_diverged: whether a run that diverged is committed as it was before it goes back.
-        signals: whether SIGTERM and SIGINT commit a last time.
-    """
-
-    every: int | None = 1000
-    every_seconds: float | None = None
-    when_behind: WhenBehind = "wait"
-    on_failure: OnFailure = "raise"
-    in_flight: int = 1
-    healthy_after: int = 100
-    delta: bool | None = None
-    writer_threads: int | None = None
-    allow: Sequence[str] = ()
-    ring: Ring | None = None
-    keep_diverged: bool = False
-    signals: bool = True
+    every: int | None
+    every_seconds: float | None
+    when_behind: WhenBehind
+    on_failure: OnFailure
+    in_flight: int
+    healthy_after: int
+    delta: bool | None
+    writer_threads: int | None
+    allow: Sequence[str]
+    ring: Ring | None
+    keep_diverged: bool
+    signals: bool
 
     def __post_init__(self) -> None:
         """Check them.
 
         Raises:
-            UsageError: one makes no sense; the message names it.
+            UsageError: a value makes no sense; the message names it.
         """
         for name in ("every", "in_flight", "healthy_after", "writer_threads"):
             _check_count(name, getattr(self, name), optional=name in ("every", "writer_threads"))

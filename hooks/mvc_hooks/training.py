@@ -1,4 +1,4 @@
-"""What one function builds for the training script, for a resume and for a replay alike.
+"""What one function builds, for training, for a resume and for a replay alike.
 
 def build() -> Training:
     model, optimizer, loader = ...
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class StepRun(Protocol):
-    """What a step may ask of the run that it belongs to; a ``Checkpointer`` is one."""
+    """What a step may use of the run that it belongs to; a ``Checkpointer`` is one."""
 
     @property
     def step_count(self) -> int:
@@ -37,7 +37,7 @@ class StepRun(Protocol):
 
     @property
     def batch_index(self) -> int:
-        """Batches drawn so far, left out ones included."""
+        """Batches drawn so far, skipped ones included."""
         ...
 
     @property
@@ -65,8 +65,8 @@ class Training:
         parts: name → model, optimizer, ..., as for ``Checkpointer``.
         train_step: does exactly one step of the ``StepRun`` it is given, and returns the arguments
             of ``Checkpointer.step`` (``{"loss": loss}``), or None.
-        detectors, ladder: those of the checkpointer, where they are not the default and skip steps
-            or scale the learning rate.
+        detectors, ladder: those of the checkpointer. A replay needs them if they skip steps or
+            scale the learning rate.
     """
 
     parts: Mapping[str, Any]
@@ -83,14 +83,14 @@ class Training:
         parts: object = self.parts
         if not isinstance(parts, Mapping) or not parts:
             raise UsageError(
-                "parts of a Training is no dict of parts", hint='{"model": model, ...}'
+                "parts of a Training is not a dict of parts", hint='{"model": model, ...}'
             )
         if not callable(self.train_step):
-            raise UsageError("train_step of a Training is no function")
+            raise UsageError("train_step of a Training is not a function")
 
 
 def as_training(value: object) -> Training:
-    """Return what an entry built, given as a ``Training``, or as a dict with the same keys.
+    """Return what an entry built: a ``Training``, or a dict with the same keys.
 
     Raises:
         UsageError: it is neither.

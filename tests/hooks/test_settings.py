@@ -1,14 +1,20 @@
 """Settings that make no sense are refused at once, in one clear line."""
 
+import inspect
 import math
+from dataclasses import fields
 
 import pytest
 
 from mvc import UsageError
+from mvc_hooks import Checkpointer
 from mvc_hooks.settings import Settings
 from mvc_hooks.snapshot.ring import Ring
 
 pytestmark = pytest.mark.torch
+
+_PARAMETERS = inspect.signature(Checkpointer).parameters
+DEFAULTS = {one.name: _PARAMETERS[one.name].default for one in fields(Settings)}
 
 
 @pytest.mark.parametrize(
@@ -43,13 +49,13 @@ pytestmark = pytest.mark.torch
 )
 def test_bad_settings(name, value, text):
     with pytest.raises(UsageError) as caught:
-        Settings(**{name: value})
+        Settings(**{**DEFAULTS, name: value})
     assert caught.value.message == text
 
 
 def test_a_hint_says_how_to_commit_by_call_only():
     with pytest.raises(UsageError) as caught:
-        Settings(every=0)
+        Settings(**{**DEFAULTS, "every": 0})
     assert caught.value.hint == "every=None commits by call only"
 
 
@@ -65,7 +71,7 @@ def test_a_hint_says_how_to_commit_by_call_only():
     ],
 )
 def test_good_settings(good):
-    settings = Settings(**good)
+    settings = Settings(**{**DEFAULTS, **good})
     assert all(getattr(settings, name) == value for name, value in good.items())
 
 

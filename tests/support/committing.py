@@ -1,4 +1,4 @@
-"""A repository, a pool and a committer, as a checkpointer puts them together; no training."""
+"""A repository and a queue of commits, as a checkpointer puts them together; no training."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 from mvc import Identity, NotFoundError, Repo
-from mvc_hooks.commits.queue import CommitPlan, Committer
-from mvc_hooks.snapshot.image import MemoryPool, take_snapshot
-from mvc_hooks.writer.process import WriterSettings
+from mvc_hooks.commits.queue import CommitQueue
+from mvc_hooks.snapshot.image import take_snapshot
+from mvc_hooks.writer.messages import Open
 
 WHO = Identity("Test", "test@example.org")
 
@@ -25,10 +25,10 @@ class Rig:
         self.repo = Repo.init(root)
         self.repo.identity = WHO
         self.branch = branch
-        self.pool = MemoryPool()
-        settings = WriterSettings(str(self.repo.worktree), WHO.name, WHO.email, 2, held)
-        self.committer = Committer(settings, self.pool)
-        self.committer.tips[branch] = ""
+        opening = Open(str(self.repo.worktree), WHO.name, WHO.email, 2)
+        self.queue = CommitQueue(opening, held=held)
+        self.queue.tips[branch] = ""
+        self.queue.start_writer()
 
     def __enter__(self):
         return self
@@ -36,12 +36,15 @@ class Rig:
     def __exit__(self, *exc_info):
         if self.is_alive:
             self.signal(signal.SIGCONT)
-        self.committer.close()
-        self.pool.close()
+        self.queue.close()
+
+    @property
+    def pool(self):
+        return self.queue.pool
 
     @property
     def writer(self):
-        return self.committer._writer
+        return self.queue._writer
 
     @property
     def is_alive(self):
@@ -61,13 +64,13 @@ class Rig:
 
     def submit(self, state, step, **meta):
         snapshot = take_snapshot(state, step, self.pool)
-        self.committer.submit(snapshot, CommitPlan(self.branch, f"step {step}", meta=meta))
+        self.queue.submit(snapshot, self.branch, f"step {step}", facts=meta)
         return snapshot
 
     def commit(self, state, step):
         """Commit a state, wait for it, and return its report."""
         self.submit(state, step)
-        (report,) = self.committer.wait()
+        (report,) = self.queue.wait()
         return report
 
     def wait_for_tip(self, old):

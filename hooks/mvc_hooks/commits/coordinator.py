@@ -1,22 +1,28 @@
-"""The commits of a run: when one is made, what it says, and what became of it."""
+"""The commits of a run: when one is made, what it says, and what became of it.
+
+Every rank of a distributed run has a ``Commits``. Rank 0 decides, freezes and commits; the others
+give it their pieces of the state when it does, and their queues stay empty. What only rank 0 knows
+it tells at the places where all ranks meet anyway. A failure that it learns of in between waits for
+the next note to the other ranks, so that all of them stop at the same step.
+"""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from mvc import layout_state
-from mvc_hooks.commits.queue import CommitPlan, Committer
+from mvc import UsageError
+from mvc_hooks.commits.schedule import Schedule
 from mvc_hooks.errors import CommitFailedError
-from mvc_hooks.snapshot.image import MemoryPool, take_snapshot
+from mvc_hooks.snapshot.image import take_snapshot
 from mvc_hooks.snapshot.ring import SnapshotRing
-from mvc_hooks.writer.process import WriterSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from mvc import Identity, Repo
-    from mvc_hooks.commits.branchlock import BranchLock
+    from mvc_hooks.commits.queue import CommitQueue
+    from mvc_hooks.divergence.judge import Judge
+    from mvc_hooks.ranks.ranks import Ranks
     from mvc_hooks.reports import CommitReport
     from mvc_hooks.run.live import LiveRun
     from mvc_hooks.run.log import RunLog
@@ -24,35 +30,226 @@ if TYPE_CHECKING:
     from mvc_hooks.snapshot.image import Snapshot
 
 
-class KeptStates:
-    """What every rank keeps of the states of a run: the ring, and how far commits have come.
+class Commits:
+    """Freezes states of a run and has them committed to its branch.
+
+    Methods that hear from the writer raise ``CommitFailedError`` if a commit failed and that is to
+    stop the run.
 
     Attributes:
         branch: the branch of the run.
-        reports: of every commit that was tried, oldest first.
-        skipped: steps whose commit was left out.
+        schedule: when a commit is due.
         ring: of light snapshots, or None.
-        last_step: newest step that is committed or on its way; None for none.
-        facts: what the next commit says beside the rest: name → text.
-        failure: why a commit was not made, where the other ranks have not heard of it yet.
+        reports: of every commit that was tried, oldest first.
+        skipped: steps that were not committed because the writer was behind.
+        last_step: newest step that is committed or on its way, or None.
+        facts: what the next commit records besides: name → text.
+        failure: a failed commit that is to stop the run and that the other ranks do not know of.
     """
 
-    def __init__(self, branch: str, run: LiveRun, settings: Settings) -> None:
-        """Keep nothing yet."""
-        self.branch, self._run = branch, run
+    def __init__(
+        self,
+        branch: str,
+        run: LiveRun,
+        judge: Judge,
+        queue: CommitQueue,
+        *,
+        ranks: Ranks,
+        settings: Settings,
+        log: RunLog,
+        last_step: int | None,
+    ) -> None:
+        self.branch = branch
+        self._run, self._judge, self._queue = run, judge, queue
+        self._ranks, self._settings, self._log = ranks, settings, log
+        self.schedule = Schedule(settings.every, settings.every_seconds)
+        self.schedule.note(time.monotonic())
+        self.ring = None if settings.ring is None else SnapshotRing(settings.ring)
         self.reports: list[CommitReport] = []
         self.skipped: list[int] = []
-        self.ring = None if settings.ring is None else SnapshotRing(settings.ring)
-        self.last_step: int | None = None
+        self.last_step = last_step
         self.facts: dict[str, str] = {}
         self.failure: CommitFailedError | None = None
+        self._told: dict[int, dict[str, str]] = {}
 
-    def freeze_light(self, capture: Callable[[], Mapping[str, object]], step: int) -> None:
-        """Put the state into the ring, where there is one and it is time."""
-        if self.ring is None or not self.ring.is_due(step):
-            return
-        snapshot = self.ring.take(capture(), step, self._run.fenced_tensors())
+    @property
+    def depth(self) -> int:
+        """Snapshots that wait for the writer or are being written."""
+        return self._queue.depth
+
+    @property
+    def tips(self) -> dict[str, str]:
+        """Branch → commit that this run left it at, on rank 0; "" if it has none."""
+        return self._queue.tips
+
+    @property
+    def _step(self) -> int:
+        return self._run.counters.step
+
+    # To the writer.
+
+    def commit(self, message: str, metrics: Mapping[str, float], *, is_asked: bool) -> None:
+        """Freeze the live state and hand it to the writer.
+
+        Args:
+            message: subject, and body after an empty line.
+            metrics: name → number, or a tensor or an array of one element.
+            is_asked: the user asked for it, so it is made even if the writer is behind.
+
+        Raises:
+            UsageError: a metric is not a number.
+        """
+        since_s = time.perf_counter()
+        is_behind = self._queue.depth >= self._settings.in_flight
+        numbers = self._judge.read_metrics(self._step) | _as_numbers(metrics)
+        if self._agree_to_commit(is_asked=is_asked):
+            snapshot = self.freeze(since_s)
+            self.last_step = self._step
+            if snapshot is not None:
+                self._told[snapshot.step], self.facts = self.facts, {}
+                self.submit(snapshot, message, numbers, facts=self._told[snapshot.step])
+                if is_behind and self._settings.when_behind == "sync":
+                    self._take(self._queue.wait())
+            self.schedule.note(time.monotonic())
+        self.pump()
+
+    def _agree_to_commit(self, *, is_asked: bool) -> bool:
+        """Return on every rank whether rank 0 makes a commit now."""
+        is_made = False
+        try:
+            is_made = self._ranks.is_first and self._make_room(is_asked=is_asked)
+        finally:  # the other ranks wait for a word even if this one fails
+            is_made = self._ranks.share(is_made)
+        return is_made
+
+    def _make_room(self, *, is_asked: bool) -> bool:
+        """Wait for the writer, if it is behind; return False if this commit is not to be made."""
+        policy, room = self._settings.when_behind, self._settings.in_flight
+        if self._queue.depth < room:
+            return True
+        if policy == "skip" and not is_asked:
+            self.skipped.append(self._step)
+            self._log.skip(self._step, policy)
+            return False
+        self._log.behind(self._step, policy)
+        failure = self.failure
+        self._take(self._queue.wait(room - 1))
+        return self.failure is failure
+
+    def freeze(self, since_s: float | None = None) -> Snapshot | None:
+        """Freeze the live state, for ``submit`` or to be released; None on ranks other than 0.
+
+        Raises:
+            StorageError: no memory for it.
+        """
+        state = self._capture()
+        if not self._ranks.is_first:
+            return None
+        tensors = self._run.fenced_tensors()
+        snapshot = take_snapshot(state, self._step, self._queue.pool, tensors, since_s=since_s)
         self._run.stand_before_step(snapshot.fence)
+        return snapshot
+
+    def submit(
+        self,
+        snapshot: Snapshot,
+        message: str,
+        metrics: Mapping[str, float] | None = None,
+        *,
+        facts: Mapping[str, str] | None = None,
+        branch: str | None = None,
+    ) -> None:
+        """Hand a snapshot to the writer, which releases it; ``branch`` defaults to the run's."""
+        self._queue.submit(snapshot, branch or self.branch, message, metrics, facts)
+        self._log.snapshot(snapshot)
+
+    def freeze_light(self) -> None:
+        """Put the state into the ring, if there is one and it is time."""
+        if self.ring is None or not self.ring.is_due(self._step):
+            return
+        state = self._run.capture(self._judge.capture(), gather=False)
+        snapshot = self.ring.take(state, self._step, self._run.fenced_tensors())
+        self._run.stand_before_step(snapshot.fence)
+
+    def prepare(self) -> None:
+        """Have memory allocated before the first snapshot is due."""
+        state = self._capture()
+        if self._ranks.is_first:
+            self._queue.pool.prepare(state)
+
+    def _capture(self) -> dict[str, object]:
+        """Return the whole state; of all ranks, on rank 0."""
+        return self._run.capture(self._judge.capture())
+
+    def commit_last(self, message: str) -> None:
+        """Commit the state of the last complete step, or the newest consistent one."""
+        done, step = self._ranks.share(self.last_step), self._step
+        if all(self._ranks.exchange(self._run.is_clean)):
+            if step and done != step:
+                self.commit(message, {}, is_asked=True)
+            return
+        # The live state is between two steps; the ring may have one from after the last commit.
+        frozen = None if self.ring is None else self.ring.find(step)
+        if self._ranks.size == 1 and frozen is not None and (done is None or frozen.step > done):
+            text = f"{message} (as of step {frozen.step})"
+            self._queue.submit(frozen.hold(), self.branch, text)
+            self.last_step = frozen.step
+
+    # From the writer.
+
+    def pump(self) -> None:
+        """Take in what the writer has done; never waits."""
+        self._take(self._queue.pump())
+        self._mark_healthy()
+
+    def wait(self, *, with_marks: bool = False) -> None:
+        """Wait on every rank until all commits, and if wanted the health marks, are durable."""
+
+        def wait() -> None:
+            self._take(self._queue.wait())
+            self.raise_failure()
+            self._mark_healthy()
+            if with_marks:
+                self._queue.wait(with_marks=True)
+
+        self._ranks.on_first(wait)
+
+    def raise_failure(self) -> None:
+        """Raise the failure that the other ranks do not know of, if there is one; once."""
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+    def _take(self, reports: list[CommitReport]) -> None:
+        """Take reports in, and stop the run if one failed and the user wants that."""
+        self.reports += reports
+        failed = [report for report in reports if report.commit is None]
+        for report in reports:
+            self._log.commit(report)
+            if report.branch != self.branch:
+                continue
+            told = self._told.pop(report.step, {})
+            if report.commit is None:
+                self.facts = told | self.facts  # the next one has to record it
+            else:
+                self._judge.note_commit(report.step, report.commit)
+        for report in failed:
+            if self.last_step == report.step:
+                self.last_step = None
+        if failed and self._settings.on_failure == "raise":
+            self.failure = CommitFailedError(
+                str(failed[-1]),
+                hint='the last good commit stays good; on_failure="continue" would go on',
+            )
+            if self._ranks.size == 1:
+                self.raise_failure()
+
+    def _mark_healthy(self) -> None:
+        for step, commit in self._judge.take_healthy():
+            self._queue.mark_healthy(commit, f"{self._settings.healthy_after} calm steps")
+            self._log.healthy(step, commit)
+
+    # The run goes back, or ends.
 
     def forget_after(self, step: int, commit: str | None) -> None:
         """Go back with the run: later snapshots are of a run that is gone."""
@@ -60,200 +257,21 @@ class KeptStates:
             self.ring.forget_after(step)
         self.last_step = step if commit is not None else None
 
-
-class Commits(KeptStates):
-    """Freezes states of a run and has them committed to its branch."""
-
-    def __init__(
-        self,
-        repo: Repo,
-        branch: str,
-        run: LiveRun,
-        *,
-        settings: Settings,
-        log: RunLog,
-        lock: BranchLock,
-        identity: Identity | None,
-        on_commit: Callable[[CommitReport], None],
-    ) -> None:
-        """Start the writer.
-
-        Args:
-            repo: where to commit to.
-            branch: which branch.
-            run: what is committed.
-            settings: of the checkpointer.
-            log: is told of everything.
-            lock: of the branch; the writer holds it, too.
-            identity: who commits.
-            on_commit: called for every commit that was made.
-        """
-        super().__init__(branch, run, settings)
-        self._settings, self._log, self._on_commit = settings, log, on_commit
-        self._told: dict[int, dict[str, str]] = {}
-        self._pool = MemoryPool()
-        name, email = (identity.name, identity.email) if identity else (None, None)
-        self._committer = Committer(
-            WriterSettings(
-                str(repo.worktree), name, email, settings.writer_threads, (lock.descriptor,)
-            ),
-            self._pool,
-        )
-
-    @property
-    def depth(self) -> int:
-        """Snapshots that wait for the writer or are being written."""
-        return self._committer.depth
-
-    @property
-    def tips(self) -> dict[str, str]:
-        """Branch → commit that this run left it at; "" for a branch without one."""
-        return self._committer.tips
-
-    def commit(
-        self,
-        capture: Callable[[], Mapping[str, object]],
-        step: int,
-        message: str,
-        metrics: Mapping[str, float],
-        *,
-        is_asked: bool,
-    ) -> bool:
-        """Freeze the state and hand it to the writer.
-
-        Args:
-            capture: returns the live state; called when there is room for it.
-            step: completed steps.
-            message: subject and body.
-            metrics: name → number.
-            is_asked: by the user; then it is never left out.
-
-        Returns:
-            Whether it is on its way.
-
-        Raises:
-            CommitFailedError: an earlier one failed, and that is to stop the run.
-        """
-        since_s = time.perf_counter()
-        policy, room = self._settings.when_behind, self._settings.in_flight
-        is_behind = self._committer.depth >= room
-        if is_behind and policy == "skip" and not is_asked:
-            self.skipped.append(step)
-            self._log.skip(step, policy)
-            return False
-        if is_behind:
-            self._log.behind(step, policy)
-            self._take(self._committer.wait(room - 1))
-        self.submit(self.freeze(capture, step, since_s), None, message, metrics)
-        if is_behind and policy == "sync":
-            self.wait()
-        return True
-
-    def freeze(
-        self,
-        capture: Callable[[], Mapping[str, object]],
-        step: int,
-        since_s: float | None = None,
-    ) -> Snapshot:
-        """Freeze the state; ``submit`` or ``drop`` the snapshot next.
-
-        Raises:
-            StorageError: no memory for it.
-        """
-        tensors = self._run.fenced_tensors()
-        snapshot = take_snapshot(capture(), step, self._pool, tensors, since_s=since_s)
-        self._run.stand_before_step(snapshot.fence)
-        return snapshot
-
-    def prepare(self, state: Mapping[str, object]) -> None:
-        """Have memory for a state allocated before its first snapshot is due."""
-        layout = layout_state(state, self._pool.plan)
-        self._pool.plan = layout.plan
-        self._pool.prepare(layout.size_bytes)
-
-    def drop(self, snapshot: Snapshot) -> None:
-        """Forget a snapshot that nobody will commit."""
-        snapshot.fence.wait()
-        self._pool.give_back(snapshot.memory)
-
-    def submit(
-        self, snapshot: Snapshot, branch: str | None, message: str, metrics: Mapping[str, float]
-    ) -> None:
-        """Hand a snapshot to the writer; its memory is taken back when it is committed.
-
-        Args:
-            snapshot: of ``freeze``.
-            branch: another branch than the run's, or None.
-            message: subject and body.
-            metrics: name → number.
-        """
-        target = branch or self.branch
-        facts: dict[str, str] = {}
-        if target == self.branch:
-            facts, self.facts = self.facts, {}
-            self._told[snapshot.step] = facts
-        plan = CommitPlan(target, message, metrics, facts, self._settings.delta)
-        self._committer.submit(snapshot, plan)
-        self._log.snapshot(snapshot)
-        if target == self.branch:
-            self.last_step = snapshot.step
-
-    def commit_frozen(self, snapshot: Snapshot, message: str) -> None:
-        """Commit a snapshot of the ring, which keeps its memory."""
-        plan = CommitPlan(self.branch, message, {}, {}, self._settings.delta)
-        self._committer.submit(snapshot, plan, is_borrowed=True)
-        self.last_step = snapshot.step
-
-    def pump(self) -> None:
-        """Move what can be moved; never waits.
-
-        Raises:
-            CommitFailedError: one failed, and that is to stop the run.
-        """
-        self._take(self._committer.pump())
-
-    def wait(self) -> None:
-        """Wait until all are durable.
-
-        Raises:
-            CommitFailedError: one failed, and that is to stop the run.
-        """
-        self._take(self._committer.wait())
-
-    def settle(self) -> None:
-        """Wait until nothing at all is under way, health marks included; else as ``wait``."""
-        self._take(self._committer.wait(with_marks=True))
-
-    def _take(self, reports: list[CommitReport]) -> None:
-        """Take reports in, tell of them, and raise for failed ones where that is wanted."""
-        self.reports += reports
-        failed = [report for report in reports if report.commit is None]
-        for report in reports:
-            self._log.commit(report)
-            told = self._told.pop(report.step, {}) if report.branch == self.branch else {}
-            if report.commit is not None:
-                self._on_commit(report)
-            else:  # the next one has to say it
-                self.facts = told | self.facts
-        for report in failed:
-            if self.last_step == report.step:
-                self.last_step = None
-        if failed and self._settings.on_failure == "raise":
-            raise CommitFailedError(
-                str(failed[-1]),
-                hint='the last good commit stays good; on_failure="continue" would go on',
-            )
-
-    def mark_healthy(self, step: int, commit: str) -> None:
-        """Have a commit marked as healthy, beside the training."""
-        self._committer.mark_healthy(commit, f"{self._settings.healthy_after} calm steps")
-        self._log.healthy(step, commit)
-
     def close(self) -> None:
-        """Wait for all, end the writer, free the memory."""
+        """Wait for all commits, end the writer, free the memory."""
         try:
-            self._take(self._committer.close())
+            self._take(self._queue.close())
+            self.raise_failure()
         finally:
             if self.ring is not None:
                 self.ring.close()
-            self._pool.close()
+
+
+def _as_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    for name, value in metrics.items():
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UsageError(f"metric {name!r} is not a number: {error}") from error
+    return numbers

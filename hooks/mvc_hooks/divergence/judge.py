@@ -124,9 +124,13 @@ class Judge:
         """Return the sum of the notes of all ranks."""
         return self._readings.take_notes()
 
-    def drain(self, log: RunLog) -> Action | None:
-        """Judge all readings that are still under way, as at the end of a run."""
-        return self._take(self._readings.drain(), log)
+    def read_metrics(self, step: int) -> dict[str, float]:
+        """Return loss and gradient norm of a step, as far as they were read."""
+        latest = self._watch.history.latest
+        if latest is None or latest.step != step:
+            return {}
+        read = {"loss": latest.loss, "grad_norm": latest.grad_norm}
+        return {name: value for name, value in read.items() if value is not None}
 
     def note_commit(self, step: int, commit: str) -> None:
         """Record that a commit was made; it may become healthy."""

@@ -1,8 +1,8 @@
-"""What one rank knows and all have to: a signal, the clock, a commit that failed.
+"""What one rank knows and all need to know: a signal, the clock, a failed commit.
 
-A note is one number that is summed over the ranks together with the readings, so it costs no message
-of its own and arrives at the same step everywhere. It is a number in base 65536: how many ranks
-caught SIGTERM, how many SIGINT, and what rank 0 says. A double holds three such digits exactly.
+A note is one number that is summed over the ranks together with the readings, so that it arrives
+everywhere at the same step and costs no message. In base 65536 its digits are: how many ranks caught
+SIGTERM, how many SIGINT, and the flags of rank 0. A double holds three such digits exactly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _DUE, _FAILED = 1, 1 << 8
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a rank says, or what all ranks said.
+    """What one rank notes, or all of them together.
 
     Attributes:
         signal: name of a caught signal, or None.
@@ -35,7 +35,7 @@ class Note:
 
 
 def decode_notes(total: float) -> Note:
-    """Return what the ranks said together; of two signals the one that has to be obeyed first."""
+    """Return the notes of all ranks as one; of two signals, the more urgent SIGTERM."""
     rest, said = divmod(int(total), _BASE)
     terminated, interrupted = divmod(rest, _BASE)
     signal = "SIGTERM" if terminated else "SIGINT" if interrupted else None
@@ -44,10 +44,10 @@ def decode_notes(total: float) -> Note:
 
 
 class Talk:
-    """What this rank has to say, and what all of them said last.
+    """Notes as they go out and come in.
 
     Attributes:
-        heard: the latest notes.
+        heard: the latest of all ranks.
     """
 
     def __init__(self) -> None:
@@ -57,24 +57,24 @@ class Talk:
     def write(self, signal: str | None, *, is_due: bool, has_failed: bool) -> float:
         """Return the note of this rank for a step.
 
-        Signals and failures are said until they are heard, because a rollback throws away what is
-        on its way. For a commit is asked once; while the note is under way the time stays due.
+        Signals and failures are repeated until they are heard, because a rollback throws away
+        notes on their way. A commit is asked for once: until the note arrives the clock stays due.
         """
         asks = is_due and not self._has_asked
         self._has_asked = self._has_asked or asks
         return Note(signal, asks, has_failed).encode()
 
     def read(self, total: float) -> None:
-        """Take what all ranks said."""
+        """Take the notes of all ranks."""
         self.heard = decode_notes(total)
 
     def take_due(self) -> bool:
-        """Tell whether a commit was asked for since the last call."""
+        """Return whether a commit was asked for since the last call."""
         due = self.heard.is_due
         if due:
             self._has_asked = False
         return due
 
     def forget(self) -> None:
-        """Forget what was under way, as a rollback does."""
+        """Forget notes on their way; a rollback throws them away."""
         self._has_asked, self.heard = False, Note()

@@ -1,18 +1,17 @@
 """The other processes of a distributed run, and what they have to agree on.
 
 In data-parallel training every rank holds the same model and the same optimizer state, so rank 0
-commits them for all. Every step of every rank must be the same kind of step: a rank that rolls back
-while another goes on is a deadlock. So decisions are made in one of three ways:
+commits them for all. Every rank must take the same kind of step: one that rolls back while another
+goes on is a deadlock. So decisions are made in one of three ways:
 
-* from readings that are averaged over the ranks: alike everywhere, nothing to say;
-* from what one rank knows (a signal, the clock, a writer that failed): as a note that travels with
-  the average of the readings, so it arrives at the same step everywhere and costs no message of its
-  own;
-* by rank 0, which tells the others, where a message costs nothing next to the work: at a commit, at
+* from readings that are averaged over the ranks: all see the same, no message is needed;
+* from what one rank knows (a signal, the clock, a failed commit): in a note that travels with the
+  average of the readings, so that it arrives everywhere at the same step and costs no message;
+* by rank 0, which tells the others, when a message costs nothing next to the work: at a commit, at
   a rollback, at the end.
 
-Messages go over the CPU, so that no device is waited for. Where the process group has no CPU
-backend, the ranks make a gloo group of their own. With one process, none of it does anything.
+Messages go over the CPU, so that no device has to be waited for; if the process group has no CPU
+backend, the ranks make a gloo group. With one process, nothing here does anything.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ class Ranks:
     Attributes:
         rank: which one this is.
         size: how many there are.
-        has_left: whether this rank goes its own way, as after an error; then nobody is waited for.
+        has_left: whether this rank stopped taking part, as after an error.
     """
 
     def __init__(self) -> None:
-        """Meet the other ranks; every rank must."""
+        """Join the other ranks; every rank must."""
         self.rank, self.size, self.has_left = 0, 1, False
         self._group: distributed.ProcessGroup | None = None
         if distributed.is_available() and distributed.is_initialized():
@@ -55,20 +54,21 @@ class Ranks:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is nobody to talk to: one process, or this one has left."""
+        """Whether there is no other rank to talk to: one process, or this one has left."""
         return self.size == 1 or self.has_left or not distributed.is_initialized()
 
     def leave(self) -> None:
-        """Wait for nobody any more."""
+        """Stop taking part: from now on no other rank is waited for."""
         self.has_left = True
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: _Value) -> _Value:
         """Return rank 0's value on every rank."""
         if self.is_alone:
             return value
         box: list[Any] = [value if self.is_first else None]
         distributed.broadcast_object_list(box, src=0, group=self._group)
-        return box[0]
+        shared: _Value = box[0]
+        return shared
 
     def collect(self, value: Any) -> list[Any]:
         """Return the values of all ranks on rank 0, nothing on the others."""
@@ -87,7 +87,7 @@ class Ranks:
         return values
 
     def on_first(self, compute: Callable[[], _Value]) -> _Value | None:
-        """Compute on rank 0 only; None on the others. An error there is one on every rank."""
+        """Compute on rank 0 only; None on the others. An error there is raised on every rank."""
         if self.is_alone:
             return compute()
         value, error = _try(compute) if self.is_first else (None, None)
@@ -95,13 +95,13 @@ class Ranks:
         return value
 
     def ask_first(self, compute: Callable[[], _Value]) -> _Value:
-        """Compute on rank 0, and return what came out on every rank; so with errors."""
+        """Compute on rank 0, and return the result, or raise the error, on every rank."""
         result: Any = self.share(self.on_first(compute))
         value: _Value = result
         return value
 
     def together(self, compute: Callable[[], _Value]) -> _Value:
-        """Compute on every rank; an error on one is an error on every rank."""
+        """Compute on every rank; an error on one is raised on every rank."""
         if self.is_alone:
             return compute()
         value, error = _try(compute)
@@ -118,7 +118,7 @@ def _has_cpu_backend() -> bool:
 
 
 def _try(compute: Callable[[], _Value]) -> tuple[_Value | None, MvcError | None]:
-    """Return what comes out, or the error; others are bugs and end the process as they are."""
+    """Return the result or the error; an error of another kind is a bug, and is not caught."""
     try:
         return compute(), None
     except MvcError as error:

@@ -1,11 +1,11 @@
-"""Going back: which state, into the live run, and what the repository is told.
+"""What is done about an alarm: another learning rate, a rollback, or the end of the run.
 
     alarm ──► all commits durable ──► what diverged is frozen
-          ──► the newest state that is far enough from the onset, from the ring or a commit
+          ──► the newest state that is far enough before the onset, from the ring or a commit
           ──► into the live run, hashed and compared ──► the branch moves, by compare-and-swap
-          ──► batches are left out ──► the next commit says what happened
+          ──► batches are skipped ──► the next commit records what happened
 
-Should a commit turn out to be damaged, the one before it is taken, a few times.
+If a commit turns out to be damaged, the one before it is tried, a few times.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import contextlib
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from mvc import CorruptionError, NotFoundError, ReleasedError, StorageError
+from mvc import CorruptionError, MvcError, NotFoundError, ReleasedError, StorageError
 from mvc_hooks.errors import DivergedError
 from mvc_hooks.parts.sources import CommitSource, ImageSource
 from mvc_hooks.reports import RollbackReport
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
     from mvc import Repo
     from mvc_hooks.commits.coordinator import Commits
-    from mvc_hooks.commits.rankcommits import FollowingCommits
-    from mvc_hooks.divergence.ladder import Rollback
-    from mvc_hooks.parts.sources import StateSource
+    from mvc_hooks.divergence.judge import Judge
+    from mvc_hooks.divergence.ladder import Action, Rollback
+    from mvc_hooks.ranks.notes import Talk
     from mvc_hooks.ranks.ranks import Ranks
     from mvc_hooks.run.live import LiveRun, StoredRun
+    from mvc_hooks.run.log import RunLog
     from mvc_hooks.snapshot.image import Snapshot
 
 _MAX_TRIES = 3
@@ -42,7 +43,7 @@ class RollbackRequest:
 
     Attributes:
         target: where to.
-        skip_batches: batches to leave out.
+        skip_batches: batches to skip.
         onset_step: step at which it began to go wrong.
         reason: why, one line.
     """
@@ -55,113 +56,231 @@ class RollbackRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidate:
-    """A state that can be gone back to."""
+    """A state to go back to: a commit, or a snapshot if ``commit`` is None."""
 
     step: int
     commit: str | None
-    snapshot: Snapshot | None
-
-    def open(self, repo: Repo) -> StateSource:
-        if self.snapshot is not None:
-            return ImageSource(self.snapshot.files())
-        assert self.commit is not None
-        return CommitSource(repo, self.commit)
+    snapshot: Snapshot | None = None
 
 
-def roll_back(
-    repo: Repo,
-    run: LiveRun,
-    commits: Commits | FollowingCommits,
-    request: RollbackRequest,
-    started_s: float,
-    ranks: Ranks,
-) -> tuple[RollbackReport, StoredRun]:
-    """Take the run back; the branch follows.
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Answers alarms, on all ranks alike.
 
-    Args:
+    Attributes:
         repo: the repository.
-        run: is restored; its counters become those of the target.
-        commits: nothing of them is in flight.
-        request: what is asked.
-        started_s: ``time.perf_counter()`` at the alarm.
-        ranks: which all go back; rank 0 says where to, and moves the branch.
-
-    Returns:
-        A report, and what the target says of the run.
-
-    Raises:
-        DivergedError: nothing to go back to.
-        ConflictError: somebody moved the branch, or the target does not fit the run.
+        run, judge, commits, ranks, talk, log: of the run that goes back.
+        keeps_diverged: whether what diverged is committed to the abandoned branch.
     """
-    now = run.counters
-    from_step, batches = now.step, now.batches
-    chosen, stored, rewinds = _restore(repo, run, commits, request, ranks)
-    run.counters = stored.counters
-    run.counters.leave_out(now.left_out)  # what was left out once stays so
-    skipped = _leave_out(run, request, from_step, batches, rewinds=rewinds)
-    diverged = ranks.ask_first(
-        lambda: _move_branch(repo, commits, chosen, from_step, request.reason)
-    )
-    report = RollbackReport(
-        from_step=from_step,
-        onset_step=request.onset_step,
-        to_step=chosen.step,
-        to_commit=chosen.commit,
-        diverged_branch=diverged,
-        reason=request.reason,
-        skipped_first=skipped[0] if skipped else None,
-        skipped_last=skipped[1] if skipped else None,
-        seconds=time.perf_counter() - started_s,
-    )
-    return report, stored
 
+    repo: Repo
+    run: LiveRun
+    judge: Judge
+    commits: Commits
+    ranks: Ranks
+    talk: Talk
+    log: RunLog
+    keeps_diverged: bool
 
-def _restore(
-    repo: Repo,
-    run: LiveRun,
-    commits: Commits | FollowingCommits,
-    request: RollbackRequest,
-    ranks: Ranks,
-) -> tuple[_Candidate, StoredRun, bool]:
-    failures: list[str] = []
-    can_rewind = all(ranks.exchange(run.can_rewind_data))
-    candidates = _candidates(repo, commits, request)
-    while candidate := _agree(candidates, commits, ranks):
-        rewinds = request.skip_batches < run.counters.step - candidate.step and can_rewind
-        restore = partial(_restore_one, repo, run, candidate, leave_data=not rewinds)
+    def answer(self, action: Action, started_s: float) -> RollbackReport | None:
+        """Do what the ladder decided; return a report if the run was rolled back.
+
+        Args:
+            action: what to do.
+            started_s: ``time.perf_counter()`` at the alarm.
+
+        Raises:
+            DivergedError: the ladder is used up, or there is nothing to go back to.
+        """
+        verdict = self.judge.verdict
+        assert verdict is not None
+        if action.stop:
+            self._give_up(action.reason)
+        if action.rollback is None:
+            self.run.scale_lr(action.lr_factor)
+            return None
+        # Should the rollback fail, the diverged state must not become the last commit of the run.
+        self.run.is_clean = False
+        request = RollbackRequest(
+            action.rollback, action.skip_batches, verdict.onset_step, action.reason
+        )
+        return self.roll_back(request, started_s)
+
+    def _give_up(self, reason: str, cause: Exception | None = None) -> NoReturn:
+        self.log.stop(self.run.counters.step, reason)
+        self.run.is_clean = False  # what diverged is not committed
+        raise DivergedError(
+            f"the run diverged: {reason}", hint="mvc log --graph --all shows what was tried"
+        ) from cause
+
+    def roll_back(self, request: RollbackRequest, started_s: float) -> RollbackReport:
+        """Take run and branch back.
+
+        Raises:
+            DivergedError: there is nothing to go back to.
+            ConflictError: the branch was moved from outside, or the target does not fit the run.
+            MvcError: no such revision, or the branch does not come from it.
+        """
+        commits, from_step = self.commits, self.run.counters.step
+        commits.wait(with_marks=True)
+        tip = self.ranks.share(commits.tips.get(commits.branch))
+        frozen = commits.freeze() if self.keeps_diverged and tip else None
+        if frozen is not None:
+            frozen.fence.wait()  # restoring overwrites what is being copied
         try:
-            stored = ranks.together(restore)
-        except (CorruptionError, ReleasedError, StorageError) as error:
-            failures.append(f"step {candidate.step}: {error}")
-            if len(failures) == _MAX_TRIES:
-                break
-            continue
-        return candidate, stored, rewinds
-    why = "; ".join(failures) or _explain(request)
-    raise DivergedError(f"{request.reason}; there is nothing to go back to: {why}")
+            report, stored = self._go_back(request, started_s)
+        except MvcError as error:
+            if frozen is not None:
+                frozen.release()
+            if isinstance(error, DivergedError):
+                self._give_up(error.message, error)
+            raise
+        self.run.is_clean = True
+        # The ladder keeps its learning-rate factor; the restored state has the one of its time.
+        self.run.scale_lr(self.judge.ladder.lr_factor / _lr_factor(stored.ladder))
+        self.judge.forget_after(report.to_step)
+        self.talk.forget()
+        commits.forget_after(report.to_step, report.to_commit)
+        if frozen is not None and tip:
+            name = report.diverged_branch or self._make_diverged_branch(from_step, tip)
+            commits.tips[name] = tip
+            text = f"diverged at step {from_step}: {report.reason}"
+            commits.submit(frozen, text, branch=name)
+        self._tell_next_commit(report)
+        self.log.rollback(report)
+        return report
 
+    def _tell_next_commit(self, report: RollbackReport) -> None:
+        """Have the next commit record the rollback, and the batches of earlier unrecorded ones."""
+        before = self.commits.facts.get("skipped_batches", "none")
+        skipped = [text for text in (before, report.skipped) if text != "none"]
+        self.commits.facts |= {
+            "rolled_back_from": f"step {report.from_step}",
+            "rolled_back_to": f"step {report.to_step}",
+            "rolled_back_because": report.reason,
+            "skipped_batches": ", ".join(skipped) or "none",
+        }
 
-def _agree(
-    candidates: Iterator[_Candidate], commits: Commits | FollowingCommits, ranks: Ranks
-) -> _Candidate | None:
-    """Return rank 0's next candidate as this rank has it; each has a ring of its own."""
+    def _go_back(
+        self, request: RollbackRequest, started_s: float
+    ) -> tuple[RollbackReport, StoredRun]:
+        now, reason = self.run.counters, request.reason
+        chosen, stored, rewinds = self._restore(request)
+        self.run.counters = stored.counters
+        self.run.counters.leave_out(now.left_out)  # what was skipped once stays skipped
+        skipped = _skip_batches(self.run, request, now.step, now.batches, rewinds=rewinds)
+        diverged = self.ranks.ask_first(lambda: self._move_branch(chosen, now.step, reason))
+        report = RollbackReport(
+            from_step=now.step,
+            onset_step=request.onset_step,
+            to_step=chosen.step,
+            to_commit=chosen.commit,
+            diverged_branch=diverged,
+            reason=reason,
+            skipped_first=skipped[0] if skipped else None,
+            skipped_last=skipped[1] if skipped else None,
+            seconds=time.perf_counter() - started_s,
+        )
+        return report, stored
 
-    def choose() -> tuple[int, str | None] | None:
-        chosen = next(candidates, None)
-        return None if chosen is None else (chosen.step, chosen.commit)
+    # Where to.
 
-    said = ranks.ask_first(choose)
-    if said is None:
-        return None
-    step, commit = said
-    ring = commits.ring if commit is None else None
-    return _Candidate(step, commit, None if ring is None else ring.find(step))
+    def _restore(self, request: RollbackRequest) -> tuple[_Candidate, StoredRun, bool]:
+        """Restore the first candidate that can be read; return it, and whether data rewinds."""
+        failures: list[str] = []
+        can_rewind = all(self.ranks.exchange(self.run.can_rewind_data))
+        candidates = self._candidates(request)
+        while candidate := self._agree(candidates):
+            steps_back = self.run.counters.step - candidate.step
+            rewinds = request.skip_batches < steps_back and can_rewind
+            restore = partial(self._restore_one, candidate, leave_data=not rewinds)
+            try:
+                stored = self.ranks.together(restore)
+            except (CorruptionError, ReleasedError, StorageError) as error:
+                failures.append(f"step {candidate.step}: {error}")
+                if len(failures) == _MAX_TRIES:
+                    break
+                continue
+            return candidate, stored, rewinds
+        why = "; ".join(failures) or _explain(request)
+        raise DivergedError(f"{request.reason}; there is nothing to go back to: {why}")
 
+    def _candidates(self, request: RollbackRequest) -> Iterator[_Candidate]:
+        """Yield what the run can go back to, newest first."""
+        target, commits = request.target, self.commits
+        if target.to not in ("healthy", "last"):
+            named = self.repo.resolve(target.to)
+            with contextlib.suppress(ReleasedError):  # reported when it is read
+                # Only to see, before the run is touched, that the branch can go there.
+                self.repo.plan_rollback(named, branch=commits.branch)
+            yield _Candidate(self.repo.show(named).annotations.step or 0, named)
+            return
+        limit = request.onset_step - target.min_steps_back
+        frozen = None if commits.ring is None else commits.ring.find(limit)
+        tip = commits.tips.get(commits.branch)
+        for entry in self.repo.log(tip, first_parent=True) if tip else ():
+            step, commit = entry.annotations.step, entry.info.id
+            if step is None or step > limit or (target.to == "healthy" and not entry.is_healthy):
+                continue
+            if frozen is not None and frozen.step > step:
+                yield _Candidate(frozen.step, None, frozen)
+            frozen = None
+            yield _Candidate(step, commit)
+        if frozen is not None:
+            yield _Candidate(frozen.step, None, frozen)
 
-def _restore_one(repo: Repo, run: LiveRun, candidate: _Candidate, *, leave_data: bool) -> StoredRun:
-    if candidate.commit is None and candidate.snapshot is None:
-        raise StorageError(f"a rank has no snapshot of step {candidate.step}")
-    return run.restore(candidate.open(repo), leave_data=leave_data)
+    def _agree(self, candidates: Iterator[_Candidate]) -> _Candidate | None:
+        """Return rank 0's next candidate as this rank has it; each has a ring of its own."""
+
+        def choose() -> tuple[int, str | None] | None:
+            chosen = next(candidates, None)
+            return None if chosen is None else (chosen.step, chosen.commit)
+
+        said = self.ranks.ask_first(choose)
+        if said is None:
+            return None
+        step, commit = said
+        ring = self.commits.ring if commit is None else None
+        return _Candidate(step, commit, None if ring is None else ring.find(step))
+
+    def _restore_one(self, candidate: _Candidate, *, leave_data: bool) -> StoredRun:
+        if candidate.commit is not None:
+            source = CommitSource(self.repo, candidate.commit)
+            return self.run.restore(source, leave_data=leave_data)
+        if candidate.snapshot is None:
+            raise StorageError(f"a rank has no snapshot of step {candidate.step}")
+        return self.run.restore(ImageSource(candidate.snapshot.files()), leave_data=leave_data)
+
+    # The branch.
+
+    def _move_branch(self, chosen: _Candidate, from_step: int, reason: str) -> str | None:
+        """Move the branch back; return the branch that keeps what it abandoned, or None."""
+        branch = self.commits.branch
+        if not self.commits.tips.get(branch):
+            return None
+        step = chosen.step if chosen.commit is None else None
+        try:
+            plan = self.repo.plan_rollback(
+                chosen.commit, step=step, branch=branch, at_step=from_step
+            )
+        except NotFoundError:  # a snapshot from before the first commit
+            return None
+        if plan.is_empty:
+            return None
+        result = self.repo.rollback(plan, reason=reason)
+        self.commits.tips[branch] = result.commit
+        return result.diverged_branch
+
+    def _make_diverged_branch(self, step: int, tip: str) -> str:
+        """Make a branch at the tip for a diverged state, and return its name."""
+        taken = {one.name for one in self.repo.branches()}
+        base = f"diverged/{self.commits.branch}/{step}"
+        name = next(
+            name for name in (base, *(f"{base}-{number}" for number in range(2, 10_000)))
+            if name not in taken
+        )  # fmt: skip
+        self.repo.create_branch(name, tip)
+        return name
 
 
 def _explain(request: RollbackRequest) -> str:
@@ -171,39 +290,13 @@ def _explain(request: RollbackRequest) -> str:
     return f"no {kind} of step {limit} or earlier (min_steps_back={target.min_steps_back})"
 
 
-def _candidates(
-    repo: Repo, commits: Commits | FollowingCommits, request: RollbackRequest
-) -> Iterator[_Candidate]:
-    """Yield what can be gone back to, newest first."""
-    target = request.target
-    if target.to not in ("healthy", "last"):
-        named = repo.resolve(target.to)
-        with contextlib.suppress(ReleasedError):  # told of when it is read
-            # Only to see, before the run is touched, that the branch can go there.
-            repo.plan_rollback(named, branch=commits.branch)
-        yield _Candidate(repo.show(named).annotations.step or 0, named, None)
-        return
-    limit = request.onset_step - target.min_steps_back
-    frozen = None if commits.ring is None else commits.ring.find(limit)
-    tip = commits.tips.get(commits.branch)
-    for entry in repo.log(tip, first_parent=True) if tip else ():
-        step, commit = entry.annotations.step, entry.info.id
-        if step is None or step > limit or (target.to == "healthy" and not entry.is_healthy):
-            continue
-        if frozen is not None and frozen.step > step:
-            yield _Candidate(frozen.step, None, frozen)
-        frozen = None
-        yield _Candidate(step, commit, None)
-    if frozen is not None:
-        yield _Candidate(frozen.step, None, frozen)
-
-
-def _leave_out(
+def _skip_batches(
     run: LiveRun, request: RollbackRequest, from_step: int, batches: int, *, rewinds: bool
 ) -> tuple[int, int] | None:
-    """Leave out batches; return the first and the last of them, counted from 1."""
+    """Skip batches; return the first and the last of them, counted from 1, or None."""
     before = run.counters.batches
     if not rewinds:
+        # The data stays where it is, so all batches since the target are skipped already.
         run.counters.batches = batches
         run.drop_batches(max(0, request.skip_batches - (batches - before)))
         window = before + 1, run.counters.batches
@@ -218,38 +311,6 @@ def _leave_out(
     return window
 
 
-def _move_branch(
-    repo: Repo, commits: Commits | FollowingCommits, chosen: _Candidate, from_step: int, reason: str
-) -> str | None:
-    """Move the branch back; return the branch that keeps what it left, or None."""
-    branch, tip = commits.branch, commits.tips.get(commits.branch)
-    if not tip:
-        return None
-    try:
-        if chosen.commit is not None:
-            plan = repo.plan_rollback(chosen.commit, branch=branch, at_step=from_step)
-        else:
-            plan = repo.plan_rollback(step=chosen.step, branch=branch, at_step=from_step)
-    except NotFoundError:  # a snapshot from before the first commit
-        return None
-    if plan.is_empty:
-        return None
-    result = repo.rollback(plan, reason=reason)
-    commits.tips[branch] = result.commit
-    return result.diverged_branch
-
-
-def name_diverged(repo: Repo, branch: str, step: int, tip: str) -> str:
-    """Make a branch for a diverged state that follows the tip, and return its name.
-
-    Raises:
-        MvcError: the machine refused.
-    """
-    taken = {one.name for one in repo.branches()}
-    base = f"diverged/{branch}/{step}"
-    name = next(
-        name for name in (base, *(f"{base}-{number}" for number in range(2, 10_000)))
-        if name not in taken
-    )  # fmt: skip
-    repo.create_branch(name, tip)
-    return name
+def _lr_factor(ladder: object) -> float:
+    factor = ladder.get("lr_factor") if isinstance(ladder, dict) else None
+    return factor if isinstance(factor, float) and factor > 0 else 1.0

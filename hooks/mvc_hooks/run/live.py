@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 RUN, ENVIRONMENT = "run", "environment"
 EXTRAS = (RUN, ENVIRONMENT, "watch", "ladder")
-"""The top-level names of what is of the run and of no part."""
+"""Top-level names of a state that belong to the run, not to a part."""
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 
 
@@ -41,11 +41,11 @@ class Counters:
 
     Attributes:
         step: completed steps.
-        tokens: tokens seen, where the user counts them.
-        samples: samples seen, where the user counts them.
-        batches: batches drawn, left out ones included.
-        left_out: first and last of each run of batches that is left out whenever it comes,
-            counted from 1, in order.
+        tokens: tokens seen, if the user counts them.
+        samples: samples seen, if the user counts them.
+        batches: batches drawn, skipped ones included.
+        left_out: batches to skip whenever they come: first and last of each run of them, counted
+            from 1, in order.
     """
 
     step: int = 0
@@ -59,7 +59,7 @@ class Counters:
         """Return stored counters.
 
         Raises:
-            FormatError: not the counters of a run.
+            FormatError: they are not the counters of a run.
         """
         names = [one.name for one in fields(cls) if one.name != "left_out"]
         if not isinstance(state, Mapping) or not all(
@@ -68,11 +68,11 @@ class Counters:
             raise FormatError("the commit has no counters of a run")
         windows = state.get("left_out")
         if not isinstance(windows, list) or not all(map(_is_window, windows)):
-            raise FormatError("the commit does not say which batches are left out")
+            raise FormatError("the commit does not say which batches to skip")
         return cls(**{name: state[name] for name in names}, left_out=windows)
 
     def leave_out(self, windows: Iterable[Sequence[int]]) -> None:
-        """Add runs of batches, joined with those that they touch."""
+        """Add runs of batches to skip; those that touch are joined."""
         joined: list[list[int]] = []
         for first, last in sorted([*map(tuple, self.left_out), *map(tuple, windows)]):
             if joined and first <= joined[-1][1] + 1:
@@ -82,7 +82,7 @@ class Counters:
         self.left_out = joined
 
     def last_left_out(self, batch: int) -> int | None:
-        """Return the last of the batches that are left out with this one, or None: it is not."""
+        """Return the last batch of the run of skipped ones that this one is in, or None."""
         return next((last for first, last in self.left_out if first <= batch <= last), None)
 
 
@@ -96,13 +96,7 @@ def _is_window(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """What a commit says of the run beside the parts.
-
-    Attributes:
-        counters: how far it had come.
-        watch, ladder: states of the detectors and of the ladder.
-        environment: its environment record.
-    """
+    """What a commit holds besides the parts: ``watch`` and ``ladder`` are states of the judge."""
 
     counters: Counters
     watch: Any
@@ -120,7 +114,7 @@ class LiveRun:
         environment: record of where it runs.
         has_scaler: whether a ``GradScaler`` is among the parts.
         is_clean: whether nothing was drawn, run or stepped since the last complete step, as far
-            as can be seen.
+            as hooks can see.
     """
 
     def __init__(self, objects: Mapping[str, object], ranks: Ranks | None = None) -> None:
@@ -128,18 +122,19 @@ class LiveRun:
 
         Args:
             objects: name → object.
-            ranks: of which this process is one; a run of its own where None.
+            ranks: the ranks of a distributed run; None means this process is alone.
 
         Raises:
-            UsageError: none at all, a reserved name, or an object without a state.
+            UsageError: no model and no optimizer, a reserved name, or an object without a state.
         """
         for name in (*EXTRAS, RANKS):
             if name in objects:
                 raise UsageError(
-                    f"{name!r} is a name that mvc uses itself; call the part otherwise"
+                    f"a part cannot be called {name!r}: mvc uses that name itself",
+                    hint="choose another name",
                 )
         if not any(isinstance(one, (nn.Module, Optimizer)) for one in _walk(objects)):
-            raise UsageError("there is no model and no optimizer to commit", hint="pass model=...")
+            raise UsageError("no model and no optimizer to commit", hint="pass model=...")
         self.parts = make_parts(objects)
         self._modules = [one for one in _walk(objects) if isinstance(one, nn.Module)]
         self._optimizers = [one for one in _walk(objects) if isinstance(one, Optimizer)]
@@ -162,10 +157,12 @@ class LiveRun:
         self._fences: list[Fence] = []
         self._handles = [one.register_step_pre_hook(self._before_step) for one in self._optimizers]
         for module in self._modules:
-            if not hasattr(module, "_orig_mod"):  # a hook would be compiled in, or not be called
+            if not hasattr(
+                module, "_orig_mod"
+            ):  # torch.compile would compile a hook in, or drop it
                 self._handles.append(module.register_forward_pre_hook(self._note_forward))
 
-    # What happens in the run.
+    # The steps.
 
     def _before_step(self, *_: object) -> None:
         self.is_clean = False
@@ -177,7 +174,7 @@ class LiveRun:
         self.is_clean = False
 
     def stand_before_step(self, fence: Fence) -> None:
-        """Have a fence stand before the next optimizer step."""
+        """Put a fence before the next optimizer step."""
         if fence.watched:
             self._fences.append(fence)
 
@@ -197,12 +194,12 @@ class LiveRun:
             self.counters.batches += 1
             self.pass_over()
         if self._guard is not None:
-            self._guard.cancel()  # a scaler that skipped the step did not call the optimizer
+            self._guard.cancel()  # a scaler that skipped the step never called the optimizer
         self.is_clean = True
 
     @property
     def lr(self) -> float | None:
-        """Learning rate of the first group, where it can be read without waiting for a device."""
+        """Learning rate of the first group, if it can be read without waiting for a device."""
         for optimizer in self._optimizers:
             rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
             return float(rate) if isinstance(rate, (int, float)) else None
@@ -211,7 +208,7 @@ class LiveRun:
     # Data.
 
     def next_batch(self) -> Any:
-        """Return the next batch; those that are to be left out are drawn and dropped.
+        """Return the next batch; those to skip are drawn and dropped.
 
         Raises:
             UsageError: no loader, or several.
@@ -227,17 +224,17 @@ class LiveRun:
 
     @property
     def can_rewind_data(self) -> bool:
-        """Whether the data goes back with the state: it is drawn here, or by the step number."""
+        """Whether data goes back with the state: it is drawn here, or by ``batch_index``."""
         return all(part.can_rewind and part.batches_drawn for part in self._data_parts)
 
     def pass_over(self) -> None:
-        """Move the index on over batches that are to be left out, where data is found by it."""
+        """Move the batch index past batches to skip, if data is found by it."""
         last = self.counters.last_left_out(self.counters.batches + 1)
         if not self._data_parts and last is not None:
             self.counters.batches = last
 
     def drop_batches(self, count: int) -> int:
-        """Draw and drop batches where they are drawn here; return how many are counted as gone."""
+        """Skip the next batches, if that can be done here; return how many."""
         if self.data is not None and self.data.batches_drawn:
             self.data.drop(count)
             self.counters.batches = self.data.batches_drawn
@@ -253,9 +250,9 @@ class LiveRun:
         """Return the whole state; tensors are the live ones.
 
         Args:
-            extras: what is stored besides.
-            gather: in a distributed run, with what the other ranks have of their own, on rank 0;
-                then every rank must call this.
+            extras: what to store besides.
+            gather: on rank 0 of a distributed run, include what the other ranks have of their
+                own; then every rank must call this.
         """
         state: dict[str, object] = {
             **capture_parts(self.parts),
@@ -268,16 +265,16 @@ class LiveRun:
     def restore(
         self, source: StateSource, *, allow: Sequence[str] = (), leave_data: bool = False
     ) -> StoredRun:
-        """Give a state back to all parts, verified to the bit.
+        """Restore the state of all parts, and verify it to the bit.
 
         Args:
             source: where it comes from.
             allow: patterns of what may differ.
-            leave_data: the loaders stay where they are.
+            leave_data: the loaders keep their positions.
 
         Raises:
             ConflictError: it does not fit; nothing was touched.
-            InexactRestoreError: it is not the same afterwards.
+            InexactRestoreError: the parts do not have that state now.
         """
         extras = {name: ValuePart(name, None) for name in EXTRAS}
         source, unknown = self._ranks.open(source, allow)
@@ -288,7 +285,7 @@ class LiveRun:
         return StoredRun(counters, values["watch"], values["ladder"], environment)
 
     def fenced_tensors(self) -> dict[int, torch.Tensor]:
-        """Return the device tensors that change in ``optimizer.step`` only, by storage address."""
+        """Return the device tensors that only ``optimizer.step`` changes, by storage address."""
         found: dict[int, torch.Tensor] = {}
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
@@ -299,7 +296,7 @@ class LiveRun:
         return found
 
     def scale_lr(self, factor: float) -> None:
-        """Multiply the learning rates, and what schedulers compute them from."""
+        """Multiply the learning rates, and the values that schedulers compute them from."""
         if factor == 1:
             return
         for optimizer in self._optimizers:
@@ -343,8 +340,7 @@ def _scale_scheduler(scheduler: Any, factor: float) -> None:
         rates = getattr(scheduler, name, None)
         if isinstance(rates, list):
             setattr(scheduler, name, [rate * factor for rate in rates])
-    for name in ("eta_min",):
-        if isinstance(getattr(scheduler, name, None), (int, float)):
-            setattr(scheduler, name, getattr(scheduler, name) * factor)
+    if isinstance(getattr(scheduler, "eta_min", None), (int, float)):
+        scheduler.eta_min *= factor
     for inner in getattr(scheduler, "_schedulers", ()):
         _scale_scheduler(inner, factor)

@@ -1,4 +1,4 @@
-"""What a run says of itself: one-line records for ``logging``, and the feed that ``mvc watch`` shows."""
+"""What a run reports: one-line records for ``logging``, and the feed that ``mvc watch`` shows."""
 
 from __future__ import annotations
 
@@ -19,46 +19,50 @@ log = logging.getLogger("mvc_hooks")
 
 
 class RunLog:
-    """Both at once; nothing that happens to either reaches the training."""
+    """Both at once; a failure of either never reaches the training."""
 
     def __init__(self, feed: RunFeed | None) -> None:
-        """Write to a feed; None: to no feed, as of ranks other than 0."""
-        self._feed = _NoFeed() if feed is None else feed
+        """Write to a feed, if there is one: ranks other than 0 have none."""
+        self._feed = feed
         self._has_stopped = False
+
+    def _record(self, kind: str, **fields: object) -> None:
+        if self._feed is not None:
+            self._feed.append(kind, **fields)
 
     def start(self, step: int, every: int | None, parts: Iterable[str]) -> None:
         """The run begins."""
         host, names = socket.gethostname(), sorted(parts)
-        self._feed.append("start", step=step, pid=os.getpid(), host=host, every=every, parts=names)
+        self._record("start", step=step, pid=os.getpid(), host=host, every=every, parts=names)
 
     def resume(
         self, step: int, commit: str, seconds: float, changes: Sequence[tuple[str, object, object]]
     ) -> None:
-        """The run goes on from a commit."""
+        """The run was resumed from a commit."""
         log.info("resumed step %d from %s in %.2f s, to the bit", step, commit[:10], seconds)
         for item, then, now in changes:
             log.warning("environment: %s was %r, is %r", item, then, now)
-        self._feed.append("resume", step=step, commit=commit)
+        self._record("resume", step=step, commit=commit)
 
     def step(self, reading: Reading, lr: float | None) -> None:
         """A step was read."""
-        self._feed.append(
+        self._record(
             "step", step=reading.step, loss=reading.loss, grad_norm=reading.grad_norm, lr=lr
         )
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """A state was frozen."""
         stall_s, size = snapshot.stall_s, snapshot.size_bytes
-        self._feed.append("snapshot", step=snapshot.step, stall_s=stall_s, bytes=size)
+        self._record("snapshot", step=snapshot.step, stall_s=stall_s, bytes=size)
 
     def commit(self, report: CommitReport) -> None:
-        """A commit was made, or was not."""
+        """A commit was made, or failed."""
         if report.commit is None:
             log.error("%s", report)
-            self._feed.append("error", text=str(report))
+            self._record("error", text=str(report))
             return
         log.info("%s", report)
-        self._feed.append(
+        self._record(
             "commit",
             step=report.step,
             commit=report.commit,
@@ -71,9 +75,9 @@ class RunLog:
         )
 
     def skip(self, step: int, policy: str) -> None:
-        """A commit was left out."""
+        """A commit was skipped."""
         log.warning("step %d is not committed: the writer is behind (%s)", step, policy)
-        self._feed.append("skip", step=step, reason="the writer is behind")
+        self._record("skip", step=step, reason="the writer is behind")
 
     def behind(self, step: int, policy: str) -> None:
         """A commit waits for the writer."""
@@ -82,17 +86,17 @@ class RunLog:
     def alarm(self, verdict: Verdict) -> None:
         """A detector raised an alarm."""
         log.warning("alarm at step %d: %s", verdict.step, verdict.reason)
-        self._feed.append("alarm", step=verdict.step, cause=verdict.cause, reason=verdict.reason)
+        self._record("alarm", step=verdict.step, cause=verdict.cause, reason=verdict.reason)
 
     def action(self, step: int, text: str) -> None:
         """The ladder answered."""
         log.warning("answer at step %d: %s", step, text)
-        self._feed.append("action", step=step, text=text)
+        self._record("action", step=step, text=text)
 
     def rollback(self, report: RollbackReport) -> None:
-        """The run went back."""
+        """The run was rolled back."""
         log.warning("%s", report)
-        self._feed.append(
+        self._record(
             "rollback",
             step=report.from_step,
             to_step=report.to_step,
@@ -105,33 +109,19 @@ class RunLog:
 
     def healthy(self, step: int, commit: str) -> None:
         """A commit is marked as healthy."""
-        self._feed.append("healthy", step=step, commit=commit)
-
-    def warn(self, text: str) -> None:
-        """Something is not as it should be."""
-        log.warning("%s", text)
-        self._feed.append("error", text=text)
+        self._record("healthy", step=step, commit=commit)
 
     def stop(self, step: int, reason: str) -> None:
-        """The run ends, and why; what is said first counts."""
+        """The run ends; the first reason given counts."""
         if not self._has_stopped:
-            self._feed.append("stop", step=step, reason=reason)
+            self._record("stop", step=step, reason=reason)
         self._has_stopped = True
 
     def end(self, step: int) -> None:
-        """The run ends as it should."""
+        """The run ends normally."""
         self.stop(step, "ended")
 
     def close(self) -> None:
         """Write what is left."""
-        self._feed.close()
-
-
-class _NoFeed:
-    """A feed that nobody reads."""
-
-    def append(self, *_: object, **__: object) -> None:
-        """Drop a record."""
-
-    def close(self) -> None:
-        """Do nothing."""
+        if self._feed is not None:
+            self._feed.close()

@@ -1,9 +1,9 @@
-"""SIGTERM and SIGINT: remembered when they come, obeyed where the state is consistent.
+"""SIGTERM and SIGINT: remembered when they arrive, obeyed when the state is consistent.
 
 A scheduler that wants its machine back sends SIGTERM and kills a little later; people press
-Ctrl-C. Either may come in the middle of a step. The handler only remembers it; the next ``step()``
-commits and then lets the signal do what it would have done. A second signal of the same kind is
-not held back.
+Ctrl-C. Either may arrive in the middle of a step. The handler only remembers it; the next
+``step()`` commits and then lets the signal do what it would have done. A second signal of the same
+kind is not held back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class SignalWatch:
     """Holds signals back until they can be obeyed.
 
-    Only the main thread of a process may change its handlers, and only there they run.
+    Python lets only the main thread change handlers, and runs them only there.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class SignalWatch:
         self._is_delivering = False
 
     def start(self) -> None:
-        """Take the handlers over; does nothing in another thread than the main one."""
+        """Replace the handlers; outside the main thread this does nothing."""
         if not _is_main():
             return
         self._is_over = False
@@ -43,17 +43,17 @@ class SignalWatch:
             signal.signal(number, self._remember)
 
     def stop(self) -> None:
-        """Give the handlers back, where nobody took them over in turn."""
+        """Restore the handlers, unless other code has replaced them since."""
         self._is_over = True
         if not _is_main():
-            return  # the next signal finds nobody waiting for it, and gives them back
+            return  # the next signal finds that the watch is over, and restores them in its thread
         for number in list(self._previous):
-            # Whoever took one over, or saved it, may give it back to this watch, which passes it on.
+            # Code that saved this watch as the old handler may restore it later; it passes on then.
             if signal.getsignal(number) == self._remember:
                 signal.signal(number, self._previous[number])
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
-        if self._is_delivering:  # who took the handler over calls this one, too: it is their turn
+        if self._is_delivering:  # a handler installed over this one called it: the signal is theirs
             return
         is_second = self._caught == number
         self._caught = number
@@ -62,21 +62,21 @@ class SignalWatch:
 
     @property
     def caught(self) -> str | None:
-        """The name of the signal that waits, or None."""
+        """The name of the signal that is held back, or None."""
         return None if self._caught is None else signal.Signals(self._caught).name
 
     def take(self, name: str) -> None:
-        """Take a signal as caught that another process caught."""
+        """Treat a signal that another rank caught as caught here."""
         if self._caught is None:
             self._caught = int(signal.Signals[name])
 
     def deliver(self) -> None:
-        """Let the signal that waits do what it would have done; may not return."""
+        """Let the held signal do what it would have done; may not return."""
         number, self._caught = self._caught, None
         if number is None:
             return
         if not _is_main():
-            self._caught = number  # so that it counts as the second, over there
+            self._caught = number  # so that over there it counts as the second one
             signal.pthread_kill(threading.main_thread().ident or 0, number)
             return
         is_over = self._is_over
@@ -86,7 +86,7 @@ class SignalWatch:
             signal.raise_signal(number)
         finally:
             self._is_delivering = False
-        if not is_over:  # a handler of the user's wants the run to go on
+        if not is_over:  # the user's own handler returned: the run goes on
             self.start()
 
 

@@ -1,1 +1,1 @@
-"""The frozen copy of the live state: one copy into memory that is used again and again."""
+"""The frozen copy of the live state: one copy, into memory that is used again and again."""

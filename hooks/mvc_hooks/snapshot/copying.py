@@ -1,15 +1,15 @@
 """live tensors → image, in one copy.
 
-Host memory is copied at once, by several threads where there is much of it. From a CUDA device the
+Host memory is copied at once, by several threads if there is much of it. From a CUDA device the
 copy is asynchronous, into pinned memory. What only ``optimizer.step`` changes (parameters and the
 optimizer's own state) is copied on a side stream, beside the next forward and backward pass;
 whatever could change earlier (buffers, averages, generators) goes on the stream of the training
 itself, whose later work waits for it. The *fence* makes the stream of the training wait for the
 side stream; it has to stand before the next ``optimizer.step``. The host never waits for either.
 
-That order is a promise of the device. What the host could do behind its back, changing a parameter
-between the snapshot and the fence by other means than ``optimizer.step``, is found by the version
-counters that torch keeps of every tensor: such a snapshot is torn, and is not used.
+The device keeps that order. It cannot see the host change a parameter between the snapshot and the
+fence by other means than ``optimizer.step``; the version counter that torch keeps of every tensor
+does. Such a snapshot is torn, and is not used.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class Fence:
     def _judge(self) -> None:
         """Look whether what is watched has changed; after that it may.
 
-        Whoever sees the copies ended has to look as well: a change that came before the fence came
-        before the end of a copy, as far as anybody can tell.
+        Also called when the copies are seen to have ended: a change before the fence may have come
+        before the end of a copy, and nothing tells the two apart.
         """
         if any(tensor._version != version for tensor, version in self.watched):  # noqa: SLF001  the only name it has
             self.is_torn = True
         self.watched = []
 
     def is_done(self) -> bool:
-        """Tell whether all copies have ended; never waits."""
+        """Return whether all copies have ended; never waits."""
         if not all(event.query() for _, event in self.events):  # type: ignore[no-untyped-call]  # torch has no types
             return False
         self._judge()
@@ -85,10 +85,10 @@ def copy_layout(
     Args:
         layout: of the state; its arrays are read now.
         memory: takes it, from its first byte on.
-        fenced: address of the storage → tensor, of those that change in ``optimizer.step`` only.
+        fenced: storage address → tensor, of those that only ``optimizer.step`` changes.
 
     Returns:
-        The fence; done at once where no device is involved.
+        The fence; done at once if no device is involved.
     """
     memory.wait_ready()
     image, runs = memory.view(), list[tuple[int, memoryview]]()
@@ -107,7 +107,7 @@ def copy_layout(
         start = memory.bytes.data_ptr()
         move_runs((start + offset, _find_address(seen), seen.nbytes) for offset, seen in runs)
     except BaseException:
-        copier.finish().wait()  # what was begun still writes to the memory
+        copier.finish().wait()  # copies under way still write to the memory
         raise
     return copier.finish()
 
@@ -132,7 +132,7 @@ class _DeviceCopier:
         target = self._memory.bytes[offset : offset + size].view(words.dtype).view(words.shape)
         side = self._find_side(words.device)
         live = self._fenced.get(words.untyped_storage().data_ptr())
-        if live is None or live.is_inference():  # those have no version
+        if live is None or live.is_inference():  # inference tensors have no version counter
             target.copy_(words, non_blocking=True)
             return
         with torch.cuda.stream(side):

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Snapshot:
-    """A frozen state.
+    """A frozen state, held by the ring, by commits that read it, or by both.
 
     Attributes:
         step: training step it was taken after.
-        memory: what it lies in.
+        memory: the memory that holds it.
         places: name of each file → offset and length in there.
         size_bytes: length of the whole.
         fence: when it can be read.
         stall_s: how long the training stood still for it.
-        readers: commits that read it; its memory is not used again before there are none.
-        is_dropped: whether its owner has no more use for it, so that its last reader frees it.
+        pool: gets the memory back from the last holder.
+        holders: how many hold it.
     """
 
     step: int
@@ -41,20 +41,32 @@ class Snapshot:
     size_bytes: int
     fence: Fence
     stall_s: float
-    readers: int = 0
-    is_dropped: bool = False
+    pool: MemoryPool
+    holders: int = 1
 
     def files(self) -> dict[str, memoryview]:
         """Return name → bytes of its files, once the copies are done."""
         self.fence.wait()
         return {path: self.memory.view(*place) for path, place in self.places.items()}
 
+    def hold(self) -> Snapshot:
+        """Count one more holder, who has to release it; return the snapshot."""
+        self.holders += 1
+        return self
+
+    def release(self) -> None:
+        """Give it up; its memory is used again when no holder is left."""
+        self.holders -= 1
+        if not self.holders:
+            self.fence.wait()  # a copy that is still running would write to the next snapshot
+            self.pool.give_back(self.memory)
+
 
 class MemoryPool:
-    """Memory for snapshots: what came back is used again, and nothing that is still read.
+    """Memory for snapshots, used again and again.
 
     Attributes:
-        plan: how the last state was laid out; the next one mostly is the same.
+        plan: how the last state was laid out; the next one is mostly laid out the same way.
     """
 
     def __init__(self, folder: str | None = None) -> None:
@@ -62,26 +74,28 @@ class MemoryPool:
         self._folder = folder
         self._free: list[SharedMemory] = []
         self._preparing: threading.Thread | None = None
+        self._is_closed = False
 
-    def prepare(self, size_bytes: int) -> None:
-        """Allocate the first memory ahead of its use, in the background.
+    def prepare(self, state: Mapping[str, object]) -> None:
+        """Allocate memory for a state ahead of its use, in the background.
 
-        Where there is not that much, the first snapshot will say so.
+        If there is not that much, the first snapshot will report it.
         """
+        layout = layout_state(state, self.plan)
+        self.plan = layout.plan
         if not self._free and self._preparing is None:
             self._preparing = threading.Thread(
-                target=self._allocate, args=(size_bytes,), daemon=True
+                target=self._allocate, args=(layout.size_bytes,), daemon=True
             )
             self._preparing.start()
 
     def _allocate(self, size_bytes: int) -> None:
         with contextlib.suppress(StorageError):
-            self._free.append(SharedMemory(size_bytes + size_bytes // 64, self._folder))
+            self._free.append(self._make(size_bytes))
 
-    def _wait_prepared(self) -> None:
-        if self._preparing is not None:
-            self._preparing.join()
-            self._preparing = None
+    def _make(self, size_bytes: int) -> SharedMemory:
+        # A little room to grow: step counters and the positions of loaders get longer.
+        return SharedMemory(size_bytes + size_bytes // 64, self._folder)
 
     def take(self, size_bytes: int) -> SharedMemory:
         """Return free memory of at least that length.
@@ -94,19 +108,31 @@ class MemoryPool:
             if memory.size_bytes >= size_bytes:
                 self._free.remove(memory)
                 return memory
-        while self._free:  # the state has grown: what is too small will not be of use again
-            self._free.pop().close()
-        return SharedMemory(size_bytes + size_bytes // 64, self._folder)
+        self.trim()  # the state has grown: what is too small now stays too small
+        return self._make(size_bytes)
 
     def give_back(self, memory: SharedMemory) -> None:
-        """Take back memory that nobody reads any more."""
-        self._free.append(memory)
+        """Take back memory that no one reads any more."""
+        if self._is_closed:
+            memory.close()
+        else:
+            self._free.append(memory)
 
-    def close(self) -> None:
+    def trim(self) -> None:
         """Free what is not in use."""
         self._wait_prepared()
         while self._free:
             self._free.pop().close()
+
+    def close(self) -> None:
+        """Free what is not in use, and the rest when it comes back."""
+        self._is_closed = True
+        self.trim()
+
+    def _wait_prepared(self) -> None:
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
 
 
 def take_snapshot(
@@ -125,7 +151,7 @@ def take_snapshot(
         step: training step it belongs to.
         pool: gives the memory.
         fenced: as for ``copy_layout``.
-        since_s: ``time.perf_counter()`` of when the training began to stand still.
+        since_s: ``time.perf_counter()`` when the training stopped to wait; defaults to now.
 
     Raises:
         StorageError: no memory.
@@ -142,4 +168,4 @@ def take_snapshot(
         raise
     places = {file.path: (file.offset, file.size_bytes) for file in layout.files}
     stall_s = time.perf_counter() - since_s
-    return Snapshot(step, memory, places, layout.size_bytes, fence, stall_s)
+    return Snapshot(step, memory, places, layout.size_bytes, fence, stall_s, pool)

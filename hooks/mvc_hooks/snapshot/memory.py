@@ -1,13 +1,13 @@
-"""Memory that another process can map, by handing over a descriptor; nothing has a name.
+"""Memory that another process can map through a descriptor; it has no name anywhere.
 
-It is anonymous (``memfd``), so that it counts neither against the size of ``/dev/shm``, which is
-64 MiB in many containers, nor stays behind when the run is killed: the kernel frees it when the
-last process that holds it is gone. Where the system has no such thing, an unlinked temporary file
-serves. All pages are allocated when the memory is made: a machine without room says so there, and
-never by a bus error in the middle of a copy.
+It is anonymous (``memfd``): it does not count against the size of ``/dev/shm``, which is 64 MiB in
+many containers, and it is not left over when the run is killed, since the kernel frees it with the
+last process that holds it. A system without ``memfd`` gets an unlinked temporary file. All pages
+are allocated when the memory is made: a machine without room fails there, and not by a bus error in
+the middle of a copy.
 
-Children that the training forks do not get it: neither can they write to it, nor keep it from being
-freed.
+Children that the training forks do not inherit it, so they can neither write to it nor keep it from
+being freed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class SharedMemory:
-    """A run of bytes that this process writes and another one reads.
+    """Bytes that this process writes and another one reads.
 
     Attributes:
         size_bytes: its length.
@@ -51,8 +51,8 @@ class SharedMemory:
         """Allocate it.
 
         Args:
-            size_bytes: at least so many, at least one.
-            folder: lie in an unlinked file there instead of in memory.
+            size_bytes: its length, rounded up.
+            folder: use an unlinked file there instead of memory.
 
         Raises:
             StorageError: there is not that much.
@@ -97,9 +97,9 @@ class SharedMemory:
         self._touching.join()
 
     def pin(self) -> None:
-        """Lock it for CUDA devices, so that they copy to it by themselves.
+        """Pin it for CUDA devices, so that their copies are asynchronous.
 
-        A device that refuses copies more slowly, and just as well.
+        If CUDA refuses, copies are slower and just as right.
         """
         self.wait_ready()
         if not self._is_pinned and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types
@@ -109,7 +109,7 @@ class SharedMemory:
             self._is_pinned = int(result) == 0
 
     def close(self) -> None:
-        """Let go of it; what another process mapped stays there."""
+        """Free it; what another process mapped stays mapped there."""
         if self.descriptor < 0:
             return
         self.wait_ready()
@@ -119,7 +119,7 @@ class SharedMemory:
         self.drop_in_child()
 
     def drop_in_child(self) -> None:
-        """Let go of the descriptor; the mapping did not come along."""
+        """Close the descriptor; a forked child does not inherit the mapping."""
         self._free()
         self.descriptor = -1
 
@@ -133,8 +133,8 @@ def _map_pages(descriptor: int, size_bytes: int) -> ctypes.Array[ctypes.c_uint8]
         OSError: the machine refused.
     """
 
-    class Pages(ctypes.c_uint8 * size_bytes):  # type: ignore[misc]  # a length is no constant
-        """The bytes; of a class of its own, since plain arrays have no weak references."""
+    class Pages(ctypes.c_uint8 * size_bytes):  # type: ignore[misc]  # the length is not a constant
+        """The bytes; plain arrays would not allow weak references."""
 
     prot = mmap.PROT_READ | mmap.PROT_WRITE
     address = _libc.mmap(None, size_bytes, prot, mmap.MAP_SHARED, descriptor, 0)

@@ -1,9 +1,9 @@
-"""Host memory moved by several threads that share one heap of pieces.
+"""Host memory copied by several threads that share one queue of pieces.
 
 One thread cannot fill the memory bus of a large machine. A parallel loop that gives every thread
-its fixed share does, but then waits for the slowest, tensor after tensor; and while a writer and
-data loaders run on the same cores, some thread is always off its core. Here whoever has a core
-takes the next piece, so that all that can be waited for is one piece per thread.
+its fixed share can, but then waits for the slowest, tensor after tensor; and while a writer and
+data loaders run on the same cores, some thread is always off its core. Here a thread that has a
+core takes the next piece, so that the wait at the end is for one piece per thread at most.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def move_runs(runs: Iterable[tuple[int, int, int]]) -> None:
 
     Args:
         runs: address to copy to, address to copy from, and bytes of each; both stay valid until
-            this returns, and nobody writes to them.
+            this returns, and nothing else writes to them.
     """
     pieces = deque(_cut(runs))
     count = 1
@@ -60,4 +60,4 @@ def _work(pieces: deque[tuple[int, int, int]]) -> None:
             piece = pieces.popleft()
         except IndexError:  # another thread took the last one
             return
-        _memmove(*piece)  # other threads run meanwhile: ctypes lets go of the interpreter
+        _memmove(*piece)  # other threads run meanwhile: ctypes releases the interpreter lock

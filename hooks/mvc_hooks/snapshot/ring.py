@@ -1,4 +1,4 @@
-"""The last few snapshots, kept in memory or in a local folder, for rollbacks shorter than a commit."""
+"""The last few snapshots, in memory or in a local folder: rollbacks to between two commits."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Ring:
     """How many snapshots are kept, and how often they are taken.
 
     Attributes:
-        every: steps between two.
-        keep: at most so many.
-        max_bytes: at most so many bytes together; as many as fit where None.
-        folder: lie in unlinked files there; in memory where None.
+        every: steps between two snapshots.
+        keep: how many to keep at most.
+        max_bytes: their size together at most; None means no limit.
+        folder: keep them in unlinked files there; None means in memory.
     """
 
     every: int = 100
@@ -35,7 +35,7 @@ class Ring:
         """Check the numbers.
 
         Raises:
-            UsageError: one is not positive.
+            UsageError: a number is not positive.
         """
         for name in ("every", "keep", "max_bytes"):
             value = getattr(self, name)
@@ -56,13 +56,13 @@ class SnapshotRing:
         return iter(self._kept)
 
     def is_due(self, step: int) -> bool:
-        """Tell whether one belongs to this step."""
+        """Return whether a snapshot is due after this step."""
         return step % self._settings.every == 0
 
     def take(
         self, state: Mapping[str, object], step: int, fenced: Mapping[int, torch.Tensor] | None
     ) -> Snapshot:
-        """Freeze a state, in place of the oldest one where the ring is full.
+        """Freeze a state; a full ring drops its oldest one first.
 
         Raises:
             StorageError: no memory.
@@ -80,8 +80,8 @@ class SnapshotRing:
                 hint="give the ring a larger max_bytes, or set ring=None",
             )
         while limit is not None and len(self._kept) > 1 and self.size_bytes > limit:
-            self._drop(self._kept.popleft())
-            self._pool.close()
+            self._kept.popleft().release()
+            self._pool.trim()
         return snapshot
 
     def _make_room(self) -> None:
@@ -90,14 +90,7 @@ class SnapshotRing:
         if limit is not None and kept:
             full = full or self.size_bytes + kept[-1].memory.size_bytes > limit
         if full:
-            self._drop(kept.popleft())
-
-    def _drop(self, snapshot: Snapshot) -> None:
-        snapshot.fence.wait()
-        if snapshot.readers:
-            snapshot.is_dropped = True
-        else:
-            self._pool.give_back(snapshot.memory)
+            kept.popleft().release()
 
     @property
     def size_bytes(self) -> int:
@@ -112,12 +105,12 @@ class SnapshotRing:
         return None
 
     def forget_after(self, step: int) -> None:
-        """Drop the snapshots of later steps: after a rollback they are of a run that is gone."""
+        """Drop the snapshots of later steps, which a rollback abandoned."""
         while self._kept and self._kept[-1].step > step:
-            self._drop(self._kept.pop())
+            self._kept.pop().release()
 
     def close(self) -> None:
         """Free the memory."""
         while self._kept:
-            self._drop(self._kept.pop())
+            self._kept.pop().release()
         self._pool.close()

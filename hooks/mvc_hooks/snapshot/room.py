@@ -1,7 +1,7 @@
-"""How much memory can be had, before it is taken.
+"""How much memory is free.
 
-The kernel promises more than it has and kills somebody when the promise is called in, so a snapshot
-that does not fit has to be refused by looking first.
+The kernel promises more memory than it has, and kills a process when the pages are used. So a
+snapshot that does not fit has to be refused before it is allocated.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def measure_room() -> int | None:
-    """Return the bytes that the machine and this process's control group have left.
-
-    Returns:
-        None where the system does not tell.
-    """
+    """Return the bytes that machine and control group of this process have left, if known."""
     rooms = [room for room in (_machine_room(), _group_room()) if room is not None]
     return min(rooms, default=None)
 
@@ -36,7 +32,7 @@ def _group_room() -> int | None:
     with contextlib.suppress(OSError, ValueError, StopIteration):
         line = next(one for one in _OWN_GROUP.read_text().split("\n") if one.startswith("0::"))
         group = _GROUPS / line[3:].lstrip("/")
-        limit = int((group / "memory.max").read_text())  # "max" is no number, and no limit
+        limit = int((group / "memory.max").read_text())  # fails for "max", which means no limit
         used = int((group / "memory.current").read_text())
         cache = _read_numbers(group / "memory.stat")
         dropped = cache.get("inactive_file", 0) + cache.get("active_file", 0)
@@ -45,7 +41,7 @@ def _group_room() -> int | None:
 
 
 def _read_numbers(path: Path) -> dict[str, int]:
-    """Return the first number behind each name of a file of such lines."""
+    """Return name → number of a file with such lines."""
     found = {}
     with contextlib.suppress(OSError):
         for line in path.read_text().split("\n"):

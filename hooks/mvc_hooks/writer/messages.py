@@ -1,7 +1,6 @@
-"""What the training process and its writer say to each other: one JSON object per line.
+"""The messages between the training process and its writer: one JSON object per line.
 
-Tensors never travel; they lie in shared memory, whose descriptor goes along with the ``commit``
-that wants them stored.
+Tensors are never sent; they are in shared memory, whose descriptor accompanies the ``commit``.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
     Attributes:
         worktree: folder of the repository.
         name, email: identity, or None for the repository's.
-        threads: workers, all cores where None.
+        threads: of its work; None means all cores.
     """
 
     worktree: str
-    name: str | None
-    email: str | None
-    threads: int | None
+    name: str | None = None
+    email: str | None = None
+    threads: int | None = None
 
 
 class Commit(msgspec.Struct, frozen=True, tag="commit"):
     """Commit an image; the descriptor of its memory comes with this line.
 
     Attributes:
-        number: names the answer.
+        number: repeated in the answer.
         size_bytes: length of the memory.
         places: name of each file → offset and length.
         branch: which branch.
-        parent: where the branch must be ("" for no commit yet); where the last commit of this
-            writer left it where None.
+        parent: commit that the branch must be at ("" for none yet); None means where the last
+            commit of this writer left it.
         message, step, meta, delta: as for ``Repo.commit_image``.
-        metrics: as well, but those that JSON cannot say (infinities, NaN) as text.
+        metrics: as well, but infinities and NaN, which JSON lacks, as text.
     """
 
     number: int
@@ -55,13 +54,7 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
 
 
 class MarkHealthy(msgspec.Struct, frozen=True, tag="healthy"):
-    """Mark a commit as healthy.
-
-    Attributes:
-        number: names the answer.
-        commit: which one.
-        note: text of the mark.
-    """
+    """Mark a commit as healthy."""
 
     number: int
     commit: str
@@ -72,14 +65,13 @@ Request = Open | Commit | MarkHealthy
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What became of a request.
+    """The result of the request with the same number.
 
     Attributes:
-        number: of the request.
-        commit: id of the new commit.
+        commit: id of the new or marked commit.
         write_s: seconds from the request to the durable commit.
-        written_bytes: what was written for it.
-        plain_bytes: length of its files.
+        written_bytes: bytes written to the repository.
+        plain_bytes: length of the files.
         error, message, hint: kind and text of what went wrong, or None.
     """
 

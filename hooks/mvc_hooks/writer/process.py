@@ -1,8 +1,8 @@
 """The training's side of the writer: starts it, hands images over, collects answers.
 
-The process is started afresh (never forked: a forked child would share CUDA handles, locks held by
-other threads, and pages whose later change it may or may not see). It is told where memory lies by
-descriptors over a socket, so nothing of the model is ever serialised.
+The process is a new interpreter, never a fork: a forked child would share CUDA handles, locks held
+by other threads, and pages whose later change it may or may not see. It gets the memory as
+descriptors over a socket, so the model is never serialised.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 import msgspec
@@ -35,10 +34,8 @@ from mvc_hooks.writer.messages import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mvc_hooks.snapshot.memory import SharedMemory
-
 LOST = "lost"
-"""Kind of error of a request whose writer ended before it could answer."""
+"""Error kind of a request whose writer ended before it could answer."""
 
 _READ_BYTES = 2**16
 _LAST_WORDS_BYTES = 2000
@@ -46,47 +43,29 @@ _DEATH_S = 5.0
 _GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@dataclass(frozen=True, slots=True)
-class WriterSettings:
-    """How a writer is started.
-
-    Attributes:
-        worktree: folder of the repository.
-        name, email: identity, or None for the repository's.
-        threads: workers, all cores where None.
-        held: descriptors that the writer keeps open as long as it lives (the branch's lock).
-    """
-
-    worktree: str
-    name: str | None = None
-    email: str | None = None
-    threads: int | None = None
-    held: tuple[int, ...] = ()
-
-
 class WriterProcess:
     """A running writer.
 
-    ``poll`` and ``wait`` return answers in the order of the requests. When the process is gone,
-    they return an answer with an error for every request that it took with it.
+    ``poll`` and ``wait`` return answers in the order of the requests. If the process is gone, they
+    return an error for every request that was still open.
     """
 
-    def __init__(self, settings: WriterSettings) -> None:
+    def __init__(self, opening: Open, held: Sequence[int] = ()) -> None:
         """Start it; returns before it is ready.
 
         Raises:
-            StorageError: the machine refused.
+            StorageError: the process cannot be started.
         """
         self._open: list[int] = []
         self._rest = b""
         self._is_lost = False
         try:
-            self._begin(settings.held)
+            self._begin(held)
         except OSError as error:
             why = error.strerror or error
             raise StorageError(f"cannot start the writer process: {why}") from error
         keep_from_children(self)
-        self._send(Open(settings.worktree, settings.name, settings.email, settings.threads))
+        self._send(opening)
 
     def _begin(self, held: Sequence[int]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -112,15 +91,10 @@ class WriterProcess:
         """Whether it is gone."""
         return self._is_lost
 
-    def commit(self, request: Commit, memory: SharedMemory) -> None:
-        """Hand an image over; returns at once.
-
-        Args:
-            request: what to commit.
-            memory: it lies in; must not change before the answer came.
-        """
+    def commit(self, request: Commit, descriptor: int) -> None:
+        """Hand over an image; its memory must not change before the answer. Returns at once."""
         self._open.append(request.number)
-        self._send(request, [memory.descriptor])
+        self._send(request, [descriptor])
 
     def mark(self, request: MarkHealthy) -> None:
         """Have a commit marked; returns at once."""
@@ -128,19 +102,15 @@ class WriterProcess:
         self._send(request)
 
     def poll(self) -> list[Answer]:
-        """Return the answers that are there; never waits."""
+        """Return the answers that have arrived; never waits."""
         return self._receive(0.0)
 
     def wait(self, timeout_s: float | None = None) -> list[Answer]:
-        """Return the next answers, waiting for one at most so long.
-
-        Args:
-            timeout_s: as long as it takes where None; returns nothing when it is over.
-        """
+        """Wait for the next answer, for ever by default; return those that have arrived."""
         return self._receive(timeout_s) if self._open else []
 
     def close(self, timeout_s: float | None = None) -> list[Answer]:
-        """Let it finish what it has, and end; return the last answers."""
+        """Let it finish its requests, and end it; return the last answers."""
         answers: list[Answer] = []
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_WR)
@@ -163,7 +133,7 @@ class WriterProcess:
                 line = line[sent:]
             self._channel.sendall(line)
         except OSError:
-            return  # it is gone; what it answered before is still to be read, and then its end
+            return  # it is gone; reading finds its last answers first, and then its end
 
     def _receive(self, timeout_s: float | None) -> list[Answer]:
         answers: list[Answer] = []
@@ -200,7 +170,7 @@ class WriterProcess:
         try:
             status = self._process.wait(_DEATH_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # never two that write one branch
+            self._process.kill()  # two writers must never write one branch
             self._process.wait()
             return "it closed its channel"
         if status < 0:
@@ -210,7 +180,7 @@ class WriterProcess:
         return f"exit status {status}" + (f": {words.splitlines()[-1]}" if words else "")
 
     def drop_in_child(self) -> None:
-        """Let go of the channel in a forked child; it is the parent's."""
+        """Close the channel in a forked child; it is the parent's."""
         self._channel.close()
         self._is_lost = True
 
@@ -227,14 +197,10 @@ def _lost_answer(number: int, cause: str) -> Answer:
 def _start(
     channel: socket.socket, words: IO[bytes], held: Sequence[int]
 ) -> subprocess.Popen[bytes]:
-    """Start the process; a signal to everybody does not end it before it can ignore it.
-
-    Raises:
-        OSError: the machine refused.
-    """
+    """Start the process, with group signals blocked until it ignores them by itself."""
     with _blocked(_GROUP_SIGNALS):
         return subprocess.Popen(  # noqa: S603  our own interpreter and module
-            # -P, since the current folder may hold a types.py or an mvc of its own.
+            # -P: the current folder may have another types.py or mvc.
             [sys.executable, "-P", "-m", "mvc_hooks.writer", str(channel.fileno())],
             pass_fds=(channel.fileno(), *held),
             stdin=subprocess.DEVNULL,
@@ -247,7 +213,7 @@ def _start(
 
 @contextlib.contextmanager
 def _blocked(signals: Sequence[signal.Signals]) -> Iterator[None]:
-    """Hold signals back in this thread; a process that is started meanwhile begins like that."""
+    """Block signals in this thread, and so in a process that is started meanwhile."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield

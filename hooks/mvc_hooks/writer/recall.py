@@ -1,4 +1,4 @@
-"""Whether a commit was made whose writer died before it could say so."""
+"""Whether a writer that died before its answer had made the commit."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ _MOST_IN_FLIGHT = 64
 
 
 def recall_commit(worktree: str, request: Commit, tip: str | None) -> Answer | None:
-    """Look for a requested commit on its branch.
+    """Look for a requested commit on its branch; return the answer that its writer owes, or None.
 
-    It is known by everything that the request says of it, down to the duration of the stall, and
-    by the commit that it follows.
+    The commit is recognised by everything in the request, down to the duration of the stall, and by
+    its parent.
 
     Args:
         worktree: folder of the repository.
         request: the commit that was wanted.
-        tip: where the branch was before it ("" for no commit); unknown where None.
-
-    Returns:
-        The answer that its writer did not give, or None: it was not made, or nobody can tell.
+        tip: where the branch was before it: "" for no commit, None if that is not known.
     """
-    # A commit that was begun may be finished by whoever comes next, which is here.
+    # As after any crash, the first command on the repository finishes a commit that was begun.
     with contextlib.suppress(MvcError, OSError):
         repo = Repo.open(worktree)
         repo.status(untracked=False)
@@ -55,5 +52,5 @@ def recall_commit(worktree: str, request: Commit, tip: str | None) -> Answer | N
 
 
 def _is_same(stored: str | None, text: str) -> bool:
-    """Tell whether a trailer says a text; lines of a trailer may be broken anew."""
+    """Return whether a trailer has a text; Git may have broken its lines elsewhere."""
     return stored is not None and stored.split() == text.split()

@@ -1,7 +1,7 @@
-"""The writer's side: takes requests until the training process is gone, one after the other.
+"""The writer's side: takes requests, one after the other, until the training process is gone.
 
-What was begun is finished even when the training was killed: the image lies in memory that lives as
-long as someone holds it, so a last commit survives its run. The writer does not import torch.
+A request is finished even if the training was killed: the memory of the image lives as long as a
+process holds it, so a last commit survives its run. The writer does not import torch.
 """
 
 from __future__ import annotations
@@ -41,29 +41,28 @@ def serve(channel: socket.socket) -> None:
         channel: a connected Unix stream socket.
     """
     _step_back()
-    writer = _Writer()
+    writer: _Writer | None = None
     for line, descriptors in _read_lines(channel):
         request = parse_request(line)
         if isinstance(request, Open):
-            writer.open(request)
-        else:
+            writer = _Writer(request)
+        elif writer is not None:
             answer = writer.answer(request, descriptors)
             with contextlib.suppress(OSError):  # the training is gone; the commit is not
                 channel.sendall(encode_line(answer))
 
 
 def _step_back() -> None:
-    """Leave the cores to the training, and signals to it: they are sent to the whole group."""
+    """Leave the cores and the signals to the training; signals go to the whole process group."""
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
-    # A session of its own is a group of its own to the scheduler, which then looks at that group's
-    # niceness and not at the process's.
+    # The scheduler groups processes by session and weighs the group's niceness, not the process's.
     with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
         file.write(str(_NICENESS))
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in signals:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # they came blocked, to be safe until here
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # blocked by the training until here
 
 
 def _read_lines(channel: socket.socket) -> Iterator[tuple[bytes, list[int]]]:
@@ -86,7 +85,7 @@ def _read_lines(channel: socket.socket) -> Iterator[tuple[bytes, list[int]]]:
 
 @contextlib.contextmanager
 def _mapped(descriptor: int, size_bytes: int) -> Iterator[memoryview]:
-    """Map shared memory; the mapping goes when the last view of it does."""
+    """Map shared memory; the mapping ends with the last view of it."""
     try:
         yield memoryview(mmap.mmap(descriptor, size_bytes, prot=mmap.PROT_READ))
     finally:
@@ -96,22 +95,13 @@ def _mapped(descriptor: int, size_bytes: int) -> Iterator[memoryview]:
 class _Writer:
     """The repository, and where each branch was left."""
 
-    def __init__(self) -> None:
+    def __init__(self, opening: Open) -> None:
+        self._opening = opening
         self._repo: Repo | None = None
-        self._settings: Open | None = None
         self._tips: dict[str, str] = {}
 
-    def open(self, request: Open) -> None:
-        """Remember where to commit to."""
-        self._settings = request
-
     def answer(self, request: Commit | MarkHealthy, descriptors: list[int]) -> Answer:
-        """Do what is asked; every failure becomes an answer.
-
-        Args:
-            request: what.
-            descriptors: those that came; a commit takes the first one away.
-        """
+        """Carry out a request; a commit takes the first descriptor, and failures become answers."""
         try:
             if isinstance(request, Commit):
                 with _mapped(descriptors.pop(0), request.size_bytes) as memory:
@@ -126,12 +116,10 @@ class _Writer:
 
     def _open_repo(self) -> Repo:
         if self._repo is None:
-            assert self._settings is not None
-            settings = self._settings
-            identity = None
-            if settings.name is not None:
-                identity = Identity(settings.name, settings.email or "")
-            self._repo = Repo.open(settings.worktree, identity=identity, threads=settings.threads)
+            # Only now, so that a repository that cannot be opened fails a request, not the writer.
+            to = self._opening
+            identity = None if to.name is None else Identity(to.name, to.email or "")
+            self._repo = Repo.open(to.worktree, identity=identity, threads=to.threads)
         return self._repo
 
     def _commit(self, request: Commit, memory: memoryview) -> Answer:

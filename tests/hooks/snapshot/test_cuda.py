@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from mvc import read_image
-from mvc_hooks.commits.queue import CommitPlan
 from mvc_hooks.snapshot.image import MemoryPool, take_snapshot
 from support.committing import Rig
 
@@ -109,12 +108,12 @@ def test_committed_while_the_training_goes_on(tmp_path):
         for step in range(1, 6):
             kept[step] = {name: one.cpu() for name, one in params.items()}
             snapshot = take_snapshot(params, step, rig.pool, _fenced(params))
-            rig.committer.submit(snapshot, CommitPlan("main", f"step {step}"))
+            rig.queue.submit(snapshot, "main", f"step {step}")
             snapshot.fence.stand()
             for one in params.values():
                 one.mul_(1.01)
-            reports += rig.committer.pump()
-        reports += rig.committer.wait()
+            reports += rig.queue.pump()
+        reports += rig.queue.wait()
         assert [report.error for report in reports] == [None] * 5
         for report in reports:
             assert rig.repo.verify_state(kept[report.step], report.commit).is_exact

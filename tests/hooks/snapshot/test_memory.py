@@ -133,5 +133,5 @@ def test_a_pool_prefers_what_it_has():
     grown = pool.take(20 * 2**20)
     assert small.descriptor == -1  # too small for this state, so too small for the next
     assert grown.size_bytes >= 20 * 2**20
-    pool.prepare(100)
+    pool.prepare({"a": 1})
     assert pool.take(100) is not grown

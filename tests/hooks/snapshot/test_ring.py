@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from mvc import UsageError, read_image
-from mvc_hooks.commits.queue import CommitPlan
 from mvc_hooks.snapshot.image import take_snapshot
 from mvc_hooks.snapshot.ring import Ring, SnapshotRing
 from support.committing import Rig, clone_state, make_state, train_on
@@ -96,7 +95,7 @@ def test_memory_is_not_used_while_a_commit_reads_it(tmp_path, state, closes):
         rig.hold()
         kept = clone_state(state)
         snapshot = ring.take(state, 1, None)
-        rig.committer.submit(snapshot, CommitPlan("main", "step 1"), is_borrowed=True)
+        rig.queue.submit(snapshot.hold(), "main", "step 1")
         for step in (2, 3):
             train_on(state, 1)
             later = ring.take(state, step, None)
@@ -104,10 +103,11 @@ def test_memory_is_not_used_while_a_commit_reads_it(tmp_path, state, closes):
         if closes:
             ring.close()
         rig.signal(signal.SIGCONT)
-        (report,) = rig.committer.wait()
+        (report,) = rig.queue.wait()
         rig.assert_holds(kept, report.commit)
-        assert snapshot.memory.descriptor == -1
         assert rig.pool._free == []
+        assert (snapshot.memory.descriptor == -1) == closes
+        assert (snapshot.memory in ring._pool._free) != closes
     ring.close()
 
 
@@ -118,9 +118,9 @@ def test_a_torn_snapshot_is_dropped_with_a_report(tmp_path, state):
         watched = torch.zeros(2)
         snapshot.fence.watched = [(watched, watched._version)]
         watched.add_(1)
-        rig.committer.submit(snapshot, CommitPlan("main", "step 2"))
-        assert rig.committer.depth == 0
-        (report,) = rig.committer.pump()
+        rig.queue.submit(snapshot, "main", "step 2")
+        assert rig.queue.depth == 0
+        (report,) = rig.queue.pump()
         assert report.commit is None
         assert report.error.startswith("the state changed while it was copied")
         assert rig.repo.resolve("main") == good

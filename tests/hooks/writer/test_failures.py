@@ -10,7 +10,8 @@ import torch
 
 from mvc import Repo, StorageError
 from mvc_hooks.snapshot.image import MemoryPool
-from mvc_hooks.writer.process import WriterProcess, WriterSettings
+from mvc_hooks.writer.messages import Open
+from mvc_hooks.writer.process import WriterProcess
 from support.committing import WHO, Rig, clone_state, make_state, train_on
 
 pytestmark = pytest.mark.torch
@@ -50,7 +51,7 @@ def test_killed_with_a_commit_before_it(tmp_path):
         train_on(state, 1)
         rig.submit(state, 2)
         rig.kill()
-        (report,) = rig.committer.wait()
+        (report,) = rig.queue.wait()
         assert report.commit is None
         assert "killed by signal 9" in report.error
         assert "\n" not in str(report)
@@ -69,9 +70,9 @@ def test_killed_with_several_in_flight(tmp_path):
         for step in (2, 3, 4):
             train_on(state, 1)
             rig.submit(state, step)
-        rig.committer.mark_healthy(good, "calm")
+        rig.queue.mark_healthy(good, "calm")
         rig.kill()
-        reports = rig.committer.wait(with_marks=True)
+        reports = rig.queue.wait(with_marks=True)
         assert [(report.step, report.commit) for report in reports] == [
             (2, None),
             (3, None),
@@ -91,7 +92,7 @@ def test_killed_between_the_commit_and_its_answer(tmp_path):
         tip = rig.wait_for_tip(good)
         rig.kill()
         rig.forget_answer()
-        (report,) = rig.committer.wait()
+        (report,) = rig.queue.wait()
         assert report.error is None
         assert report.commit == tip
         assert report.written_bytes > 0
@@ -107,7 +108,7 @@ def test_a_killed_writers_last_answer_still_counts(tmp_path):
         tip = rig.wait_for_tip("")
         rig.kill()
         rig.submit(state, 2)
-        first, second = rig.committer.wait()
+        first, second = rig.queue.wait()
         assert first.commit == tip
         assert second.commit is None
         _assert_works(rig, state, 3, tip)
@@ -124,9 +125,9 @@ def test_killed_at_any_moment(tmp_path, moment):
         train_on(state, 1)
         rig.submit(state, 2)
         in_time = rig.writer.wait(timeout_s=moment * 0.003)
-        rig.committer._settle(in_time)
+        rig.queue._settle(in_time)
         rig.kill()
-        (report,) = rig.committer.wait()
+        (report,) = rig.queue.wait()
         rig.assert_holds(kept, good)
         assert (report.commit is None) == (report.error is not None)
         assert rig.repo.resolve("main") == (report.commit or good)
@@ -141,7 +142,7 @@ def test_stopped_with_a_message_of_its_own(tmp_path):
         rig.commit(state, 1)
         rig.writer._channel.sendall(b"nonsense\n")
         rig.submit(state, 2)
-        (report,) = rig.committer.wait()
+        (report,) = rig.queue.wait()
         assert "exit status 1" in report.error
         assert "JSON is malformed" in report.error
         assert rig.commit(state, 3).error is None
@@ -219,7 +220,7 @@ def test_branch_moved_by_somebody_else(tmp_path):
         assert "where this run left it" in report.error
         assert rig.repo.resolve("main") == theirs
         assert len(rig.pool._free) == 1
-        rig.committer.tips["main"] = theirs
+        rig.queue.tips["main"] = theirs
         _assert_works(rig, state, 3, theirs)
 
 
@@ -231,7 +232,7 @@ def test_theirs_is_not_taken_for_a_lost_commit(tmp_path):
         rig.submit(state, 2)
         rig.kill()
         rig.repo.commit_state({"a": torch.zeros(3)}, message="step 2", step=2, parent=good)
-        (report,) = rig.committer.wait()
+        (report,) = rig.queue.wait()
         assert report.commit is None
 
 
@@ -246,7 +247,7 @@ def test_a_failed_commit_does_not_take_the_next_one_along(tmp_path):
         rig.submit(state, 2)
         rig.submit(make_state(size=8), 3)
         rig.signal(signal.SIGCONT)
-        first, second = rig.committer.wait()
+        first, second = rig.queue.wait()
         assert first.commit is None
         assert second.error is None
         assert rig.repo.show(second.commit).info.parents == (good,)
@@ -263,7 +264,7 @@ def test_no_writer_can_be_started(tmp_path, monkeypatch):
             assert report.commit is None
             assert "cannot start the writer process: No such file" in report.error
             with pytest.raises(StorageError, match="cannot start"):
-                WriterProcess(WriterSettings(str(tmp_path)))
+                WriterProcess(Open(str(tmp_path)))
         _assert_works(rig, state, 3, good)
 
 
@@ -271,8 +272,8 @@ def test_a_mark_that_cannot_be_made_is_told(tmp_path, caplog):
     with Rig(tmp_path) as rig:
         rig.commit(make_state(), 1)
         with caplog.at_level(logging.WARNING, "mvc_hooks"):
-            rig.committer.mark_healthy("0" * 40, "calm")
-            rig.committer.wait(with_marks=True)
+            rig.queue.mark_healthy("0" * 40, "calm")
+            rig.queue.wait(with_marks=True)
         assert "is not marked as healthy" in caplog.text
 
 
@@ -283,7 +284,7 @@ def test_close_makes_everything_durable(tmp_path):
         for step in (1, 2, 3):
             rig.submit(state, step)
         rig.signal(signal.SIGCONT)
-        assert [report.error for report in rig.committer.close()] == [None] * 3
+        assert [report.error for report in rig.queue.close()] == [None] * 3
         assert rig.repo.fsck(data=True).problems == ()
         assert not rig.is_alive
 

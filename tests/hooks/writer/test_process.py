@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mvc_hooks.writer.process import WriterProcess, WriterSettings
+from mvc_hooks.writer.messages import Open
+from mvc_hooks.writer.process import WriterProcess
 from support.committing import Rig, make_state, process_counts, read_links, train_on
 
 pytestmark = pytest.mark.torch
@@ -126,7 +127,7 @@ def test_forked_children_keep_nothing(tmp_path):
     """A worker of a data loader lives on; lock, channel and memory do not live on with it."""
     with Rig(tmp_path) as rig:
         rig.commit(make_state(), 1)
-        rig.pool.prepare(1)
+        rig.pool.prepare({"a": 1})
         down, up = os.pipe()
         child = os.fork()
         if not child:
@@ -181,6 +182,6 @@ def test_a_killed_run_leaves_its_last_commit(tmp_path):
 
 
 def test_a_channel_that_closes_is_not_waited_for(tmp_path):
-    writer = WriterProcess(WriterSettings(str(tmp_path)))
+    writer = WriterProcess(Open(str(tmp_path)))
     assert writer.wait() == []
     assert writer.close() == []

@@ -18,9 +18,9 @@ def test_training_goes_on_while_the_writer_is_held(tmp_path):
         kept = clone_state(state)
         rig.submit(state, 1)
         train_on(state, 50)
-        assert rig.committer.pump() == []
+        assert rig.queue.pump() == []
         rig.signal(signal.SIGCONT)
-        (report,) = rig.committer.wait()
+        (report,) = rig.queue.wait()
         assert report.error is None
         rig.assert_holds(kept, report.commit)
         assert not rig.repo.verify_state(state, report.commit).is_exact
@@ -31,13 +31,13 @@ def test_every_state_of_a_raced_run_is_its_own(tmp_path):
     with Rig(tmp_path) as rig:
         for step in range(1, 13):
             train_on(state, 1)
-            if rig.committer.depth >= 2:
-                reports += rig.committer.wait(1)
+            if rig.queue.depth >= 2:
+                reports += rig.queue.wait(1)
             kept[step] = clone_state(state)
             rig.submit(state, step)
             train_on(state, 3)
-            reports += rig.committer.pump()
-        reports += rig.committer.wait()
+            reports += rig.queue.pump()
+        reports += rig.queue.wait()
         assert [report.step for report in reports] == list(range(1, 13))
         for report in reports:
             assert rig.repo.verify_state(kept[report.step], report.commit).is_exact
@@ -57,7 +57,7 @@ def test_memory_is_not_handed_out_while_the_writer_reads(tmp_path):
         assert len({one.memory.bytes.data_ptr() for one in (first, second, third)}) == 3
         rig.pool.give_back(third.memory)
         rig.signal(signal.SIGCONT)
-        assert [report.error for report in rig.committer.wait()] == [None, None]
+        assert [report.error for report in rig.queue.wait()] == [None, None]
 
 
 def test_the_same_memory_is_used_again(tmp_path):
@@ -65,7 +65,7 @@ def test_the_same_memory_is_used_again(tmp_path):
     with Rig(tmp_path) as rig:
         for step in range(1, 6):
             places.add(rig.submit(state, step).memory.bytes.data_ptr())
-            rig.committer.wait()
+            rig.queue.wait()
         assert len(places) == 1
 
 
@@ -75,7 +75,7 @@ def test_a_state_that_grows_gets_larger_memory(tmp_path):
         for step in range(1, 4):
             state = make_state(step, size=2**20 * step)
             sizes.append(rig.submit(state, step).memory.size_bytes)
-            (report,) = rig.committer.wait()
+            (report,) = rig.queue.wait()
             rig.assert_holds(state, report.commit)
         assert sizes == sorted(set(sizes))
         assert len(rig.pool._free) == 1
@@ -87,7 +87,7 @@ def test_reports_and_trailers_say_what_it_cost(tmp_path):
         rig.submit(make_state(1), 1)
         rig.submit(make_state(2), 2, lr="0.1")
         rig.signal(signal.SIGCONT)
-        first, second = rig.committer.wait()
+        first, second = rig.queue.wait()
         assert (first.queue_depth, second.queue_depth) == (1, 2)
         assert first.stall_s > 0
         assert first.write_s > 0
