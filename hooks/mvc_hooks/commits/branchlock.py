@@ -1,8 +1,8 @@
 """One checkpointer per branch: a lock that the run and its writer hold together.
 
-The lock is the kernel's (``flock``), on a descriptor that the writer inherits, so it is free when
-both are gone, whatever killed them. A writer that outlives its run finishes a commit; whoever
-resumes the run waits for that.
+The lock is the kernel's (``flock``), on a descriptor that the writer inherits: it is free when both
+processes are gone, whatever killed them. A writer that outlives its run finishes its commit; a run
+that resumes waits for that.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class BranchLock:
         Args:
             git_dir: of the repository.
             branch: which one.
-            patience_s: how long a writer that outlived its run is waited for.
+            patience_s: how long to wait for a writer that outlived its run.
 
         Raises:
             ConflictError: another run has it.
-            StorageError: the machine refused.
+            StorageError: the file cannot be opened or locked.
         """
         folder = git_dir / _FOLDER
         path = folder / f"{urllib.parse.quote(branch, safe='')}.lock"
@@ -72,9 +72,9 @@ class BranchLock:
                     hint="one checkpointer writes a branch: stop that run, or pass branch=...",
                 )
             time.sleep(_PAUSE_S)
-        holder = this_process()
-        # One write of one length: whoever reads sees the one before or this one, and no mixture.
-        os.pwrite(self.descriptor, json.dumps(holder).encode().ljust(_HOLDER_BYTES), 0)
+        # One write of a fixed length: a reader sees the old holder or this one, never a mixture.
+        text = json.dumps(this_process()).encode().ljust(_HOLDER_BYTES)
+        os.pwrite(self.descriptor, text, 0)
 
     def _try(self) -> bool:
         try:
@@ -91,18 +91,16 @@ class BranchLock:
         return holder if isinstance(holder, dict) else {}
 
     def release(self) -> None:
-        """Let go; the writer's share ends with the writer."""
+        """Close it; the writer's share ends with the writer."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
-    def drop_in_child(self) -> None:
-        """Let go of it in a forked child, which would hold it as long as it lives."""
-        self.release()
+    drop_in_child = release  # a forked child would hold the lock as long as it lives
 
 
 def _is_running(holder: dict[str, object]) -> bool:
-    """Return whether the run (not its writer) may be alive; on another host, that is unknown."""
+    """Return whether the run (not its writer) may be alive; on another host it may."""
     pid, host, began = holder.get("pid"), holder.get("host"), holder.get("began")
     if type(pid) is not int or pid < 1 or not isinstance(host, str):
         return True
