@@ -1,1 +1,1 @@
-"""The processes of a distributed run: what they say to each other, and the state each has of its own."""
+"""The processes of a distributed run: what they tell each other, and the state that differs between them."""

@@ -1,11 +1,11 @@
 """What differs from rank to rank, in one commit: rank 0's state, and the pieces of the others.
 
-Every rank has generators and a position in the data of its own, gradients that are not averaged yet
-while they accumulate, errors of a compressing hook, and buffers that its own batches changed. Rank
-0's are where those of a single process would be; under ``ranks`` lie, for each other rank, the parts
-and buffers in which it differs from rank 0: ``{"2": [{"at": ["rng"], "value": ...}, ...]}``.
-Parameters and optimizer state are the same everywhere. That is looked at once, before the first
-commit, because a run that trains otherwise (sharded, or each rank on its own) would come back wrong.
+Each rank has its own generators, position in the data, gradients that accumulate and are not
+averaged yet, errors of a compressing hook, and buffers that its batches changed. Rank 0's are stored
+where those of a single process would be. Under ``ranks`` are, for each other rank, the parts and
+buffers in which it differs from rank 0: ``{"2": [{"at": ["rng"], "value": ...}, ...]}``.
+Parameters and optimizer state are the same everywhere. That is checked once, before the first
+commit, because a run of another kind (sharded, or each rank on its own) would come back wrong.
 """
 
 from __future__ import annotations
@@ -40,14 +40,11 @@ class RankState:
     """Gathers the pieces of all ranks, and finds this rank's among them."""
 
     def __init__(self, ranks: Ranks, parts: Mapping[str, Part]) -> None:
-        """Take the ranks, and the parts of this one."""
         self._ranks, self._parts = ranks, parts
         self._is_checked = False
 
     def gather(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the state with the pieces of all ranks on rank 0; the state alone elsewhere.
-
-        Every rank must call it at the same place.
+        """Return the state, on rank 0 with the pieces of all ranks; every rank must call it.
 
         Raises:
             UnsupportedError: the ranks do not hold the same model.
@@ -75,10 +72,10 @@ class RankState:
     def open(
         self, source: StateSource, allow: Sequence[str]
     ) -> tuple[StateSource, Collection[str]]:
-        """Return the state as it is on this rank, and which parts of it are not known.
+        """Return the state as this rank has it, and which parts of it are not stored.
 
         Raises:
-            ConflictError: it is of another number of ranks, and ``allow`` has no "ranks".
+            ConflictError: it is of another number of ranks, and ``allow`` lacks "ranks".
         """
         if isinstance(source, ImageSource):  # this rank's own snapshot
             return source, ()
@@ -88,8 +85,8 @@ class RankState:
         if size != self._ranks.size and RANKS not in allow:
             raise ConflictError(
                 f"the run has {_count(self._ranks.size)}, the commit is of {_count(size)}",
-                hint=f'start as many, or allow=["{RANKS}"]: each goes on with a position in the '
-                "data and random numbers of its own",
+                hint=f'start as many ranks, or pass allow=["{RANKS}"]: each then goes on with the '
+                "position in the data and the random numbers that it has now",
             )
         is_known = type(size) is int and self._ranks.rank < size
         unknown = () if is_known else {str(path[0]) for path in self._own_parts()}
@@ -98,14 +95,14 @@ class RankState:
         return _RankSource(source, outline, self._ranks.rank), unknown
 
     def _own_parts(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the paths of parts that each rank has its own of."""
+        """Yield the paths of the parts that may differ from rank to rank."""
         for entry in flatten_parts(self._parts):
             is_same = isinstance(entry.part, (ModulePart, OptimizerPart))
             if not (is_same or entry.path[0] == DETAILS or _is_shared(entry.part)):
                 yield entry.path
 
     def _own_paths(self, state: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-        """Yield where the state of this rank may differ from that of another."""
+        """Yield the paths at which the state may differ from rank to rank."""
         for entry in flatten_parts(self._parts):
             if isinstance(entry.part, ModulePart):
                 params = entry.part.module.named_parameters(remove_duplicate=False)
@@ -132,14 +129,14 @@ class RankState:
             for name in {**every[0], **other}:
                 if every[0].get(name) != other.get(name):
                     raise UnsupportedError(
-                        f"{name} is not the same on rank 0 and rank {rank}",
+                        f"{name} differs between rank 0 and rank {rank}",
                         hint="ranks are committed as replicas of one model; wrap it in "
                         "DistributedDataParallel",
                     )
 
 
 class _RankSource:
-    """A state as one rank has it: rank 0's with that rank's pieces in it."""
+    """A state as one rank has it: rank 0's, with the pieces of that rank."""
 
     def __init__(self, source: StateSource, outline: dict[str, Any], rank: int) -> None:
         self._source, self._rank = source, str(rank)
@@ -151,7 +148,7 @@ class _RankSource:
         return _overlay(self._outline, self._rank)
 
     def load(self, into: Mapping[str, object]) -> dict[str, Any]:
-        """Return it; live tensors of what is this rank's own are not filled here."""
+        """Return it; live tensors at this rank's own pieces are not filled here."""
         for path, _ in _pieces(self._outline, self._rank):
             if find_at(into, path) is not ABSENT:
                 into = edit_at(into, path, None if type(path[-1]) is int else ABSENT)
@@ -183,7 +180,7 @@ def _overlay(state: dict[str, Any], rank: str) -> dict[str, Any]:
 
 
 def _is_shared(part: Part) -> bool:
-    """Tell whether a part is the same on every rank by the way it comes about."""
+    """Return whether a part is the same on every rank because of what it is computed from."""
     value = getattr(part, "_value", None)
     return isinstance(value, (Optimizer, LRScheduler, torch.amp.GradScaler))
 
@@ -193,7 +190,7 @@ def _to_host(value: Any) -> Any:
 
 
 def _digest(value: Any) -> bytes:
-    """Return a hash of a nested state; equal ones are the same to the bit."""
+    """Return a hash of a nested state; equal hashes mean equal bits."""
     hasher = blake3.blake3()
     _feed(hasher, value)
     return hasher.digest()

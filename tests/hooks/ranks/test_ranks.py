@@ -155,7 +155,7 @@ def test_power_sgd_resumes_exactly_after_a_warm_up_and_is_refused_without(lab):
 def test_ranks_with_models_of_their_own_are_refused(lab):
     for said in lab.say("diverse"):
         assert said.error == "UnsupportedError"
-        assert "model.0.weight is not the same on rank 0 and rank 1" in said.message
+        assert "model.0.weight differs between rank 0 and rank 1" in said.message
 
 
 def test_a_commit_that_fails_stops_both_ranks(lab):
