@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc import UsageError
 from mvc_hooks.adapters.feed import FeedPart
-from mvc_hooks.adapters.library import check_processes, import_library, one_or_all
+from mvc_hooks.adapters.session import check_processes, import_library, one_or_all
 from mvc_hooks.checkpointer import Checkpointer
 
 if TYPE_CHECKING:

@@ -22,8 +22,14 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from mvc import UsageError
-from mvc_hooks.adapters.library import check_processes, import_library, one_or_all
-from mvc_hooks.adapters.session import LibraryState, Session, SessionCallback
+from mvc_hooks.adapters.session import (
+    LibraryState,
+    Session,
+    SessionCallback,
+    check_processes,
+    import_library,
+    one_or_all,
+)
 from mvc_hooks.errors import DivergedError
 
 if TYPE_CHECKING:

@@ -22,8 +22,13 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from mvc import NotFoundError, Repo, UsageError
-from mvc_hooks.adapters.library import check_processes, import_library
-from mvc_hooks.adapters.session import LibraryState, Session, SessionCallback
+from mvc_hooks.adapters.session import (
+    LibraryState,
+    Session,
+    SessionCallback,
+    check_processes,
+    import_library,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,42 +8,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from mvc import UsageError
-from mvc_hooks.divergence.robust import robust_score
-from mvc_hooks.divergence.trend import Trend
-from mvc_hooks.divergence.values import NOT_FINITE, SPIKE, Verdict, check_count
+from mvc_hooks.divergence.history import NOT_FINITE, SPIKE, TREND, Verdict, check_count
+from mvc_hooks.divergence.robust import (
+    MAD_TO_SIGMA,
+    MEAN_TO_SIGMA,
+    find_medians,
+    robust_score,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from mvc_hooks.divergence.history import History
 
 _LOG_PART = 0.75
-
-
-@runtime_checkable
-class Detector(Protocol):
-    """What ``Watch`` calls after every reading."""
-
-    @property
-    def name(self) -> str:
-        """What its alarms are called."""
-        ...
-
-    @property
-    def cooldown(self) -> int:
-        """Steps after a reported alarm in which it reports no other."""
-        ...
-
-    def __call__(self, history: History) -> Verdict | None:
-        """Judge the newest reading."""
-        ...
+_FEWEST_BLOCKS_BEFORE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,70 +169,121 @@ def find_onset(history: History) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _UserDetector:
-    """A user's function; its answer is turned into a verdict."""
+class Trend:
+    """Slow divergence: the loss stays worse than its best, though no single step stands out.
 
-    judge: Callable[[History], object]
-    name: str
-    cooldown: int
+    The window is cut into blocks of ``smooth`` losses, newest last. Each block counts with its median,
+    so spikes do not matter. The alarm is raised when all blocks of the last ``patience`` losses are
+    worse than the best block before them, by more than the largest of
+
+    * ``min_delta``, in the unit of the loss;
+    * ``rise`` times the size of the best median;
+    * ``sigmas`` times the noise of a median. The noise is estimated twice: from the spread inside the
+      blocks (the standard error of a median of n is sqrt(pi/2) * sigma / sqrt(n)), and from the
+      differences of neighbouring blocks, which also sees noise that is correlated from step to step.
+      The larger estimate counts.
+
+    A loss that falls or stays level never has such blocks, whatever its scale. One that is meant to
+    rise (warm restarts of the learning rate, a harder curriculum) needs a larger ``rise`` or no
+    ``Trend``.
+
+    Attributes:
+        window: losses to look at.
+        smooth: losses per block.
+        patience: losses for which it must have been worse; rounded up to blocks.
+        rise: the least it must be worse, as a fraction of the best.
+        min_delta: the least it must be worse, in the unit of the loss.
+        sigmas: the least it must be worse, in standard deviations of a block's median.
+        cooldown: steps after an alarm in which it is not reported again.
+    """
+
+    window: int = 2048
+    smooth: int = 128
+    patience: int = 512
+    rise: float = 0.1
+    min_delta: float = 1e-3
+    sigmas: float = 4.0
+    cooldown: int = 512
+
+    name: ClassVar[str] = TREND
+
+    def __post_init__(self) -> None:
+        if self.smooth < 1 or self.patience < 1 or self.cooldown < 0:
+            raise UsageError(
+                "Trend needs smooth and patience of at least 1, a cooldown of at least 0"
+            )
+        if not all(0 <= x < math.inf for x in (self.rise, self.min_delta, self.sigmas)):
+            raise UsageError("rise, min_delta and sigmas of Trend must be finite and not negative")
+        if self.window < self._fewest_losses:
+            raise UsageError(
+                f"the window of Trend is {self.window}, but needs at least {self._fewest_losses}",
+                hint="choose a larger window, or smaller smooth and patience",
+            )
 
     def __call__(self, history: History) -> Verdict | None:
-        try:
-            answer = self.judge(history)
-        except Exception as error:
-            raise UsageError(
-                f"detector {self.name!r} failed: {type(error).__name__}: {error}"
-            ) from error
-        if answer is None or isinstance(answer, Verdict):
-            return answer
-        latest = history.latest
-        if isinstance(answer, bool | np.bool_):
-            answer = f"{self.name} raised an alarm" if answer else None
-        elif not isinstance(answer, str) or not answer.strip():
-            raise UsageError(
-                f"detector {self.name!r} returned {answer!r}",
-                hint="return a Verdict, a reason, True, or None if all is well",
-            )
-        if answer is None or latest is None:
+        """Return an alarm, or None."""
+        losses = history.losses[-self.window :]
+        if len(losses) < self._fewest_losses or not math.isfinite(losses[-1]):
             return None
-        return Verdict(self.name, answer, find_onset(history), latest.step)
+        is_finite = np.isfinite(losses)
+        steps, losses = history.steps[-self.window :][is_finite], losses[is_finite]
+        count = len(losses) // self.smooth
+        if count < self._late_blocks + _FEWEST_BLOCKS_BEFORE:
+            return None
+        cut = len(losses) - count * self.smooth
+        steps, blocks = steps[cut :: self.smooth], losses[cut:].reshape(count, self.smooth)
+        # Scaled to near 1 by a power of two, which is exact: differences of huge losses would
+        # overflow.
+        exponent = math.frexp(float(np.max(np.abs(blocks))))[1]
+        return self._judge(np.ldexp(blocks, -exponent), exponent, steps, int(history.steps[-1]))
+
+    @property
+    def _late_blocks(self) -> int:
+        return -(-self.patience // self.smooth)
+
+    @property
+    def _fewest_losses(self) -> int:
+        return (self._late_blocks + _FEWEST_BLOCKS_BEFORE) * self.smooth
+
+    def _judge(
+        self, blocks: NDArray[np.float64], exponent: int, steps: NDArray[np.int64], step: int
+    ) -> Verdict | None:
+        """Judge blocks that were scaled by ``2 ** -exponent``; ``steps`` has the first of each."""
+        medians = find_medians(blocks)
+        early, late = medians[: -self._late_blocks], medians[-self._late_blocks :]
+        best = float(np.min(early))
+        floor = _scale(self.min_delta, -exponent)
+        worse_by = float(np.min(late)) - best
+        tolerated = max(floor, self.rise * abs(best))
+        if worse_by <= tolerated:  # checked before the noise, which takes longer to measure
+            return None
+        tolerated = max(tolerated, self.sigmas * _measure_noise(blocks[: len(early)], early))
+        if worse_by <= tolerated:
+            return None
+        onset = len(medians) - 1
+        while onset and medians[onset - 1] - best > tolerated / 2:
+            onset -= 1
+        current, lowest = (_scale(float(x), exponent) for x in (medians[-1], best))
+        span = step - int(steps[len(early)]) + 1
+        reason = (
+            f"smoothed loss {current:.6g} at step {step} stays above the best {lowest:.6g}"
+            f" by more than {_scale(tolerated, exponent):.3g} for {span} steps"
+        )
+        return Verdict(TREND, reason, int(steps[onset]), step)
 
 
-def as_detector(
-    judge: Callable[[History], object], *, name: str | None = None, cooldown: int | None = None
-) -> Detector:
-    """Return a user's function as a detector.
-
-    Args:
-        judge: takes the history and returns a ``Verdict``, the reason for an alarm as a text, True
-            for an alarm, False or None for none. A detector is returned as it is, unless it gets
-            another name or cooldown.
-        name: what its alarms are called; defaults to the function's name.
-        cooldown: steps after a reported alarm in which it reports no other; defaults to 0.
-
-    Raises:
-        UsageError: not callable, or a class instead of an instance. When called, the detector
-            raises UsageError if the function raises anything, or returns anything else.
-    """
-    if isinstance(judge, type):
-        raise UsageError(f"a detector is {judge.__name__}(), not the class {judge.__name__}")
-    if not callable(judge):
-        raise UsageError(f"a detector is a function of the history, not a {type(judge).__name__}")
-    if isinstance(judge, Detector):
-        if name is None and cooldown is None:
-            return judge
-        name, cooldown = name or judge.name, judge.cooldown if cooldown is None else cooldown
-    if cooldown is not None:
-        check_count("cooldown of a detector", cooldown, 0)
-    own = getattr(judge, "__name__", None) or type(judge).__name__
-    return _UserDetector(judge, name or str(own), cooldown or 0)
+def _measure_noise(blocks: NDArray[np.float64], medians: NDArray[np.float64]) -> float:
+    """Return the standard deviation of the median of a block."""
+    inside = find_medians(np.abs(blocks - medians[:, None]))
+    sigma = MAD_TO_SIGMA * float(find_medians(inside))
+    error = MEAN_TO_SIGMA * sigma / math.sqrt(blocks.shape[1])
+    between = MAD_TO_SIGMA * float(find_medians(np.abs(np.diff(medians)))) / math.sqrt(2)
+    return max(error, between)
 
 
-def default_detectors(*, has_scaler: bool = False) -> tuple[Detector, ...]:
-    """Return the detectors of a run that names none.
-
-    Args:
-        has_scaler: a ``GradScaler`` is in use: up to 16 overflowing gradient norms in a row are
-            its search for a scale.
-    """
-    return NotFinite(overflows=16 if has_scaler else 0), Spike(), Trend()
+def _scale(value: float, exponent: int) -> float:
+    """Return ``value * 2 ** exponent``, infinite if no float is large enough."""
+    try:
+        return math.ldexp(value, exponent)
+    except OverflowError:
+        return math.inf

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mvc_hooks.divergence.detectors import default_detectors
 from mvc_hooks.divergence.ladder import Ladder
 from mvc_hooks.divergence.readings import ReadingQueue
-from mvc_hooks.divergence.watch import Watch
+from mvc_hooks.divergence.watch import Watch, default_detectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from mvc_hooks.divergence.detectors import Detector
-    from mvc_hooks.divergence.history import History
+    from mvc_hooks.divergence.history import History, Reading, Verdict
     from mvc_hooks.divergence.ladder import Action, LadderStep
-    from mvc_hooks.divergence.values import Reading, Verdict
     from mvc_hooks.run.log import RunLog
 
 WATCH, LADDER = "watch", "ladder"
@@ -36,7 +33,7 @@ class Judge:
 
     def __init__(
         self,
-        detectors: Iterable[Callable[[History], object] | Detector] | None,
+        detectors: Iterable[Callable[[History], object]] | None,
         ladder: Iterable[LadderStep] | None,
         healthy_after: int,
         *,
@@ -72,15 +69,7 @@ class Judge:
     def check(
         self, step: int, loss: object, grad_norm: object, log: RunLog, note: float = 0.0
     ) -> Action | None:
-        """Judge a step that is not complete yet; waits for the device.
-
-        Args:
-            step: its number once it is complete.
-            loss: its loss.
-            grad_norm: its gradient norm.
-            log: records alarms.
-            note: for all ranks, see ``ReadingQueue``.
-        """
+        """Judge step ``step`` before it is complete, while it can be skipped; waits for the device."""
         self._was_checked = True
         self._readings.put(step, loss, grad_norm, note=note)
         self._early = self._take(self._readings.drain(), log)

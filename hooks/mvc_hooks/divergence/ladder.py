@@ -23,13 +23,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mvc import FormatError, UsageError
-from mvc_hooks.divergence.history import check_keys
-from mvc_hooks.divergence.values import check_count
+from mvc_hooks.divergence.history import check_count, check_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from mvc_hooks.divergence.values import Verdict
+    from mvc_hooks.divergence.history import Verdict
 
 FORGET_AFTER_STEPS = 2000
 
@@ -75,16 +74,7 @@ class LadderStep:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The answer to an alarm.
-
-    Attributes:
-        skip: drop the next optimizer step.
-        rollback: where to go back to, or None.
-        skip_batches: batches to skip after the rollback; 0 without one.
-        lr_factor: what to multiply the learning rate with now; 1 changes nothing.
-        stop: end the run.
-        reason: one line: the alarm, and which step of the ladder this is.
-    """
+    """The answer to an alarm; ``reason`` is one line, with the alarm and the step of the ladder."""
 
     skip: bool
     rollback: Rollback | None
@@ -178,17 +168,9 @@ class Ladder:
         *,
         forget_after_steps: int = FORGET_AFTER_STEPS,
     ) -> None:
-        """Start at the first step.
-
-        Args:
-            steps: weakest first; defaults to ``default_ladder()``.
-            forget_after_steps: how many steps past the latest alarm a new one gets the first
-                answer again.
-
-        Raises:
-            UsageError: no step, something else than a step, or a step after ``stop``.
-        """
+        """Start at the first step of a ladder; the default is ``default_ladder()``."""
         self._steps = _check_steps(default_ladder() if steps is None else tuple(steps))
+        self._stop_after = self._steps[-1].stop_after or 0
         self._forget_after_steps = check_count("forget_after_steps", forget_after_steps, 1)
         self._lr_factor = 1.0
         self._at = self._uses = self._rollbacks = 0
@@ -247,10 +229,6 @@ class Ladder:
         self._at, self._uses = min(state["rung"], len(self._steps) - 1), state["uses"]
         self._rollbacks, self._last_alarm_step, self._lr_factor = state["rollbacks"], step, factor
 
-    @property
-    def _stop_after(self) -> int:
-        return self._steps[-1].stop_after or 0
-
     def _choose(self) -> int:
         """Return the index of the step that answers: usually the one whose turn it is."""
         rolling = [at for at, step in enumerate(self._steps) if step.rollback is not None]
@@ -303,11 +281,8 @@ def _check_steps(steps: tuple[LadderStep, ...]) -> tuple[LadderStep, ...]:
 
 def _find_kinds(step: object) -> list[str]:
     """Return the names of the fields that say what a step does; none for anything else."""
-    if not isinstance(step, LadderStep):
-        return []
-    fields = {"skip": step.skip or None, "rollback": step.rollback, "lr_factor": step.lr_factor}
-    fields["stop_after"] = step.stop_after
-    return [name for name, value in fields.items() if value is not None]
+    names = ("skip", "rollback", "lr_factor", "stop_after")
+    return [name for name in names if getattr(step, name, None) not in (None, False)]
 
 
 def _check_batches(value: object) -> tuple[int, int]:

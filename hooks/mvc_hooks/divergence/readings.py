@@ -26,7 +26,7 @@ import torch
 from torch import distributed
 
 from mvc import UsageError
-from mvc_hooks.divergence.values import Reading, check_count
+from mvc_hooks.divergence.history import Reading, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,12 +48,8 @@ class _PendingReading:
     """A reading under way.
 
     Attributes:
-        step: its step.
-        lag_steps: after how many steps it is due.
         vector: on the CPU: sum of losses, their number, sum of norms, their number, and among
             several ranks the sum of their notes.
-        slot: the pinned memory of the vector, if it comes from a device.
-        work: the collective to wait for.
         is_summed: whether the vector is the sum over all ranks, or will be after ``work``.
     """
 
@@ -69,12 +65,7 @@ class ReadingQueue:
     """Readings on their way from the device, oldest first."""
 
     def __init__(self, lag_steps: int | None = None) -> None:
-        """Make an empty queue.
-
-        Args:
-            lag_steps: how many steps after its own a reading is due; defaults to 0 for values in
-                host memory and 2 for values on a CUDA device.
-        """
+        """Make an empty queue, with a lag other than the default for the device if given."""
         self._lag_steps = None if lag_steps is None else check_count("lag_steps", lag_steps, 0)
         self._queue: deque[_PendingReading] = deque()
         self._newest_step = -1

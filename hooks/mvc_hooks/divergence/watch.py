@@ -1,19 +1,111 @@
-"""The watch: readings go in, alarms come out."""
+"""The watch: readings go in, alarms come out. Its detectors may be functions of the user."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from mvc import FormatError, UsageError
-from mvc_hooks.divergence.detectors import Detector, as_detector, default_detectors
-from mvc_hooks.divergence.history import History, check_keys
+from mvc_hooks.divergence.detectors import NotFinite, Spike, Trend, find_onset
+from mvc_hooks.divergence.history import History, Verdict, check_count, check_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from mvc_hooks.divergence.values import Reading, Verdict
+    from mvc_hooks.divergence.history import Reading
 
 _MAX_NAMES = 1024
+
+
+@runtime_checkable
+class Detector(Protocol):
+    """What ``Watch`` calls after every reading."""
+
+    @property
+    def name(self) -> str:
+        """What its alarms are called."""
+        ...
+
+    @property
+    def cooldown(self) -> int:
+        """Steps after a reported alarm in which it reports no other."""
+        ...
+
+    def __call__(self, history: History) -> Verdict | None:
+        """Judge the newest reading."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _UserDetector:
+    """A user's function; its answer is turned into a verdict."""
+
+    judge: Callable[[History], object]
+    name: str
+    cooldown: int
+
+    def __call__(self, history: History) -> Verdict | None:
+        try:
+            answer = self.judge(history)
+        except Exception as error:
+            raise UsageError(
+                f"detector {self.name!r} failed: {type(error).__name__}: {error}"
+            ) from error
+        if answer is None or isinstance(answer, Verdict):
+            return answer
+        latest = history.latest
+        if isinstance(answer, bool | np.bool_):
+            answer = f"{self.name} raised an alarm" if answer else None
+        elif not isinstance(answer, str) or not answer.strip():
+            raise UsageError(
+                f"detector {self.name!r} returned {answer!r}",
+                hint="return a Verdict, a reason, True, or None if all is well",
+            )
+        if answer is None or latest is None:
+            return None
+        return Verdict(self.name, answer, find_onset(history), latest.step)
+
+
+def as_detector(
+    judge: Callable[[History], object], *, name: str | None = None, cooldown: int | None = None
+) -> Detector:
+    """Return a user's function as a detector.
+
+    Args:
+        judge: takes the history and returns a ``Verdict``, the reason for an alarm as a text, True
+            for an alarm, False or None for none. A detector is returned as it is, unless it gets
+            another name or cooldown.
+        name: what its alarms are called; defaults to the function's name.
+        cooldown: steps after a reported alarm in which it reports no other; defaults to 0.
+
+    Raises:
+        UsageError: not callable, or a class instead of an instance. When called, the detector
+            raises UsageError if the function raises anything, or returns anything else.
+    """
+    if isinstance(judge, type):
+        raise UsageError(f"a detector is {judge.__name__}(), not the class {judge.__name__}")
+    if not callable(judge):
+        raise UsageError(f"a detector is a function of the history, not a {type(judge).__name__}")
+    if isinstance(judge, Detector):
+        if name is None and cooldown is None:
+            return judge
+        name, cooldown = name or judge.name, judge.cooldown if cooldown is None else cooldown
+    if cooldown is not None:
+        check_count("cooldown of a detector", cooldown, 0)
+    own = getattr(judge, "__name__", None) or type(judge).__name__
+    return _UserDetector(judge, name or str(own), cooldown or 0)
+
+
+def default_detectors(*, has_scaler: bool = False) -> tuple[Detector, ...]:
+    """Return the detectors of a run that names none.
+
+    Args:
+        has_scaler: a ``GradScaler`` is in use: up to 16 overflowing gradient norms in a row are
+            its search for a scale.
+    """
+    return NotFinite(overflows=16 if has_scaler else 0), Spike(), Trend()
 
 
 class Watch:

@@ -38,7 +38,9 @@ class ValuesSource:
 
     def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
         """Return a line for every difference of a live state."""
-        return tuple(_compare(state, self.state, ()))
+        return tuple(
+            f"{format_path(path)} differs" for path, _, _ in find_differences(state, self.state)
+        )
 
 
 def _copy(stored: Any, live: Any) -> Any:
@@ -61,16 +63,20 @@ def _copy(stored: Any, live: Any) -> Any:
     return stored
 
 
-def _compare(live: Any, stored: Any, path: tuple[object, ...]) -> Iterator[str]:
+def find_differences(
+    live: Any, stored: Any, path: tuple[object, ...] = ()
+) -> Iterator[tuple[tuple[object, ...], Any, Any]]:
+    """Yield path, live and stored value of everything that differs in a bit."""
     if isinstance(live, Mapping) and isinstance(stored, Mapping):
-        for key in {**live, **stored}:
-            yield from _compare(live.get(key, ABSENT), stored.get(key, ABSENT), (*path, key))
+        for key in {**stored, **live}:
+            ours, theirs = live.get(key, ABSENT), stored.get(key, ABSENT)
+            yield from find_differences(ours, theirs, (*path, key))
     elif isinstance(live, (list, tuple, deque)) and type(live) is type(stored):
         for index in range(max(len(live), len(stored))):
             ours, theirs = find_at(live, (index,)), find_at(stored, (index,))
-            yield from _compare(ours, theirs, (*path, index))
+            yield from find_differences(ours, theirs, (*path, index))
     elif not _is_same(live, stored):
-        yield f"{format_path(path)} differs"
+        yield path, live, stored
 
 
 def _is_same(live: Any, stored: Any) -> bool:

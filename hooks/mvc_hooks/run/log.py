@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mvc import RunFeed
-    from mvc_hooks.divergence.values import Reading, Verdict
+    from mvc_hooks.divergence.history import Reading, Verdict
     from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.snapshot.image import Snapshot
 

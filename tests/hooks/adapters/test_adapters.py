@@ -265,7 +265,7 @@ def test_what_says_twice_where_to_resume_from_is_refused(tmp_path):
 
 
 def test_a_library_that_is_not_there_is_one_clear_line():
-    from mvc_hooks.adapters.library import import_library
+    from mvc_hooks.adapters.session import import_library
 
     with pytest.raises(ImportError, match=r"needs nolib: pip install 'mvc-models\[nolib\]'"):
         import_library("nolib.part", extra="nolib")

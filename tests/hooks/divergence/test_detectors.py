@@ -8,16 +8,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mvc import UsageError
-from mvc_hooks.divergence.detectors import (
-    Detector,
-    NotFinite,
-    Spike,
-    as_detector,
-    default_detectors,
-)
-from mvc_hooks.divergence.history import History
+from mvc_hooks.divergence.detectors import NotFinite, Spike
+from mvc_hooks.divergence.history import History, Reading, Verdict
 from mvc_hooks.divergence.robust import find_medians, measure_spread, robust_score
-from mvc_hooks.divergence.values import Reading, Verdict
+from mvc_hooks.divergence.watch import Detector, as_detector, default_detectors
 
 
 def _history(losses, norms=None):

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc import FormatError, Repo, UsageError
-from mvc_hooks.divergence.history import History
-from mvc_hooks.divergence.values import Reading, Verdict
+from mvc_hooks.divergence.history import History, Reading, Verdict
 
 _VALUES = st.none() | st.floats(allow_nan=True, allow_infinity=True)
 

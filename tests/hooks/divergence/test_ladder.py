@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc import FormatError, Repo, UsageError
+from mvc_hooks.divergence.history import Verdict
 from mvc_hooks.divergence.ladder import Ladder, both, lr_scale, rollback, skip_step, stop
-from mvc_hooks.divergence.values import Verdict
 
 
 def _alarm(step=1000):

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc import UsageError
+from mvc_hooks.divergence.history import Reading
 from mvc_hooks.divergence.readings import ReadingQueue
-from mvc_hooks.divergence.values import Reading
 
 _NO_CUDA = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA device; this machine has none"

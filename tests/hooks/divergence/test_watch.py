@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from mvc import FormatError, Repo, UsageError
-from mvc_hooks.divergence.detectors import Spike, as_detector, default_detectors
-from mvc_hooks.divergence.values import Reading
-from mvc_hooks.divergence.watch import Watch
+from mvc_hooks.divergence.detectors import Spike
+from mvc_hooks.divergence.history import Reading
+from mvc_hooks.divergence.watch import Watch, as_detector, default_detectors
 
 
 def _losses(count=400, seed=0):
