@@ -185,6 +185,7 @@ def main() -> None:
     folder: Path = options.folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    torch.set_num_threads(1)  # the matrices are small, and threads would only wait for each other
     torch.manual_seed(0)
 
     model = CharModel()

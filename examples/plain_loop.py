@@ -82,6 +82,7 @@ def seed() -> None:
 
 def build(damage: range = DAMAGE) -> Training:
     """Make everything from scratch, as at the start of a run; a replay calls this as well."""
+    torch.set_num_threads(1)  # the matrices are small, and threads would only wait for each other
     seed()
     model = CharModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

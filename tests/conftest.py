@@ -9,6 +9,10 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+# One thread of torch per process, children included. The models here are tiny: more threads only wait for each
+# other, for minutes where other processes keep the cores busy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("dev", max_examples=40, deadline=None, suppress_health_check=_QUIET)
 settings.register_profile("ci", max_examples=80, deadline=None, suppress_health_check=_QUIET)
