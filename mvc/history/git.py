@@ -277,6 +277,21 @@ class GitHistory(RefMoves):
         """
         return self._revisions.resolve(revision)
 
+    def resolve_commit(self, revision: str) -> GitId:
+        """Return the commit that a revision names.
+
+        Raises:
+            NotFoundError: there is none, or more than one, or it is not a commit.
+        """
+        return self._revisions.resolve_commit(revision)
+
+    def find_commit(self, object_id: GitId) -> GitId | None:
+        """Return an object's id if it is a commit, or the commit that it tags; else None."""
+        try:
+            return self._revisions.resolve_commit(object_id)
+        except NotFoundError:
+            return None
+
     def resolve_ref_name(self, name: str) -> str | None:
         """Return the full name of the ref that a short name stands for, or None."""
         return self._revisions.find_ref_name(name)

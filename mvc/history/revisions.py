@@ -63,6 +63,14 @@ class Revisions:
         found = self._resolve(revision, revision)
         return self._peel(found, "", revision)
 
+    def resolve_commit(self, revision: str) -> GitId:
+        """Return the commit a revision names.
+
+        Raises:
+            NotFoundError: there is no such thing, more than one, or it is not a commit.
+        """
+        return self._peel(self.resolve(revision), "commit", revision)
+
     def find_ref_name(self, name: str) -> str | None:
         """Return the full name of the ref a short name stands for, or None."""
         if name == "@":

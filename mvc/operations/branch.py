@@ -1,7 +1,4 @@
-"""branch, tag: names for commits.
-
-An interrupted checkout is finished before a branch changes: it may be on its way to that branch.
-"""
+"""branch, tag: names for commits."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ class RefInfo:
         name: short name.
         commit: the commit it points to (through the tag object of an annotated tag).
         is_current: whether HEAD is on it.
-        subject: subject of the commit; empty where a stock Git tagged something else.
+        subject: subject of the commit; empty if stock Git tagged something else.
     """
 
     name: str
@@ -39,6 +36,7 @@ class RefInfo:
 
 
 def _finish_checkout(context: Context) -> None:
+    """Finish an interrupted checkout: it may be on its way to the branch that is to change."""
     if find_stat(context.git_dir / JOURNAL_NAME) is not None:
         from mvc.workspace.transition import recover  # noqa: PLC0415  costs NumPy, needed rarely
 
@@ -63,7 +61,7 @@ def _list(context: Context, prefix: str) -> list[RefInfo]:
 def _subject(context: Context, ref: str) -> str:
     history = context.history
     try:
-        return history.read_commit(history.resolve(f"{ref}^{{commit}}")).subject
+        return history.read_commit(history.resolve_commit(ref)).subject
     except NotFoundError:
         return ""  # a stock Git may tag anything
 
@@ -80,25 +78,16 @@ def list_tags(context: Context) -> list[RefInfo]:
 
 @holds_sweep_lock
 def create_branch(
-    context: Context,
-    name: str,
-    start: str = "HEAD",
-    *,
-    force: bool = False,
+    context: Context, name: str, start: str = "HEAD", *, force: bool = False
 ) -> GitId:
-    """Make a branch at a revision; HEAD stays where it is.
-
-    Raises:
-        ConflictError: it exists, and not ``force``; or it is the current branch.
-        UsageError: no valid branch name.
-    """
+    """Make a branch at a revision; HEAD stays where it is."""
     _finish_checkout(context)
     history = context.history
     history.check_branch_name(name)
     commit, ref = history.resolve(start), _HEADS + name
     old = history.find_ref(ref)
     if old is not None and not force:
-        raise ConflictError(f"branch {name!r} already exists", hint='"-f" moves it')
+        raise ConflictError(f"branch {name!r} already exists", hint="force moves it")
     if old is not None and history.head().branch == name:
         raise ConflictError(
             f"branch {name!r} is checked out here", hint='"mvc reset" moves the current branch'
@@ -111,13 +100,7 @@ def create_branch(
 
 
 def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
-    """Delete a branch; return the commit it pointed to.
-
-    Raises:
-        NotFoundError: no such branch.
-        ConflictError: it is checked out, or holds commits that no other place has and not
-            ``force``.
-    """
+    """Delete a branch; return the commit it pointed to."""
     _finish_checkout(context)
     history = context.history
     commit = history.find_ref(_HEADS + name)
@@ -130,7 +113,7 @@ def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
     if not merged and not force:
         raise ConflictError(
             f"branch {name!r} is not merged into HEAD",
-            hint=f'"mvc branch -D {name}" deletes it anyway; its tip is {commit}',
+            hint=f"force deletes it anyway; its tip is {commit}",
         )
     history.delete_ref(_HEADS + name, expected=commit, stamp=context.stamp())
     return commit
@@ -138,13 +121,7 @@ def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
 
 @holds_sweep_lock
 def rename_branch(context: Context, old: str, new: str, *, force: bool = False) -> None:
-    """Rename a branch with its reflog; HEAD follows where it was on it.
-
-    Raises:
-        NotFoundError: no branch ``old``.
-        ConflictError: ``new`` exists, and not ``force``; or it is checked out.
-        UsageError: no valid branch name.
-    """
+    """Rename a branch with its reflog; HEAD follows."""
     _finish_checkout(context)
     history = context.history
     history.check_branch_name(new)
@@ -170,35 +147,23 @@ def create_tag(
     message: str | None = None,
     force: bool = False,
 ) -> GitId:
-    """Tag a commit; with a message the tag is an annotated one.
-
-    Raises:
-        ConflictError: the tag exists, and not ``force``.
-        UsageError: no valid tag name, or an empty message.
-    """
+    """Tag a commit; with a message the tag is an annotated one."""
     history = context.history
     history.check_tag_name(name)
     if message is not None and not message.strip():
-        raise UsageError("an annotated tag needs a message", hint='give one with "-m"')
+        raise UsageError(
+            "an annotated tag needs a message", hint="leave the message out for a plain tag"
+        )
     commit, existing = history.resolve(revision), history.find_ref(_TAGS + name)
     if existing is not None and not force:
-        raise ConflictError(f"tag {name!r} already exists", hint='"-f" moves it')
-    history.create_tag(
-        name,
-        commit,
-        message=message,
-        stamp=context.stamp(),
-        expected=existing,
-    )
+        raise ConflictError(f"tag {name!r} already exists", hint="force moves it")
+    stamp = context.stamp()
+    history.create_tag(name, commit, message=message, stamp=stamp, expected=existing)
     return commit
 
 
 def delete_tag(context: Context, name: str) -> GitId:
-    """Delete a tag; return the commit or tag object it pointed to.
-
-    Raises:
-        NotFoundError: no such tag.
-    """
+    """Delete a tag; return the commit or tag object it pointed to."""
     found = context.history.find_ref(_TAGS + name)
     if found is None:
         raise NotFoundError(f"no tag {name!r}", hint='"mvc tag" lists them')

@@ -43,7 +43,7 @@ def checkout_revision(
     tip = None if branch is None else history.find_ref(HEADS + branch)
     if branch is not None and tip is None and not detach:
         return CheckoutResult(None, branch)  # where HEAD is, before its first commit
-    commit = tip or context.resolve_commit(revision)
+    commit = tip or context.history.resolve_commit(revision)
     # With force a damaged commit can be left: its tree is not read.
     index, base = history.read_index(), {} if force else tree_of(context, head.commit)
     plan = plan_checkout(context, index, base, history.read_tree(commit), force=force)
@@ -86,7 +86,7 @@ def switch(
     if history.find_ref(HEADS + branch) is None and branch != history.head().branch:
         raise NotFoundError(
             f"no branch {branch!r}",
-            hint='"mvc switch --create" makes it; "mvc switch --detach" goes to any revision',
+            hint='"mvc branch" makes it; "mvc checkout" goes to any revision',
         )
     return checkout_revision(context, branch, force=force, progress=progress)
 
@@ -115,7 +115,7 @@ def create_and_switch(
                 branch, message=f"checkout: moving from {head.branch} to {branch}", stamp=stamp
             )
         return CheckoutResult(None, branch)
-    commit = context.resolve_commit(start or "HEAD")
+    commit = context.history.resolve_commit(start or "HEAD")
     index = history.read_index()
     plan = CheckoutPlan()
     if start is not None and commit != head.commit:

@@ -103,13 +103,13 @@ def _check_may_be_empty(
             return
         raise ConflictError(
             "with this amendment the last commit would change nothing",
-            hint='"mvc reset --soft HEAD~1" takes it back; "--allow-empty" keeps it empty',
+            hint="take it back with a soft reset to HEAD~1, or allow it to be empty",
         )
     if not context.history.read_index().entries:
         raise ConflictError("nothing to commit", hint='stage files with "mvc add" first')
     raise ConflictError(
         "nothing to commit: the index equals the last commit",
-        hint='stage changes with "mvc add", or commit all with "mvc commit -am"',
+        hint='stage changes with "mvc add", or commit all tracked files',
     )
 
 

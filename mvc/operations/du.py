@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
-from mvc.operations.log import log
 from mvc.upkeep.survey import Survey
+from mvc.workspace.ranges import walk_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -90,9 +90,9 @@ def _select(context: Context, revisions: Sequence[str]) -> list[GitId]:
     found: dict[GitId, None] = {}
     for revision in revisions:
         if ".." in revision:
-            found.update(dict.fromkeys(entry.info.id for entry in log(context, [revision])))
+            found.update(dict.fromkeys(info.id for info in walk_ranges(context, [revision])))
         else:
-            found[context.resolve_commit(revision)] = None
+            found[context.history.resolve_commit(revision)] = None
     return list(found)
 
 

@@ -58,29 +58,12 @@ def export(
     force: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> ExportResult:
-    """Write tensors of a revision into one new safetensors file.
-
-    Args:
-        context: the repository.
-        revision: which commit.
-        output: file to make.
-        path: take only this file's tensors; every checkpoint of the revision where None.
-        tensors: only tensors whose name fits this wildcard.
-        force: replace an existing file.
-        progress: called with bytes written.
-
-    Raises:
-        NotFoundError: nothing fits.
-        ConflictError: the output exists; two files hold a tensor of the same name.
-        UnsupportedError: a dtype or name that safetensors cannot hold.
-        UsageError: the output is a folder, or in none.
-        ReleasedError: content of the revision was released.
-    """
+    """Write tensors of a revision into one new safetensors file."""
     existing = find_stat(output)
     if existing is not None and existing.is_directory:
         raise UsageError(f"{output} is a folder", hint="name a file in it")
     if existing is not None and not force:
-        raise ConflictError(f"{output} already exists", hint='"-f" replaces it')
+        raise ConflictError(f"{output} already exists", hint="force replaces it")
     if not output.parent.is_dir():
         raise UsageError(f"folder {output.parent} does not exist")
     command = command_text("mvc export {} -o", [str(output)])
@@ -126,12 +109,12 @@ def _choose(chosen: dict[str, StoredTensor], tensor: StoredTensor) -> None:
     if dtype not in _SAFETENSORS_DTYPES:
         raise UnsupportedError(
             f"tensor {name!r} of {tensor.path} is {dtype}, which safetensors cannot hold",
-            hint='leave it out with "--tensors"',
+            hint="leave it out with a wildcard for tensors",
         )
     if name == _METADATA:
         raise UnsupportedError(
-            f"tensor {name!r} of {tensor.path} has the one name that safetensors keeps for itself",
-            hint='leave it out with "--tensors"',
+            f"tensor {name!r} of {tensor.path} has the one name that safetensors reserves",
+            hint="leave it out with a wildcard for tensors",
         )
     if name in chosen:
         raise ConflictError(
@@ -144,8 +127,7 @@ def _choose(chosen: dict[str, StoredTensor], tensor: StoredTensor) -> None:
 def _encode_header(tensors: Sequence[StoredTensor]) -> bytes:
     """Return the header of a safetensors file, padded so that data begin at a multiple of 8.
 
-    The safetensors library writes a file from tensors that are all in memory; streaming needs
-    the header alone.
+    The safetensors library only writes tensors that are all in memory; we stream.
     """
     table: dict[str, object] = {_METADATA: {"format": "pt"}}
     position = 0

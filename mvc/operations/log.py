@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import FormatError, NotFoundError
 from mvc.workspace.annotations import Annotations, read_annotations
 from mvc.workspace.divergence import DIVERGENCES, Divergence
 from mvc.workspace.health import HEALTH_MARKS
+from mvc.workspace.ranges import walk_ranges
 from mvc.workspace.releases import Release, find_release
 
 if TYPE_CHECKING:
@@ -30,9 +32,9 @@ class LogEntry:
         info: the commit.
         annotations: step, metrics and other facts.
         refs: short names of the refs that point here, HEAD's branch first.
-        released: which files' content was released, when and by which policy; None where none was.
+        released: which files' content was released, when and by which policy, if any.
         is_healthy: whether the commit is marked as healthy.
-        diverged: why a rollback left this commit behind; None where none did.
+        diverged: why a rollback abandoned this commit, if one did.
     """
 
     info: CommitInfo
@@ -51,60 +53,11 @@ def log(
     limit: int | None = None,
     first_parent: bool = False,
 ) -> Iterator[LogEntry]:
-    """Yield commits, newest first and children before parents.
-
-    Args:
-        context: the repository.
-        revisions: where to start; ``A..B`` for what B has and A has not, ``A...B`` for what
-            only one of them has, ``^A`` to leave out what A has; HEAD where nothing starts.
-        everything: start from every ref as well (``--all``).
-        limit: at most so many.
-        first_parent: follow only the first parent of merges.
-
-    Raises:
-        NotFoundError: a revision does not exist; on the first step of the iteration.
-    """
-    history = context.history
-    starts, excluded = _starts(context, revisions, everything=everything)
+    """Yield commits, newest first and children before parents."""
+    infos = walk_ranges(context, revisions, everything=everything, first_parent=first_parent)
     reader = _Reader(context)
-    hidden = {info.id for info in history.walk(excluded)} if excluded else set()
-    count = 0
-    for info in history.walk(starts, first_parent=first_parent):
-        if info.id in hidden:
-            continue
-        if limit is not None and count >= limit:
-            return
-        count += 1
+    for info in islice(infos, None if limit is None else max(limit, 0)):
         yield reader.entry(info)
-
-
-def _starts(
-    context: Context, revisions: Sequence[str], *, everything: bool
-) -> tuple[list[GitId], list[GitId]]:
-    history = context.history
-    starts: list[GitId] = []
-    excluded: list[GitId] = []
-    for revision in revisions:
-        if "..." in revision:
-            left, right = (
-                context.resolve_commit(side or "HEAD") for side in revision.split("...", 1)
-            )
-            excluded.extend(history.find_merge_bases(left, right))
-            starts.extend((left, right))
-        elif ".." in revision:
-            old, _, new = revision.partition("..")
-            excluded.append(context.resolve_commit(old or "HEAD"))
-            starts.append(context.resolve_commit(new or "HEAD"))
-        elif revision.startswith("^"):
-            excluded.append(context.resolve_commit(revision[1:]))
-        else:
-            starts.append(context.resolve_commit(revision))
-    head = history.head().commit
-    if everything:
-        starts.extend(context.ref_commits().values())
-    if head is not None and (everything or not starts):
-        starts.insert(0, head)
-    return starts, excluded
 
 
 def ref_names(context: Context) -> dict[GitId, tuple[str, ...]]:
@@ -133,19 +86,15 @@ def short_ref(name: str) -> str:
 
 
 def show(context: Context, revision: str) -> LogEntry:
-    """Return one commit as the log shows it.
-
-    Raises:
-        NotFoundError: no such revision.
-    """
-    info = context.history.read_commit(context.resolve_commit(revision))
+    """Return one commit as the log shows it."""
+    info = context.history.read_commit(context.history.resolve_commit(revision))
     return _Reader(context).entry(info)
 
 
 class _Reader:
     """Makes entries of commits; refs and the folders of notes are looked at once for all of them.
 
-    A damaged note is left out: fsck tells of it, and a log is not the place to fail.
+    A damaged note is left out: fsck reports it, and a log is not the place to fail.
     """
 
     def __init__(self, context: Context) -> None:
@@ -188,12 +137,8 @@ def _find_note(notes: NoteFinder | None, commit: GitId) -> GitId | None:
 
 
 def reflog(context: Context, ref: str = "HEAD") -> list[ReflogEntry]:
-    """Return where a ref has been, newest first.
-
-    Raises:
-        NotFoundError: no such ref.
-    """
+    """Return where a ref has been, newest first."""
     name = "HEAD" if ref in ("HEAD", "@") else context.history.resolve_ref_name(ref)
     if name is None:
-        raise NotFoundError(f"no ref {ref!r} that has a log", hint='"mvc branch" lists branches')
+        raise NotFoundError(f"no ref {ref!r} with a reflog", hint='"mvc branch" lists branches')
     return context.history.read_reflog(name)

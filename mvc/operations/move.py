@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class _Rename:
     """One file or folder to rename, and the tracked paths that change with it.
 
-    ``on_disk`` is false where the files were committed from memory and never made.
+    ``on_disk`` is false if the files were committed from memory and never checked out.
     """
 
     source: str
@@ -37,22 +37,7 @@ class _Rename:
 def move(
     context: Context, sources: Sequence[str], target: str, *, force: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """Rename tracked files or folders, in the worktree and in the index.
-
-    Args:
-        context: the repository.
-        sources: tracked files or folders.
-        target: the new name; or a folder that exists, to move them into.
-        force: replace a file that has the new name.
-
-    Returns:
-        (old, new) of every tracked path that moved.
-
-    Raises:
-        NotFoundError: a source is not tracked, or not there.
-        ConflictError: the target exists, and not ``force``.
-        UsageError: no source, a target that cannot be, or sources that contain each other.
-    """
+    """Rename tracked files or folders, in the worktree and in the index."""
     if not sources:
         raise UsageError("nothing to move")
     recover(context)
@@ -97,37 +82,37 @@ def _check_place(
     check_parents(context.worktree, place)
     stat = find_file_stat(context.worktree, place)
     if stat is not None and (stat.is_directory or not force):
-        hint = "move it away" if stat.is_directory else '"-f" replaces it'
+        hint = "move it away" if stat.is_directory else "force replaces it"
         raise ConflictError(f"{place!r} exists already", hint=hint)
     if stat is not None and is_folder:
-        raise ConflictError(f"{place!r} is a file, and no folder can replace it")
+        raise ConflictError(f"{place!r} is a file, which a folder cannot replace")
     if place in index.entries and not force:
-        raise ConflictError(f"{place!r} is tracked already", hint='"-f" replaces it')
+        raise ConflictError(f"{place!r} is tracked already", hint="force replaces it")
 
 
 def _is_on_disk(context: Context, index: Index, source: str, tracked: Sequence[str]) -> bool:
-    """Tell whether a source was ever made; a file has to be one still, and a folder a folder.
+    """Return whether a source is in the worktree, as the kind of thing that is tracked.
 
     Raises:
-        NotFoundError: what is tracked there is not there.
+        NotFoundError: it should be and is not.
     """
     for path in tracked:
-        if not index.entries[path].skip_worktree and not _lies(context, path, is_folder=False):
+        if not index.entries[path].skip_worktree and not _exists(context, path, is_folder=False):
             raise _gone(path)
     is_something = find_file_stat(context.worktree, source) is not None
-    if is_something and not _lies(context, source, is_folder=source not in index.entries):
-        raise _gone(source)  # what lies there is something else, of the same name
+    if is_something and not _exists(context, source, is_folder=source not in index.entries):
+        raise _gone(source)  # something else of that name is there
     return is_something
 
 
-def _lies(context: Context, path: str, *, is_folder: bool) -> bool:
+def _exists(context: Context, path: str, *, is_folder: bool) -> bool:
     stat = find_file_stat(context.worktree, path)
     return stat is not None and stat.is_directory == is_folder
 
 
 def _gone(path: str) -> NotFoundError:
     return NotFoundError(
-        f"path {path!r} does not exist", hint='"mvc add" takes note of what was moved by hand'
+        f"path {path!r} does not exist", hint='"mvc add" records what was moved by hand'
     )
 
 
@@ -138,11 +123,11 @@ def _check_apart(renames: Sequence[_Rename]) -> None:
         raise UsageError("two of the paths would get the same name")
     for one in sources:
         if any(other.startswith(one + "/") for other in sources):
-            raise UsageError(f"{one!r} holds another one of the paths to move")
+            raise UsageError(f"{one!r} contains another path to move")
 
 
 def _run(context: Context, index: Index, renames: Sequence[_Rename]) -> tuple[tuple[str, str], ...]:
-    """Rename, then put what was renamed into the index: all of it, or what was done so far."""
+    """Rename, then put what was renamed into the index, even if a later rename fails."""
     entries: dict[str, IndexEntry] = {}
     done: list[tuple[str, str]] = []
     try:
@@ -153,7 +138,7 @@ def _run(context: Context, index: Index, renames: Sequence[_Rename]) -> tuple[tu
             for old, new in rename.paths:
                 stat = find_file_stat(context.worktree, new) if old in clean else None
                 entry = index.entries[old]
-                # The change time is another one now: without it the file would be read again.
+                # A rename changes the ctime: with the old one, status would read the file again.
                 entries[new] = (
                     replace(entry, path=new)
                     if stat is None

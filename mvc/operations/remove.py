@@ -26,13 +26,7 @@ def remove(
     force: bool = False,
     recursive: bool = False,
 ) -> tuple[str, ...]:
-    """Take tracked paths out of the index and, unless ``cached``, out of the worktree.
-
-    Raises:
-        NotFoundError: a pattern names nothing that is tracked.
-        ConflictError: a file has changes that no commit holds, and not ``force``.
-        UsageError: nothing is named, or a folder and not ``recursive``.
-    """
+    """Take tracked paths out of the index and, unless ``cached``, out of the worktree."""
     if not patterns:
         raise UsageError("no path to remove")
     recover(context)
@@ -41,10 +35,7 @@ def remove(
     if not recursive:
         for pattern in patterns:
             if pattern not in index.entries and not is_wildcard(pattern):
-                raise UsageError(
-                    f"will not remove the folder {pattern or '.'!r} without -r",
-                    hint='run "mvc rm -r"',
-                )
+                raise UsageError(f"not removing folder {pattern or '.'!r} without recursive")
     if not force:
         _check_committed(context, index, chosen, cached=cached)
     update_index(context, {}, chosen)
@@ -73,5 +64,5 @@ def _check_committed(context: Context, index: Index, paths: Sequence[str], *, ca
         if (staged and changed) or (not cached and (staged or changed)):
             raise ConflictError(
                 f"{path!r} has changes that no commit holds",
-                hint='commit it, keep it with "--cached", or lose it with "-f"',
+                hint="commit it, keep the file (cached), or discard the changes (force)",
             )

@@ -1,7 +1,8 @@
 """restore and reset: paths, index and branch back to what a commit has.
 
-``restore`` overwrites the paths it is given whatever they hold, as in Git: the call names them.
-Only a file that has to go because the source lacks it stays where its content is stored nowhere.
+As in Git, ``restore`` overwrites the paths it is given whatever they hold: the call names them.
+But a file that would be removed, because the source lacks it, stays if its content is stored
+nowhere else.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING
 from mvc.errors import (
     ConflictError,
     CorruptionError,
-    NotFoundError,
     UnsupportedError,
     UsageError,
 )
@@ -51,30 +51,14 @@ def restore_paths(
     overlay: bool = False,
     progress: ByteProgress = None,
 ) -> CheckoutResult:
-    """Bring paths back from the index, or from a revision, whatever lies there now (as in Git).
-
-    Args:
-        context: the repository.
-        patterns: paths, folders or wildcards; ``""`` for everything.
-        source: revision to take from; None is the index (HEAD where ``staged``).
-        staged: set the index entries.
-        worktree: write the files.
-        overlay: leave tracked files alone that the source lacks (``checkout REV PATH``); else
-            they go.
-        progress: called with bytes written.
-
-    Raises:
-        NotFoundError: a pattern names nothing in the source.
-        ReleasedError: content to write was released.
-        ConflictError: a file that has to go holds what is stored nowhere.
-    """
+    """Bring paths back from a source; ``overlay`` keeps tracked files that the source lacks."""
     if not patterns:
         raise UsageError("no path to restore", hint='"mvc restore ." restores everything')
     if not (staged or worktree):
-        raise UsageError("restore neither the index nor the worktree?")
+        raise UsageError("nothing to restore: neither the index nor the worktree")
     recover(context)
     index = context.history.read_index()
-    tree = _source_tree(context, index, source, staged=staged)
+    commit, tree = _read_source(context, index, source, staged=staged)
     lacking = set() if overlay else {path for path in index.entries if path not in tree}
     chosen = set(select_paths(patterns, sorted({*tree, *lacking})))
     write = _find_different(context, index, tree, chosen) if worktree else {}
@@ -88,32 +72,27 @@ def restore_paths(
         blockers=find_blockers(context.worktree, write, remove),
         into_index=staged or source is None,
     )
-    commit = None if source is None else _find_commit(context, source)
     command = command_text("mvc restore --source {} --", patterns if all(patterns) else ["."])
     return execute(context, plan, index, None, progress, source=commit, command=command)
 
 
-def _find_commit(context: Context, revision: str) -> GitId | None:
-    try:
-        return context.resolve_commit(revision)
-    except NotFoundError:
-        return None  # a tree
-
-
-def _source_tree(
+def _read_source(
     context: Context, index: Index, source: str | None, *, staged: bool
-) -> Mapping[str, TreeEntry]:
+) -> tuple[GitId | None, Mapping[str, TreeEntry]]:
+    """Return the files to restore from, and the commit they are of, if it is one."""
+    history = context.history
     if source is not None:
-        return context.history.read_tree(context.history.resolve(source))
+        found = history.resolve(source)
+        return history.find_commit(found), history.read_tree(found)
     if staged:
-        return head_tree(context)
-    return {path: TreeEntry(entry.mode, entry.blob) for path, entry in index.entries.items()}
+        return None, head_tree(context)
+    return None, {path: TreeEntry(one.mode, one.blob) for path, one in index.entries.items()}
 
 
 def _find_different(
     context: Context, index: Index, tree: Mapping[str, TreeEntry], paths: Iterable[str]
 ) -> dict[str, TreeEntry]:
-    """Return what a tree has at these paths and the worktree has not."""
+    """Return what a tree has at these paths and the worktree lacks."""
     wanted = {path: tree[path] for path in sorted(paths) if path in tree}
     return {
         path: entry
@@ -123,7 +102,7 @@ def _find_different(
 
 
 def _find_removable(context: Context, index: Index, paths: Iterable[str]) -> list[str]:
-    """Return those of the paths where a file lies that the index holds as well."""
+    """Return those of the paths that are files whose content the index holds."""
     found: list[str] = []
     for path in sorted(paths):
         stat = find_file_stat(context.worktree, path)
@@ -131,7 +110,7 @@ def _find_removable(context: Context, index: Index, paths: Iterable[str]) -> lis
             continue
         if not is_clean(context, index, index.entries[path], stat):
             raise ConflictError(
-                f"{path!r} is not in the source, and its changes are stored nowhere",
+                f"{path!r} is not in the source, and its changes are stored nowhere else",
                 hint="add it, or delete it yourself",
             )
         found.append(path)
@@ -163,29 +142,17 @@ def reset(
 ) -> CheckoutResult:
     """Move the current branch (or detached HEAD) to a commit.
 
-    A damaged index is made anew, but for ``soft``. Before the first commit, HEAD is nothing.
-
-    Args:
-        context: the repository.
-        revision: where to.
-        mode: ``soft`` moves the branch only, ``mixed`` also the index, ``hard`` also the files,
-            local changes to tracked files are lost.
-        progress: called with bytes written.
-
-    Raises:
-        NotFoundError: no such revision.
-        ReleasedError: content to write was released.
-        UsageError: another mode.
+    Unless ``soft``, a damaged index is replaced. Before the first commit, HEAD means no files.
     """
     if mode not in ("soft", "mixed", "hard"):
-        raise UsageError(f"reset knows soft, mixed and hard, not {mode!r}")
+        raise UsageError(f"a reset is soft, mixed or hard, not {mode!r}")
     recover(context)
     history = context.history
     head = history.head()
     if head.commit is None and revision in ("HEAD", "@"):
         commit, tree = None, dict[str, TreeEntry]()
     else:
-        commit = context.resolve_commit(revision)
+        commit = context.history.resolve_commit(revision)
         tree = history.read_tree(commit)
     index = history.read_index() if mode == "soft" else _read_or_make_index(context)
     plan = CheckoutPlan()
@@ -202,7 +169,7 @@ def reset(
 
 
 def _read_or_make_index(context: Context) -> Index:
-    """Return the index; an empty one, written in its place, where it cannot be read."""
+    """Return the index; one that cannot be read is replaced by an empty one."""
     try:
         return context.history.read_index()
     except (CorruptionError, UnsupportedError):
@@ -215,11 +182,7 @@ def _read_or_make_index(context: Context) -> Index:
 def reset_paths(
     context: Context, patterns: Sequence[str], revision: str = "HEAD"
 ) -> CheckoutResult:
-    """Unstage paths: their index entries become those of a revision; files stay as they are.
-
-    Raises:
-        NotFoundError: no such revision, or a pattern names nothing.
-    """
+    """Unstage paths: their index entries become those of a revision; files stay as they are."""
     if context.history.head().commit is None and revision in ("HEAD", "@"):
         recover(context)
         index = context.history.read_index()

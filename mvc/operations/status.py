@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """One path that is not the same everywhere.
+    """One path that differs between HEAD, index and worktree.
 
     Attributes:
         path: repository path.
         staged: HEAD → index: ``added``, ``modified``, ``removed``, ``renamed`` or ``unmodified``.
         worktree: index → worktree: ``modified``, ``removed``, ``untracked`` or ``unmodified``.
-        old_path: where a renamed file was.
+        old_path: the former path of a renamed file.
     """
 
     path: str
@@ -53,9 +53,9 @@ class Status:
     """Where the repository stands.
 
     Attributes:
-        branch: current branch, or None where HEAD is detached.
+        branch: current branch, or None if HEAD is detached.
         commit: HEAD's commit, or None before the first one.
-        files: what is not the same everywhere, by path.
+        files: what differs somewhere, by path.
         recovered: whether an interrupted checkout was finished first.
     """
 
@@ -73,8 +73,8 @@ class Status:
 def status(context: Context, *, untracked: bool = True) -> Status:
     """Compare HEAD, index and worktree.
 
-    Files whose stat data equals the index entry are not read. Racy ones are, and the index is
-    then written again so that they are not read the next time.
+    Files whose stat data equals the index entry are not read. Racy ones (changed in the tick in
+    which the index was written) are, and get new stat data so that they are read only once.
     """
     recovered = recover(context)
     head = context.history.head()
@@ -97,7 +97,7 @@ def status(context: Context, *, untracked: bool = True) -> Status:
 def staged_changes(
     tree: Mapping[str, TreeEntry], index: Index
 ) -> dict[str, tuple[str, str | None]]:
-    """Return path → (status, old path) of what the index has that a tree has not."""
+    """Return path → (status, old path) of what differs between a tree and the index."""
     changes: dict[str, tuple[str, str | None]] = {}
     gone = {path: entry for path, entry in tree.items() if path not in index.entries}
     by_blob: dict[tuple[int, GitId], list[str]] = {}
@@ -121,7 +121,7 @@ def staged_changes(
 def _worktree_changes(
     context: Context, index: Index
 ) -> tuple[dict[str, str], dict[str, IndexEntry]]:
-    """Return path → status of changed files, and the entries whose stat data can be renewed."""
+    """Return path → status of changed files, and entries with up-to-date stat data."""
     changed: dict[str, str] = {}
     refreshed: dict[str, IndexEntry] = {}
     for path, entry in index.entries.items():
@@ -139,7 +139,7 @@ def _worktree_changes(
 
 
 def _refresh(context: Context, seen: Index, refreshed: Mapping[str, IndexEntry]) -> None:
-    """Renew stat data; a repository that cannot be written is no reason to fail."""
+    """Update stat data; a repository that cannot be written is not a reason to fail."""
     try:
         with context.history.lock():
             current = context.history.read_index()

@@ -93,7 +93,7 @@ def commits_of(context: Context, ids: Iterable[GitId]) -> list[GitId]:
     found: dict[GitId, None] = {}
     for one in ids:
         with contextlib.suppress(NotFoundError):  # a stock Git may tag anything
-            found[context.resolve_commit(one)] = None
+            found[context.history.resolve_commit(one)] = None
     return list(found)
 
 

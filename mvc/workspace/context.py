@@ -96,21 +96,12 @@ class Context:
         """Read settings again when they are next needed."""
         self.__dict__.pop("chunk_bytes", None)
 
-    def resolve_commit(self, revision: str) -> GitId:
-        """Return the commit that a revision names.
-
-        Raises:
-            NotFoundError: no such revision, or it names something other than a commit.
-        """
-        found = self.history.resolve(revision)  # first, so that an error quotes what was written
-        return self.history.resolve(f"{found}^{{commit}}")
-
     def ref_commits(self) -> dict[str, GitId]:
         """Return full name → commit of all refs, tags followed; refs to other objects left out."""
         found: dict[str, GitId] = {}
         for name in self.history.list_refs():
             with contextlib.suppress(NotFoundError):  # stock Git may tag anything
-                found[name] = self.resolve_commit(name)
+                found[name] = self.history.resolve_commit(name)
         return found
 
     def stamp(self, author: Identity | None = None, time_s: int | None = None) -> Stamp:

@@ -38,7 +38,7 @@ def mark_healthy(context: Context, revision: str, *, note: str = "") -> None:
         NotFoundError: no such revision.
         FormatError: the notes that are there are damaged.
     """
-    commit = context.resolve_commit(revision)
+    commit = context.history.resolve_commit(revision)
     marks = context.notebooks.of(HEALTH_MARKS)
     with context.history.lock():
         if marks.find_note(commit) is not None:

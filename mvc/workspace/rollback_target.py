@@ -75,7 +75,7 @@ def find_ancestor(context: Context, branch: str, tip: CommitInfo, revision: str)
         ReleasedError: its content was released.
     """
     history = context.history
-    target = history.read_commit(context.resolve_commit(revision))
+    target = history.read_commit(context.history.resolve_commit(revision))
     if not history.is_ancestor(target.id, tip.id):
         raise ConflictError(
             f"{revision!r} is commit {target.id[:SHORT_ID]} {target.subject!r}, "

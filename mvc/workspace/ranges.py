@@ -1,0 +1,69 @@
+"""Commits that revisions and ranges of revisions name, as in Git: ``A``, ``A..B``, ``A...B``, ``^A``.
+
+``A..B`` is what B has and A lacks, ``A...B`` what only one of them has, ``^A`` excludes what A has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mvc.history.values import CommitInfo
+    from mvc.ids import GitId
+    from mvc.workspace.context import Context
+
+
+def walk_ranges(
+    context: Context,
+    revisions: Sequence[str],
+    *,
+    everything: bool = False,
+    first_parent: bool = False,
+) -> Iterator[CommitInfo]:
+    """Yield the commits that ranges name, newest first; HEAD's if they name no start.
+
+    Args:
+        context: the repository.
+        revisions: the ranges.
+        everything: start from every ref as well.
+        first_parent: follow only the first parent of merges.
+
+    Raises:
+        NotFoundError: a revision does not exist; raised on the first step of the iteration.
+    """
+    starts, excluded = _parse(context, revisions, everything=everything)
+    hidden = {info.id for info in context.history.walk(excluded)} if excluded else set()
+    for info in context.history.walk(starts, first_parent=first_parent):
+        if info.id not in hidden:
+            yield info
+
+
+def _parse(
+    context: Context, revisions: Sequence[str], *, everything: bool
+) -> tuple[list[GitId], list[GitId]]:
+    history = context.history
+    starts: list[GitId] = []
+    excluded: list[GitId] = []
+    for revision in revisions:
+        if "..." in revision:
+            left, right = (
+                history.resolve_commit(side or "HEAD") for side in revision.split("...", 1)
+            )
+            excluded.extend(history.find_merge_bases(left, right))
+            starts.extend((left, right))
+        elif ".." in revision:
+            old, _, new = revision.partition("..")
+            excluded.append(history.resolve_commit(old or "HEAD"))
+            starts.append(history.resolve_commit(new or "HEAD"))
+        elif revision.startswith("^"):
+            excluded.append(history.resolve_commit(revision[1:]))
+        else:
+            starts.append(history.resolve_commit(revision))
+    head = history.head().commit
+    if everything:
+        starts.extend(context.ref_commits().values())
+    if head is not None and (everything or not starts):
+        starts.insert(0, head)
+    return starts, excluded
