@@ -9,11 +9,12 @@
     │   └── CorruptionError     bytes of *our* store are damaged: fsck, restore        exit 5
     ├── StorageError            the machine said no: disk full, permission, I/O        exit 6
     ├── UnsupportedError        a value mvc refuses to store or cannot restore         exit 7
-    └── ReleasedError           content that a retention policy let go: take another   exit 9
+    └── ReleasedError           content that a retention policy released: take another   exit 9
 
 Each class carries a stable ``kind`` (append-only, for ``--json``) and the exit code of the
 command line. Messages are lower case, name the thing and the fact, and end without a period;
-``hint`` says what to do next.
+``hint`` says what to do next; it names parameters in backquotes (`force`), which the command
+line shows as its options.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class MvcError(Exception):
 
     Attributes:
         message: one line that names the thing and the fact.
-        hint: what to do next, or None where nothing can be done.
+        hint: what to do next, or None if there is nothing to do.
     """
 
     kind: ClassVar[str] = "error"
@@ -47,7 +48,7 @@ class MvcError(Exception):
 
 
 class UsageError(MvcError):
-    """The call is wrong whatever the repository holds."""
+    """The call is wrong, whatever the repository holds."""
 
     kind = "usage"
     exit_code = 2
@@ -68,14 +69,14 @@ class RepositoryNotFoundError(NotFoundError):
 
 
 class ConflictError(MvcError):
-    """Somebody else moved a ref, a file changed under our hands, or work would be overwritten."""
+    """Another process moved a ref, a file changed while we read it, or work would be overwritten."""
 
     kind = "conflict"
     exit_code = 4
 
 
 class FormatError(MvcError):
-    """Bytes that are not what their format demands; the only answer to hostile input."""
+    """Bytes that are not what their format demands: the only answer to hostile input."""
 
     kind = "format"
     exit_code = 5
@@ -103,13 +104,13 @@ class UnsupportedError(MvcError):
 
 
 class ReleasedError(MvcError):
-    """Content that was released by a retention policy (``mvc prune``) and is in the store no more.
+    """Content that a retention policy released (``mvc prune``) and that is no longer stored.
 
     Attributes:
-        commit: the commit whose content is gone, or None where none is meant.
+        commit: the commit whose content is gone, if it is known.
         policy: the policy that released it, as on the command line.
         time_s: when, in seconds since 1970.
-        nearest: the nearest commit that still has it, or None where none has.
+        nearest: the nearest commit that still has its content, if any.
     """
 
     kind = "released"
@@ -149,8 +150,8 @@ def translate_os_errors(action: str) -> Iterator[None]:
         action: what was being done, as in ``write pack 3f9c``; begins the message.
 
     Raises:
-        StorageError: in place of any OSError but a missing or existing file, which callers
-            treat as answers (FileNotFoundError, FileExistsError pass through).
+        StorageError: for any OSError, except that a file is missing or exists: callers treat
+            those as answers, so FileNotFoundError, FileExistsError and their like pass through.
     """
     try:
         yield

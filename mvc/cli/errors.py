@@ -6,6 +6,7 @@ docs/cli.md explains the exit codes.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ NEGATIVE = 1
 INTERNAL = 8
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+_PARAMETER = re.compile(r"`(\w+)`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,9 @@ class ErrorText:
 def describe(error: Exception) -> ErrorText:
     """Return the text for any exception."""
     if isinstance(error, MvcError):
-        return ErrorText(error.kind, error.message, error.hint, error.exit_code, _details(error))
+        return ErrorText(
+            error.kind, error.message, _show_options(error.hint), error.exit_code, _details(error)
+        )
     if isinstance(error, typer.TyperException):
         return _describe_usage(error)
     if isinstance(error, OSError):
@@ -65,6 +69,11 @@ def describe(error: Exception) -> ErrorText:
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "this is a bug in mvc; run the command with MVC_DEBUG=1 and report its output"
     return ErrorText("internal", f"internal error: {what}", hint, INTERNAL)
+
+
+def _show_options(hint: str | None) -> str | None:
+    """Return a hint with options in place of the parameters that it names in backquotes."""
+    return hint and _PARAMETER.sub(lambda match: f'"--{match[1].replace("_", "-")}"', hint)
 
 
 def _details(error: MvcError) -> dict[str, object]:

@@ -87,7 +87,7 @@ def create_branch(
     commit, ref = history.resolve(start), _HEADS + name
     old = history.find_ref(ref)
     if old is not None and not force:
-        raise ConflictError(f"branch {name!r} already exists", hint="force moves it")
+        raise ConflictError(f"branch {name!r} already exists", hint="`force` moves it")
     if old is not None and history.head().branch == name:
         raise ConflictError(
             f"branch {name!r} is checked out here", hint='"mvc reset" moves the current branch'
@@ -113,7 +113,7 @@ def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
     if not merged and not force:
         raise ConflictError(
             f"branch {name!r} is not merged into HEAD",
-            hint=f"force deletes it anyway; its tip is {commit}",
+            hint=f"`force` deletes it anyway; its tip is {commit}",
         )
     history.delete_ref(_HEADS + name, expected=commit, stamp=context.stamp())
     return commit
@@ -152,11 +152,11 @@ def create_tag(
     history.check_tag_name(name)
     if message is not None and not message.strip():
         raise UsageError(
-            "an annotated tag needs a message", hint="leave the message out for a plain tag"
+            "an annotated tag needs a message", hint="leave `message` out to make a plain tag"
         )
     commit, existing = history.resolve(revision), history.find_ref(_TAGS + name)
     if existing is not None and not force:
-        raise ConflictError(f"tag {name!r} already exists", hint="force moves it")
+        raise ConflictError(f"tag {name!r} already exists", hint="`force` moves it")
     stamp = context.stamp()
     history.create_tag(name, commit, message=message, stamp=stamp, expected=existing)
     return commit

@@ -86,7 +86,7 @@ def switch(
     if history.find_ref(HEADS + branch) is None and branch != history.head().branch:
         raise NotFoundError(
             f"no branch {branch!r}",
-            hint='"mvc branch" makes it; "mvc checkout" goes to any revision',
+            hint="`create` makes it; a checkout with `detach` goes to any revision",
         )
     return checkout_revision(context, branch, force=force, progress=progress)
 

@@ -103,7 +103,7 @@ def _check_may_be_empty(
             return
         raise ConflictError(
             "with this amendment the last commit would change nothing",
-            hint="take it back with a soft reset to HEAD~1, or allow it to be empty",
+            hint="take it back with a soft reset to HEAD~1, or keep it with `allow_empty`",
         )
     if not context.history.read_index().entries:
         raise ConflictError("nothing to commit", hint='stage files with "mvc add" first')

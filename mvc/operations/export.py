@@ -63,7 +63,7 @@ def export(
     if existing is not None and existing.is_directory:
         raise UsageError(f"{output} is a folder", hint="name a file in it")
     if existing is not None and not force:
-        raise ConflictError(f"{output} already exists", hint="force replaces it")
+        raise ConflictError(f"{output} already exists", hint="`force` replaces it")
     if not output.parent.is_dir():
         raise UsageError(f"folder {output.parent} does not exist")
     command = command_text("mvc export {} -o", [str(output)])
@@ -109,12 +109,12 @@ def _choose(chosen: dict[str, StoredTensor], tensor: StoredTensor) -> None:
     if dtype not in _SAFETENSORS_DTYPES:
         raise UnsupportedError(
             f"tensor {name!r} of {tensor.path} is {dtype}, which safetensors cannot hold",
-            hint="leave it out with a wildcard for tensors",
+            hint="leave it out with `tensors`",
         )
     if name == _METADATA:
         raise UnsupportedError(
             f"tensor {name!r} of {tensor.path} has the one name that safetensors reserves",
-            hint="leave it out with a wildcard for tensors",
+            hint="leave it out with `tensors`",
         )
     if name in chosen:
         raise ConflictError(

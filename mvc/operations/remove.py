@@ -35,7 +35,9 @@ def remove(
     if not recursive:
         for pattern in patterns:
             if pattern not in index.entries and not is_wildcard(pattern):
-                raise UsageError(f"not removing folder {pattern or '.'!r} without recursive")
+                raise UsageError(
+                    f"{pattern or '.'!r} is a folder", hint="`recursive` removes all files in it"
+                )
     if not force:
         _check_committed(context, index, chosen, cached=cached)
     update_index(context, {}, chosen)
@@ -64,5 +66,5 @@ def _check_committed(context: Context, index: Index, paths: Sequence[str], *, ca
         if (staged and changed) or (not cached and (staged or changed)):
             raise ConflictError(
                 f"{path!r} has changes that no commit holds",
-                hint="commit it, keep the file (cached), or discard the changes (force)",
+                hint="commit it, keep the file with `cached`, or discard the changes with `force`",
             )

@@ -194,7 +194,9 @@ class _Selection:
             return UsageError(f"path {pattern!r} belongs to the repository in {inner!r}")
         self._ignore = None
         if self._find_below(pattern):
-            return UsageError(f"{pattern!r} is ignored by .mvcignore", hint="force adds it anyway")
+            return UsageError(
+                f"{pattern!r} is ignored by .mvcignore", hint="`force` adds it anyway"
+            )
         return UsageError(f"{pattern!r} holds no file")
 
     def _find_shards(self, patterns: Sequence[str]) -> list[str]:

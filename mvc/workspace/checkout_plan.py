@@ -77,7 +77,7 @@ class CheckoutPlan:
         if self.conflicts:
             raise ConflictError(
                 f"local changes would be overwritten: {_show(self.conflicts)}",
-                hint="commit them, or repeat with force to discard them",
+                hint="commit them, or discard them with `force`",
             )
         if self.blockers:
             raise ConflictError(

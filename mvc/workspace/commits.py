@@ -69,7 +69,7 @@ def new_message(
         UsageError: no message, or annotations that no trailer can hold.
     """
     if message is None or not message.strip():
-        raise UsageError("a commit needs a message")
+        raise UsageError("a commit needs a message", hint="give one with `message`")
     return format_message(_tidy(message), [*kept, *annotations.trailers()])
 
 

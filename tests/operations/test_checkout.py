@@ -189,7 +189,7 @@ class TestLocalChanges:
         before = digests(root)
         with pytest.raises(ConflictError, match=r"would be overwritten: 'config.json'$") as caught:
             two.checkout("old")
-        assert '"-f"' in caught.value.hint
+        assert "`force`" in caught.value.hint
         assert digests(root) == before
         assert two.head.branch == "main"
         two.checkout("old", force=True)
@@ -364,7 +364,7 @@ class TestInTheWay:
             write(root, f"p/{inside}", "precious")
         with pytest.raises(ConflictError, match=rf"in the way: 'p/{inside}'") as caught:
             file_or_folder.checkout("v1", force=force)
-        assert "-f" not in caught.value.hint
+        assert "`force`" not in caught.value.hint
         assert (root / "p" / inside).exists()
         assert file_or_folder.head.branch == "main"
 

@@ -120,7 +120,7 @@ def test_a_dtype_that_safetensors_has_not(repo, root, output):
     repo.commit("m", paths=".")
     with pytest.raises(UnsupportedError, match=r"tensor 'c' of m\.npz is C128") as caught:
         repo.export("HEAD", output)
-    assert "wildcard for tensors" in caught.value.hint
+    assert "`tensors`" in caught.value.hint
     assert repo.export("HEAD", output, tensors="w").tensors == 1
 
 
