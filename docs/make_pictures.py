@@ -1,24 +1,40 @@
 """Make the README's pictures from real output: `python docs/make_pictures.py`.
 
-Runs the demo in a scratch folder, then each command on a terminal of its own (a pty, so that
-colours and widths are those a person sees), and writes what it printed as an SVG.
+Runs the demo in a scratch folder, then each command in a pseudo terminal, so that colours and
+widths are those a user sees, and draws what it printed as an SVG. Every word has its own position,
+and a column is a little wider than the characters of common monospace fonts: the columns hold
+whichever font a viewer has, and even if it ignores ``textLength``.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import pty
+import re
 import subprocess
 import sys
 import tempfile
+from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.style import Style
+from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.segment import Segment
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 COLUMNS = 96
+COLUMN, LINE, FONT, MARGIN, TITLE = 12.2, 24.4, 20, 14, 44
+FAMILY = "ui-monospace, Menlo, Consolas, 'Liberation Mono', 'DejaVu Sans Mono', monospace"
+BLOCKS = " ▁▂▃▄▅▆▇█"
 PICTURES = {
     "diff": ["diff", "main~1", "main"],
     "log": ["log", "--oneline", "--graph", "--all"],
@@ -45,7 +61,7 @@ def run_on_terminal(folder: Path, words: list[str]) -> str:
     while True:
         try:
             chunk = os.read(master, 65536)
-        except OSError:  # how Linux says that the other end was closed
+        except OSError:  # Linux reports EIO once the other end is closed
             break
         if not chunk:
             break
@@ -57,22 +73,72 @@ def run_on_terminal(folder: Path, words: list[str]) -> str:
 
 def draw(name: str, words: list[str], output: str) -> None:
     """Write one picture."""
-    with open(os.devnull, "w") as nowhere:
-        console = Console(record=True, width=COLUMNS, file=nowhere, force_terminal=True)
-        console.print(Text.from_ansi(f"$ mvc {' '.join(words)}\n{output.rstrip()}\n"))
-        console.save_svg(str(IMAGES / f"{name}.svg"), title=f"mvc {words[0]}")
+    text = Text.from_ansi(f"$ mvc {' '.join(words)}\n{output.rstrip()}")
+    console = Console(width=COLUMNS, force_terminal=True)
+    shapes = [
+        shape
+        for row, line in enumerate(text.split("\n"))
+        for shape in line_shapes(line.render(console), MARGIN + TITLE + row * LINE)
+    ]
+    width = COLUMNS * COLUMN + 2 * MARGIN
+    height = TITLE + text.plain.count("\n") * LINE + LINE + 2 * MARGIN
+    theme = SVG_EXPORT_THEME
+    dots = [
+        f'<circle cx="{26 + 22 * number}" cy="22" r="7" fill="{colour}"/>'
+        for number, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
+    ]
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}">',
+        f'<rect width="{width:g}" height="{height:g}" rx="8" fill="{theme.background_color.hex}"/>',
+        *dots,
+        f'<g font-family="{FAMILY}" font-size="{FONT}" fill="{theme.foreground_color.hex}">',
+        f'<text x="{width / 2:g}" y="28" text-anchor="middle" font-weight="bold">mvc {words[0]}</text>',
+        *shapes,
+        "</g></svg>",
+    ]
+    (IMAGES / f"{name}.svg").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def line_shapes(segments: Iterator[Segment], top: float) -> Iterator[str]:
+    """Yield the words of one line, and the blocks of a curve as rectangles."""
+    column = 0
+    for text, style, _ in segments:
+        look = attributes(style or Style.null())
+        for match in re.finditer(r"[▁▂▃▄▅▆▇█]|[^\s▁▂▃▄▅▆▇█]+", text):
+            word, x = match[0], MARGIN + (column + match.start()) * COLUMN
+            if word in BLOCKS:
+                height = BLOCKS.index(word) / 8 * LINE
+                y = top + LINE - height
+                yield f'<rect x="{x:.5g}" y="{y:.5g}" width="12.4" height="{height:.5g}"{look} shape-rendering="crispEdges"/>'
+            else:
+                place = f'x="{x:.5g}" y="{top + 18:.5g}" textLength="{len(word) * COLUMN:.5g}"'
+                yield f"<text {place}{look}>{escape(word)}</text>"
+        column += len(text)
+
+
+def attributes(style: Style) -> str:
+    """Return a style as SVG attributes."""
+    colour = "" if style.color is None else style.color.get_truecolor(SVG_EXPORT_THEME).hex
+    return (
+        (f' fill="{colour}"' if colour else "")
+        + (' font-weight="bold"' if style.bold else "")
+        + (' opacity="0.65"' if style.dim else "")
+    )
 
 
 def main() -> None:
-    """Run the demo once and draw every picture."""
-    IMAGES.mkdir(exist_ok=True)
+    """Run the demo once, unless its folder is given, and draw every picture."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, help="what examples/demo.py has made")
+    given = parser.parse_args().folder
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "models"
-        subprocess.run(
-            [sys.executable, str(ROOT / "examples" / "demo.py"), "--folder", str(folder)],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        folder = given or Path(scratch) / "models"
+        if given is None:
+            subprocess.run(
+                [sys.executable, str(ROOT / "examples" / "demo.py"), "--folder", str(folder)],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
         subprocess.run([sys.executable, "-m", "mvc", "switch", "main"], cwd=folder, check=True)
         (folder / "config.json").write_text('{"width": 256}\n')
         (folder / "notes.md").write_text("a note\n")

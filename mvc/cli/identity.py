@@ -1,6 +1,6 @@
 """Who commits: environment, repository, the user's Git config, in Git's order.
 
-Only the command line may look at the environment and the home folder; the library is told.
+Only the command line looks at the environment and the home folder; the library takes an Identity.
 """
 
 from __future__ import annotations
@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 def find_identity(
     settings: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> tuple[Identity, bool]:
-    """Return who acts, and whether it had to be guessed from the login name.
-
-    Args:
-        settings: the repository's config.
-        environment: variables of the process.
-    """
+    """Return who acts, and whether that had to be guessed from the login name."""
     name = environment.get("GIT_AUTHOR_NAME") or settings.get("user.name")
     email = environment.get("GIT_AUTHOR_EMAIL") or settings.get("user.email")
     if not name or not email:
@@ -42,7 +37,7 @@ def _read_user_config(environment: Mapping[str, str]) -> tuple[str | None, str |
     try:
         return read_user(config_paths(environment))
     except MvcError:
-        return None, None  # a broken file of another program is no reason not to commit
+        return None, None  # another program's broken file must not keep anyone from committing
 
 
 def config_paths(environment: Mapping[str, str]) -> list[Path]:
@@ -61,4 +56,4 @@ def _login() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
-        return "nobody"  # a container may run under a user that has no name
+        return "nobody"  # in a container, the user may have no name

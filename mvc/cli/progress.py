@@ -1,4 +1,4 @@
-"""A progress bar on standard error for work that takes a while; nothing where nobody looks."""
+"""A progress bar on standard error, if it is a terminal and the work takes a while."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 QUIET_S = 0.5
-"""Work that is done sooner shows no bar."""
+"""Shorter work shows no bar."""
 
 
 class ByteBar:
     """Counts bytes; shows a bar with speed and time left once the work has taken ``quiet_s``.
 
-    An instance is the ``progress`` callback of operations, which may call it from any thread.
-    Operations that know how much is to come say so first through ``expect``.
+    It is the ``progress`` callback of operations, which may call it from any thread. Operations
+    that know their amount of work announce it through ``expect``.
     """
 
     def __init__(self, label: str, *, quiet_s: float = QUIET_S) -> None:
@@ -36,19 +36,19 @@ class ByteBar:
         self._bar: tuple[Progress, TaskID] | None = None
 
     def expect(self, size_bytes: int) -> None:
-        """Take note that so many bytes are still to come."""
+        """Announce bytes that are still to come."""
         with self._lock:
             self._expected_bytes += size_bytes
             self._update()
 
     def __call__(self, size_bytes: int) -> None:
-        """Take note that so many bytes are done."""
+        """Count bytes that are done."""
         with self._lock:
             self._done_bytes += size_bytes
             self._update()
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         with self._lock:
             if self._bar is not None:
                 self._bar[0].stop()
@@ -76,7 +76,7 @@ class ByteBar:
         from rich.text import Text
 
         class SpeedColumn(ProgressColumn):
-            """Bytes per second in the units of everything else."""
+            """Bytes per second in the units that mvc uses everywhere."""
 
             def render(self, task: Task) -> Text:
                 speed = task.finished_speed or task.speed
@@ -99,7 +99,7 @@ class ByteBar:
 
 @contextmanager
 def byte_progress(label: str, *, wanted: bool = True) -> Iterator[ByteBar | None]:
-    """Give the ``progress`` argument of one operation: a bar, or None where nobody looks."""
+    """Yield the ``progress`` argument of one operation: a bar, or None if it would not be seen."""
     if not wanted or not sys.stderr.isatty():
         yield None
         return

@@ -109,7 +109,7 @@ def test_a_guessed_author_is_warned_of(shell):
     for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL"):
         del shell.environment[name]
     answer = shell.ok("commit", "--allow-empty", "-m", "x")
-    assert answer.err.startswith("warning: the author is ")
+    assert answer.err.startswith("warning: the author ")
     assert "mvc config user.name" in answer.err
 
 

@@ -69,7 +69,7 @@ def test_what_differs(shell):
         "M head F16[4, 32] -> F16[2, 64]",
         "A layers__more F32[80, 32] only in the file",
     ]
-    assert answer.lines[-1].startswith("not the same: 2 of 2 files are not as in HEAD (")
+    assert answer.lines[-1].startswith("not the same: 2 of 2 files differ from HEAD (")
     assert shell("verify", "-q").lines == answer.lines[:-1]
     fields = shell.json("verify", code=1)
     assert fields["same"] is False
@@ -96,10 +96,7 @@ def test_a_state_that_is_not_there(shell):
     assert answer.lines == [
         "not in the worktree: state.json",
         "not in the worktree: w.safetensors",
-        (
-            "nothing to compare: run@7 "
-            f"({repo.resolve('run')[:7]}) has no file that is in the worktree"
-        ),
+        (f"nothing to compare: no file of run@7 ({repo.resolve('run')[:7]}) is in the worktree"),
     ]
     shell.ok("switch", "run")
     assert shell.ok("verify").lines[-1].startswith("the same: 2 files, 1 tensor as in HEAD")
@@ -129,8 +126,11 @@ def test_hostile_names_are_escaped():
         def line(self, text):
             out.append(text)
 
+        def lines(self, lines):
+            out.extend(lines)
+
     file = FileCheck("a\x1b[2J", "different", reason="b\x07")
-    module.write_verify(Lines(), WorktreeCheck("0" * 40, (file,)), "r\x1b", quiet=False)
+    module.write_check(Lines(), WorktreeCheck("0" * 40, (file,)), "r\x1b", quiet=False)
     assert not any(sign in line for line in out for sign in "\x1b\x07")
 
 

@@ -42,7 +42,7 @@ def test_one_look(run):
         r"main  step 500 of 10,000 \(5\.0 %\)   .* steps/s   .* left +● running$", first
     )
     assert second == "loss 2.0268   grad norm 0.5   lr 0.0003   stall 12 ms   queue 1   healthy 200"
-    assert re.match(r"heard of \d.*started \d.*a commit every 100 steps   process \d+ on", third)
+    assert re.match(r"last update \d.*started \d.*a commit every 100 steps   process \d+ on", third)
     assert "loss   steps 1 to 500   log scale   ! NaN or infinite" in answer.lines
     assert any(set(line) & set(BLOCKS[1:]) and "!" in line for line in answer.lines)
     (heading,) = [line for line in answer.lines if line.startswith("commits")]
@@ -54,7 +54,7 @@ def test_one_look(run):
         "error", "rollback", "alarm",
     ]  # fmt: skip
     assert (
-        "to step 300 (0000000) in 1.5 s, 200 batches left out, kept on diverged/main/450" in told[1]
+        "to step 300 (0000000) in 1.5 s, 200 batches skipped, kept on diverged/main/450" in told[1]
     )
     assert "the writer died\\x1b[2J and came back" in told[0]
     assert not any(line.endswith(" ") for line in answer.lines)

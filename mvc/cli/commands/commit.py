@@ -1,4 +1,4 @@
-"""commit: from the index into the history."""
+"""Record what is staged in the history."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer import Argument, Context, Option
 
 from mvc.cli.group import usage
 from mvc.cli.options import Delta, Json, Quiet, ShowProgress
-from mvc.cli.output import Output, printable, stdout, warn, write_json
+from mvc.cli.output import Output, pick, printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, short_id, size_text
 from mvc.cli.session import open_repo, to_paths
@@ -35,31 +35,27 @@ def commit(
     paths: Annotated[list[str] | None, Argument(metavar="[PATH]...")] = None,
     messages: Annotated[
         list[str] | None,
-        Option(
-            "-m", "--message", metavar="TEXT", help="The message; each further -m is a paragraph."
-        ),
+        Option("-m", "--message", metavar="TEXT", help="The message; each -m is a paragraph."),
     ] = None,
     everything: Annotated[
-        bool, Option("-a", "--all", help="Add every tracked file that changed first.")
+        bool, Option("-a", "--all", help="First add every tracked file that changed.")
     ] = False,
-    amend: Annotated[
-        bool, Option("--amend", help="Replace the last commit instead of following it.")
-    ] = False,
+    amend: Annotated[bool, Option("--amend", help="Replace the last commit.")] = False,
     allow_empty: Annotated[
-        bool, Option("--allow-empty", help="Also where nothing changed.")
+        bool, Option("--allow-empty", help="Commit even if nothing changed.")
     ] = False,
     step: Annotated[
         int | None,
-        Option("--step", metavar="N", help="Training step: main@N finds the commit by it."),
+        Option("--step", metavar="N", help="Training step; main@N finds the commit by it."),
     ] = None,
     metrics: Annotated[
         list[str] | None,
-        Option("--metric", metavar="NAME=NUMBER", help="A metric, shown by the log."),
+        Option("--metric", metavar="NAME=NUMBER", help="A metric; the log shows it."),
     ] = None,
     meta: Annotated[
         list[str] | None,
         Option(
-            "--meta", metavar="NAME=VALUE", help="A fact; a number is a metric, else it is text."
+            "--meta", metavar="NAME=VALUE", help="A fact: a metric if VALUE is a number, else text."
         ),
     ] = None,
     delta: Delta = None,
@@ -69,15 +65,15 @@ def commit(
 ) -> None:
     """Record what is staged in the history and move the branch to it.
 
-    PATHs are added first. Step, metrics and other facts are kept as trailers of the message, where
-    stock Git shows them too.
+    PATHs are added first. Step, metrics and other facts are stored as trailers of the message, so
+    that stock Git shows them too.
     """
     if everything and paths:
         raise usage("paths and -a cannot be used together", context)
     numbers, texts = parse_facts(metrics or (), meta or ())
     message = "\n\n".join(text.strip("\n") for text in messages) if messages else None
     if not (message or "").strip() and (message is not None or not amend):
-        # Said before files are read, which may take minutes.
+        # Checked before files are read, which may take minutes.
         raise UsageError("a commit needs a message", hint='give one with "-m"')
     repo = open_repo()
     guessed = _set_identity(repo)
@@ -94,15 +90,14 @@ def commit(
             delta=delta,
             progress=bar,
         )
-    warnings = [(path, text) for path, text in result.warnings]
     if as_json:
-        write_json(commit_fields(result))
+        write_json(_fields(result))
         return
-    for path, text in warnings:
+    for path, text in result.warnings:
         warn(f"{path}: {text}")
     if guessed:
         warn(
-            f"the author is {guessed}, guessed from the login name; "
+            f"the author {guessed} is guessed from the login name; "
             '"mvc config user.name NAME" and "mvc config user.email MAIL" set it'
         )
     if not quiet:
@@ -119,23 +114,21 @@ def _set_identity(repo: Repo) -> str | None:
 def parse_facts(
     metrics: Sequence[str], meta: Sequence[str]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the metrics and the texts that ``--metric`` and ``--meta`` name.
-
-    Raises:
-        UsageError: one is not NAME=VALUE, or a metric is no number.
-    """
+    """Return the metrics and the texts of ``--metric`` and ``--meta``."""
     numbers: dict[str, float] = {}
     texts: dict[str, str] = {}
     for option, fact in [*(("--metric", fact) for fact in metrics), *(("--meta", f) for f in meta)]:
         name, equals, value = fact.partition("=")
         if not equals or not name:
-            raise UsageError(f"{option} {fact!r} is not NAME=VALUE", hint=f"{option} loss=2.5")
+            raise UsageError(
+                f"{option} {fact!r} is not NAME=VALUE", hint=f"such as {option} loss=2.5"
+            )
         number = parse_number(value)
         if number is not None:
             numbers[name] = number
         elif option == "--metric":
             raise UsageError(
-                f"metric {name!r} is {value!r}, not a number", hint="--meta takes text"
+                f"metric {name!r} is {value!r}, not a number", hint="use --meta for text"
             )
         else:
             texts[name] = value
@@ -143,26 +136,18 @@ def parse_facts(
 
 
 def parse_number(text: str) -> float | None:
-    """Return the number that a text is, whole ones as int, or None."""
+    """Return a text as int or float, or None if it is not a number."""
     if _WHOLE.fullmatch(text):
         return int(text)
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
-def commit_fields(result: CommitResult) -> dict[str, object]:
-    """Return what ``commit --json`` prints."""
+def _fields(result: CommitResult) -> dict[str, object]:
     return {
-        "commit": result.commit,
-        "branch": result.branch,
-        "subject": result.subject,
-        "parents": result.parents,
+        **pick(result, "commit branch subject parents"),
         "files": {"total": result.files_total, "changed": result.files_changed},
         "tensors": {"total": result.tensors_total, "new": result.tensors_new},
-        "bytes": {
-            "plain": result.plain_bytes,
-            "written": result.written_bytes,
-            "reused": result.reused_bytes,
-        },
+        "bytes": pick(result, "plain=plain_bytes written=written_bytes reused=reused_bytes"),
         "seconds": result.seconds,
         "warnings": [{"path": path, "message": text} for path, text in result.warnings],
         "identical_to": None if result.identical_to is None else asdict(result.identical_to),
@@ -175,22 +160,21 @@ def _write(out: Output, result: CommitResult) -> None:
         where += " (root-commit)"
     name = out.style(short_id(result.commit), "yellow")
     out.line(f"[{printable(where)} {name}] {printable(result.subject)}")
-    out.line(" " + stat_line(result))
+    out.line(" " + _stat_line(result))
     if result.identical_to is not None:
-        out.line(" " + twin_line(result.identical_to))
+        out.line(" " + _twin_line(result.identical_to))
 
 
-def twin_line(twin: ReleasedTwin) -> str:
-    """Return what is said where a commit has brought released content back."""
+def _twin_line(twin: ReleasedTwin) -> str:
+    """Return the note that a commit has brought released content back."""
     place = "" if twin.step is None else f" (step {twin.step:,})"
     return (
         f"bit-identical to released commit {short_id(twin.commit)}{place}: "
-        f"{count_text(len(twin.paths), 'file')} of it {'is' if len(twin.paths) == 1 else 'are'} back"
+        f"{count_text(len(twin.paths), 'file')} of it restored"
     )
 
 
-def stat_line(result: CommitResult) -> str:
-    """Return what a commit holds and what it cost, on one line."""
+def _stat_line(result: CommitResult) -> str:
     parts = [f"{count_text(result.files_total, 'file')} ({result.files_changed:,} changed)"]
     if result.tensors_total:
         parts.append(f"{count_text(result.tensors_total, 'tensor')} ({result.tensors_new:,} new)")

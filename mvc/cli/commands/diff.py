@@ -11,7 +11,7 @@ from mvc.cli.group import paths_after, usage
 from mvc.cli.options import All, Json, NameOnly, NameStatus, ShowProgress, Stat, Tensors
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.diff import DiffForm, diff_fields, write_diff
+from mvc.cli.render.diff import WITH_TENSORS, choose_form, diff_fields, write_diff
 from mvc.cli.session import open_repo, split_range, split_revisions
 from mvc.errors import NotFoundError
 
@@ -48,9 +48,7 @@ def diff(
     Tensors are compared by id (dtype, shape, bytes). No tensor data is read, except that files that
     changed since they were added are hashed.
     """
-    form = DiffForm.choose(
-        context, stat=stat, name_only=name_only, name_status=name_status, everything=everything
-    )
+    form = choose_form(context, stat=stat, name_only=name_only, name_status=name_status)
     repo = open_repo()
     revisions, paths = split_revisions(repo, names or (), paths_after(context))
     old, new = _sides(repo, revisions, context)
@@ -63,13 +61,13 @@ def diff(
             staged=staged,
             paths=paths,
             tensors=tensors,
-            with_tensors=form.needs_tensors or as_json or tensors is not None,
+            with_tensors=form in WITH_TENSORS or as_json or tensors is not None,
             progress=bar,
         )
     if as_json:
         write_json(diff_fields(files))
     else:
-        write_diff(stdout(), files, form)
+        write_diff(stdout(), files, form, everything=everything)
     if exit_code and files:
         raise Exit(NEGATIVE)
 

@@ -9,7 +9,7 @@ from typer import Argument, Context
 
 from mvc.cli.options import All, Json, NameOnly, NameStatus, Stat, Tensors
 from mvc.cli.output import stdout, write_json
-from mvc.cli.render.diff import DiffForm, diff_fields, write_diff
+from mvc.cli.render.diff import WITH_TENSORS, choose_form, diff_fields, write_diff
 from mvc.cli.render.log import entry_fields, write_full
 from mvc.cli.session import open_repo, parse_place
 
@@ -32,14 +32,14 @@ def show(
     For REV:PATH, the content of a plain file is printed, and the tensors of a checkpoint are listed.
     """
     repo = open_repo()
-    form = DiffForm.choose(
-        context, stat=stat, name_only=name_only, name_status=name_status, everything=everything
-    )
+    form = choose_form(context, stat=stat, name_only=name_only, name_status=name_status)
     if ":" in name:
         _show_file(repo, name, as_json=as_json)
         return
     entry = repo.show(name)
-    files = repo.changes(entry.info.id, tensors=tensors, with_tensors=form.needs_tensors or as_json)
+    files = repo.changes(
+        entry.info.id, tensors=tensors, with_tensors=form in WITH_TENSORS or as_json
+    )
     if as_json:
         write_json({**entry_fields(entry), "body": entry.info.body, **diff_fields(files)})
         return
@@ -47,7 +47,7 @@ def show(
     write_full(out, [entry], None)
     if files:
         out.line()
-        write_diff(out, files, form)
+        write_diff(out, files, form, everything=everything)
 
 
 def _show_file(repo: Repo, name: str, *, as_json: bool) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,18 +15,24 @@ from typer import Argument, Context, Exit, Option
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.group import paths_after, single_revision, usage
 from mvc.cli.options import Json, Quiet, ShowProgress
-from mvc.cli.output import stdout, write_json
+from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.verify import verify_fields, write_verify
+from mvc.cli.render.listing import change_rows, shape_change
+from mvc.cli.render.text import count_text, number_text, short_id
 from mvc.cli.session import open_repo, split_revisions
 from mvc.errors import NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
+    from mvc.operations.verify import FileCheck, WorktreeCheck
     from mvc.repo import Repo
+    from mvc.workspace.tensor_compare import TensorCheck
 
 
 _REPLAY = "mvc_hooks.replay"
 _SIGNAL_BASE = 128
+_ROWS_ON_TERMINAL = 20
+_COLOURS = {"same": "green", "same-tensors": "green", "not-in-worktree": "dim"}
+_MARKS = {"modified": "M", "missing": "D", "extra": "A"}
 
 
 def verify(
@@ -74,9 +82,9 @@ def verify(
     with byte_progress("verifying", wanted=progress and not quiet) as bar:
         check = repo.verify_worktree(revision, paths=paths, progress=bar)
     if as_json:
-        write_json(verify_fields(check))
+        write_json(_fields(check))
     else:
-        write_verify(stdout(), check, revision, quiet=quiet)
+        write_check(stdout(), check, revision, quiet=quiet)
     if not check.is_same:
         raise Exit(NEGATIVE)
 
@@ -107,3 +115,111 @@ def _replay(
         stdout=subprocess.DEVNULL if quiet and not as_json else None,
     )
     return done.returncode if done.returncode >= 0 else _SIGNAL_BASE - done.returncode
+
+
+def _fields(check: WorktreeCheck) -> dict[str, object]:
+    facts = "path status format size_bytes tensors_total found_in reason"
+    files = [
+        {**pick(file, facts), "tensors": [_tensor_fields(tensor) for tensor in file.tensors]}
+        for file in check.files
+    ]
+    return {"commit": check.commit, "same": check.is_same, "files": files}
+
+
+def _tensor_fields(tensor: TensorCheck) -> dict[str, object]:
+    before = pick(tensor, "old_dtype old_shape").items()
+    return {
+        **pick(tensor, "name status dtype shape"),
+        "elements": {"changed": tensor.elements_changed, "total": tensor.elements_total},
+        **pick(tensor, "bytes_changed largest_difference"),
+        **{name: value for name, value in before if value is not None},
+    }
+
+
+def write_check(out: Output, check: WorktreeCheck, revision: str, *, quiet: bool) -> None:
+    """Write a line per file that differs, its tensors, and the verdict."""
+    for file in check.files:
+        if file.status == "same" or (quiet and file.status in _COLOURS):
+            continue
+        word = out.style(f"{_word(file)}:", _COLOURS.get(file.status, "red"))
+        out.line(f"{word} {printable(file.path)}{_explain(file)}")
+        _write_tensors(out, file.tensors)
+    if not quiet:
+        out.line(_verdict(out, check, revision))
+
+
+def _word(file: FileCheck) -> str:
+    words = {"same-tensors": "same tensors", "not-in-worktree": "not in the worktree"}
+    return words.get(file.status, file.status)
+
+
+def _explain(file: FileCheck) -> str:
+    parts = []
+    if file.found_in:
+        parts.append(f"in {', '.join(map(printable, file.found_in))}")
+    if file.status == "same-tensors":
+        parts.append(f"the same {count_text(file.tensors_total, 'tensor')} in another file")
+    if file.reason is not None:
+        parts.append(printable(file.reason))
+    if file.tensors:
+        known = sum(tensor.status != "extra" for tensor in file.tensors)
+        verb = "differs" if known == 1 else "differ"
+        parts.append(f"{known:,} of {count_text(file.tensors_total, 'tensor')} {verb}")
+    return f"  ({'; '.join(parts)})" if parts else ""
+
+
+def _write_tensors(out: Output, tensors: tuple[TensorCheck, ...]) -> None:
+    shown = tensors
+    if out.width is not None and len(tensors) > _ROWS_ON_TERMINAL:
+        shown = tensors[: _ROWS_ON_TERMINAL - 1]
+    changes = [
+        (_MARKS[one.status], "red", (printable(one.name), shape_change(one), _difference(one)))
+        for one in shown
+    ]
+    out.lines(change_rows(out, changes, "<<<"))
+    if len(shown) < len(tensors):
+        out.line(out.style(f"  … and {len(tensors) - len(shown):,} more (--json has all)", "dim"))
+
+
+def _difference(tensor: TensorCheck) -> str:
+    if tensor.status != "modified":
+        return "only in the file" if tensor.status == "extra" else "missing"
+    parts = []
+    if tensor.elements_changed is not None:
+        parts.append(f"{tensor.elements_changed:,} of {tensor.elements_total:,} elements")
+    elif tensor.bytes_changed is not None:
+        parts.append(count_text(tensor.bytes_changed, "byte"))
+    if tensor.largest_difference is not None:
+        parts.append(_largest(tensor.largest_difference))
+    return ", ".join(parts)
+
+
+def _largest(difference: float) -> str:
+    if math.isnan(difference):
+        return "some NaN on one side only"
+    if not difference:
+        return "equal as numbers (-0 or another NaN)"
+    return f"by up to {number_text(difference)}"
+
+
+def _verdict(out: Output, check: WorktreeCheck, revision: str) -> str:
+    name = (
+        revision if check.commit.startswith(revision) else f"{revision} ({short_id(check.commit)})"
+    )
+    counts = Counter(file.status for file in check.files)
+    absent = counts["not-in-worktree"]
+    compared = len(check.files) - absent
+    rest = f"; {count_text(absent, 'file')} not in the worktree" if absent else ""
+    if check.is_same:
+        tensors = sum(
+            file.tensors_total for file in check.files if file.status != "not-in-worktree"
+        )
+        what = f"{count_text(compared, 'file')}, {count_text(tensors, 'tensor')}"
+        return f"{out.style('the same:', 'green', 'bold')} {what} as in {printable(name)}{rest}"
+    if not compared:
+        text = f"no file of {printable(name)} is in the worktree"
+        return f"{out.style('nothing to compare:', 'yellow', 'bold')} {text}"
+    wrong = compared - counts["same"] - counts["same-tensors"]
+    verb = "differs" if wrong == 1 else "differ"
+    text = f"{wrong:,} of {count_text(compared, 'file')} {verb} from {printable(name)}{rest}"
+    return f"{out.style('not the same:', 'red', 'bold')} {text}"

@@ -1,4 +1,4 @@
-"""watch: a training run, live."""
+"""Show a training run while it trains."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typer import Argument, Context, Option
 
 from mvc.cli.group import usage
 from mvc.cli.options import Json
-from mvc.cli.output import Output, stdout, write_json
+from mvc.cli.output import Output, pick, stdout, write_json
+from mvc.cli.render.text import iso_date
 from mvc.cli.render.watch import frame_lines
-from mvc.cli.render.watch_fields import run_fields
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mvc.operations.watch import RunFollower
+    from mvc.runs.view import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
 
 
 _PIPE_WIDTH = 100
@@ -32,30 +33,73 @@ _QUITS = (b"q", b"Q", b"\x04", b"")
 def watch(
     context: Context,
     branch: Annotated[str | None, Argument(metavar="[BRANCH]", show_default=False)] = None,
-    once: Annotated[bool, Option("--once", help="Print the run as it is now, once.")] = False,
+    once: Annotated[bool, Option("--once", help="Print the run once, as it is now.")] = False,
     interval: Annotated[
-        str, Option("--interval", metavar="S", help="Seconds between two looks.")
+        str, Option("--interval", metavar="S", help="Seconds between two updates.")
     ] = "1",
     as_json: Json = False,
 ) -> None:
     """Show a training run while it trains: steps, loss, commits, alarms, rollbacks.
 
-    Without BRANCH the run of the current branch, or else the latest. A column of the curve is the
-    highest loss of a few steps, yellow where the run went back; ! is NaN or infinite. Commits turn
-    green when the run went on without alarm for long enough, red when it went back to before them;
-    stall is how long the training stood still, new what was stored, of the whole state. q quits.
-    A pipe, --once and --json get one look.
+    BRANCH defaults to the current branch if it has a run, or else to that of the latest run. Each
+    column of the curve is the highest loss of a few steps, yellow where the run went back; ! is NaN
+    or infinite. Commits turn green once the run has gone on for long enough without an alarm, and
+    red if it went back to before them; stall is how long training paused, new is what was stored,
+    of is the whole state. q quits. A pipe, --once and --json show the run once.
     """
     interval_s = _interval(context, interval)
     follower = open_repo().follow_run(branch)
     out = stdout()
     if as_json:
-        write_json(run_fields(follower.read()))
+        write_json(_fields(follower.read()))
     elif once or out.width is None or os.environ.get("TERM") == "dumb":
         width = out.width or _PIPE_WIDTH
         out.lines(frame_lines(out, follower.read(), width=width, height=None, now_s=time.time()))
     else:
         _show(out, follower, interval_s)
+
+
+def _fields(view: RunView) -> dict[str, object]:
+    commits = (
+        "commit subject stall_s write_s written_bytes plain_bytes queue_depth healthy=is_healthy "
+        "abandoned=is_abandoned"
+    )
+    rollbacks = "to_commit diverged_branch skipped_batches seconds reason"
+    return {
+        **pick(view, "branch alive stopped pid host"),
+        "started": _date(view.started_s),
+        "updated": _date(view.updated_s),
+        **pick(view, "step total every steps_per_s loss grad_norm lr stall_s queue_depth"),
+        "losses": {
+            "steps": [step for step, _ in view.losses],
+            "values": [loss for _, loss in view.losses],
+        },
+        "commits": [
+            _event(one, "step", commits) | {"commit": one.commit or None} for one in view.commits
+        ],
+        "alarms": [_event(one, "step", "cause reason") for one in view.alarms],
+        "rollbacks": [
+            _event(one, "step to_step", rollbacks)
+            | {
+                "to_commit": one.to_commit or None,
+                "diverged_branch": one.diverged_branch or None,
+            }
+            for one in view.rollbacks
+        ],
+        "events": [_event(one, "kind step", "text") for one in view.events],
+        "errors": [_event(one, "kind step", "text") for one in view.errors],
+        "damaged_lines": view.damaged_lines,
+    }
+
+
+def _event(
+    one: RunCommit | RunAlarm | RunRollback | RunEvent, before: str, after: str
+) -> dict[str, object]:
+    return {**pick(one, before), "time": _date(one.time_s), **pick(one, after)}
+
+
+def _date(time_s: float | None) -> str | None:
+    return None if time_s is None else iso_date(int(time_s), 0)
 
 
 def _interval(context: Context, text: str) -> float:
@@ -70,13 +114,13 @@ def _interval(context: Context, text: str) -> float:
 
 
 def _show(out: Output, follower: RunFollower, interval_s: float) -> None:
-    """Redraw the run on a screen of its own until the user quits."""
+    """Redraw the run on the alternate screen until the user quits."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     console = Console(file=out.stream)
-    view = follower.read()  # before the screen: an error is to be seen
+    view = follower.read()  # before the screen opens, which would hide an error
     with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             width, height = console.size
@@ -91,7 +135,7 @@ def _show(out: Output, follower: RunFollower, interval_s: float) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[None]:
-    """Get keys as they are pressed and do not show them; as before afterwards."""
+    """Read keys as they are pressed, without echo; restore the terminal afterwards."""
     if not sys.stdin.isatty():
         yield
         return
@@ -108,7 +152,7 @@ def _keys() -> Iterator[None]:
 
 
 def _wait(seconds: float) -> bytes | None:
-    """Wait for a key; return it, empty at the end of input, or None where none came."""
+    """Wait for a key; return it, empty at the end of input, or None if none came."""
     if not sys.stdin.isatty():
         time.sleep(seconds)
         return None

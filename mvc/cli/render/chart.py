@@ -1,4 +1,4 @@
-"""A curve in blocks of a terminal: the losses of a run, one column for a few steps; pure."""
+"""A loss curve in block characters, one column for a few steps."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 PLAIN = " ..::==##"
 """For an encoding that lacks the blocks."""
 ODD = "!"
-"""Stands where a loss is NaN or infinite."""
+"""Marks a loss that is NaN or infinite."""
 
 _LOG_FROM = 100.0  # two decades
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A few steps next to each other.
+    """A few neighbouring steps.
 
     Attributes:
-        value: their highest loss; None where none is finite.
+        value: their highest loss, so that a spike is never averaged away; None if none is finite.
         is_odd: whether one of them is NaN or infinite.
-        went_back: whether the run went back to an earlier step there.
+        went_back: whether the run went back to an earlier step here.
     """
 
     value: float | None
@@ -36,14 +36,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A curve to draw.
-
-    Attributes:
-        columns: from left to right.
-        low: value at the bottom; None where no value is finite.
-        high: value at the top.
-        is_log: whether equal heights are equal ratios.
-    """
+    """A curve to draw, from ``low`` to ``high``, which are None if no value is finite."""
 
     columns: tuple[Column, ...]
     low: float | None
@@ -80,28 +73,30 @@ def _column(losses: Sequence[tuple[int, float]], before: int | None) -> Column:
 def draw(
     chart: Chart, rows: int, *, blocks: str = BLOCKS, style: Callable[[str, str], str]
 ) -> list[str]:
-    """Return the curve as ``rows`` lines, from the top.
-
-    Args:
-        chart: what to draw.
-        rows: lines; one is enough for a sparkline.
-        blocks: nothing, seven heights, and a full cell.
-        style: colours a text; its second argument is a colour's name.
-    """
+    """Return the curve as ``rows`` lines, from the top; ``style`` colours a text."""
     full = len(blocks) - 1
     heights = [_height(chart, column, rows * full) for column in chart.columns]
     lines = []
     for row in range(rows - 1, -1, -1):
         cells = [
-            _cell(column, min(max(height - row * full, 0), full), row, blocks)
+            (ODD, "red")
+            if column.is_odd and row == 0
+            else (
+                blocks[min(max(height - row * full, 0), full)],
+                "yellow" if column.went_back else "cyan",
+            )
             for column, height in zip(chart.columns, heights, strict=True)
         ]
-        lines.append(_styled(cells, style))
+        runs = itertools.groupby(cells, key=lambda cell: cell[1])
+        texts = [("".join(sign for sign, _ in run), colour) for colour, run in runs]
+        lines.append(
+            "".join(style(text, colour) if text.strip() else text for text, colour in texts)
+        )
     return lines
 
 
 def _height(chart: Chart, column: Column, most: int) -> int:
-    """Return the height of a column in parts of a cell; what has a value is at least seen."""
+    """Return the height of a column in parts of a cell; every value is at least visible."""
     if column.value is None or chart.low is None or chart.high is None:
         return 0
     low, high, value = chart.low, chart.high, column.value
@@ -109,24 +104,6 @@ def _height(chart: Chart, column: Column, most: int) -> int:
         low, high, value = math.log(low), math.log(high), math.log(value)
     if low == high:
         return max(most // 2, 1)
-    # In halves, since the whole span of doubles is no double.
+    # Halved, because the span of all doubles overflows a double.
     part = (value / 2 - low / 2) / (high / 2 - low / 2) if high / 2 > low / 2 else 0.0
     return max(round(part * most), 1)
-
-
-def _cell(column: Column, filled: int, row: int, blocks: str) -> tuple[str, str]:
-    """Return sign and colour of one cell."""
-    if column.is_odd and row == 0:
-        return ODD, "red"
-    return blocks[filled], "yellow" if column.went_back else "cyan"
-
-
-def _styled(cells: Sequence[tuple[str, str]], style: Callable[[str, str], str]) -> str:
-    """Return cells as text; neighbours of one colour are coloured together."""
-    parts: list[tuple[str, str]] = []
-    for sign, colour in cells:
-        if parts and parts[-1][1] == colour:
-            parts[-1] = (parts[-1][0] + sign, colour)
-        else:
-            parts.append((sign, colour))
-    return "".join(style(text, colour) if text.strip() else text for text, colour in parts)

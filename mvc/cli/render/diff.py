@@ -1,14 +1,14 @@
-"""What differs, as text and as JSON: per file, per tensor."""
+"""Differences of files and tensors, as text and as JSON."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.cli.group import check_alone
-from mvc.cli.output import Output, printable
-from mvc.cli.render.text import columns, count_text, quote_path, shape_text, size_text
+from mvc.cli.output import Output, pick, printable
+from mvc.cli.render.listing import change_rows, shape_change
+from mvc.cli.render.text import columns, count_text, quote_path, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,91 +22,54 @@ _COLOURS = {"added": "green", "removed": "red", "modified": "yellow", "renamed":
 _WORDS = {
     "added": "new file", "removed": "deleted", "modified": "modified", "renamed": "renamed",
 }  # fmt: skip
-ROWS_ON_TERMINAL = 40
-"""Tensors shown per file where a person reads along; a pipe and ``--all`` get every one."""
+WITH_TENSORS = ("rows", "stat")
+"""The forms that show more than paths."""
+_ROWS_ON_TERMINAL = 40
 
 
-@dataclass(frozen=True, slots=True)
-class DiffForm:
-    """How differences are shown: ``kind`` is rows, stat, name-only or name-status."""
-
-    kind: str
-    everything: bool
-
-    @classmethod
-    def choose(
-        cls,
-        context: Context,
-        *,
-        stat: bool,
-        name_only: bool,
-        name_status: bool,
-        everything: bool,
-    ) -> DiffForm:
-        """Return the form that the options ask for.
-
-        Raises:
-            UsageError: they ask for several.
-        """
-        chosen = {"stat": stat, "name-only": name_only, "name-status": name_status}
-        check_alone(context, [(f"--{kind}", value) for kind, value in chosen.items()])
-        kind = next((kind for kind, value in chosen.items() if value), "rows")
-        return cls(kind, everything)
-
-    @property
-    def needs_tensors(self) -> bool:
-        """Whether the form tells of more than paths."""
-        return self.kind in ("rows", "stat")
+def choose_form(context: Context, *, stat: bool, name_only: bool, name_status: bool) -> str:
+    """Return how to show differences: ``rows``, ``stat``, ``name-only`` or ``name-status``."""
+    chosen = {"stat": stat, "name-only": name_only, "name-status": name_status}
+    check_alone(context, [(f"--{form}", value) for form, value in chosen.items()])
+    return next((form for form, value in chosen.items() if value), "rows")
 
 
 def diff_fields(files: Sequence[FileDiff]) -> dict[str, object]:
-    """Return what ``diff --json`` prints."""
+    """Return differences for ``--json``."""
     return {"files": [_file_fields(file) for file in files]}
 
 
 def _file_fields(file: FileDiff) -> dict[str, object]:
-    return {
-        "path": file.path,
-        "status": file.status,
-        **({} if file.old_path is None else {"old_path": file.old_path}),
-        "format": file.format,
-        "size_bytes": file.size_bytes,
-        "tensors_total": file.tensors_total,
-        "other_changed": file.other_changed,
-        "mode_changed": file.mode_changed,
-        "tensors": [_tensor_fields(tensor) for tensor in file.tensors],
-    }
+    old_path = "" if file.old_path is None else "old_path"
+    facts = "format size_bytes tensors_total other_changed mode_changed"
+    tensors = [_tensor_fields(tensor) for tensor in file.tensors]
+    return {**pick(file, f"path status {old_path} {facts}"), "tensors": tensors}
 
 
 def _tensor_fields(tensor: TensorDiff) -> dict[str, object]:
-    before = {
-        "old_name": tensor.old_name, "old_dtype": tensor.old_dtype, "old_shape": tensor.old_shape,
-    }  # fmt: skip
+    before = pick(tensor, "old_name old_dtype old_shape").items()
     return {
-        "name": tensor.name,
-        "status": tensor.status,
-        "dtype": tensor.dtype,
-        "shape": tensor.shape,
-        **{key: value for key, value in before.items() if value is not None},
+        **pick(tensor, "name status dtype shape"),
+        **{key: value for key, value in before if value is not None},
         "size_bytes": tensor.size_bytes,
         "chunks": {"changed": tensor.chunks_changed, "total": tensor.chunks_total},
     }
 
 
-def write_diff(out: Output, files: Sequence[FileDiff], form: DiffForm) -> None:
-    """Write what differs in the chosen form."""
-    if form.kind == "name-only":
+def write_diff(out: Output, files: Sequence[FileDiff], form: str, *, everything: bool) -> None:
+    """Write what differs in the chosen form; ``everything`` lists every tensor."""
+    if form == "name-only":
         out.lines(quote_path(file.path) for file in files)
-    elif form.kind == "name-status":
+    elif form == "name-status":
         out.lines(_name_status(file) for file in files)
-    elif form.kind == "stat":
+    elif form == "stat":
         _write_stat(out, files)
     else:
         for number, file in enumerate(files):
             if number:
                 out.line()
             out.line(_title(out, file))
-            out.lines(_rows(out, file, form))
+            out.lines(_rows(out, file, everything=everything))
 
 
 def _name_status(file: FileDiff) -> str:
@@ -131,10 +94,10 @@ def _title(out: Output, file: FileDiff) -> str:
     return f"{title}  {out.style(', '.join(facts), 'dim')}"
 
 
-def _rows(out: Output, file: FileDiff, form: DiffForm) -> Iterator[str]:
+def _rows(out: Output, file: FileDiff, *, everything: bool) -> Iterator[str]:
     is_whole = file.status in ("added", "removed")
-    if file.tensors and (form.everything or not is_whole):
-        yield from _tensor_rows(out, file.tensors, form)
+    if file.tensors and (everything or not is_whole):
+        yield from _tensor_rows(out, file.tensors, everything=everything)
     if not is_whole and file.mode_changed:
         yield "  the file mode differs"
     if not is_whole and file.other_changed and file.format is not None and _is_in_place(file):
@@ -142,22 +105,20 @@ def _rows(out: Output, file: FileDiff, form: DiffForm) -> Iterator[str]:
 
 
 def _is_in_place(file: FileDiff) -> bool:
-    """Tell whether every tensor has its name, dtype and shape still: then the header should too."""
+    """Return whether all tensors kept name, dtype and shape: then the header should not differ."""
     return all(
         tensor.status == "modified" and tensor.old_dtype is None and tensor.old_shape is None
         for tensor in file.tensors
     )
 
 
-def _tensor_rows(out: Output, tensors: Sequence[TensorDiff], form: DiffForm) -> Iterator[str]:
+def _tensor_rows(out: Output, tensors: Sequence[TensorDiff], *, everything: bool) -> Iterator[str]:
+    """Yield a line per tensor; a terminal gets the first ones, a pipe or ``--all`` every one."""
     shown = tensors
-    if out.width is not None and not form.everything and len(tensors) > ROWS_ON_TERMINAL:
-        shown = tensors[: ROWS_ON_TERMINAL - 1]
-    width = None if out.width is None else out.width - len("  M ") - 3 * len("  ")
-    cells = columns([_cells(tensor) for tensor in shown], "<<>>", width=width, shrink=0)
-    for tensor, row in zip(shown, cells, strict=True):
-        letter = out.style(LETTERS[tensor.status], _COLOURS[tensor.status])
-        yield f"  {letter} {'  '.join(row)}".rstrip()
+    if out.width is not None and not everything and len(tensors) > _ROWS_ON_TERMINAL:
+        shown = tensors[: _ROWS_ON_TERMINAL - 1]
+    changes = [(LETTERS[one.status], _COLOURS[one.status], _cells(one)) for one in shown]
+    yield from change_rows(out, changes, "<<>>")
     if len(shown) < len(tensors):
         rest = Counter(tensor.status for tensor in tensors[len(shown) :])
         counts = ", ".join(f"{count:,} {status}" for status, count in sorted(rest.items()))
@@ -167,20 +128,16 @@ def _tensor_rows(out: Output, tensors: Sequence[TensorDiff], form: DiffForm) -> 
 
 def _cells(tensor: TensorDiff) -> tuple[str, str, str, str]:
     names = [printable(name) for name in (tensor.old_name, tensor.name) if name is not None]
-    shape = shape_text(tensor.dtype, tensor.shape)
-    if tensor.old_dtype is not None or tensor.old_shape is not None:
-        before = tensor.shape if tensor.old_shape is None else tensor.old_shape
-        shape = f"{shape_text(tensor.old_dtype or tensor.dtype, before)} -> {shape}"
     chunks = ""
     if tensor.status == "modified":
         chunks = f"{tensor.chunks_changed:,}/{count_text(tensor.chunks_total, 'chunk')}"
-    return " -> ".join(names), shape, chunks, size_text(tensor.size_bytes)
+    return " -> ".join(names), shape_change(tensor), chunks, size_text(tensor.size_bytes)
 
 
 def _write_stat(out: Output, files: Sequence[FileDiff]) -> None:
     rows = [(_names(file), _stat_text(file)) for file in files]
     width = None if out.width is None else out.width - len("  | ")
-    for name, text in columns(rows, "<<", width=width, shrink=0):
+    for name, text in columns(rows, "<<", width=width):
         out.line(f" {name} | {text}".rstrip())
     if files:
         out.line(" " + _stat_summary(files))

@@ -1,17 +1,17 @@
 r"""The history as lines of text, as ``git log --graph`` draws it.
 
-Commits come children first. A *lane* is a column that waits for one commit: a lane is opened by the
-first child that names a commit as its parent, and ends where that commit is drawn. A step for one
-commit is: its own row, then rows that take the lanes from where they are to where they will be.
+Commits come children first. A *lane* is a column that waits for one commit: the first child that
+names a commit as its parent opens the lane, and drawing that commit ends it. Each commit takes its
+own row, then rows that move the lanes to where the next commit needs them.
 
-    * |        the commit stands in its lane
-    |\ \      a merge opens one slot to the right per further parent; what is right of it moves
-    | |/       lanes that wait for the same commit become one, and gaps close: every row, each
-    |/|        moving lane goes one slot to the left and may pass behind lanes that stand still
+    * |        the commit is in its lane
+    |\ \      a merge opens a slot to the right per further parent; lanes right of it move
+    | |/       lanes that wait for the same commit join, and gaps close: in every row, each
+    |/|        moving lane goes one slot left, and may pass behind lanes that stay
 
-A lane in slot ``s`` is drawn as ``|`` in text column ``2s`` where it stays, as ``/`` in column
-``2s - 1`` where it moves left. All moving lanes start in different slots and are equally fast, so
-two of them never meet before their goal, and no row has to hold two signs in one place.
+A lane in slot ``s`` is ``|`` in text column ``2s`` if it stays, and ``/`` in column ``2s - 1`` if it
+moves left. Moving lanes start in different slots and are equally fast, so two never meet before
+their goal, and no place in a row is needed twice.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What to draw for one commit.
+    """What to draw to the left of one commit's text.
 
     Attributes:
-        commit: the row with its ``*``; its text goes behind it.
-        below: rows that lead to the next commit; more text of this one may go behind them.
-        padding: drawn before text that needs more rows than there are.
+        commit: the row with its ``*``.
+        below: rows that lead to the next commit.
+        padding: drawn before text that needs more rows.
     """
 
     commit: str
@@ -39,7 +39,7 @@ class Rows:
 
     @property
     def width(self) -> int:
-        """Columns of the widest row: where text of this commit begins, one further."""
+        """Columns of the widest row."""
         return max(map(len, (self.commit, *self.below, self.padding)))
 
 
@@ -77,14 +77,14 @@ class Graph:
         return rows + _collapse(list(zip(starts, goals, strict=True)))
 
     def _merge_from_left(self, place: int, parents: list[str]) -> list[str]:
-        """The second parent has a lane on the left: go there from the commit itself."""
+        """Draw the way to the second parent, whose lane is on the left, from the commit itself."""
         self._lanes[place] = parents[0]
         edges = [(slot, slot) for slot in range(len(self._lanes))]
         return _collapse([*edges, (place, self._lanes.index(parents[1]))])
 
     @staticmethod
     def _open_slot(place: int, count: int) -> str:
-        """Draw how a slot opens right of ``place``, where ``count`` lanes are before."""
+        """Draw a slot opening right of ``place`` among ``count`` lanes."""
         moving = {2 * slot + 1: "\\" for slot in range(place, count)}
         return _draw({**_stay(range(place + 1)), **moving})
 
@@ -110,11 +110,9 @@ def _draw(signs: dict[int, str]) -> str:
 def close_gaps(
     commits: Sequence[tuple[str, Sequence[str]]], shown: set[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the parents of the shown commits, where a hidden one stands for its own parents.
+    """Return the parents to draw for the shown ones of (commit, parents), children first.
 
-    Args:
-        commits: (commit, parents), children before parents.
-        shown: those that will be drawn.
+    A hidden parent is replaced by its nearest shown ancestors.
     """
     nearest: dict[str, tuple[str, ...]] = {}
     for commit, parents in reversed(commits):

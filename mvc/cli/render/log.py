@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from mvc.cli.output import Output, printable
+from mvc.cli.output import Output, pick, printable
 from mvc.cli.render.graph import Graph, Rows
 from mvc.cli.render.text import (
     SHORT_ID,
@@ -36,7 +36,7 @@ _SHOWN_ABOVE = frozenset({"Step", "Metric", "Meta"})
 
 
 def entry_fields(entry: LogEntry) -> dict[str, object]:
-    """Return one commit as ``log --json`` prints it."""
+    """Return one commit for ``--json``."""
     info, facts = entry.info, entry.annotations
     return {
         "commit": info.id,
@@ -48,35 +48,28 @@ def entry_fields(entry: LogEntry) -> dict[str, object]:
         "metrics": dict(facts.metrics or {}),
         "meta": dict(facts.meta or {}),
         "refs": entry.refs,
-        "released": _released_fields(entry),
+        "released": _released_fields(entry.released),
         "healthy": entry.is_healthy,
         "diverged": _diverged_fields(entry.diverged),
     }
 
 
-def _released_fields(entry: LogEntry) -> dict[str, object] | None:
-    release = entry.released
+def _released_fields(release: Release | None) -> dict[str, object] | None:
     if release is None:
         return None
-    time_text = iso_date(release.time_s, 0)
-    return {"policy": release.policy, "time": time_text, "files": release.paths}
+    time = iso_date(release.time_s, 0)
+    return {"policy": release.policy, "time": time, "files": release.paths}
 
 
 def _diverged_fields(diverged: Divergence | None) -> dict[str, object] | None:
     if diverged is None:
         return None
-    time_s = diverged.time_s
-    return {
-        "reason": diverged.reason,
-        "branch": diverged.branch or None,
-        "target": diverged.target,
-        "target_step": diverged.target_step,
-        "at_step": diverged.at_step,
-        "time": None if time_s is None else iso_date(time_s, 0),
-    }
+    time = None if diverged.time_s is None else iso_date(diverged.time_s, 0)
+    fields = pick(diverged, "reason branch target target_step at_step")
+    return {**fields, "branch": diverged.branch or None, "time": time}
 
 
-def refs_text(out: Output, entry: LogEntry) -> str:
+def _refs_text(out: Output, entry: LogEntry) -> str:
     """Return ``(HEAD -> main, tag: v1, healthy)`` in Git's colours, or nothing."""
     names = [_ref(out, ref) for ref in entry.refs]
     if entry.is_healthy:
@@ -98,10 +91,10 @@ def _ref(out: Output, ref: str) -> str:
 
 def write_full(out: Output, entries: Sequence[LogEntry], parents: Parents) -> None:
     """Write commits as ``git log`` does, with the step and metrics in the header."""
-    graph = Graph() if parents is not None else None
+    graph = Graph()
     for number, entry in enumerate(entries):
         lines = list(_full_lines(out, entry))
-        if graph is not None and parents is not None:
+        if parents is not None:
             rows = graph.step(entry.info.id, parents[entry.info.id])
             last = number == len(entries) - 1
             lines = list(_drawn(rows, lines if last else [*lines, ""]))
@@ -112,7 +105,7 @@ def write_full(out: Output, entries: Sequence[LogEntry], parents: Parents) -> No
 
 def _full_lines(out: Output, entry: LogEntry) -> Iterator[str]:
     info, facts = entry.info, entry.annotations
-    refs = refs_text(out, entry)
+    refs = _refs_text(out, entry)
     yield out.style(f"commit {info.id}", "yellow") + (f" {refs}" if refs else "")
     if len(info.parents) > 1:
         yield "Merge:   " + " ".join(map(short_id, info.parents))
@@ -146,7 +139,7 @@ def _diverged_text(diverged: Divergence) -> str:
     seen = "" if diverged.at_step is None else f"at step {diverged.at_step:,}"
     cause = ", ".join(part for part in (printable(diverged.reason), seen) if part)
     if diverged.target is None:
-        return cause or "left behind"
+        return cause or "abandoned"
     step = "" if diverged.target_step is None else f" (step {diverged.target_step:,})"
     branch = printable(diverged.branch) or "the branch"
     went = f"{branch} went back to {short_id(diverged.target)}{step}"
@@ -154,7 +147,7 @@ def _diverged_text(diverged: Divergence) -> str:
 
 
 def _marks(entry: LogEntry, width: int | None) -> list[tuple[str, str]]:
-    """Return what stands before the subject on one line: (text, colour)."""
+    """Return the marks before the subject of a line: (text, colour)."""
     marks: list[tuple[str, str]] = []
     if entry.released is not None:
         marks.append(("[model only]" if entry.released.keeps_model else "[released]", "dim"))
@@ -167,7 +160,7 @@ def _marks(entry: LogEntry, width: int | None) -> list[tuple[str, str]]:
 
 
 def _drawn(rows: Rows, lines: Sequence[str]) -> Iterator[str]:
-    """Put the rows of a graph before the lines of their commit."""
+    """Put the graph's rows to the left of their commit's lines."""
     drawing = [rows.commit, *rows.below]
     for number in range(max(len(lines), len(drawing))):
         left = drawing[number] if number < len(drawing) else rows.padding
@@ -177,10 +170,10 @@ def _drawn(rows: Rows, lines: Sequence[str]) -> Iterator[str]:
 
 def write_oneline(out: Output, entries: Sequence[LogEntry], parents: Parents) -> None:
     """Write one line per commit: id, step, metrics in columns, refs, subject."""
-    cells = fact_columns(entries, None if out.width is None else out.width - _LEAST_SUBJECT)
-    graph = Graph() if parents is not None else None
+    cells = _fact_columns(entries, None if out.width is None else out.width - _LEAST_SUBJECT)
+    graph = Graph()
     for entry, facts in zip(entries, cells, strict=True):
-        if graph is not None and parents is not None:
+        if parents is not None:
             rows = graph.step(entry.info.id, parents[entry.info.id])
             out.lines(_drawn(rows, [_one_line(out, entry, facts, rows.width + 1)]))
         else:
@@ -188,8 +181,8 @@ def write_oneline(out: Output, entries: Sequence[LogEntry], parents: Parents) ->
 
 
 def _one_line(out: Output, entry: LogEntry, facts: str, indent: int) -> str:
-    """Return a commit's line; on a terminal the end of a long subject is left out."""
-    refs = refs_text(out, entry)
+    """Return a commit's line; a terminal cuts a long subject."""
+    refs = _refs_text(out, entry)
     subject = printable(entry.info.subject)
     marks = _marks(entry, out.width)
     if out.width is not None:
@@ -204,13 +197,8 @@ def _one_line(out: Output, entry: LogEntry, facts: str, indent: int) -> str:
     return f"{name}{middle}{shown}{refs}{' ' if refs else ''}{subject}".rstrip()
 
 
-def fact_columns(entries: Sequence[LogEntry], width: int | None) -> list[str]:
-    """Return per commit its step and metrics, padded so that they stand below each other.
-
-    Args:
-        entries: the commits; where none has a step or metric, nothing is returned for each.
-        width: columns there are; the last metrics are left out where they do not fit.
-    """
+def _fact_columns(entries: Sequence[LogEntry], width: int | None) -> list[str]:
+    """Return each commit's step and metrics, aligned; metrics that exceed ``width`` are left out."""
     names: dict[str, None] = {}
     for entry in entries:
         names.update(dict.fromkeys(entry.annotations.metrics or {}))
@@ -226,12 +214,12 @@ def fact_columns(entries: Sequence[LogEntry], width: int | None) -> list[str]:
         groups = groups[: max(bisect_right(sizes, width), 1)]
     if not groups:
         return ["" for _ in entries]
-    # What has no metrics needs no empty columns: its subject says why.
+    # A commit without metrics gets no padding, so that its subject is not pushed far right.
     return ["  ".join(cells).rstrip() for cells in zip(*groups, strict=True)]
 
 
 def _labelled(name: str, values: Sequence[float | None]) -> list[str]:
-    """Return ``loss 2.5`` for every value, numbers aligned at the right; spaces for None."""
+    """Return ``loss 2.5`` for every value, right-aligned; spaces for None."""
     texts = ["" if value is None else number_text(value) for value in values]
     size = max(map(len, texts))
     return [

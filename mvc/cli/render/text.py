@@ -1,4 +1,4 @@
-"""Values as text: sizes, numbers, dates, names and columns; pure functions."""
+"""Sizes, numbers, dates, names and columns as text."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SHORT_ID = 7
 _STEP = 1024
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _NEXT_UNIT_FROM = 999.5  # what would round to four digits
-_WHOLE_FROM = 99.95  # what would round to four digits with one behind the point
+_WHOLE_FROM = 99.95  # what would round to four digits with one decimal
 _SMALLEST_NAME = 12
 
 
 def size_text(size_bytes: int) -> str:
-    """Return a number of bytes for people: ``812 B``, ``3.1 GiB``, ``412 MiB``."""
+    """Return a number of bytes: ``812 B``, ``3.1 GiB``, ``412 MiB``."""
     if abs(size_bytes) < _STEP:
         return f"{size_bytes:,} B"
     value, unit = size_bytes / _STEP, 0
@@ -35,14 +35,14 @@ def count_text(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def ratio_text(ratio: float) -> str:
-    """Return a part of a whole for people: ``41 %``, ``3.4 %``, ``0.02 %``."""
+    """Return a ratio as percents: ``41 %``, ``3.4 %``, ``0.02 %``."""
     percent = 100 * ratio
     digits = next(digits for digits, least in ((0, 9.95), (1, 0.995), (2, 0)) if percent >= least)
     return f"{percent:,.{digits}f} %"
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a duration for people: ``0.3 s``, ``2 min 5 s``."""
+    """Return a duration: ``0.3 s``, ``2 min 5 s``."""
     if seconds < 60:  # noqa: PLR2004  a minute
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -52,7 +52,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a metric as short as it can be without hiding its first six digits."""
+    """Return a metric with at most six significant digits."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
 
 
@@ -62,7 +62,7 @@ def shape_text(dtype: str, shape: Sequence[int]) -> str:
 
 
 def short_id(commit: str | None) -> str:
-    """Return the first digits of a commit id, as people write it."""
+    """Return the first digits of a commit id."""
     return (commit or "0" * SHORT_ID)[:SHORT_ID]
 
 
@@ -87,7 +87,7 @@ def _offset(timezone_s: int, colon: str = "") -> str:
 
 
 def quote_path(path: str) -> str:
-    """Return a path as ``git status --porcelain`` writes it: quoted where it is not plain."""
+    """Return a path as ``git status --porcelain`` writes it: quoted if it has special characters."""
     if path.isprintable() and not any(sign in path for sign in '"\\'):
         return f'"{path}"' if " " in path else path
     return '"' + "".join(map(_quoted, path)) + '"'
@@ -105,7 +105,7 @@ _NAMED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\a":
 
 
 def cell_width(text: str) -> int:
-    """Return how many columns of a terminal a text takes; colour codes are not expected in it."""
+    """Return how many terminal columns a text without colour codes takes."""
     if text.isascii():
         return len(text)
     return sum(_sign_width(sign) for sign in text)
@@ -118,7 +118,7 @@ def _sign_width(sign: str) -> int:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Return a name that takes at most ``width`` columns, its middle left out where it is long."""
+    """Return a name cut in the middle to at most ``width`` columns."""
     if cell_width(text) <= width:
         return text
     room = max(width - 1, 2)
@@ -127,7 +127,7 @@ def cut_middle(text: str, width: int) -> str:
 
 
 def cut_end(text: str, width: int) -> str:
-    """Return text that takes at most ``width`` columns, its end left out where it is long."""
+    """Return text cut at the end to at most ``width`` columns."""
     return text if cell_width(text) <= width else _take(text, width - 1) + "…"
 
 
@@ -141,30 +141,25 @@ def _take(text: str, width: int) -> str:
 
 
 def pad(text: str, width: int, align: str = "<") -> str:
-    """Return text filled with spaces to ``width`` columns; ``>`` aligns it to the right."""
+    """Return text padded to ``width`` columns; ``>`` aligns it to the right."""
     space = " " * (width - cell_width(text))
     return space + text if align == ">" else text + space
 
 
 def columns(
-    rows: Sequence[Sequence[str]], aligns: str, *, width: int | None = None, shrink: int = 0
+    rows: Sequence[Sequence[str]], aligns: str, *, width: int | None = None
 ) -> list[list[str]]:
-    """Return rows of cells, each filled up so that the cells of a column stand below each other.
+    """Return rows of cells padded so that columns line up.
 
     Args:
-        rows: cells without colour codes; all rows have as many cells as ``aligns`` has signs.
+        rows: cells without colour codes, as many per row as ``aligns`` has signs.
         aligns: ``<`` or ``>`` per column.
-        width: room for a row without the two spaces between cells; unlimited where None.
-        shrink: the column whose texts are cut in the middle where a row would be too long.
+        width: room for a row without the spaces between cells; the first column is cut to fit.
     """
     widths = [max(map(cell_width, column), default=0) for column in zip(*rows, strict=True)]
     if width is not None and sum(widths) > width:
-        others = sum(widths) - widths[shrink]
-        widths[shrink] = min(widths[shrink], max(width - others, _SMALLEST_NAME))
-        rows = [
-            [*row[:shrink], cut_middle(row[shrink], widths[shrink]), *row[shrink + 1 :]]
-            for row in rows
-        ]
+        widths[0] = min(widths[0], max(width - sum(widths[1:]), _SMALLEST_NAME))
+        rows = [[cut_middle(first, widths[0]), *rest] for first, *rest in rows]
     return [
         [pad(cell, size, align) for cell, size, align in zip(row, widths, aligns, strict=True)]
         for row in rows

@@ -1,4 +1,4 @@
-"""The values of a tensor as text and as JSON; loaded by ``mvc cat`` only, because it needs NumPy."""
+"""The values of a tensor as text and as JSON; only ``mvc cat`` loads this, and NumPy with it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,10 @@ _SUMMARISE_FROM = 200
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A tensor and what was found by looking at all of its values.
+    """A tensor and statistics of its values.
 
-    Attributes:
-        values: the tensor.
-        smallest: the smallest value that is a number; None where there is none, or no order.
-        largest: the largest one.
-        mean: of all finite values; None where there is none.
-        nan: how many are NaN.
-        inf: how many are infinite.
-        zero: how many are 0.
+    ``smallest`` and ``largest`` ignore NaN and are None if no value has an order; ``mean`` is that
+    of the finite values; the others are counts.
     """
 
     values: NDArray[Any]
@@ -45,7 +39,7 @@ class Numbers:
 
 
 def numbers_of(values: NDArray[Any]) -> Numbers:
-    """Look at all values, block by block, so that no second copy of the tensor is made."""
+    """Look at all values, block by block, so that the tensor is never copied as a whole."""
     smallest = largest = None
     total: Any = 0
     finite = nan = inf = zero = 0
@@ -68,7 +62,7 @@ def numbers_of(values: NDArray[Any]) -> Numbers:
 def _sum(block: NDArray[Any]) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
         if block.dtype.kind in "iu":
-            # int64 could overflow; in halves it cannot, for a block of 2**20 values.
+            # Summed in 32-bit halves: int64 could overflow, and these cannot in 2**20 values.
             return (int((block >> 32).sum()) << 32) + int((block & 0xFFFFFFFF).sum())
         return block.sum().item()
 
@@ -85,7 +79,7 @@ def _blocks(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 def value_fields(numbers: Numbers, limit: int | None) -> dict[str, object]:
-    """Return the part of ``cat --json`` that tells of values."""
+    """Return the statistics and the first ``limit`` values for ``--json``."""
     flat = numbers.values.reshape(-1)
     shown = flat if limit is None else flat[:limit]
     return {
@@ -101,7 +95,7 @@ def value_fields(numbers: Numbers, limit: int | None) -> dict[str, object]:
 
 
 def _scalar(value: Any) -> Any:
-    """Return one value as a number of Python, those of ml_dtypes as float."""
+    """Return one value as a Python number; those of ml_dtypes become float."""
     number = value.item() if isinstance(value, np.generic) else value
     return number if isinstance(number, (bool, int, float, complex)) else float(number)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, printable
@@ -11,6 +10,7 @@ from mvc.cli.render.chart import BLOCKS, ODD, PLAIN, chart_of, draw
 from mvc.cli.render.text import (
     cell_width,
     columns,
+    count_text,
     cut_end,
     cut_middle,
     pad,
@@ -23,9 +23,9 @@ from mvc.cli.render.text import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from mvc.runs.view import RunAlarm, RunCommit, RunRollback, RunView
+    from mvc.runs.view import RunCommit, RunRollback, RunView
 
-_ENDED = "ended"  # what a run says that ended as it should
+_ENDED = "ended"  # the reason of a run that ended normally
 _SILENT_FROM_S = 60.0
 _LEAST_SUBJECT = 12
 _ALL_ROWS = 10
@@ -34,54 +34,36 @@ _MOST_CHART_ROWS = 12
 _AROUND = 10  # lines of a frame that are neither curve, commit nor event
 _LABEL_WIDTH = 7
 _COMMIT_HEADINGS = ("commits", "step", "stall", "write", "new", "of", "queue")
-_COMMIT_LEAST = (5, 6, 3)
+_COMMIT_LEAST = (5, 6, 3)  # columns dropped in a narrow terminal, in this order
 _COLOURS = {"alarm": "red", "error": "red", "rollback": "yellow", "skip": "yellow"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One line of what happened."""
-
-    time_s: float
-    kind: str
-    step: int | None
-    text: str
 
 
 def frame_lines(
     out: Output, view: RunView, *, width: int, height: int | None, now_s: float
 ) -> list[str]:
-    """Return a run as lines.
-
-    Args:
-        out: where they will be written; says which colours there are.
-        view: the run.
-        width: columns there are.
-        height: lines there are; as many as needed where None.
-        now_s: the present, in seconds since 1970.
-    """
+    """Return a run as lines of at most ``width`` columns, at most ``height`` of them if given."""
     happened = _happened(view)
-    curve, commits, rows = _shares(height, len(view.commits), len(happened))
+    curve, commits, events = _shares(height, len(view.commits), len(happened))
     parts = [
         _header_lines(out, view, width, now_s),
         _curve_lines(out, view, width, curve),
         _commit_lines(out, view.commits[:commits], width),
-        _happened_lines(out, happened[:rows], width),
+        _event_lines(out, happened[:events], width),
     ]
     lines = [line for part in parts if part for line in ("", *part)][1:]
     return lines if height is None else lines[:height]
 
 
-def _shares(height: int | None, commits: int, rows: int) -> tuple[int, int, int]:
+def _shares(height: int | None, commits: int, events: int) -> tuple[int, int, int]:
     """Return how many lines the curve, the commits and the events get."""
     if height is None:
-        return _CHART_ROWS, min(commits, _ALL_ROWS), min(rows, _ALL_ROWS)
+        return _CHART_ROWS, min(commits, _ALL_ROWS), min(events, _ALL_ROWS)
     room = max(height - _AROUND, 3)
     curve = max(room // 3, 1)
-    shown = min(commits, max((room - curve) // 2, 1))
-    told = min(rows, room - curve - shown)
-    shown = min(commits, room - curve - told)
-    return min(room - shown - told, _MOST_CHART_ROWS), shown, told
+    commits_shown = min(commits, max((room - curve) // 2, 1))
+    events_shown = min(events, room - curve - commits_shown)
+    commits_shown = min(commits, room - curve - events_shown)
+    return min(room - commits_shown - events_shown, _MOST_CHART_ROWS), commits_shown, events_shown
 
 
 def _header_lines(out: Output, view: RunView, width: int, now_s: float) -> list[str]:
@@ -89,33 +71,29 @@ def _header_lines(out: Output, view: RunView, width: int, now_s: float) -> list[
     step = "no step yet" if view.step is None else f"step {view.step:,}"
     if view.step is not None and view.total:
         step += f" of {view.total:,} ({ratio_text(min(view.step / view.total, 1.0))})"
-    sign, text, colour = _state(view, now_s)
+    text, colour = _state(view, now_s)
     room = width - cell_width(name) - 4
-    state = cut_end(f"{sign} {text}", max(room - cell_width(step), 12))
-    facts = _joined([step, *_pace(view)], room - cell_width(state))
-    facts = facts or cut_end(step, max(room - cell_width(state), 1))
-    facts = pad(facts, room - cell_width(state))
-    lines = [f"{out.style(name, 'bold')}  {facts}  {out.style(state, colour)}"]
-    lines += [
-        line for parts in (_measures(view), _origin(view, now_s)) if (line := _joined(parts, width))
-    ]
-    lines[2:] = [out.style(line, "dim") for line in lines[2:]]
-    return lines
+    state = cut_end(text, max(room - cell_width(step), 12))
+    room -= cell_width(state)
+    facts = _joined([step, *_pace(view)], room) or cut_end(step, max(room, 1))
+    first = f"{out.style(name, 'bold')}  {pad(facts, room)}  {out.style(state, colour)}"
+    measures, origin = _joined(_measures(view), width), _joined(_origin(view, now_s), width)
+    lines = [first, *filter(None, (measures, origin))]
+    return lines[:2] + [out.style(line, "dim") for line in lines[2:]]
 
 
-def _state(view: RunView, now_s: float) -> tuple[str, str, str]:
-    """Return sign, text and colour for whether the run goes on."""
-    silent_s = 0.0 if view.updated_s is None else max(now_s - view.updated_s, 0.0)
+def _state(view: RunView, now_s: float) -> tuple[str, str]:
+    """Return text and colour for whether the run is still going."""
     if view.stopped is not None:
         reason = printable(view.stopped)
-        if reason == _ENDED:
-            return "■", _ENDED, "dim"
-        return "■", f"stopped: {reason}" if reason else "stopped", "dim"
+        text = reason if reason == _ENDED else f"stopped: {reason}" if reason else "stopped"
+        return f"■ {text}", "dim"
     if view.alive is False:
-        return "■", "its process is gone", "red"
+        return "■ its process is gone", "red"
+    silent_s = 0.0 if view.updated_s is None else now_s - view.updated_s
     if silent_s >= _SILENT_FROM_S:
-        return "●", f"silent for {seconds_text(silent_s)}", "yellow"
-    return "●", "running", "green"
+        return f"● silent for {seconds_text(silent_s)}", "yellow"
+    return "● running", "green"
 
 
 def _pace(view: RunView) -> Iterator[str]:
@@ -141,20 +119,19 @@ def _measures(view: RunView) -> Iterator[str]:
 
 
 def _origin(view: RunView, now_s: float) -> Iterator[str]:
-    if view.updated_s is not None:
-        yield f"heard of {seconds_text(max(now_s - view.updated_s, 0.0))} ago"
-    if view.started_s is not None:
-        yield f"started {seconds_text(max(now_s - view.started_s, 0.0))} ago"
+    for name, time_s in (("last update", view.updated_s), ("started", view.started_s)):
+        if time_s is not None:
+            yield f"{name} {seconds_text(max(now_s - time_s, 0.0))} ago"
     if view.every is not None:
         yield f"a commit every {view.every:,} steps"
     if view.pid is not None:
         yield f"process {view.pid} on {printable(view.host)}"
     if view.damaged_lines:
-        yield f"{view.damaged_lines:,} damaged lines"
+        yield count_text(view.damaged_lines, "damaged line")
 
 
 def _joined(parts: Iterable[str], width: int) -> str:
-    """Return as many of the parts as there is room for, the first ones."""
+    """Return the first parts, as many as fit."""
     text = ""
     for part in parts:
         longer = f"{text}   {part}" if text else part
@@ -168,14 +145,14 @@ def _brief(seconds: float) -> str:
     """Return a duration that may be very short: ``0.4 ms``, ``31 ms``, ``2.5 s``."""
     if seconds >= 1:
         return seconds_text(seconds)
-    return f"{seconds * 1e3:.2g} ms" if seconds < 0.0995 else f"{seconds * 1e3:.0f} ms"  # noqa: PLR2004  where .2g would write an exponent
+    return f"{seconds * 1e3:.2g} ms" if seconds < 0.0995 else f"{seconds * 1e3:.0f} ms"  # noqa: PLR2004  .2g would write an exponent
 
 
 def _curve_lines(out: Output, view: RunView, width: int, rows: int) -> list[str]:
     if not view.losses:
         return []
     chart = chart_of(view.losses, width - _LABEL_WIDTH - 1)
-    blocks = BLOCKS if _has(out, BLOCKS) else PLAIN
+    blocks = BLOCKS if _can_show(out, BLOCKS) else PLAIN
     lines = draw(chart, rows, blocks=blocks, style=out.style)
     labels = [""] * rows
     labels[-1], labels[0] = _label(chart.low), _label(chart.high)
@@ -194,8 +171,7 @@ def _label(value: float | None) -> str:
     return next(text for text in texts if len(text) <= _LABEL_WIDTH)
 
 
-def _has(out: Output, text: str) -> bool:
-    """Tell whether a stream's encoding has these signs."""
+def _can_show(out: Output, text: str) -> bool:
     try:
         text.encode(getattr(out.stream, "encoding", None) or "utf-8")
     except (UnicodeEncodeError, LookupError):
@@ -209,18 +185,13 @@ def _commit_lines(out: Output, commits: Sequence[RunCommit], width: int) -> list
     rows = _fitting([_COMMIT_HEADINGS, *map(_commit_cells, commits)], width)
     lines = [out.style("  ".join(rows[0]), "bold")]
     for commit, (name, *cells) in zip(commits, rows[1:], strict=True):
-        line = f"{out.style(name, _commit_colour(commit))}  {'  '.join(cells)}"
+        colour = "red" if commit.is_abandoned else "green" if commit.is_healthy else "yellow"
+        line = f"{out.style(name, colour)}  {'  '.join(cells)}"
         room = width - cell_width("  ".join((name, *cells))) - 2
         if commit.subject and (room >= _LEAST_SUBJECT or out.width is None):
             line += f"  {out.style(_cut(out, commit.subject, room), 'dim')}"
         lines.append(line)
     return lines
-
-
-def _commit_colour(commit: RunCommit) -> str:
-    if commit.is_abandoned:
-        return "red"
-    return "green" if commit.is_healthy else "yellow"
 
 
 def _cut(out: Output, text: str, width: int) -> str:
@@ -230,14 +201,13 @@ def _cut(out: Output, text: str, width: int) -> str:
 
 
 def _fitting(rows: list[tuple[str, ...]], width: int) -> list[list[str]]:
-    """Return rows as columns; what matters least is left out where there is not room for all."""
-    kept = list(range(len(_COMMIT_HEADINGS)))
-    for least in _COMMIT_LEAST:
+    """Return aligned rows, without the least important columns if there is no room for all."""
+    kept, droppable = list(range(len(_COMMIT_HEADINGS))), list(_COMMIT_LEAST)
+    while True:
         cells = columns([[row[at] for at in kept] for row in rows], "<" + ">" * (len(kept) - 1))
-        if cell_width("  ".join(cells[0])) <= width:
-            break
-        kept.remove(least)
-    return columns([[row[at] for at in kept] for row in rows], "<" + ">" * (len(kept) - 1))
+        if not droppable or cell_width("  ".join(cells[0])) <= width:
+            return cells
+        kept.remove(droppable.pop(0))
 
 
 def _commit_cells(commit: RunCommit) -> tuple[str, ...]:
@@ -253,18 +223,17 @@ def _commit_cells(commit: RunCommit) -> tuple[str, ...]:
     )
 
 
-def _happened(view: RunView) -> list[_Row]:
-    """Return all that happened, newest first."""
-    rows = [
-        *(_Row(one.time_s, "rollback", one.step, _rollback_text(one)) for one in view.rollbacks),
-        *(_Row(one.time_s, one.kind, one.step, one.text) for one in (*view.events, *view.errors)),
-        *(_Row(one.time_s, "alarm", one.step, _alarm_text(one)) for one in view.alarms),
-    ]  # what follows from what stands above it where both have one time
-    return sorted(rows, key=lambda row: row.time_s, reverse=True)
-
-
-def _alarm_text(one: RunAlarm) -> str:
-    return ": ".join(part for part in (one.cause, one.reason) if part)
+def _happened(view: RunView) -> list[tuple[float, str, int | None, str]]:
+    """Return (time, kind, step, text) of all that happened, newest first."""
+    events = [
+        *((one.time_s, "rollback", one.step, _rollback_text(one)) for one in view.rollbacks),
+        *((one.time_s, one.kind, one.step, one.text) for one in (*view.events, *view.errors)),
+        *(
+            (one.time_s, "alarm", one.step, ": ".join(filter(None, (one.cause, one.reason))))
+            for one in view.alarms
+        ),
+    ]  # at the same time, the consequence stands above its cause
+    return sorted(events, key=lambda event: event[0], reverse=True)
 
 
 def _rollback_text(one: RunRollback) -> str:
@@ -274,31 +243,30 @@ def _rollback_text(one: RunRollback) -> str:
     if one.seconds is not None:
         text += f" in {_brief(one.seconds)}"
     if one.skipped_batches:
-        text += f", {one.skipped_batches:,} batches left out"
+        text += f", {one.skipped_batches:,} batches skipped"
     if one.diverged_branch:
         text += f", kept on {one.diverged_branch}"
     return f"{text}: {one.reason}" if one.reason else text
 
 
-def _happened_lines(out: Output, rows: Sequence[_Row], width: int) -> list[str]:
-    if not rows:
+def _event_lines(
+    out: Output, events: Sequence[tuple[float, str, int | None, str]], width: int
+) -> list[str]:
+    if not events:
         return []
-    cells = columns(
-        [
-            (
-                time.strftime("%H:%M:%S", time.localtime(row.time_s)),
-                "" if row.step is None else f"{row.step:,}",
-                printable(row.kind),
-            )
-            for row in rows
-        ],
-        "<><",
-    )
+    moments = [
+        (
+            time.strftime("%H:%M:%S", time.localtime(time_s)),
+            "" if step is None else f"{step:,}",
+            printable(kind),
+        )
+        for time_s, kind, step, _ in events
+    ]
     lines = [out.style("what happened", "bold")]
-    for row, (moment, step, kind) in zip(rows, cells, strict=True):
-        head = f"{moment}  {step}  "
-        room = width - cell_width(head) - cell_width(kind) - 2
-        colour = _COLOURS.get(row.kind)
-        shown = out.style(kind, colour) if colour else kind
-        lines.append(f"{head}{shown}  {_cut(out, row.text, room)}".rstrip())
+    for (_, kind, _, text), cells in zip(events, columns(moments, "<><"), strict=True):
+        head = "  ".join(cells)
+        if kind in _COLOURS:
+            cells[2] = out.style(cells[2], _COLOURS[kind])
+        rest = _cut(out, text, width - cell_width(head) - 2)
+        lines.append(f"{'  '.join(cells)}  {rest}".rstrip())
     return lines
