@@ -1,6 +1,6 @@
-"""Writes the reference part of docs/cli.md from the commands themselves: ``python docs/make_cli.py``.
+"""Writes the reference part of docs/cli.md from the commands: ``python docs/make_cli.py``.
 
-A test compares the page with what this makes, so the page cannot fall behind.
+A test compares the page with what this makes, so the page cannot become outdated.
 """
 
 from __future__ import annotations

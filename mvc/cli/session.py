@@ -19,7 +19,7 @@ _CHECKOUT = re.compile(r"checkout: moving from (\S+) to ")
 
 
 def open_repo(*, writes: bool = False) -> Repo:
-    """Open the repository of the current folder; a command that ``writes`` needs the user's name."""
+    """Open the current folder's repository; a command that ``writes`` needs the user's name."""
     from mvc.repo import Repo
 
     repo = Repo.open()

@@ -65,7 +65,7 @@ def du(
     alone: what would be free if only this one were gone, by prune, tag -d or branch -D, once gc
     has run and the reflogs have expired. shared: what it needs and others need too. raw: the size
     of its file versions as plain files. ratio: alone plus shared, relative to raw. With a revision,
-    only that commit counts; A..B is what B has and A has not.
+    only that commit counts; A..B means the commits of B that A does not have.
     """
     check_limit(context, limit)
     report = open_repo().du(*revisions or (), by=_SUMMARY if by is None else (by,))

@@ -48,7 +48,8 @@ def log(
 ) -> None:
     """Show the history, newest first, with training steps and metrics.
 
-    A..B is what B has and A has not. With PATHs, only commits that changed them are shown.
+    A..B means the commits of B that A does not have. With PATHs, only commits that changed them
+    are shown.
     """
     check_limit(context, limit)
     repo = open_repo()

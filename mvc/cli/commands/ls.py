@@ -18,7 +18,7 @@ def ls(
     names: Annotated[list[str] | None, Argument(metavar="[REV] [[--] PATH...]")] = None,
     tensors: Tensors = None,
     long: Annotated[
-        bool, Option("-l", "--long", help="Print chunks and id of every tensor too.")
+        bool, Option("-l", "--long", help="Also print chunks and id of each tensor.")
     ] = False,
     name_only: Annotated[bool, Option("--name-only", help="Print paths of files only.")] = False,
     as_json: Json = False,

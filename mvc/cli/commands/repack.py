@@ -23,7 +23,7 @@ _NICENESS = 10
 
 def repack(
     everything: Annotated[
-        bool, Option("-a", "--all", help="Reconsider what earlier runs have considered.")
+        bool, Option("-a", "--all", help="Also try chunks that an earlier run has tried.")
     ] = False,
     auto: Annotated[
         bool, Option("--auto", help="Only if many packs are small or many commits are new.")

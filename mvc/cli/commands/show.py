@@ -29,7 +29,7 @@ def show(
 ) -> None:
     """Show one commit and what it changed, or one file of it.
 
-    For REV:PATH, the content of a plain file is printed, and the tensors of a checkpoint are listed.
+    For REV:PATH, the content of a plain file is printed; of a checkpoint, the tensors are listed.
     """
     repo = open_repo()
     form = choose_form(context, stat=stat, name_only=name_only, name_status=name_status)

@@ -44,8 +44,8 @@ def watch(
     BRANCH defaults to the current branch if it has a run, or else to that of the latest run. Each
     column of the curve is the highest loss of a few steps, yellow where the run went back; ! is NaN
     or infinite. Commits turn green once the run has gone on for long enough without an alarm, and
-    red if it went back to before them; stall is how long training paused, new is what was stored,
-    of is the whole state. q quits. A pipe, --once and --json show the run once.
+    red if it went back to before them. "stall" is how long training paused for a commit, "new" the
+    bytes it stored "of" the whole state. q quits. A pipe, --once and --json show the run once.
     """
     interval_s = _interval(context, interval)
     follower = open_repo().follow_run(branch)

@@ -9,8 +9,8 @@ own row, then rows that move the lanes to where the next commit needs them.
     | |/       lanes that wait for the same commit join, and gaps close: in every row, each
     |/|        moving lane goes one slot left, and may pass behind lanes that stay
 
-A lane in slot ``s`` is ``|`` in text column ``2s`` if it stays, and ``/`` in column ``2s - 1`` if it
-moves left. Moving lanes start in different slots and are equally fast, so two never meet before
+A lane in slot ``s`` is ``|`` in text column ``2s`` if it stays, and ``/`` in column ``2s - 1`` if
+it moves left. Moving lanes start in different slots and are equally fast, so two never meet before
 their goal, and no place in a row is needed twice.
 """
 

@@ -198,7 +198,7 @@ def _one_line(out: Output, entry: LogEntry, facts: str, indent: int) -> str:
 
 
 def _fact_columns(entries: Sequence[LogEntry], width: int | None) -> list[str]:
-    """Return each commit's step and metrics, aligned; metrics that exceed ``width`` are left out."""
+    """Return each commit's step and metrics, aligned; those beyond ``width`` are left out."""
     names: dict[str, None] = {}
     for entry in entries:
         names.update(dict.fromkeys(entry.annotations.metrics or {}))

@@ -87,7 +87,7 @@ def _offset(timezone_s: int, colon: str = "") -> str:
 
 
 def quote_path(path: str) -> str:
-    """Return a path as ``git status --porcelain`` writes it: quoted if it has special characters."""
+    """Return a path as ``git status --porcelain`` writes it, quoted if need be."""
     if path.isprintable() and not any(sign in path for sign in '"\\'):
         return f'"{path}"' if " " in path else path
     return '"' + "".join(map(_quoted, path)) + '"'
