@@ -103,7 +103,7 @@ class PackCatalog:
     """The packs of a storage and where each chunk is; safe to use from many threads."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
         self._lock = threading.Lock()
         self._indexes: dict[PackId, PackIndex] = {}
         self._sizes: dict[PackId, int] = {}
@@ -147,7 +147,9 @@ class PackCatalog:
         joined = b"".join(ids)
         wanted = np.frombuffer(joined, "S32") if joined else np.empty(0, "S32")
         tables = self._sound_tables()
-        found = _contained(tables, wanted)
+        found = np.zeros(len(wanted), np.bool_)
+        for table in tables:
+            found |= table.contains_each(wanted)
         broken = self._broken
         if broken is None:
             broken = find_broken(tables)
@@ -184,7 +186,7 @@ class PackCatalog:
         return self._tables
 
     def _refresh(self) -> bool:
-        listing = PackListing(self._storage)
+        listing = PackListing(self.storage)
         sizes = dict.fromkeys(listing.lost_packs, 0) | listing.packs
         if self._tables is not None and sizes == self._sizes:
             return False
@@ -224,7 +226,7 @@ class PackCatalog:
 
     def _load(self, pack: PackId, listing: PackListing) -> PackIndex | None:
         try:
-            index = read_index(self._storage, pack, listing.indexes.get(pack, 0))
+            index = read_index(self.storage, pack, listing.indexes.get(pack, 0))
         except FileNotFoundError:
             problem = StoreProblem("missing-index", pack, None, None, "pack has no index")
         except FormatError as error:
@@ -232,14 +234,7 @@ class PackCatalog:
         else:
             return index
         self.repairs[pack] = problem
-        return salvage_index(self._storage, pack, listing.packs.get(pack, 0))
-
-
-def _contained(tables: Iterable[ChunkTable], wanted: NDArray[np.bytes_]) -> NDArray[np.bool_]:
-    found = np.zeros(len(wanted), dtype=np.bool_)
-    for table in tables:
-        found |= table.contains_each(wanted)
-    return found
+        return salvage_index(self.storage, pack, listing.packs.get(pack, 0))
 
 
 def find_broken(tables: Sequence[ChunkTable]) -> frozenset[ChunkId]:

@@ -125,8 +125,8 @@ class ReadSlot(Buffers):
 class ChainReader:
     """Decodes bodies of one storage; safe to use from many threads, each with its own slot."""
 
-    def __init__(self, storage: Storage, catalog: PackCatalog) -> None:
-        self._storage = storage
+    def __init__(self, catalog: PackCatalog) -> None:
+        self._storage = catalog.storage
         self._catalog = catalog
 
     def decode(

@@ -28,11 +28,9 @@ if TYPE_CHECKING:
     from mvc.formats.pack import PackRecord
     from mvc.formats.pack_index import PackIndex
     from mvc.ids import PackId
-    from mvc.storage.protocol import Storage
 
 
 def check_store(
-    storage: Storage,
     reader: ChunkReader,
     *,
     data: bool,
@@ -40,7 +38,7 @@ def check_store(
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[StoreProblem]:
     """Yield everything that is wrong with the packs of a storage; see ``ChunkStore.check``."""
-    listing = PackListing(storage)
+    listing = PackListing(reader.storage)
     for key in listing.strays:
         yield StoreProblem("stray-file", key, None, None, f"{key} does not belong there")
     for pack in sorted(listing.lost_packs):
@@ -50,7 +48,7 @@ def check_store(
 
     def check(pack: PackId) -> list[StoreProblem]:
         slot = slots.pop() if slots else ReadSlot()
-        problems = list(_PackCheck(storage, reader, pack, listing).run(slot if data else None))
+        problems = list(_PackCheck(reader, pack, listing).run(slot if data else None))
         slots.append(slot)
         return problems
 
@@ -69,10 +67,8 @@ def check_store(
 class _PackCheck:
     """The check of one pack."""
 
-    def __init__(
-        self, storage: Storage, reader: ChunkReader, pack: PackId, listing: PackListing
-    ) -> None:
-        self.storage = storage
+    def __init__(self, reader: ChunkReader, pack: PackId, listing: PackListing) -> None:
+        self.storage = reader.storage
         self.reader = reader
         self.pack = pack
         self.size_bytes = listing.packs[pack]

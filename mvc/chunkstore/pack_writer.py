@@ -108,8 +108,8 @@ class OpenPack:
 class PackPublisher:
     """Makes full packs durable and visible, in their order."""
 
-    def __init__(self, storage: Storage, catalog: PackCatalog) -> None:
-        self._storage = storage
+    def __init__(self, catalog: PackCatalog) -> None:
+        self._storage = catalog.storage
         self._catalog = catalog
         self._executor: ThreadPoolExecutor | None = None
         self._waiting: deque[tuple[Future[None], PendingObject]] = deque()

@@ -39,7 +39,6 @@ from mvc.ids import hash_chunk
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from mvc.chunkstore.catalog import PackCatalog
     from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.values import ChunkLocation, ChunkSpan
     from mvc.formats.encoding import EncodedChunk
@@ -86,7 +85,6 @@ class RelativeEncoder:
 
     Args:
         reader: reads bases from the store.
-        catalog: knows where they are.
         mode: when to store differences.
         at_hand: chunks whose plain bytes lie elsewhere as well, in a source at an offset, where
             reading them is cheaper. They are hashed like all others.
@@ -98,7 +96,6 @@ class RelativeEncoder:
     def __init__(
         self,
         reader: ChunkReader,
-        catalog: PackCatalog,
         mode: DeltaMode,
         at_hand: Mapping[ChunkId, tuple[ByteSource, int]],
         is_written: Callable[[ChunkId], bool | None],
@@ -106,7 +103,7 @@ class RelativeEncoder:
         exact: bool = False,
     ) -> None:
         self._reader = reader
-        self._catalog = catalog
+        self._catalog = reader.catalog
         self._mode = mode
         self._at_hand = at_hand
         self._is_written = is_written

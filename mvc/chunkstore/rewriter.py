@@ -10,8 +10,7 @@ check again what is needed; a kill between the two leaves every chunk twice, nev
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,29 +61,11 @@ class StoredChunks(ByteSource):
             self._reader.read_chunk(self._ids[number], plain, slot, "")
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteSource:
-    """Where old packs lie, how to read them, and what the words of chunks are, if known."""
-
-    storage: Storage
-    catalog: PackCatalog
-    reader: ChunkReader
-    dtypes: Mapping[ChunkId, DType | None]
-
-    def find_dtype(self, chunk_id: ChunkId, slot: ReadSlot) -> DType | None:
-        """Return what the words of a chunk are, from the caller or from its own body."""
-        if chunk_id in self.dtypes:
-            return self.dtypes[chunk_id]
-        try:
-            return self.reader.chains.find_dtype(chunk_id, slot)
-        except (FormatError, FileNotFoundError):
-            return None  # another copy may be sound; if not, reading the chunk fails
-
-
 def write_batch(
     writer: ChunkWriter,
-    source: RewriteSource,
+    reader: ChunkReader,
     batch: SweepBatch,
+    dtypes: Mapping[ChunkId, DType | None],
     progress: Callable[[int], None] | None = None,
 ) -> None:
     """Write what a batch keeps into new packs; durable once the session is closed.
@@ -93,22 +74,32 @@ def write_batch(
         CorruptionError: an old pack or chunk is damaged or gone; the session must not be closed.
         StorageError: the machine failed.
     """
-    _encode(writer, source, batch.encode)
-    indexes = {index.pack: index for index in source.catalog.sound_indexes()}
+    _encode(writer, reader, batch.encode, dtypes)
+    indexes = {index.pack: index for index in reader.catalog.sound_indexes()}
     for pack, rows in batch.carry.items():
         try:
-            _carry(writer, source.storage, indexes[pack], rows, progress)
+            _carry(writer, reader.storage, indexes[pack], rows, progress)
         except (KeyError, FileNotFoundError):
             raise CorruptionError(f"pack {pack} is gone or damaged", hint=FSCK_HINT) from None
 
 
-def _encode(writer: ChunkWriter, source: RewriteSource, items: Sequence[Reencode]) -> None:
-    sizes = [_find_size(source.catalog, item.chunk_id) for item in items]
-    chunks = StoredChunks(source.reader, [item.chunk_id for item in items], sizes)
+def _encode(
+    writer: ChunkWriter,
+    reader: ChunkReader,
+    items: Sequence[Reencode],
+    dtypes: Mapping[ChunkId, DType | None],
+) -> None:
+    ids = [item.chunk_id for item in items]
+    chunks = StoredChunks(reader, ids, [_find_size(reader.catalog, one) for one in ids])
     slot = ReadSlot()
     spans = [
-        ChunkSpan(start, size, source.find_dtype(item.chunk_id, slot), base=item.base)
-        for item, start, size in zip(items, chunks.starts, sizes, strict=False)
+        ChunkSpan(
+            start,
+            end - start,
+            dtypes[item.chunk_id] if item.chunk_id in dtypes else _find_dtype(reader, item, slot),
+            base=item.base,
+        )
+        for item, (start, end) in zip(items, pairwise(chunks.starts), strict=True)
     ]
     writer.add(chunks, spans)
 
@@ -118,6 +109,13 @@ def _find_size(catalog: PackCatalog, chunk_id: ChunkId) -> int:
     if location is None:
         raise corruption(chunk_id, None, "", "it is in no pack")
     return location.plain_size_bytes
+
+
+def _find_dtype(reader: ChunkReader, item: Reencode, slot: ReadSlot) -> DType | None:
+    try:
+        return reader.chains.find_dtype(item.chunk_id, slot)
+    except (FormatError, FileNotFoundError):
+        return None  # another copy may be sound; if not, reading the chunk fails
 
 
 def _carry(

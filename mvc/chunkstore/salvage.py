@@ -61,20 +61,21 @@ def aside_key(pack: PackId) -> str:
     return f"{ASIDE}{pack}.pack"
 
 
-def salvage_pack(storage: Storage, reader: ChunkReader, pack: PackId) -> Salvage:
+def salvage_pack(reader: ChunkReader, pack: PackId) -> Salvage:
     """Move the sound chunks of a damaged pack into a new one and set the old one aside.
 
     Raises:
         UnsupportedError: a chunk in an encoding of a newer mvc, which cannot be judged here.
         StorageError: the machine failed; nothing is lost.
     """
+    storage = reader.storage
     is_there = _set_aside(storage, pack)
     source = pack_key(pack) if is_there else aside_key(pack)
     records = _find_records(storage, pack, source)
     kept = 0
     with contextlib.ExitStack() as stack:
         fresh: OpenPack | None = None
-        for record, data in _read_sound(storage, reader, source, records):
+        for record, data in _read_sound(reader, source, records):
             if fresh is None:
                 fresh = OpenPack(storage)
                 stack.callback(fresh.pending.abort)
@@ -118,13 +119,13 @@ def _find_records(storage: Storage, pack: PackId, source: str) -> list[PackRecor
 
 
 def _read_sound(
-    storage: Storage, reader: ChunkReader, source: str, records: list[PackRecord]
+    reader: ChunkReader, source: str, records: list[PackRecord]
 ) -> Iterator[tuple[PackRecord, memoryview]]:
     slot = ReadSlot()
     for record in records:
         data = slot.buffer("stored", record.end - record.offset)
         try:
-            storage.read_into(source, record.offset, data)
+            reader.storage.read_into(source, record.offset, data)
             reader.decode_record(data, record, slot)
         except LostBaseError:
             pass  # only when its base is stored again can it be told whether this is sound

@@ -24,10 +24,9 @@ from mvc.chunkstore.chains import ReadSlot
 from mvc.chunkstore.check import check_store
 from mvc.chunkstore.copies import StoredCopies
 from mvc.chunkstore.parallel import for_each
-from mvc.chunkstore.read_plan import plan_reads
-from mvc.chunkstore.reader import ChunkReader
+from mvc.chunkstore.reader import ChunkReader, plan_reads
 from mvc.chunkstore.relatives import DeltaMode
-from mvc.chunkstore.rewriter import RewriteSource, find_unsafe, remove_packs, write_batch
+from mvc.chunkstore.rewriter import find_unsafe, remove_packs, write_batch
 from mvc.chunkstore.salvage import Salvage, salvage_pack
 from mvc.chunkstore.values import (
     ChunkLocation,
@@ -94,7 +93,7 @@ class ChunkStore:
         self.threads = threads or min(MAX_THREADS, _count_cores())
         self._target_pack_bytes = target_pack_bytes
         self._catalog = PackCatalog(storage)
-        self._reader = ChunkReader(storage, self._catalog)
+        self._reader = ChunkReader(self._catalog)
         self._idle_slots: list[ReadSlot] = []  # append and pop are atomic
         self._rewritten: set[PackId] = set()
 
@@ -132,8 +131,6 @@ class ChunkStore:
 
     def _new_writer(self, deltas: DeltaMode, *, anew: bool = False) -> ChunkWriter:
         return ChunkWriter(
-            self._storage,
-            self._catalog,
             self._reader,
             threads=self.threads,
             target_pack_bytes=self._target_pack_bytes,
@@ -201,9 +198,7 @@ class ChunkStore:
             data: also hash every pack against its name and every chunk against its id.
             progress: called in this thread with the length of every pack that is done.
         """
-        return check_store(
-            self._storage, self._reader, data=data, threads=self.threads, progress=progress
-        )
+        return check_store(self._reader, data=data, threads=self.threads, progress=progress)
 
     def rebuild_index(self, pack: PackId) -> None:
         """Write the index of a pack again, from the pack alone.
@@ -223,7 +218,7 @@ class ChunkStore:
 
     def salvage(self, pack: PackId) -> Salvage:
         """Move the sound chunks of a damaged pack into a new one: see ``salvage_pack``."""
-        done = salvage_pack(self._storage, self._reader, pack)
+        done = salvage_pack(self._reader, pack)
         self.refresh()
         return done
 
@@ -269,8 +264,7 @@ class ChunkStore:
             StorageError: the machine failed.
         """
         with self._new_writer(DeltaMode.ALWAYS, anew=True) as writer:
-            source = RewriteSource(self._storage, self._catalog, self._reader, dtypes)
-            write_batch(writer, source, batch, progress)
+            write_batch(writer, self._reader, batch, dtypes, progress)
         self._rewritten.update(writer.packs)
         return writer.counts
 

@@ -40,13 +40,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Self
 
-    from mvc.chunkstore.catalog import PackCatalog
     from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.span_batch import SpanBatch
     from mvc.chunkstore.values import ChunkSpan
     from mvc.ids import ChunkId, PackId
     from mvc.sources import ByteSource
-    from mvc.storage.protocol import Storage
 
 _SPARE_SLOTS = 2
 
@@ -79,8 +77,6 @@ class ChunkWriter:
 
     def __init__(
         self,
-        storage: Storage,
-        catalog: PackCatalog,
         reader: ChunkReader,
         *,
         threads: int,
@@ -90,17 +86,17 @@ class ChunkWriter:
     ) -> None:
         self.at_hand: dict[ChunkId, tuple[ByteSource, int]] = {}
         self._relatives = RelativeEncoder(
-            reader, catalog, deltas, self.at_hand, self._is_written, exact=anew
+            reader, deltas, self.at_hand, self._is_written, exact=anew
         )
         self.counts = WriteCounts()
         self.packs: list[PackId] = []
-        self._storage = storage
-        self._catalog = catalog
+        self._storage = reader.storage
+        self._catalog = reader.catalog
         self._target_pack_bytes = target_pack_bytes
         self._threads = threads
         self._anew = anew
         self._executor: ThreadPoolExecutor | None = None
-        self._publisher = PackPublisher(storage, catalog)
+        self._publisher = PackPublisher(reader.catalog)
         self._pack: OpenPack | None = None
         self._claims: dict[ChunkId, int] = {}
         self._claims_lock = threading.Lock()

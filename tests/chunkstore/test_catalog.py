@@ -238,7 +238,7 @@ def test_an_index_appearing_later_is_not_a_repair():
             ours.refresh()
             seen.append(len(ours.repairs))
 
-    ours._catalog._storage = storage
+    ours._catalog.storage = storage
     store = ChunkStore(Slow(storage))
     add_chunks(store, [b"abc"])
     assert max(seen) == 1

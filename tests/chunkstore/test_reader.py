@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from mvc.chunkstore.read_plan import GROUP_BYTES, plan_reads
+from mvc.chunkstore.reader import GROUP_BYTES, plan_reads
 from mvc.chunkstore.store import ChunkLocation, ChunkStore, ReadRequest
 from mvc.errors import CorruptionError, StorageError, UnsupportedError
 from mvc.formats.pack import RECORD_BYTES
