@@ -5,6 +5,7 @@ Each bounds memory and time of reading a hostile file; what a file may legally h
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
@@ -23,6 +24,34 @@ MAX_NAME_BYTES = 4096
 
 MAX_NAMES_BYTES = 64 * 2**20
 """UTF-8 bytes of all names of one file: 500,000 names of 134 bytes."""
+
+
+@dataclass(slots=True)
+class Names:
+    """Names given out once each; a taken one gets ``~2``, ``~3`` and so on.
+
+    Attributes:
+        taken: names that are in use, as they compare.
+        fold_case: whether names that differ only by case count as the same.
+        mark: stands before the number.
+    """
+
+    taken: set[str]
+    fold_case: bool = False
+    mark: str = "~"
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def give(self, name: str) -> str:
+        """Return the name, or the name with the first free number."""
+        candidate = name
+        while self._folded(candidate) in self.taken:
+            self._counts[name] = number = self._counts.get(name, 1) + 1
+            candidate = f"{name}{self.mark}{number}"
+        self.taken.add(self._folded(candidate))
+        return candidate
+
+    def _folded(self, name: str) -> str:
+        return name.lower() if self.fold_case else name
 
 
 def check_limit(subject: str, count: int, unit: str, limit: int) -> None:

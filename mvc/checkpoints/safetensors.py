@@ -7,6 +7,9 @@ without hole or overlap to the very end of the file, and shape x dtype equal to 
 JSON decoders silently keep the last of two equal keys. But the strings of a header can be counted:
 every decoded tensor accounts for five and every line of the metadata for two, so any other string
 in the text is a key that came twice.
+
+Also the index of a sharded model of the Hub (``model.safetensors.index.json`` and
+``pytorch_model.bin.index.json``), which names the file of each tensor.
 """
 
 from __future__ import annotations
@@ -29,6 +32,12 @@ LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
 
+MAX_INDEX_BYTES = 64 * 2**20
+"""An index line takes some 100 bytes per tensor: room for 600,000."""
+
+MAX_SHARD_NAME_BYTES = 255
+"""Longest file name of the usual file systems."""
+
 DTYPES = frozenset(
     {
         "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64",
@@ -49,9 +58,14 @@ class _TensorHeader(msgspec.Struct, gc=False, frozen=True, forbid_unknown_fields
     data_offsets: tuple[int, int]
 
 
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
 _HEADER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TENSOR = msgspec.json.Decoder(_TensorHeader)
 _METADATA = msgspec.json.Decoder(dict[str, str])
+_INDEX = msgspec.json.Decoder(_Index)
 
 
 def parse_safetensors(source: ByteSource) -> FileLayout:
@@ -137,3 +151,31 @@ def _place_tensors(
             f"safetensors file has {size_bytes:,} bytes, its tensors end at {start + position:,}"
         )
     return segments
+
+
+def find_shards(index_bytes: bytes) -> tuple[str, ...]:
+    """Return the file names of the shards beside an index file, sorted.
+
+    Raises:
+        FormatError: it is not an index, or a shard is not a plain file name in the same folder.
+    """
+    check_limit("index has", len(index_bytes), "bytes", MAX_INDEX_BYTES)
+    try:
+        index = _INDEX.decode(index_bytes)
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise FormatError(f"shard index is not valid: {error}") from error
+    shards = tuple(sorted(set(index.weight_map.values())))
+    for shard in shards:
+        if not _is_plain_name(shard):
+            raise FormatError(f"shard index names {shard[:80]!r}, which is not a plain file name")
+    return shards
+
+
+def _is_plain_name(name: str) -> bool:
+    try:
+        size_bytes = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    if name in ("", ".", "..") or size_bytes > MAX_SHARD_NAME_BYTES:
+        return False
+    return name.isprintable() and not any(letter in name for letter in "/\\")

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.chunkstore.chunk_table import ChunkTable
-from mvc.chunkstore.copies import StoredCopies
+from mvc.chunkstore.copies import ChunkTable, StoredCopies
 from mvc.chunkstore.values import StoreProblem
 from mvc.errors import FormatError
 from mvc.formats.pack import scan_pack

@@ -21,13 +21,12 @@ from mvc.chunkstore.catalog import (
     scan_stored_pack,
 )
 from mvc.chunkstore.chains import ReadSlot
-from mvc.chunkstore.check import check_store
+from mvc.chunkstore.check import Salvage, check_store, salvage_pack
 from mvc.chunkstore.copies import StoredCopies
 from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.reader import ChunkReader, plan_reads
 from mvc.chunkstore.relatives import DeltaMode
 from mvc.chunkstore.rewriter import find_unsafe, remove_packs, write_batch
-from mvc.chunkstore.salvage import Salvage, salvage_pack
 from mvc.chunkstore.values import (
     ChunkLocation,
     ChunkSpan,
@@ -109,12 +108,6 @@ class ChunkStore:
     def find_all(self, chunk_id: ChunkId) -> Iterator[ChunkLocation]:
         """Yield every place of a chunk, those in damaged packs last."""
         return self._catalog.find_all(chunk_id)
-
-    def find_missing(self, ids: Iterable[ChunkId]) -> list[ChunkId]:
-        """Return those of the ids that no sound pack holds, in their order."""
-        wanted = list(ids)
-        found = self._catalog.contains_each(wanted).tolist()
-        return [chunk_id for chunk_id, known in zip(wanted, found, strict=True) if not known]
 
     def contains_all(self, ids: Iterable[ChunkId]) -> bool:
         """Return whether sound packs hold all of the ids."""

@@ -11,7 +11,7 @@ block:
 
 These are torch's conversions on an x86 processor, bit for bit. Elsewhere torch gives the NaNs of
 BF16 other bits; there a chunk that holds one is simply not stored as a cast, since a writer compares
-before it does. Nothing here depends on the machine: NaNs are found and made by integer arithmetic,
+first. Nothing here depends on the machine: NaNs are found and made by integer arithmetic,
 and all other numbers have one right answer.
 """
 
@@ -41,7 +41,7 @@ _TWICE_INFINITY = 0xFF000000
 
 
 def find_cast(master: DType, working: DType) -> int | None:
-    """Return the kind of the cast from one dtype to the other, or None where there is none."""
+    """Return the kind of the cast from one dtype to the other, or None if there is none."""
     return _KINDS.get((master.name, working.name))
 
 

@@ -1,4 +1,4 @@
-"""From a stored body back to a chunk's plain bytes: the part that is fixed for ever.
+"""From a stored body back to a chunk's plain bytes: the part that is fixed forever.
 
 A body is one of
 
@@ -8,7 +8,7 @@ A body is one of
   words is raw (w bytes), constant (1 byte), one zstd frame of w bytes as above, or packed as
   ``mvc.formats.plane_kinds`` says;
 * delta: a reference block (``mvc.formats.references``), then the difference to the one base, cut as
-  ``mvc.formats.differences`` says: words of one byte are one zstd frame, others a header and planes
+  ``mvc.formats.planes`` says: words of one byte are one zstd frame, others a header and planes
   as above, not rotated;
 * cast: a reference block and nothing else; ``mvc.formats.casts`` makes the chunk from its bases.
 
@@ -24,7 +24,6 @@ import numpy as np
 import zstandard
 
 from mvc.errors import FormatError
-from mvc.formats.differences import add_difference
 from mvc.formats.plane_kinds import (
     Positions,
     find_places,
@@ -43,6 +42,7 @@ from mvc.formats.planes import (
     PLANE_ZSTD,
     Bytes,
     StoredPlane,
+    add_difference,
     merge_planes,
     parse_header,
 )
@@ -85,13 +85,9 @@ class DecodeScratch:
 def decode_chunk(
     encoding: int, body: memoryview, plain: memoryview, scratch: DecodeScratch
 ) -> None:
-    """Fill ``plain`` from a stored body. The caller hashes it: nothing here proves it right.
+    """Fill ``plain``, which is as long as the chunk, from a stored body, which is not trusted.
 
-    Args:
-        encoding: the stored tag.
-        body: the stored bytes, trusted in nothing.
-        plain: where the chunk goes; its length is the chunk's.
-        scratch: reused memory.
+    The caller hashes the result: nothing here proves it right.
 
     Raises:
         FormatError: the body is not one of exactly ``len(plain)`` bytes, or needs other chunks;
@@ -115,12 +111,9 @@ def decode_chunk(
 
 
 def apply_delta(body: memoryview, plain: memoryview, scratch: DecodeScratch) -> None:
-    """Turn a base into the chunk that a delta body makes of it. The caller hashes the last one.
+    """Turn a base into the chunk that a delta body makes of it, in place.
 
-    Args:
-        body: the stored bytes, reference block included, trusted in nothing.
-        plain: the plain bytes of the base; those of the chunk afterwards.
-        scratch: reused memory.
+    The body begins with its reference block and is not trusted; the caller hashes the last result.
 
     Raises:
         FormatError: the body is not a difference of ``len(plain)`` bytes; ``plain`` is unchanged.
@@ -187,7 +180,7 @@ def _decode_planes(
 
 
 def _is_zero(plane: Bytes) -> bool:
-    """Tell whether a plane is constant and zero; looks at one byte."""
+    """Return whether a plane is constant and zero; looks at one byte."""
     return plane.strides == (0,) and not plane[0]
 
 

@@ -27,7 +27,6 @@ import numpy as np
 import zstandard
 
 from mvc.formats.decoding import Encoding
-from mvc.formats.differences import split_difference
 from mvc.formats.plane_kinds import find_base, pack_nibbles
 from mvc.formats.planes import (
     ARENA_BYTES,
@@ -40,6 +39,7 @@ from mvc.formats.planes import (
     PlaneLayout,
     StoredPlane,
     encode_header,
+    split_difference,
     split_planes,
 )
 from mvc.formats.references import References, encode_references
@@ -183,12 +183,7 @@ def encode_chunk(plain: memoryview, dtype: DType | None, scratch: EncodeScratch)
 
 
 def encode_cast(kind: int, masters: tuple[ChunkId, ...]) -> EncodedChunk:
-    """Encode a chunk that is the rounding of others; the caller has compared.
-
-    Args:
-        kind: what ``find_cast`` returned.
-        masters: the chunks that, one after another, are rounded; at most ``MAX_BASES``.
-    """
+    """Encode a chunk that is the rounding of others, one after another; the caller has compared."""
     return EncodedChunk(Encoding.CAST, (encode_references(References(masters, kind, 0)),), masters)
 
 
@@ -250,12 +245,12 @@ def _encode(data: Bytes, plan: _Plan, scratch: EncodeScratch) -> EncodedChunk:
 def encode_plane(
     plane: Bytes, scratch: EncodeScratch, *, narrow: bool, worthwhile: float = WORTHWHILE
 ) -> StoredParts:
-    """Encode one plane in the smallest way.
+    """Encode one plane in the smallest way; may overwrite it.
 
     Args:
-        plane: its bytes; may be overwritten.
-        scratch: reused memory, where ``plane`` may lie.
-        narrow: whether it is worth looking if its values are few and close together.
+        plane: its bytes, which may lie in the scratch.
+        scratch: reused memory.
+        narrow: whether it is worth checking if its values are few and close together.
         worthwhile: a frame larger than this share of the plane is not stored.
     """
     if plane[0] == plane[plane.size // 2] == plane[-1] and plane.min() == plane.max():

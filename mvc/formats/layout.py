@@ -1,9 +1,9 @@
-"""Values that say where the tensors of a file lie: the words every layer above shares.
+"""Where the tensors of a file lie: the vocabulary that all layers above share.
 
 A file is a run of bytes. Some byte ranges of it are *segments* that carry tensors; all bytes
 between them, in file order, form the *gap stream* (headers, zip directories, pickles, padding).
 Segments and gaps together cover the file without holes, so writing both back restores the file
-whatever its format. A parser only names byte ranges; it never has to be able to rebuild them.
+whatever its format. A parser only names byte ranges; it never has to rebuild them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """First byte behind the segment."""
+        """First byte after the segment."""
         return self.start + self.size_bytes
 
     @property
@@ -144,7 +144,7 @@ def _check_view(view: TensorView, segment_bytes: int) -> None:
 
 
 def view_extent_bytes(view: TensorView) -> int:
-    """Return the bytes from a view's first element to behind its last one.
+    """Return the bytes from a view's first element to the end of its last one.
 
     Raises:
         FormatError: strides that do not fit the shape, are negative, or a packed dtype with strides.

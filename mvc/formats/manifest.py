@@ -58,7 +58,7 @@ class Manifest:
     Attributes:
         format: as in ``FileLayout.format``.
         size_bytes: length of the file.
-        chunk_bytes: where segments are cut: at multiples of this from each segment's own start.
+        chunk_bytes: segments are cut at multiples of this from each segment's own start.
         gaps: chunks of the gap stream, cut in the same way.
         segments: ascending by start.
     """
@@ -109,7 +109,7 @@ def tensor_id(view: TensorView, stored: StoredSegment) -> TensorId:
     """Return the identity of a tensor: equal ids mean the same elements, bit for bit.
 
     A view that is not its whole segment also takes in where it lies, so two views of one storage
-    differ; it never equals a plain tensor even where the elements happen to agree.
+    differ; it never equals a plain tensor even if the elements happen to agree.
     """
     if stored.segment.is_plain:
         return hash_tensor(view.dtype, view.shape, stored.chunks)
@@ -119,7 +119,7 @@ def tensor_id(view: TensorView, stored: StoredSegment) -> TensorId:
 
 
 def is_manifest(data: bytes) -> bool:
-    """Tell whether a blob that begins with ``data`` is a manifest."""
+    """Return whether a blob that begins with ``data`` is a manifest."""
     return data.startswith(MANIFEST_PREFIX)
 
 
@@ -189,12 +189,9 @@ def _segment_lines(stored: StoredSegment) -> Iterator[_Line]:
     chunks = [chunk.hex() for chunk in stored.chunks]
     if segment.is_plain:
         view = segment.tensors[0]
+        shape = list(view.shape)
         yield _Line(
-            tensor=view.name,
-            dtype=view.dtype,
-            shape=list(view.shape),
-            at=segment.start,
-            chunks=chunks,
+            tensor=view.name, dtype=view.dtype, shape=shape, at=segment.start, chunks=chunks
         )
         return
     yield _Line(storage=segment.dtype, at=segment.start, size=segment.size_bytes, chunks=chunks)
@@ -286,9 +283,8 @@ def _parse_segments(lines: Sequence[_Line], chunk_bytes: int) -> Iterator[Stored
 def _plain_segment(line: _Line) -> Segment:
     if line.tensor is None or line.dtype is None or line.shape is None or line.at is None:
         raise FormatError(f"tensor line {line.tensor!r} lacks a field")
-    if line.storage is not None or line.view is not None or line.size is not None:
-        raise FormatError(f"tensor line {line.tensor!r} has a field too many")
-    if line.offset is not None or line.strides is not None:
+    extra = (line.storage, line.view, line.size, line.offset, line.strides)
+    if extra != (None, None, None, None, None):
         raise FormatError(f"tensor line {line.tensor!r} has a field too many")
     return single_tensor(line.tensor, line.dtype, line.shape, line.at)
 

@@ -1,4 +1,4 @@
-r"""The pack file: many encoded chunks behind one another, each record describing itself.
+r"""The pack file: many encoded chunks one after another, each record describing itself.
 
     header   16 bytes  magic "mvcpack\0", u32 version, u32 zero
     record   64 bytes  magic "mvcr", u8 encoding, 3 zero, u32 plain size, u32 stored size,
@@ -64,7 +64,7 @@ _RESERVED = bytes(12)
 
 @dataclass(frozen=True, slots=True)
 class PackRecord:
-    """What a record header says.
+    """A record header, and the bases that the body names.
 
     Attributes:
         chunk_id: BLAKE3-256 of the plain bytes.
@@ -84,7 +84,7 @@ class PackRecord:
 
     @property
     def end(self) -> int:
-        """First byte behind the body."""
+        """First byte after the body."""
         return self.offset + RECORD_BYTES + self.stored_size_bytes
 
 
@@ -118,11 +118,7 @@ def encode_record_header(
 
 
 def parse_record_header(data: bytes | memoryview, offset: int) -> PackRecord:
-    """Return what the record header at ``offset`` of a pack says; bases are not in it.
-
-    Args:
-        data: its 64 bytes.
-        offset: where they lie in the pack; only passed on and named in errors.
+    """Return the record whose 64 header bytes lie at ``offset`` of a pack; bases are not in them.
 
     Raises:
         FormatError: not a record header, a damaged one, or sizes over their caps.
@@ -143,12 +139,7 @@ def parse_record_header(data: bytes | memoryview, offset: int) -> PackRecord:
 
 
 def encode_pack_footer(record_count: int, pack_size_bytes: int) -> bytes:
-    """Return the 32 bytes every pack ends with.
-
-    Args:
-        record_count: records in the pack.
-        pack_size_bytes: length of the whole pack, footer included.
-    """
+    """Return the 32 bytes every pack ends with; the length is that of the whole pack."""
     return _FOOTER.pack(_FOOTER_MAGIC, record_count, pack_size_bytes, 0)
 
 
@@ -175,8 +166,8 @@ def parse_pack_footer(data: bytes | memoryview, pack_size_bytes: int) -> int:
 def scan_pack(read_at: ReadAt, pack_size_bytes: int) -> Iterator[PackRecord]:
     """Yield the records of a pack from its first to its last; of bodies only references are read.
 
-    Every record that is yielded lies within the pack. Whoever wants what can still be had of a
-    damaged pack keeps the records that came before the error.
+    Every record that is yielded lies within the pack. To save what is left of a damaged pack, keep
+    the records that came before the error.
 
     Raises:
         FormatError: the pack breaks a rule of its format at this place.

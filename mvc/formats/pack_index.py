@@ -12,8 +12,8 @@ r"""The pack index: which chunks a pack holds and where, read in one go.
     32 bytes each   chunk ids of the bases, row by row       version 2 only
     32 bytes        BLAKE3-256 of everything before
 
-Version 2 is written where a record refers to other chunks, version 1 where none does. Integers are little-endian. An index holds nothing the pack does not say itself; a lost one is
-made again from the pack. The records of a pack lie without a hole, so one check on the offsets
+Version 2 is written if a record refers to other chunks, version 1 if none does. Integers are
+little-endian. An index holds nothing that is not in the pack; a lost one is made again from it. The records of a pack lie without a hole, so one check on the offsets
 in ascending order covers holes, overlaps and records outside the pack at once.
 """
 
@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 _FRONT = struct.Struct("<8sII32sQQ")
 _MAGIC = b"mvcidx\0\0"
 _PLAIN_VERSION, _REFERRING_VERSION = 1, 2
-_ROW_BYTES = ID_BYTES + 8 + 4 + 4 + 1
+_COLUMNS = ("S32", "<u8", "<u4", "<u4", "u1")
+"""Ids, offsets, stored sizes, plain sizes, encodings."""
+_ROW_BYTES = sum(np.dtype(column).itemsize for column in _COLUMNS)
 _MIN_BYTES = _FRONT.size + ID_BYTES
 MAX_INDEX_BYTES = _MIN_BYTES + MAX_PACK_RECORDS * (_ROW_BYTES + 1 + MAX_BASES * ID_BYTES)
 
@@ -67,7 +69,7 @@ class PackIndex:
         plain_sizes: lengths of the plain bytes, u32.
         encodings: tags, u8.
         base_starts: i64 of shape (n + 1,); row i refers to ``base_ids[starts[i]:starts[i + 1]]``.
-            None where no row refers to anything.
+            None if no row refers to anything.
         base_ids: chunk ids of the bases, ``S32``.
     """
 
@@ -179,7 +181,11 @@ def parse_pack_index(data: bytes) -> PackIndex:
         raise FormatError(f"pack index of {count:,} chunks has {len(data):,} bytes")
     if blake3(memoryview(data)[:-ID_BYTES]).digest() != data[-ID_BYTES:]:
         raise FormatError("pack index is damaged: it does not match its own hash")
-    index = _parse_arrays(data, PackId(pack.hex()), pack_size_bytes, count)
+    columns, start = [], _FRONT.size
+    for dtype in _COLUMNS:
+        columns.append(np.frombuffer(data, dtype, count, start))
+        start += columns[-1].nbytes
+    index = PackIndex(PackId(pack.hex()), pack_size_bytes, *columns)
     if not np.array_equal(base_counts > 0, index.encodings >= FIRST_REFERRING):
         raise FormatError("pack index has bases where no record can have any, or lacks some")
     if version == _REFERRING_VERSION:
@@ -205,22 +211,6 @@ def _parse_base_counts(data: bytes, version: int, count: int) -> NDArray[np.uint
     if counts.max() > MAX_BASES:
         raise FormatError("pack index has a chunk with too many bases")
     return counts
-
-
-def _parse_arrays(data: bytes, pack: PackId, pack_size_bytes: int, count: int) -> PackIndex:
-    start = _FRONT.size
-    offsets_at = start + count * ID_BYTES
-    stored_at = offsets_at + count * 8
-    plain_at = stored_at + count * 4
-    return PackIndex(
-        pack,
-        pack_size_bytes,
-        np.frombuffer(data, "S32", count, start),
-        np.frombuffer(data, "<u8", count, offsets_at),
-        np.frombuffer(data, "<u4", count, stored_at),
-        np.frombuffer(data, "<u4", count, plain_at),
-        np.frombuffer(data, "u1", count, plain_at + count * 4),
-    )
 
 
 def _check_ids(index: PackIndex) -> None:

@@ -13,6 +13,22 @@ copies on the way in, ten times on the way out). Signed widening puts the sign b
 are as large as they are because NumPy gives the GIL away in every call: below about 512 KiB a block
 two threads spend their time handing it to each other; above a few MiB the temporaries leave the
 cache.
+
+*Differences.* The difference of two words of w bytes is taken modulo 2**(8 w): it always exists,
+always undoes itself, and for two floats of the same sign that lie close together it is a small
+integer. It is cut into bytes so that a small one of either sign leaves the high bytes zero. The low
+half of a word is read as a *signed* number, and the high half is what remains of the word:
+
+    low  = difference mod 2**(4 w), as a number from -2**(4 w - 1) to 2**(4 w - 1) - 1
+    high = (difference - low) / 2**(4 w), modulo 2**(4 w)
+
+and each half of more than one byte is cut again in the same way. Plane 0 holds the highest bytes.
+
+Zig-zag, the usual way to fold the sign in, was measured against this. Size: on weights of a trained
+model after 1, 10 and 100 steps signed digits are up to 3 % smaller (F32) or 1 % larger (BF16), on
+synthetic weights up to 1 % larger. Time to undo 4 MiB: 0.5 ms against 0.9 (BF16, both planes), 0.9
+against 1.2 (F32, all planes), 0.25 against 1.4 if only the lowest plane is not zero, since a
+plane of zeros costs nothing here and zig-zag has to join all planes first.
 """
 
 from __future__ import annotations
@@ -43,6 +59,8 @@ PLANE_SCATTERED, PLANE_TAILS = 4, 5
 """Kinds of planes that only differences have."""
 WORD_SIZES = (2, 4, 8)
 
+_DIFFERENCE_BYTES = ARENA_BYTES // 4
+"""As ``BLOCK_BYTES``, for differences, which need more temporaries."""
 _ROTATED = 0x10
 _HEAD = struct.Struct("<BBH")
 _PLANE = struct.Struct("<BBHI")
@@ -83,10 +101,7 @@ def parse_header(
 ) -> tuple[PlaneLayout, tuple[StoredPlane, ...], int]:
     """Read the header of a planes body and check it against both sizes.
 
-    Args:
-        body: the body.
-        plain_bytes: length of the chunk.
-        last_kind: kinds beyond this one are refused.
+    Kinds of planes beyond ``last_kind`` are refused.
 
     Returns:
         The layout, one entry per plane, and where in the body the first plane begins. The planes
@@ -107,8 +122,8 @@ def parse_header(
     if len(body) < start:
         raise FormatError("planes body is shorter than its header")
     words = plain_bytes // layout.word_bytes
-    # A copy: a struct iterator over a memoryview crashes CPython 3.11's garbage collector where
-    # an exception leaves both in a cycle.
+    # A copy: a struct iterator over a memoryview crashes CPython 3.11's garbage collector if an
+    # exception leaves both in a cycle.
     entries = bytes(body[_HEAD.size : start])
     planes = tuple(_check_plane(entry, words, last_kind) for entry in _PLANE.iter_unpack(entries))
     if start + sum(plane.size_bytes for plane in planes) != len(body):
@@ -127,14 +142,7 @@ def _check_plane(entry: tuple[int, int, int, int], words: int, last_kind: int) -
 
 
 def split_planes(plain: Bytes, layout: PlaneLayout, planes: Sequence[Bytes], arena: Bytes) -> None:
-    """Cut ``plain`` into planes.
-
-    Args:
-        plain: whole words.
-        layout: how to cut.
-        planes: where the planes go, one byte per word each.
-        arena: ``ARENA_BYTES`` of temporary memory.
-    """
+    """Cut whole words into planes, with ``ARENA_BYTES`` of temporary memory."""
     words = plain.view(UINT[layout.word_bytes])
     step = BLOCK_BYTES // layout.word_bytes
     for start in range(0, words.size, step):
@@ -145,11 +153,7 @@ def split_planes(plain: Bytes, layout: PlaneLayout, planes: Sequence[Bytes], are
 def merge_planes(planes: Sequence[Bytes], layout: PlaneLayout, plain: Bytes, arena: Bytes) -> None:
     """Fill ``plain`` from its planes; the inverse of ``split_planes``.
 
-    Args:
-        planes: one byte per word each; a constant plane may be a broadcast (stride 0) array.
-        layout: how they were cut.
-        plain: where the words go.
-        arena: ``ARENA_BYTES`` of temporary memory.
+    A constant plane may be a broadcast (stride 0) array.
     """
     words = plain.view(UINT[layout.word_bytes])
     step = BLOCK_BYTES // layout.word_bytes
@@ -220,3 +224,90 @@ def _merge_16(planes: Sequence[Bytes], words: Words, temporary: Words, *, rotate
     else:
         np.copyto(temporary, low)
     np.bitwise_or(words, temporary, out=words)
+
+
+def split_difference(
+    plain: Bytes, base: Bytes, word_bytes: int, planes: Sequence[Bytes], arena: Bytes
+) -> None:
+    """Cut ``plain - base``, whole words of 1, 2, 4 or 8 bytes, into planes."""
+    minuend, subtrahend = plain.view(UINT[word_bytes]), base.view(UINT[word_bytes])
+    step = _DIFFERENCE_BYTES // word_bytes
+    for start in range(0, minuend.size, step):
+        block = slice(start, start + step)
+        outputs = [plane[block] for plane in planes]
+        if word_bytes == 1:
+            np.subtract(minuend[block], subtrahend[block], out=outputs[0])
+            continue
+        words = arena[: minuend[block].nbytes].view(minuend.dtype)
+        np.subtract(minuend[block], subtrahend[block], out=words)
+        _split_digits(words, outputs, arena[_DIFFERENCE_BYTES:])
+
+
+def add_difference(planes: Sequence[Bytes | None], plain: Bytes, arena: Bytes) -> None:
+    """Turn a base into the chunk by adding the difference that ``split_difference`` cut.
+
+    Args:
+        planes: one byte per word each, as many as a word has bytes; None is a plane of zeros, and
+            a constant plane may be a broadcast (stride 0) array.
+        plain: the words of the base; those of the chunk afterwards.
+        arena: ``ARENA_BYTES`` of temporary memory.
+    """
+    word_bytes = len(planes)
+    words = plain.view(UINT[word_bytes])
+    step = _DIFFERENCE_BYTES // word_bytes
+    for start in range(0, words.size, step):
+        block = slice(start, start + step)
+        inputs = [None if plane is None else plane[block] for plane in planes]
+        target = words[block]
+        if word_bytes == 1:
+            if inputs[0] is not None:
+                np.add(target, inputs[0], out=target)
+            continue
+        difference = arena[: target.nbytes].view(words.dtype)
+        if _join_digits(inputs, difference, arena[_DIFFERENCE_BYTES:]):
+            np.add(target, difference, out=target)
+
+
+def _split_digits(words: Words, planes: Sequence[Bytes], arena: Bytes) -> None:
+    """Cut ``words`` into planes; overwrites them and the arena."""
+    width, middle = words.itemsize, len(planes) // 2
+    half = planes[1] if width == 2 else arena[: words.nbytes // 2].view(UINT[width // 2])  # noqa: PLR2004  two bytes are two planes
+    np.copyto(half, words, casting="unsafe")
+    if width > 2:  # noqa: PLR2004
+        _split_digits(half, planes[middle:], arena[half.nbytes :])
+    np.add(words, 1 << (4 * width - 1), out=words)
+    np.right_shift(words, 4 * width, out=words)
+    half = planes[0] if width == 2 else half  # noqa: PLR2004
+    np.copyto(half, words, casting="unsafe")
+    if width > 2:  # noqa: PLR2004
+        _split_digits(half, planes[:middle], arena[half.nbytes :])
+
+
+def _join_digits(planes: Sequence[Bytes | None], words: Words, arena: Bytes) -> bool:
+    """Fill ``words`` from their planes, or return False if all are zero."""
+    width, middle = words.itemsize, len(planes) // 2
+    half = arena[: words.nbytes // 2].view(UINT[width // 2])
+    rest = arena[half.nbytes :]
+    low = _join_half(planes[middle:], half, rest)
+    if low is not None:
+        np.copyto(_signed(words), _signed(low))
+    high = _join_half(planes[:middle], half, rest)
+    if high is None:
+        return low is not None
+    upper = words if low is None else rest[: words.nbytes].view(words.dtype)
+    np.copyto(upper, high)
+    np.multiply(upper, 1 << (4 * width), out=upper)  # beats NumPy's shift of 16-bit words
+    if low is not None:
+        np.add(words, upper, out=words)
+    return True
+
+
+def _join_half(planes: Sequence[Bytes | None], half: Words, arena: Bytes) -> Words | None:
+    if len(planes) == 1:
+        return planes[0]
+    return half if _join_digits(planes, half, arena) else None
+
+
+def _signed(words: Words) -> Words:
+    signed: Words = words.view(f"<i{words.itemsize}")
+    return signed

@@ -11,8 +11,8 @@ indexed, copied and swept by code that cannot decode what is in it:
     32 n   chunk ids of the bases
 
 A base is named by its content, never by its place: it may move to another pack or be encoded
-anew. How long a chain of references is, therefore nobody writes down; a reader follows at most
-``MAX_DEPTH`` of them, and writers keep far below.
+again. So the length of a chain of references is not written down; a reader follows at most
+``MAX_DEPTH`` of them, and writers stay far below.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIRST_REFERRING = 4
 """Tags of encodings from here on have a body that begins with a reference block."""
 MAX_BASES = 2
 MAX_DEPTH = 8
-"""References that lie between a chunk and bytes that need none, at most."""
+"""References between a chunk and bytes that need none, at most."""
 
 _HEAD = struct.Struct("<BBBBI")
 HEAD_BYTES = _HEAD.size
@@ -56,7 +56,7 @@ class References:
 
 
 def is_referring(encoding: int) -> bool:
-    """Tell whether bodies with this tag begin with a reference block."""
+    """Return whether bodies with this tag begin with a reference block."""
     return encoding >= FIRST_REFERRING
 
 
@@ -68,10 +68,7 @@ def encode_references(references: References) -> bytes:
 
 
 def parse_references(body: bytes | memoryview) -> References:
-    """Return the block at the start of a body.
-
-    Args:
-        body: the body, or at least its first ``MAX_BLOCK_BYTES``.
+    """Return the block at the start of a body; its first ``MAX_BLOCK_BYTES`` are enough.
 
     Raises:
         FormatError: no block, or a damaged one.

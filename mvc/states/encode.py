@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mvc.checkpoints.limits import Names
 from mvc.dtypes import MAX_DIMS
 from mvc.errors import UnsupportedError
 from mvc.states.document import TENSOR_SUFFIX
 from mvc.states.elements import find_numpy_element, stored_form
-from mvc.states.files import LiveArray, Names, clean_tensor_name, escape_file_name
+from mvc.states.files import LiveArray, clean_tensor_name, escape_file_name
 from mvc.states.json_text import MAX_VALUES
 from mvc.states.memory import HostArray, Region, find_kept_strides, view_memory
 from mvc.states.nodes import FACTORIES, MAX_DEPTH

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -74,35 +74,6 @@ class StateFile:
     path: str
     layout: FileLayout
     source: ByteSource
-
-
-@dataclass(slots=True)
-class Names:
-    """Names given out once each; a taken one gets ``~2``, ``~3`` and so on.
-
-    Attributes:
-        taken: names that are in use, as they compare.
-        fold_case: whether names that differ only by case count as the same.
-        mark: stands before the number.
-    """
-
-    taken: set[str]
-    fold_case: bool = False
-    mark: str = "~"
-    _counts: dict[str, int] = field(default_factory=dict)
-
-    def give(self, name: str) -> str:
-        """Return the name, or the name with the first free number."""
-        candidate, number = name, self._counts.get(name, 1)
-        while self._folded(candidate) in self.taken:
-            number += 1
-            candidate = f"{name}{self.mark}{number}"
-        self._counts[name] = number
-        self.taken.add(self._folded(candidate))
-        return candidate
-
-    def _folded(self, name: str) -> str:
-        return name.lower() if self.fold_case else name
 
 
 def escape_file_name(label: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.hub import MAX_INDEX_BYTES, find_shards
+from mvc.checkpoints.safetensors import MAX_INDEX_BYTES, find_shards
 from mvc.chunkstore.relatives import DeltaMode
 from mvc.chunkstore.values import WriteCounts
 from mvc.errors import FormatError, NotFoundError, UsageError

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.checkpoints.hub import find_shards
+from mvc.checkpoints.safetensors import find_shards
 from mvc.errors import FormatError
 
 

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.chunkstore.catalog import PackCatalog, index_key, pack_key
-from mvc.chunkstore.chunk_table import ChunkTable
+from mvc.chunkstore.copies import ChunkTable
 from mvc.chunkstore.store import ChunkStore
 from mvc.formats.pack import PackRecord
 from mvc.formats.pack_index import index_records
 from mvc.ids import hash_chunk
 from mvc.storage.memory import MemoryStorage
-from support.chunks import WatchedStorage, add_chunks, objects, overwrite, read_back
+from support.chunks import WatchedStorage, add_chunks, find_missing, objects, overwrite, read_back
 
 # Few different bytes, in front or at the end: equal prefixes and trailing zeros are common.
 hard_ids = st.builds(
@@ -62,12 +62,12 @@ def test_many_ids_are_looked_up_at_once():
     store = ChunkStore(MemoryStorage())
     for index in (make_index(n, ids[n * 500 : n * 500 + 500]) for n in range(20)):
         store._catalog.add(index)
-    assert store.find_missing(ids) == ids[10_000:]
-    assert store.find_missing(iter(reversed(ids))) == ids[:9_999:-1]
+    assert find_missing(store, ids) == ids[10_000:]
+    assert find_missing(store, iter(reversed(ids))) == ids[:9_999:-1]
     assert store.contains_all(ids[:10_000])
     assert not store.contains_all(ids[:10_001])
     assert store.contains_all([])
-    assert store.find_missing([]) == []
+    assert find_missing(store, []) == []
     assert store.find(ids[7_777]).pack == f"{7_777 // 500:064x}"
     assert len(store._catalog._tables) <= 2
 
@@ -75,7 +75,7 @@ def test_many_ids_are_looked_up_at_once():
 def test_an_empty_store():
     store = ChunkStore(MemoryStorage())
     assert store.find(hash_chunk(b"x")) is None
-    assert store.find_missing([hash_chunk(b"x")]) == [hash_chunk(b"x")]
+    assert find_missing(store, [hash_chunk(b"x")]) == [hash_chunk(b"x")]
     assert store.repairs == []
     assert list(store.check(data=True)) == []
     assert store.refresh() is False
@@ -170,7 +170,7 @@ def test_what_is_left_of_a_damaged_pack_is_found_without_its_index(storage):
     location = ChunkStore(storage).find(IDS[1])
     overwrite(storage, pack, data[: location.offset + 70])
     store = ChunkStore(storage)
-    assert store.find_missing(IDS) == IDS[1:]
+    assert find_missing(store, IDS) == IDS[1:]
     plain = bytearray(400)
     store.read_into(IDS[0], memoryview(plain))
     assert plain == CHUNKS[0]
@@ -191,7 +191,7 @@ def test_chunks_of_a_shortened_pack_are_stored_again(storage):
     whole = storage.read(pack)
     overwrite(storage, pack, whole[:-40])
     store = ChunkStore(storage)
-    assert store.find_missing(IDS) == IDS
+    assert find_missing(store, IDS) == IDS
     assert store.find(IDS[0]) is not None
     plain = bytearray(400)
     store.read_into(IDS[0], memoryview(plain))
@@ -207,7 +207,7 @@ def test_an_index_without_its_pack_is_no_promise(storage):
     pack, _ = only_pack(storage)
     storage.delete(pack)
     store = ChunkStore(storage)
-    assert store.find_missing(IDS) == IDS
+    assert find_missing(store, IDS) == IDS
     assert [problem.kind for problem in store.check(data=False)] == ["missing-pack"]
     add_chunks(store, CHUNKS)
     assert read_back(store, IDS, CHUNKS) == CHUNKS

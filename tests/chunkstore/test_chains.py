@@ -16,7 +16,7 @@ from mvc.formats.planes import ARENA_BYTES
 from mvc.formats.references import MAX_DEPTH
 from mvc.ids import ChunkId, hash_chunk
 from mvc.storage.memory import MemoryStorage
-from support.chunks import WatchedStorage, objects, overwrite, read_back
+from support.chunks import WatchedStorage, find_missing, objects, overwrite, read_back
 from support.forged import cast, delta, put_pack, whole
 
 RANDOM = np.random.default_rng(5)
@@ -101,7 +101,7 @@ def test_chains_up_to_the_limit(length, spread):
         put_pack(storage, pack)
     store = ChunkStore(storage, threads=2)
     ids = [hash_chunk(chunk) for chunk in chunks]
-    assert store.find_missing(ids) == []
+    assert find_missing(store, ids) == []
     assert read_back(store, ids, chunks) == chunks
     assert [read(store, chunk) for chunk in chunks] == [None] * len(chunks)
     assert all(decode_at_once(store, storage, chunk) for chunk in chunks)
@@ -114,7 +114,7 @@ def test_a_longer_chain_is_refused(length):
     storage = MemoryStorage()
     put_pack(storage, chain_records(chunks))
     store = ChunkStore(storage, threads=1)
-    missing = store.find_missing([hash_chunk(chunk) for chunk in chunks])
+    missing = find_missing(store, [hash_chunk(chunk) for chunk in chunks])
     assert missing == [hash_chunk(chunk) for chunk in chunks[MAX_DEPTH + 1 :]]
     for number, chunk in enumerate(chunks):
         error = read(store, chunk)
@@ -207,14 +207,14 @@ def test_a_missing_base_is_named_and_the_chunk_counts_as_missing():
     storage = MemoryStorage()
     put_pack(storage, chain_records(chunks)[1:])
     store = ChunkStore(storage, threads=1)
-    assert store.find_missing(map(hash_chunk, chunks)) == [hash_chunk(chunk) for chunk in chunks]
+    assert find_missing(store, map(hash_chunk, chunks)) == [hash_chunk(chunk) for chunk in chunks]
     error = read(store, chunks[2])
     assert hash_chunk(chunks[0]).hex()[:12] in error.message
     assert "in no pack" in error.message
     put_pack(storage, [whole(chunks[0])])
     assert read(store, chunks[2]) is None
     store.refresh()
-    assert store.find_missing(map(hash_chunk, chunks)) == []
+    assert find_missing(store, map(hash_chunk, chunks)) == []
 
 
 @pytest.mark.parametrize("keep_index", [False, True])
@@ -355,7 +355,7 @@ def test_small_bases_are_read_through_a_window():
     storage = WatchedStorage(inner)
     store = ChunkStore(storage, threads=1)
     ids = [hash_chunk(chunk) for chunk in chunks]
-    assert store.find_missing(ids) == []
+    assert find_missing(store, ids) == []
     storage.reads.clear()
     assert read_back(store, ids, chunks) == chunks
     assert len([key for key, *_ in storage.reads if first in key]) < 15
@@ -451,7 +451,7 @@ def test_a_chunk_based_on_itself():
     storage = MemoryStorage()
     put_pack(storage, [delta(plain, plain)])
     refuse(storage, plain)
-    assert ChunkStore(storage).find_missing([hash_chunk(plain)]) == [hash_chunk(plain)]
+    assert find_missing(ChunkStore(storage), [hash_chunk(plain)]) == [hash_chunk(plain)]
 
 
 @pytest.mark.parametrize("length", [2, 3, 8, 20])
@@ -462,11 +462,11 @@ def test_a_circle(length):
     put_pack(storage, [delta(*pair) for pair in pairs])
     messages = refuse(storage, *chunks)
     assert all("at most 8 references in a row" in message for message in messages)
-    assert len(ChunkStore(storage).find_missing(map(hash_chunk, chunks))) == length
+    assert len(find_missing(ChunkStore(storage), map(hash_chunk, chunks))) == length
     put_pack(storage, [whole(chunks[0])])
     store = ChunkStore(storage, threads=1)
     good = min(length, MAX_DEPTH + 1)
-    assert len(store.find_missing(map(hash_chunk, chunks))) == length - good
+    assert len(find_missing(store, map(hash_chunk, chunks))) == length - good
     assert sum(read(store, chunk) is None for chunk in chunks) == good
 
 
@@ -482,7 +482,7 @@ def test_copies_in_both_directions_with_one_way_out():
         put_pack(storage, [whole(c)])
         store = ChunkStore(storage, threads=1)
         assert [read(store, chunk) for chunk in chunks] == [None] * 3
-        assert store.find_missing(map(hash_chunk, chunks)) == []
+        assert find_missing(store, map(hash_chunk, chunks)) == []
         assert list(store.check(data=True)) == [], "each copy can be decoded with another"
 
 
@@ -495,7 +495,7 @@ def test_a_circle_with_many_copies_ends_soon():
         put_pack(inner, [whole(bytes([number])), *(delta(*p) for p in zip(chunks, others[1:]))])  # noqa: B905  the last is left out
     storage = WatchedStorage(inner)
     store = ChunkStore(storage, threads=1)
-    store.find_missing([])
+    find_missing(store, [])
     storage.reads.clear()
     refused = sum(read(store, chunk) is not None for chunk in chunks)
     assert refused

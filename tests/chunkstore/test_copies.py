@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.chunkstore.catalog import find_broken
-from mvc.chunkstore.chunk_table import ChunkTable
-from mvc.chunkstore.copies import NONE, StoredCopies
+from mvc.chunkstore.copies import NONE, ChunkTable, StoredCopies
 from mvc.chunkstore.rewriter import find_unsafe
 from mvc.chunkstore.store import ChunkStore
 from mvc.formats.pack import RECORD_BYTES
@@ -14,6 +13,7 @@ from mvc.formats.pack_index import PackIndex, parse_pack_index
 from mvc.formats.references import MAX_DEPTH
 from mvc.ids import PackId, hash_chunk
 from mvc.storage.memory import MemoryStorage
+from support.chunks import find_missing
 from support.forged import delta, find_decodable, put_pack, whole
 
 CHUNKS = [bytes([number]) * (20 + number) for number in range(12)]
@@ -75,7 +75,7 @@ def test_catalog_and_copies_agree_on_what_is_broken(packs):
     there = {chunk_id for records in packs for chunk_id, *_ in records}
     ids = [hash_chunk(chunk) for chunk in EVEN]
     for store in (ChunkStore(storage), ChunkStore(storage)):
-        assert set(store.find_missing(ids)) == set(ids) - depths.keys()
+        assert set(find_missing(store, ids)) == set(ids) - depths.keys()
     assert find_broken([ChunkTable(indexes_of(packs))]) == there - depths.keys()
 
 

@@ -10,7 +10,7 @@ from mvc.formats.pack import RECORD_BYTES
 from mvc.formats.pack_index import parse_pack_index
 from mvc.ids import hash_chunk
 from mvc.storage.memory import MemoryStorage
-from support.chunks import WatchedStorage, add_chunks, objects, overwrite, read_back
+from support.chunks import WatchedStorage, add_chunks, find_missing, objects, overwrite, read_back
 
 
 def request(chunk, offset=0, context=""):
@@ -184,7 +184,7 @@ def test_a_pack_that_was_removed_is_looked_for_again():
 
     assert read_back(store, ids, chunks) == chunks
     assert store.find(ids[0]).offset > 16
-    assert ChunkStore(storage).find_missing(ids) == []
+    assert find_missing(ChunkStore(storage), ids) == []
 
 
 def test_a_removed_pack_is_named_when_nothing_else_has_the_chunk():

@@ -20,7 +20,7 @@ from mvc.formats.planes import ARENA_BYTES
 from mvc.formats.references import MAX_DEPTH
 from mvc.ids import ChunkId, hash_chunk
 from mvc.storage.memory import MemoryStorage
-from support.chunks import BytesSource, WatchedStorage, objects, overwrite, read_back
+from support.chunks import BytesSource, WatchedStorage, find_missing, objects, overwrite, read_back
 from support.forged import delta, put_pack, whole
 
 BF16, F32 = get_dtype("BF16"), get_dtype("F32")
@@ -234,7 +234,7 @@ def test_a_session_that_says_never_reads_no_base():
     add(ChunkStore(inner), olds)
     storage = WatchedStorage(inner)
     store = ChunkStore(storage)
-    store.find_missing([])
+    find_missing(store, [])
     storage.reads.clear()
     add(store, [step(old) for old in olds], NEVER, base=ids_of(olds))
     assert storage.reads == []

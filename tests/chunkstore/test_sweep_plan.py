@@ -15,7 +15,7 @@ from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
 from mvc.formats.planes import ARENA_BYTES
 from mvc.ids import hash_chunk
 from mvc.storage.memory import MemoryStorage
-from support.chunks import objects
+from support.chunks import find_missing, objects
 from support.forged import cast, delta, find_decodable, put_pack, whole
 
 COUNT = 6
@@ -119,7 +119,7 @@ class Case:
     def check(self):
         """Everything that is needed is there, for a reader that knows nothing."""
         store = ChunkStore(self.storage, threads=1)
-        assert store.find_missing(self.needed) == []
+        assert find_missing(store, self.needed) == []
         for chunk_id in self.needed:
             plain = bytearray(len(self.plain[chunk_id]))
             store.read_into(chunk_id, memoryview(plain))
@@ -281,5 +281,5 @@ def test_what_was_freed_of_its_base_does_not_stay_behind():
             store.write_batch(batch, {})
         store.remove_packs(batch.remove)
     assert list(ChunkStore(storage).check(data=True)) == []
-    assert store.find_missing([hash_chunk(chunks[1])])
+    assert find_missing(store, [hash_chunk(chunks[1])])
     assert len(store.copies()) == len(needed)

@@ -23,6 +23,7 @@ from support.chunks import (
     WatchedStorage,
     add_chunks,
     cut,
+    find_missing,
     objects,
     read_back,
 )
@@ -63,7 +64,7 @@ def test_any_chunks_come_back(chunks, dtype, target):
     for reader in (store, ChunkStore(storage, threads=1)):
         assert read_back(reader, ids, chunks) == chunks
         assert list(reader.check(data=True)) == []
-        assert reader.find_missing(ids) == []
+        assert find_missing(reader, ids) == []
 
 
 def test_large_and_small_chunks_come_back_from_a_folder(tmp_path):

@@ -14,7 +14,7 @@ import atheris
 
 with atheris.instrument_imports(include=["mvc"]):
     from mvc.checkpoints.detect import read_layout
-    from mvc.checkpoints.hub import find_shards
+    from mvc.checkpoints.safetensors import find_shards
     from mvc.checkpoints.torch_pickle.unpickler import unpickle
     from mvc.dtypes import DTYPES
     from mvc.errors import MvcError, UnsupportedError

@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.checkpoints import limits
+from mvc.checkpoints.limits import Names
 from mvc.checkpoints.safetensors import parse_safetensors
 from mvc.errors import ConflictError, UnsupportedError
 from mvc.sources import MemorySource
 from mvc.states import files as state_files
 from mvc.states.elements import TORCH_ELEMENTS
-from mvc.states.files import Names, escape_file_name
+from mvc.states.files import escape_file_name
 from mvc.states.memory import iterate_slabs
 from mvc.states.state import encode_state, find_files
 from mvc.states.torch_arrays import TorchArray, span_storage, view_words

@@ -69,6 +69,13 @@ def read_back(store: ChunkStore, ids, chunks) -> list[bytes]:
     return [bytes(out[a:b]) for a, b in pairwise(starts)]
 
 
+def find_missing(store: ChunkStore, ids) -> list:
+    """Return those of the ids that no sound pack holds, in their order."""
+    wanted = list(ids)
+    found = store._catalog.contains_each(wanted).tolist()
+    return [chunk_id for chunk_id, known in zip(wanted, found, strict=True) if not known]
+
+
 def objects(storage) -> dict[str, bytes]:
     """Return all keys and bytes of a storage."""
     return {info.key: storage.read(info.key) for info in storage.list("")}

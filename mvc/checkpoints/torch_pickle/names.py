@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.limits import MAX_NAME_BYTES, MAX_NAMES_BYTES, MAX_TENSORS
+from mvc.checkpoints.limits import MAX_NAME_BYTES, MAX_NAMES_BYTES, MAX_TENSORS, Names
 from mvc.checkpoints.torch_pickle.objects import StorageRef, TensorRef
 from mvc.checkpoints.torch_pickle.values import Opaque, Pairs
 from mvc.errors import FormatError
@@ -39,7 +39,19 @@ def name_tensors(root: object) -> Iterator[tuple[str, TensorRef]]:
     Raises:
         FormatError: more tensors or longer names than the limits.
     """
-    names = _UniqueNames()
+    names = Names(set(), mark="#")
+    total_bytes = 0
+
+    def claim(path: str) -> str:
+        nonlocal total_bytes
+        name = names.give(path or ROOT_NAME)
+        total_bytes += len(name)
+        if len(names.taken) > MAX_TENSORS or total_bytes > MAX_NAMES_BYTES:
+            raise FormatError(
+                f"pickle names more than {MAX_TENSORS:,} tensors, or with too long names"
+            )
+        return name
+
     visited: set[int] = set()
     pending: list[Iterator[tuple[str, object]]] = [iter([("", root)])]
     while pending:
@@ -47,10 +59,10 @@ def name_tensors(root: object) -> Iterator[tuple[str, TensorRef]]:
         if path is None:
             pending.pop()
         elif isinstance(value, StorageRef):
-            yield names.claim(path), _whole(value)
+            yield claim(path), _whole(value)
         else:
             if isinstance(value, TensorRef):
-                yield names.claim(path), value
+                yield claim(path), value
             if id(value) not in visited and len(pending) <= MAX_DEPTH:
                 visited.add(id(value))
                 pending.append(_children(path, value))
@@ -120,25 +132,3 @@ def _spell(key: object) -> str | None:
         parts = [_spell(item) for item in key if isinstance(item, (str, int))]
         return f"({','.join(part for part in parts if part is not None)})"
     return None
-
-
-class _UniqueNames:
-    """Hands out each name once, within the limits."""
-
-    def __init__(self) -> None:
-        self._used: set[str] = set()
-        self._next: dict[str, int] = {}
-        self._size_bytes = 0
-
-    def claim(self, path: str) -> str:
-        wanted = name = path or ROOT_NAME
-        while name in self._used:
-            self._next[wanted] = number = self._next.get(wanted, 1) + 1
-            name = f"{wanted}#{number}"
-        self._used.add(name)
-        self._size_bytes += len(name)
-        if len(self._used) > MAX_TENSORS or self._size_bytes > MAX_NAMES_BYTES:
-            raise FormatError(
-                f"pickle names more than {MAX_TENSORS:,} tensors, or with too long names"
-            )
-        return name
