@@ -94,6 +94,32 @@ def find_stat(path: Path | str) -> FileStat | None:
             raise
 
 
+class RealFolders:
+    """Which folders below a root are reached without following a link.
+
+    For one pass over a worktree: each folder is looked at once, however many files lie in it, and
+    what changes during the pass is not seen.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Take the root; nothing is looked at yet."""
+        self._root = f"{root}{os.sep}"
+        self._known = {"": True}
+
+    def __contains__(self, folder: str) -> bool:
+        missing = []
+        while folder not in self._known:
+            missing.append(folder)
+            folder = folder.rpartition("/")[0]
+        is_real = self._known[folder]
+        for inner in reversed(missing):
+            if is_real:
+                stat = find_stat(self._root + inner)
+                is_real = stat is not None and stat.is_directory
+            self._known[inner] = is_real
+        return is_real
+
+
 def stat_descriptor(descriptor: int) -> FileStat:
     """Return the stat of an open file."""
     return _from_os(os.fstat(descriptor))

@@ -1,10 +1,10 @@
 """``.mvcignore`` files: Git's ``.gitignore`` under another name, patterns through dulwich.
 
-A file is ignored if the last pattern that matches it says so; patterns of a deeper folder come
-after those above it. Below an ignored folder everything is ignored, whatever is written there.
-``.mvc`` and ``.git`` are never looked into. Rule files are read without following links.
+The last pattern that matches a file decides; patterns of a deeper folder come after those above
+it. Below an ignored folder everything is ignored, whatever a file there says. ``.mvc`` and
+``.git`` are never entered. Rule files are read without following links.
 
-A rule file may come from anybody, and Python's regular expressions try every way to split a name
+A rule file may come from anywhere, and Python's regular expressions try every way to split a name
 among the stars of a pattern. Inside one folder's name the leftmost place for what follows a star
 is always as good as any other, so all stars but the last are made atomic: no pattern takes longer
 than the square of the name.
@@ -46,8 +46,12 @@ class _Rule:
         return (is_dir or not self.folders_only) and self.expression.match(path) is not None
 
 
+_Chain = tuple[tuple[int, "Sequence[_Rule]"], ...]
+"""Rules that reach into a folder, the innermost file first: (where paths below begin, rules)."""
+
+
 class IgnoreRules:
-    """The ignore rules of a worktree; each rule file is read once, when first needed."""
+    """The ignore rules of a worktree; each folder is looked at once, when first needed."""
 
     def __init__(self, worktree: Path, *, name: str = IGNORE_NAME) -> None:
         """Take the worktree; nothing is read yet.
@@ -58,11 +62,11 @@ class IgnoreRules:
         """
         self._worktree = worktree
         self._name = name
-        self._rules: dict[str, tuple[_Rule, ...]] = {}
-        self._ignored_folders: dict[str, bool] = {"": False}
+        self._real = fs.RealFolders(worktree)
+        self._chains: dict[str, _Chain | None] = {}
 
     def is_ignored(self, path: str, is_dir: bool) -> bool:  # noqa: FBT001  reads well at every call
-        """Tell whether a path is ignored.
+        """Return whether a path is ignored.
 
         Args:
             path: ``/``-separated, relative to the worktree.
@@ -72,46 +76,38 @@ class IgnoreRules:
             FormatError: a rule file is larger than any rule file.
         """
         path = path.strip("/")
+        if is_dir:
+            return self._find_chain(path) is None
         parent, _, name = path.rpartition("/")
-        if name.casefold() in _ALWAYS or self._is_folder_ignored(parent):
-            return True
-        return self._is_folder_ignored(path) if is_dir else self._decide(path, is_dir=False)
+        chain = self._find_chain(parent)
+        return chain is None or name.casefold() in _ALWAYS or _decide(path, chain, is_dir=False)
 
-    def _is_folder_ignored(self, folder: str) -> bool:
-        """Answer for a folder, from the top down and remembered."""
-        parts = folder.split("/") if folder else []
-        for depth in range(1, len(parts) + 1):
-            prefix = "/".join(parts[:depth])
-            known = self._ignored_folders.get(prefix)
-            if known is None:
-                known = parts[depth - 1].casefold() in _ALWAYS or self._decide(prefix, is_dir=True)
-                self._ignored_folders[prefix] = known
-            if known:
-                return True
-        return False
+    def _find_chain(self, folder: str) -> _Chain | None:
+        """Return the rules that reach into a folder, or None if it is ignored."""
+        missing = []
+        while folder and folder not in self._chains:
+            missing.append(folder)
+            folder = folder.rpartition("/")[0]
+        if folder not in self._chains:
+            self._chains[""] = self._extend((), "")
+        chain = self._chains[folder]
+        for inner in reversed(missing):
+            if chain is not None:
+                is_kept = inner.rpartition("/")[2].casefold() not in _ALWAYS
+                is_kept = is_kept and not _decide(inner, chain, is_dir=True)
+                chain = self._extend(chain, inner) if is_kept else None
+            self._chains[inner] = chain
+        return chain
 
-    def _decide(self, path: str, *, is_dir: bool) -> bool:
-        """Apply the rules that could name a path itself; its folders are not ignored."""
-        parts = path.split("/")
-        for depth in range(len(parts) - 1, -1, -1):
-            relative = encode_path("/".join(parts[depth:]))
-            for rule in self._rules_of("/".join(parts[:depth])):
-                if rule.matches(relative, is_dir=is_dir):
-                    return rule.excludes
-        return False
-
-    def _rules_of(self, folder: str) -> Sequence[_Rule]:
-        """Return the rules of one folder's file, the last first."""
-        found = self._rules.get(folder)
-        if found is None:
-            data = self._read_rules(folder)
-            found = self._rules[folder] = tuple(reversed(parse_rules(data)))
-        return found
+    def _extend(self, chain: _Chain, folder: str) -> _Chain:
+        """Put the rules of a folder's own file, the last first, before those from above."""
+        rules = tuple(reversed(parse_rules(self._read_rules(folder))))
+        return ((len(folder) + 1 if folder else 0, rules), *chain) if rules else chain
 
     def _read_rules(self, folder: str) -> bytes:
-        path = self._worktree / folder / self._name
-        if not self._is_real(folder):
+        if folder not in self._real:
             return b""
+        path = self._worktree / folder / self._name
         stat = fs.find_stat(path)
         if stat is None or not stat.is_regular:
             return b""
@@ -131,21 +127,22 @@ class IgnoreRules:
             with os.fdopen(descriptor, "rb") as file:
                 return file.read(MAX_IGNORE_BYTES)
 
-    def _is_real(self, folder: str) -> bool:
-        """Tell whether a folder is reached without following a link."""
-        parts = folder.split("/") if folder else []
-        for depth in range(1, len(parts) + 1):
-            stat = fs.find_stat(self._worktree.joinpath(*parts[:depth]))
-            if stat is None or not stat.is_directory:
-                return False
-        return True
+
+def _decide(path: str, chain: _Chain, *, is_dir: bool) -> bool:
+    """Apply the rules that could name a path itself; its folders are not ignored."""
+    for start, rules in chain:
+        relative = encode_path(path[start:])
+        for rule in rules:
+            if rule.matches(relative, is_dir=is_dir):
+                return rule.excludes
+    return False
 
 
 def parse_rules(data: bytes) -> list[_Rule]:
-    """Return the rules of a file, in order; lines that Git would not understand say nothing.
+    """Return the rules of a file, in order; lines that Git would not understand are skipped.
 
     Raises:
-        FormatError: a pattern that could take for ever.
+        FormatError: a pattern that could take forever.
     """
     lines = read_ignore_patterns(data.splitlines(keepends=True))  # type: ignore[arg-type]  # it only loops over lines
     return [rule for rule in map(_parse_rule, lines) if rule is not None]

@@ -18,7 +18,7 @@ from dulwich.objects import ObjectID
 
 from mvc.errors import CorruptionError, UnsupportedError, UsageError
 from mvc.history.locks import git_lock
-from mvc.history.paths import decode_path, encode_path, find_path_fault
+from mvc.history.paths import decode_path, encode_path, find_path_fault, folders_of
 from mvc.history.translate import translate_damage
 from mvc.history.values import (
     FILE_MODES,
@@ -31,7 +31,7 @@ from mvc.history.values import (
 from mvc.ids import GitId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Mapping
     from pathlib import Path
 
 NAME = "index"
@@ -101,15 +101,9 @@ def parse_index(data: bytes, timestamp_ns: int) -> dict[str, IndexEntry]:
     return entries
 
 
-def _find_clash(paths: Collection[str]) -> str | None:
+def _find_clash(entries: Mapping[str, IndexEntry]) -> str | None:
     """Return a path that is a file and, for another path, a folder."""
-    for path in paths:
-        end = path.find("/")
-        while end >= 0:
-            if path[:end] in paths:
-                return path[:end]
-            end = path.find("/", end + 1)
-    return None
+    return min(folders_of(entries) & entries.keys(), default=None)
 
 
 def _from_stored(stored: SerializedIndexEntry, timestamp_ns: int) -> IndexEntry:

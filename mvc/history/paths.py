@@ -1,15 +1,19 @@
-"""Which paths a tree may hold: what could reach outside the worktree or into ``.mvc`` may not.
+"""Which paths a tree may hold: none that reaches outside the worktree or into ``.mvc``.
 
-A tree can come from anybody. A name that a file system takes for ``.mvc`` or ``.git`` is as
-dangerous as the name itself: other case, characters that HFS+ does not see, trailing dots and
-spaces, short names and streams of NTFS. Git guards its own folder on every system, because a
-repository made on one is read on another; the same is done here for both folders.
+A tree can come from anywhere. A name that a file system takes for ``.mvc`` or ``.git`` is as
+dangerous as the name itself: other case, characters that HFS+ ignores, trailing dots and spaces,
+short names and streams of NTFS. Git guards its own folder on every system, because a repository
+made on one is read on another; mvc does the same for both folders.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MAX_PATH_BYTES = 4094
 """Git's index has twelve bits for the length of a path, all ones meaning "longer"."""
@@ -25,8 +29,19 @@ def encode_path(path: str) -> bytes:
 
 
 def decode_path(path: bytes) -> str:
-    """Return a path as text, the way back from ``encode_path``."""
+    """Return a path as text, the inverse of ``encode_path``."""
     return path.decode("utf-8", "surrogateescape")
+
+
+def folders_of(paths: Iterable[str]) -> set[str]:
+    """Return every folder above some paths; each is met once, however deep the paths are."""
+    found: set[str] = set()
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
 
 
 def find_path_fault(path: str) -> str | None:
@@ -36,7 +51,7 @@ def find_path_fault(path: str) -> str | None:
     try:
         length = len(encode_path(path))
     except UnicodeEncodeError:
-        return "is no text that can be stored"
+        return "cannot be stored as text"
     if length > MAX_PATH_BYTES:
         return f"is longer than {MAX_PATH_BYTES} bytes"
     if path.isascii() and not _SUSPECT.search(path):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, StorageError
+from mvc.fs import RealFolders
 from mvc.workspace.recorded import head_tree, is_clean
 from mvc.workspace.transition import make_entry, recover
 from mvc.workspace.worktree import find_file_stat, git_mode, ignore_rules, scan_files
@@ -124,8 +125,9 @@ def _worktree_changes(
     """Return path → status of changed files, and entries with up-to-date stat data."""
     changed: dict[str, str] = {}
     refreshed: dict[str, IndexEntry] = {}
+    folders = RealFolders(context.worktree)
     for path, entry in index.entries.items():
-        stat = find_file_stat(context.worktree, path)
+        stat = find_file_stat(context.worktree, path, folders)
         if stat is None or not (stat.is_regular or stat.is_symlink):
             if not entry.skip_worktree:
                 changed[path] = "removed"

@@ -14,6 +14,7 @@ from mvc.checkpoints.safetensors import MAX_INDEX_BYTES, find_shards
 from mvc.chunkstore.relatives import DeltaMode
 from mvc.chunkstore.values import WriteCounts
 from mvc.errors import FormatError, NotFoundError, UsageError
+from mvc.fs import RealFolders
 from mvc.history.paths import find_path_fault
 from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
@@ -135,6 +136,7 @@ class _Selection:
         self._ignore = None if force else ignore_rules(context.worktree)
         self._tracked = PathTable(index.entries)
         self._stats: dict[str, FileStat | None] = {}
+        self._folders = RealFolders(context.worktree)
 
     def select(self, patterns: Sequence[str]) -> set[str]:
         """Return the files that patterns name, those that are only tracked included."""
@@ -146,7 +148,7 @@ class _Selection:
     def find_stat(self, path: str) -> FileStat | None:
         """Return the stat data of a path as first seen."""
         if path not in self._stats:
-            self._stats[path] = find_file_stat(self._worktree, path)
+            self._stats[path] = find_file_stat(self._worktree, path, self._folders)
         return self._stats[path]
 
     @cached_property
@@ -237,10 +239,12 @@ def store_planned(
         with context.store.writer(delta_mode(context, insist=delta)) as writer:
             relatives = Relatives(context, writer, head_tree(context))
             # A file alone has no masters among the others, and is opened once less.
-            looks = {path: find_layout(context, path) for path in plan.read if len(plan.read) > 1}
+            folders = RealFolders(context.worktree)
+            several = plan.read if len(plan.read) > 1 else ()
+            looks = {path: find_layout(context, path, folders) for path in several}
             layouts = {path: look[0] for path, look in looks.items() if look is not None}
             stored = [
-                store_file(context, writer, path, progress, relatives, looks.get(path))
+                store_file(context, writer, path, progress, relatives, looks.get(path), folders)
                 for path in masters_first(plan.read, layouts)
             ]
         counts = writer.counts

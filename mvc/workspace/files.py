@@ -31,7 +31,7 @@ from mvc.formats.manifest import (
     encode_manifest,
     is_manifest,
 )
-from mvc.fs import FileStat
+from mvc.fs import FileStat, RealFolders, find_stat
 from mvc.ids import hash_chunk, hash_git_blob
 from mvc.sources import ByteSource, FileSource, read_bytes
 from mvc.workspace.content import GapStream, let_tick_pass, open_source
@@ -82,6 +82,7 @@ def store_file(
     progress: Callable[[int], None] | None = None,
     relatives: Relatives | None = None,
     seen: SeenLayout | None = None,
+    folders: RealFolders | None = None,
 ) -> StoredFile:
     """Store one file of the worktree; its blob is written, but nothing refers to it yet.
 
@@ -92,13 +93,14 @@ def store_file(
         progress: called with bytes read.
         relatives: knows what its tensors may resemble, or None.
         seen: what ``find_layout`` returned, if it was asked before.
+        folders: as for ``find_file_stat``.
 
     Raises:
         NotFoundError: nothing there.
         ConflictError: not a file or link, or it changed while it was read.
     """
     cutter = _Cutter(writer, context.chunk_bytes, progress, relatives)
-    return _take_file(context, path, cutter, context.history.write_blob, seen)
+    return _take_file(context, path, cutter, context.history.write_blob, seen, folders)
 
 
 def hash_file(
@@ -141,8 +143,9 @@ def _take_file(
     cutter: _Cutter,
     put_blob: Callable[[bytes], GitId],
     seen: SeenLayout | None = None,
+    folders: RealFolders | None = None,
 ) -> StoredFile:
-    stat = find_file_stat(context.worktree, path)
+    stat = find_file_stat(context.worktree, path, folders)
     if seen is not None:
         _check_unchanged(seen[1], stat, path)
     if stat is None:
@@ -163,7 +166,8 @@ def _take_file(
         stored = StoredFile(
             path, git_mode(stat), put_blob(data), stat, source.size_bytes, manifest, warning
         )
-    _check_unchanged(stat, find_file_stat(context.worktree, path), path)
+    # A folder above may have become a link meanwhile, but then to another file, or to this one.
+    _check_unchanged(stat, find_stat(context.worktree / path), path)
     return stored
 
 
@@ -282,10 +286,13 @@ class _Cutter:
             position += size
 
 
-def find_layout(context: Context, path: str) -> SeenLayout | None:
+def find_layout(
+    context: Context, path: str, folders: RealFolders | None = None
+) -> SeenLayout | None:
     """Return where the tensors of a file of the worktree lie; None if it is not a checkpoint."""
-    stat = find_file_stat(context.worktree, path)
-    if stat is None or not stat.is_regular or not is_checkpoint_name(path):
+    is_named = is_checkpoint_name(path)
+    stat = find_file_stat(context.worktree, path, folders) if is_named else None
+    if stat is None or not stat.is_regular:
         return None
     let_tick_pass(stat)
     try:

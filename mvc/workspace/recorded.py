@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mvc.history.paths import folders_of
 from mvc.history.values import Index
 from mvc.workspace.content import content_matches
 from mvc.workspace.worktree import find_file_stat, folders_above
@@ -54,12 +55,11 @@ def holds(context: Context, index: Index, path: str, mode: int, blob: GitId) -> 
 def drop_clashing(entries: dict[str, IndexEntry], placed: Iterable[str]) -> None:
     """Drop the entries whose place newly placed paths take: a file where a folder was, or both."""
     taken = set(placed)
-    for path in taken:
-        for above in folders_above(path):
-            if above not in taken:
-                entries.pop(above, None)
-    for path in [path for path in entries if path not in taken]:
-        if any(above in taken for above in folders_above(path)):
+    for folder in folders_of(taken) - taken:
+        entries.pop(folder, None)
+    replaced = folders_of(entries) & taken
+    for path in [path for path in entries if replaced and path not in taken]:
+        if not replaced.isdisjoint(folders_above(path)):
             del entries[path]
 
 

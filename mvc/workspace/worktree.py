@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UsageError, translate_os_errors
-from mvc.fs import TEMP_SUFFIX, FileStat, find_stat, make_dirs
+from mvc.fs import TEMP_SUFFIX, FileStat, RealFolders, find_stat, make_dirs
 from mvc.history.ignore import IgnoreRules
 from mvc.workspace.context import GIT_DIR_NAME
 
@@ -56,24 +56,32 @@ def relative_path(worktree: Path, cwd: Path, name: str) -> str:
 
 def scan_files(worktree: Path, ignore: IgnoreRules | None, under: str = "") -> Iterator[str]:
     """Yield every file and link below a folder of the worktree, sorted, ignored ones left out."""
-    folder = worktree / under if under else worktree
-    try:
-        with translate_os_errors(f"list {folder}"):
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
-        return  # removed or replaced since its name was read
-    for entry in entries:
-        path = f"{under}/{entry.name}" if under else entry.name
-        if entry.name.casefold() in {GIT_DIR_NAME, ".git"} or entry.name.endswith(TEMP_SUFFIX):
-            continue
+    # A stack, not recursion: a path may be two thousand folders deep.
+    pending = list(_list_folder(worktree, under))
+    while pending:
+        path, entry = pending.pop()
         is_dir = entry.is_dir(follow_symlinks=False)
         if ignore is not None and ignore.is_ignored(path, is_dir):
             continue
         if is_dir:
-            if not os.path.isdir(folder / entry.name / GIT_DIR_NAME):
-                yield from scan_files(worktree, ignore, path)
+            if not os.path.isdir(f"{entry.path}/{GIT_DIR_NAME}"):
+                pending.extend(_list_folder(worktree, path))
         elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
             yield path
+
+
+def _list_folder(worktree: Path, under: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield (path, entry) of what may be the user's in a folder, in reverse order."""
+    folder = f"{worktree}/{under}" if under else str(worktree)
+    try:
+        with translate_os_errors(f"list {folder}"):
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name, reverse=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # removed or replaced since its name was read
+    for entry in entries:
+        if entry.name.casefold() in {GIT_DIR_NAME, ".git"} or entry.name.endswith(TEMP_SUFFIX):
+            continue
+        yield f"{under}/{entry.name}" if under else entry.name, entry
 
 
 def ignore_rules(worktree: Path) -> IgnoreRules:
@@ -81,15 +89,21 @@ def ignore_rules(worktree: Path) -> IgnoreRules:
     return IgnoreRules(worktree)
 
 
-def find_file_stat(worktree: Path, path: str) -> FileStat | None:
-    """Return the stat of a repository path, or None where nothing of the worktree is there.
+def find_file_stat(
+    worktree: Path, path: str, folders: RealFolders | None = None
+) -> FileStat | None:
+    """Return the stat of a repository path, or None if nothing of the worktree is there.
 
-    What lies behind a link is not in the worktree: below a folder that was replaced by a link,
+    What lies beyond a link is not in the worktree: below a folder that was replaced by a link,
     there is nothing, as in Git. Everything that looks at a tracked path looks at it through here.
+
+    Args:
+        worktree: its root.
+        path: repository path.
+        folders: remembers the folders above, for a pass over many files; new unless given.
     """
-    if "/" in path and find_obstacle(worktree, path) is not None:
-        return None
-    return find_stat(worktree / path)
+    folders = RealFolders(worktree) if folders is None else folders
+    return find_stat(worktree / path) if path.rpartition("/")[0] in folders else None
 
 
 def find_obstacle(worktree: Path, path: str) -> str | None:
