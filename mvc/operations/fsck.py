@@ -12,7 +12,7 @@ from mvc.formats.manifest import cut_sizes
 from mvc.history.check import check
 from mvc.history.reachability import reachable_blobs
 from mvc.ids import PackId
-from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, ChunkHealth, Loss
+from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, MISSING, ChunkHealth, Loss
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.upkeep.versions import find_live, released_paths, walk_all
 from mvc.workspace.journal import JOURNAL_NAME, read_journal
@@ -66,13 +66,13 @@ class FsckReport:
     """What fsck found.
 
     Attributes:
-        problems: everything wrong, nothing where the repository is sound.
-        commits: commits that are reachable.
-        files: file versions that were looked at.
-        chunks: distinct chunks that they need.
+        problems: everything that is wrong; empty if the repository is sound.
+        commits: how many are reachable.
+        files: how many file versions were looked at.
+        chunks: how many distinct chunks they need.
         data: whether every byte was read and hashed.
         notices: harmless leftovers, as a crash leaves them; gc removes them.
-        repaired: packs whose index was written anew.
+        repaired: packs whose index was rebuilt.
         released: file versions whose content was released and is gone, as it should be.
     """
 
@@ -91,17 +91,18 @@ class FsckReport:
         return not self.problems
 
 
-_MISSING_HINT = "add the same file again, or copy the pack from another copy of the repository"
-_DAMAGED_HINT = (
-    'run "mvc fsck --data --repair", then add the same file again; '
-    "or copy the pack from another copy of the repository"
+_COPY_PACK = "copy the pack from another copy of the repository"
+_ADD_BASE = (
+    "add the version of the file again that the lost chunk is from: that restores all that is "
+    f"based on it; or add this version, or {_COPY_PACK}"
 )
-_LOST_BASE_HINT = (
-    "add the version of the file again that the lost chunk is from: that brings back all that is "
-    "based on it; or this version, or copy the pack from another copy of the repository"
-)
-_DAMAGED_BASE_HINT = f'run "mvc fsck --data --repair", then {_LOST_BASE_HINT}'
-_RECORD_HINT = "nothing is released because of it; prune again to record it anew"
+_REPAIR = 'run "mvc fsck --data --repair", then '
+_HINTS = {
+    MISSING: f"add the same file again, or {_COPY_PACK}",
+    DAMAGED: f"{_REPAIR}add the same file again; or {_COPY_PACK}",
+    LOST_BASE: _ADD_BASE,
+}
+_RECORD_HINT = "nothing is released because of it; prune again to record it"
 _DAMAGED_PACK = frozenset({"bad-pack", "bad-chunk", "bad-pack-hash", "missing-pack"})
 
 
@@ -114,15 +115,8 @@ def fsck(
 ) -> FsckReport:
     """Check the repository; nothing is changed unless ``repair``.
 
-    A pack without an index that no commit needs is what a crash leaves between two writes, and
-    no problem; one that a commit needs has lost its index.
-
-    Args:
-        context: the repository.
-        data: also read, decode and hash every byte of the chunk store.
-        repair: first write missing or damaged pack indexes anew from their packs, and move what
-            is sound of damaged packs into new ones; with ``data`` every damage is found.
-        progress: called with bytes read.
+    A crash between two writes leaves a pack without an index. If no commit needs that pack, it is
+    harmless; if one does, its index was lost.
 
     Raises:
         ConflictError: to be repaired, but a gc, prune or repack is running.
@@ -147,21 +141,20 @@ def fsck(
     problems.extend(
         _store_problem(item) for item in found if item not in leftovers and item.kind != LOST_BASE
     )
-    notices = (*salvaged, *_describe_leftovers(leftovers))
     return FsckReport(
-        (*problems, *lost),
-        walk.commits,
-        walk.files,
-        len(walk.chunks),
-        data,
-        notices,
-        repaired,
-        walk.released,
+        problems=(*problems, *lost),
+        commits=walk.commits,
+        files=walk.files,
+        chunks=len(walk.chunks),
+        data=data,
+        notices=(*salvaged, *_describe_leftovers(leftovers)),
+        repaired=repaired,
+        released=walk.released,
     )
 
 
 def _find_leftovers(found: Sequence[StoreProblem], walk: _Reachable) -> dict[StoreProblem, None]:
-    """Return what is harmless: strays, packs and copies of chunks that no file version needs."""
+    """Return what is harmless: stray files, and what no file version needs."""
     return dict.fromkeys(
         item
         for item in found
@@ -177,11 +170,11 @@ def _describe_leftovers(leftovers: Collection[StoreProblem]) -> Iterator[str]:
             yield f"{item.pack}: {item.detail}"
     lost = Counter(item.pack for item in leftovers if item.kind == LOST_BASE)
     for pack, count in sorted(lost.items()):
-        yield f"{pack}: of what nothing needs there, {count:,} chunks cannot be decoded: a base is gone"
+        yield f"{pack}: {count:,} chunks that nothing needs cannot be decoded: a base is gone"
 
 
 def _without_settled(context: Context, found: list[StoreProblem]) -> list[StoreProblem]:
-    """Leave out indexes that were only late: another process publishes a pack, then its index."""
+    """Leave out indexes that were only late: a pack is published before its index."""
     if not any(item.kind == "missing-index" for item in found):
         return found
     again = {item.pack for item in context.store.check(data=False) if item.kind == "missing-index"}
@@ -206,7 +199,7 @@ def _check_records(context: Context) -> Iterator[Problem]:
 def _store_problem(found: StoreProblem) -> Problem:
     hint = None
     if found.kind in LOST_INDEX:
-        hint = 'nothing is lost: "mvc fsck --repair" writes the index anew'
+        hint = 'nothing is lost: "mvc fsck --repair" rebuilds the index'
     chunk = None if found.chunk is None else found.chunk.hex()
     return Problem(
         found.kind, found.detail, pack=found.pack, offset=found.offset, chunk=chunk, hint=hint
@@ -214,7 +207,7 @@ def _store_problem(found: StoreProblem) -> Problem:
 
 
 def _repair(context: Context, *, data: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the packs whose index was written anew, and a line on every pack set aside."""
+    """Return the packs whose index was rebuilt, and a line on every pack set aside."""
     found = list(context.store.check(data=data))
     damaged = dict.fromkeys(item.pack for item in found if item.kind in _DAMAGED_PACK)
     salvaged: list[str] = []
@@ -242,7 +235,7 @@ class _Reachable:
         self.health = ChunkHealth(context.store, found)
         self.commits = 0
         self.files = 0
-        self.chunks: dict[ChunkId, int] = {}  # chunk → its plain bytes; 0 where it is missing
+        self.chunks: dict[ChunkId, int] = {}  # chunk → its plain bytes; 0 if it is missing
         self.released = 0
         self._releases: Mapping[GitId, Sequence[Release]] | None = None
         self._live: _Live = {}
@@ -325,12 +318,12 @@ class _Reachable:
                 yield _describe(commit, path, name, chunk, loss), blob
 
     def _is_lost(self, chunk: ChunkId) -> bool:
-        """Tell whether a chunk cannot be had, so that it may have been released."""
+        """Return whether a chunk cannot be read, so that it may have been released."""
         self.health.look_at(chunk)
         return chunk in self.health.lost
 
     def _was_released(self, blob: GitId) -> bool:
-        """Tell whether all versions that have a manifest were released; asked where one is lost."""
+        """Return whether all versions that have a manifest were released."""
         if self._releases is None:
             try:
                 releases = read_releases(self._context)
@@ -341,7 +334,7 @@ class _Reachable:
         return bool(self._releases) and blob not in self._live
 
     def _find_misfit(self, chunk: ChunkId, size_bytes: int) -> Loss | None:
-        """Return what is wrong where a manifest takes a chunk for one of another length."""
+        """Return what is wrong if a manifest gives a chunk another length than it has."""
         found = self.chunks[chunk]
         if found == size_bytes:
             return None
@@ -372,14 +365,10 @@ def _describe(
         pack=None if location is None else location.pack,
         offset=None if location is None else location.offset,
         chunk=chunk.hex(),
-        hint=_find_hint(loss),
+        hint=f"{_REPAIR}{_ADD_BASE}"
+        if loss.kind == LOST_BASE and loss.is_damage
+        else _HINTS.get(loss.kind, _HINTS[MISSING]),
     )
-
-
-def _find_hint(loss: Loss) -> str:
-    if loss.kind == LOST_BASE:
-        return _DAMAGED_BASE_HINT if loss.is_damage else _LOST_BASE_HINT
-    return _DAMAGED_HINT if loss.kind == DAMAGED else _MISSING_HINT
 
 
 def _named_chunks(manifest: Manifest) -> Iterator[tuple[str | None, ChunkId, int]]:

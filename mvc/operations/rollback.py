@@ -1,9 +1,9 @@
-"""rollback: a branch goes back to an earlier commit, and what it leaves stays to be looked at.
+"""rollback: a branch goes back to an earlier commit; what it leaves stays for inspection.
 
-    plan   one way to say the target ──► the commit, and what is left behind
+    plan   one way to say the target ──► the commit, and what is abandoned
     run    ``diverged/<branch>/<step>`` on the tip, durable
            ──► a note on the tip: why, and where the branch went, durable
-           ──► the branch moves by compare-and-swap; with HEAD, index and files where HEAD is on it
+           ──► the branch moves by compare-and-swap; HEAD, index and files too, if HEAD is on it
 
 History is never rewritten: the abandoned commits keep their ids and their content (``prune`` spares
 ``diverged/``), and ``undo`` brings the branch back. A crash before the last step leaves a branch too
@@ -29,14 +29,9 @@ from mvc.workspace.recorded import tree_of
 from mvc.workspace.rollback_target import (
     ROLLBACK_COMMAND,
     SHORT_ID,
+    BranchLine,
     check_whole,
     checked,
-    count_left,
-    find_ancestor,
-    find_back,
-    find_healthy,
-    find_step,
-    find_tip,
 )
 from mvc.workspace.transition import plan_head_move, recover
 
@@ -57,12 +52,12 @@ class RollbackPlan:
     Attributes:
         branch: the branch.
         tip: where it is; the plan holds only as long as it is there.
-        target: where it would go; the tip itself where there is nothing to do.
+        target: where it would go; the tip itself if there is nothing to do.
         tip_step: training step of the tip, or None.
         target_step: training step of the target, or None.
         choice: how the target was found, for people.
         abandoned: how many commits the tip reaches and the target does not.
-        diverged_branch: the branch that would keep them; None where there is nothing to do.
+        diverged_branch: the branch that would keep them; None if there is nothing to do.
         at_step: the step at which the trouble was seen, or None.
     """
 
@@ -90,7 +85,7 @@ class RollbackResult:
         branch: the branch.
         commit: where it is now.
         left: where it was.
-        diverged_branch: the branch that keeps what it left; None where there was nothing to do.
+        diverged_branch: the branch that keeps what it left; None if there was nothing to do.
         abandoned: how many commits that are.
         written: files written.
         removed: files taken away.
@@ -117,22 +112,12 @@ def plan_rollback(
 ) -> RollbackPlan:
     """Return where a branch would go back to; nothing is changed.
 
-    The target is said in one way; in none, it is the newest healthy commit. But for a revision,
-    commits whose content was released are passed over.
-
-    Args:
-        context: the repository.
-        revision: this commit.
-        step: the newest commit of this training step, or else of the last one before it.
-        steps_back: the newest commit at least so many steps before the tip.
-        healthy: the newest commit below the tip that is marked as healthy.
-        branch: the branch to move; the current one where None.
-        at_step: the step at which the trouble was seen, for the name of what is left.
+    The parameters are explained at ``Repo.plan_rollback``.
 
     Raises:
-        UsageError: more than one way, a negative number, or no branch where HEAD is on none.
+        UsageError: more than one target, a negative number, or no branch where HEAD is on none.
         NotFoundError: no such branch or revision, or no commit that fits.
-        ConflictError: the revision is no ancestor of the branch.
+        ConflictError: the revision is not an ancestor of the branch.
         ReleasedError: the content of the revision was released.
     """
     ways = (revision is not None, step is not None, steps_back is not None, healthy)
@@ -141,24 +126,23 @@ def plan_rollback(
             "a rollback has one target: a revision, a step, a number of steps back or healthy"
         )
     at_step = None if at_step is None else checked("at_step", at_step)
-    name, tip = find_tip(context, branch)
+    line = BranchLine.find(context, branch)
     if revision is not None:
-        target, choice = find_ancestor(context, name, tip, revision), revision
+        target, choice = line.find_ancestor(revision)
     elif step is not None:
-        target, choice = find_step(context, name, tip, checked("step", step))
+        target, choice = line.find_step(checked("step", step))
     elif steps_back is not None:
-        target, choice = find_back(context, name, tip, checked("steps_back", steps_back))
+        target, choice = line.find_back(checked("steps_back", steps_back))
     else:
-        target, choice = find_healthy(context, name, tip)
-    tip_step = read_annotations(tip).step
+        target, choice = line.find_healthy()
     plan = RollbackPlan(
-        branch=name,
-        tip=tip.id,
+        branch=line.name,
+        tip=line.tip.id,
         target=target.id,
-        tip_step=tip_step,
+        tip_step=read_annotations(line.tip).step,
         target_step=read_annotations(target).step,
         choice=choice,
-        abandoned=count_left(context, tip, target),
+        abandoned=line.count_left(target),
         diverged_branch=None,
         at_step=at_step,
     )
@@ -166,7 +150,7 @@ def plan_rollback(
 
 
 def _with_name(context: Context, plan: RollbackPlan) -> RollbackPlan:
-    """Return a plan with the name that keeps what it leaves: one that is free, or is there."""
+    """Return a plan with the name that keeps what it leaves: a free one, or one that does so."""
     step = plan.tip_step if plan.at_step is None else plan.at_step
     label = plan.tip[:SHORT_ID] if step is None else str(step)
     base = f"{DIVERGED}{plan.branch}/{label}"
@@ -193,14 +177,7 @@ def run_rollback(
 ) -> RollbackResult:
     """Carry out a plan: name what is left, then move the branch, and HEAD's files with it.
 
-    Files that exist only in the index, as those of a commit from memory, are not made.
-
-    Args:
-        context: the repository.
-        plan: from ``plan_rollback``.
-        reason: why, on one line; for the note, the log and the reflog.
-        force: throw local changes away that are in the way.
-        progress: called with bytes written.
+    Files that exist only in the index, like those of a commit from memory, are not made.
 
     Raises:
         ConflictError: the branch moved since the plan was made, or local changes would be lost,
@@ -214,9 +191,9 @@ def run_rollback(
     _check_tip(context, plan)
     check_whole(context, plan.target)
     move = _Move(context, plan, one_line(reason), context.stamp())
-    if head.branch == plan.branch:
-        return move.with_files(head, progress, force=force)
-    return move.ref_only()
+    return (
+        move.with_files(head, progress, force=force) if head.branch == plan.branch else move.alone()
+    )
 
 
 def _check_tip(context: Context, plan: RollbackPlan) -> None:
@@ -237,6 +214,10 @@ class _Move:
         self._plan = plan
         self._reason = reason
         self._stamp = stamp
+        step = "" if plan.target_step is None else f" (step {plan.target_step})"
+        self._message = f"rollback: to {plan.target[:SHORT_ID]}{step}"
+        if reason:
+            self._message += f": {reason}"
 
     def with_files(self, head: Head, progress: ByteProgress, *, force: bool) -> RollbackResult:
         """Move the branch that HEAD is on, index and files with it, all or nothing."""
@@ -265,7 +246,7 @@ class _Move:
         )
         return self._result(tuple(path for path, _ in checkout.write), checkout.remove)
 
-    def ref_only(self) -> RollbackResult:
+    def alone(self) -> RollbackResult:
         """Move a branch that HEAD is not on."""
         history, plan = self._context.history, self._plan
         with history.lock():
@@ -284,12 +265,11 @@ class _Move:
 
     def _keep_tip(self) -> None:
         """Name the tip and say why it is left, durably; under the lock, before the branch moves."""
-        # The name that was planned may have been taken since by somebody else.
+        # Another process may have taken the planned name since.
         self._plan = plan = _with_name(self._context, self._plan)
-        assert plan.diverged_branch is not None
-        ref = HEADS + plan.diverged_branch
-        if self._context.history.find_ref(ref) is None:
-            self._context.history.update_ref(
+        history, ref = self._context.history, f"{HEADS}{plan.diverged_branch}"
+        if history.find_ref(ref) is None:
+            history.update_ref(
                 ref, plan.tip, expected=None, message=self._message, stamp=self._stamp
             )
         divergence = Divergence(
@@ -297,21 +277,14 @@ class _Move:
         )
         add_divergence(self._context, plan.tip, divergence, stamp=self._stamp)
 
-    @property
-    def _message(self) -> str:
-        plan = self._plan
-        step = "" if plan.target_step is None else f" (step {plan.target_step})"
-        reason = f": {self._reason}" if self._reason else ""
-        return f"rollback: to {plan.target[:SHORT_ID]}{step}{reason}"
-
     def _result(self, written: tuple[str, ...], removed: tuple[str, ...]) -> RollbackResult:
         plan = self._plan
         return RollbackResult(
-            branch=plan.branch,
-            commit=plan.target,
-            left=plan.tip,
-            diverged_branch=plan.diverged_branch,
-            abandoned=plan.abandoned,
-            written=written,
-            removed=removed,
+            plan.branch,
+            plan.target,
+            plan.tip,
+            plan.diverged_branch,
+            plan.abandoned,
+            written,
+            removed,
         )

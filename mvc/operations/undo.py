@@ -1,18 +1,18 @@
-"""undo: the last move of HEAD or its branch, taken back; the reflog tells what it was.
+"""undo: take back the last move of HEAD or its branch, as the reflog records it.
 
-The log of HEAD is read from its oldest entry on as a stack. A move is put on top. An undo takes
-the top off and lays it aside, a redo puts it back, any other move forgets what lies aside. So undo
-after undo steps further back, and redo can return as long as nothing else happened. Entries of
-undo and redo are told by their message, which repeats that of the move.
+The log of HEAD is read from its oldest entry on as a stack. A move is pushed. An undo pops it and
+sets it aside, a redo pushes it again, and any other move forgets what was set aside. So undo after
+undo goes further back, and redo can return as long as nothing else happened. Entries of undo and
+redo are recognised by their message, which repeats that of the move.
 
-What taking back means depends on the move:
+What undoing means depends on the move:
 
     commit, amend, merge    the branch moves; index and files stay, so the work is staged again
     checkout, switch        HEAD goes back to the branch or commit it came from
     reset and all others    the branch moves, index and files go with it
 
-The last two carry local changes along like ``switch``, or refuse where they would be lost. Nothing
-is ever lost of the history: the commit that is left stays in the reflog.
+The last two carry local changes along like ``switch``, or refuse if those would be lost. No history
+is ever lost: the commit that is left stays in the reflog.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class UndoResult:
     """What an undo or redo did, or would do.
 
     Attributes:
-        action: what was taken back or done again, as the reflog says it.
+        action: what was undone or redone, in the words of the reflog.
         kind: ``commit``, ``switch`` or ``reset``.
-        branch: the branch HEAD is on now, or None where it is detached.
-        commit: the commit HEAD is on now; None where that was the first commit.
+        branch: the branch HEAD is on now, or None if it is detached.
+        commit: the commit HEAD is on now; None if the first commit was undone.
         left_branch: the branch HEAD was on before.
         left: the commit HEAD was on before; None before the first commit.
         written: files written.
@@ -90,17 +90,10 @@ def undo(
     dry_run: bool = False,
     progress: ByteProgress = None,
 ) -> UndoResult:
-    """Take back the last move of HEAD or its branch; or do again what was taken back last.
-
-    Args:
-        context: the repository.
-        redo: do again what the last undo took back.
-        force: throw local changes away that are in the way.
-        dry_run: only say what would be done.
-        progress: called with bytes written.
+    """Undo the last move of HEAD or its branch, or redo what was undone last.
 
     Raises:
-        NotFoundError: there is nothing to undo or redo, or what it leads to is there no more.
+        NotFoundError: there is nothing to undo or redo, or where it leads no longer exists.
         ConflictError: local changes would be lost, or HEAD is not where its log says.
     """
     recover(context)
@@ -131,7 +124,7 @@ def undo(
 def _read_stacks(
     entries: Sequence[ReflogEntry],
 ) -> tuple[list[ReflogEntry], list[tuple[ReflogEntry, ReflogEntry]]]:
-    """Return the moves that stand, and (move, its undo) of those that a redo can do again."""
+    """Return the moves that stand, and (move, its undo) of those that can be redone."""
     done: list[ReflogEntry] = []
     undone: list[tuple[ReflogEntry, ReflogEntry]] = []
     for entry in reversed(entries):
@@ -149,12 +142,12 @@ def _read_stacks(
 
 
 def _undo_texts(move: ReflogEntry) -> tuple[str, str]:
-    """Return what the undo of a move says; the second where it left a detached HEAD."""
+    """Return what the undo of a move is called; the second is for one that left a detached HEAD."""
     return _UNDO + move.message, _UNDO + move.message + _DETACHED
 
 
 def _is_move(entry: ReflogEntry) -> bool:
-    """Tell whether an entry changed anything: a renamed branch did not, a switch always did."""
+    """Return whether an entry changed anything: a renamed branch did not, a switch always did."""
     match = _SWITCH.match(entry.message)
     if match is not None:
         return match[1] != match[2]
@@ -164,8 +157,8 @@ def _is_move(entry: ReflogEntry) -> bool:
 def _plan_undo(context: Context, head: Head, done: Sequence[ReflogEntry]) -> _Step:
     if not done:
         raise NotFoundError(
-            "there is nothing to undo: the log of HEAD knows no move before",
-            hint='"mvc reflog" lists what it knows',
+            "there is nothing to undo: the log of HEAD holds no earlier move",
+            hint='"mvc reflog" lists what it holds',
         )
     move = done[-1]
     match = _SWITCH.match(move.message)
@@ -179,7 +172,7 @@ def _plan_undo(context: Context, head: Head, done: Sequence[ReflogEntry]) -> _St
     if not is_hex_id(match[1], _ID_DIGITS) or move.old is None:
         raise NotFoundError(
             f"HEAD came from branch {match[1]!r}, which is gone",
-            hint=f'"mvc branch {match[1]} {move.old}" makes it again' if move.old else None,
+            hint=f'"mvc branch {match[1]} {move.old}" restores it' if move.old else None,
         )
     _check_exists(context, move.old)
     return _Step(move.message, "switch", None, move.old, message)
@@ -189,13 +182,13 @@ def _plan_redo(
     context: Context, head: Head, undone: Sequence[tuple[ReflogEntry, ReflogEntry]]
 ) -> _Step:
     if not undone:
-        raise NotFoundError("there is nothing to redo: no undo was the last that happened")
+        raise NotFoundError("there is nothing to redo: the last move was not an undo")
     move, taken_back = undone[-1]
     message = _REDO + move.message
     match = _SWITCH.match(move.message)
     if match is None:
         if head.commit != move.old:
-            raise _moved(f"it was at {move.old} when {move.message!r} was taken back")
+            raise _moved(f"it was at {move.old} when {move.message!r} was undone")
         return _move_step(context, head, move, move.new, message)
     tip, left = context.history.find_ref(HEADS + match[2]), taken_back.old
     if taken_back.message == _undo_texts(move)[1] and left is not None:
@@ -203,7 +196,7 @@ def _plan_redo(
         return _Step(move.message, "switch", None, left, message)
     if tip is None:
         raise NotFoundError(
-            f"branch {match[2]!r} is gone", hint=f'"mvc branch {match[2]} {left}" makes it again'
+            f"branch {match[2]!r} is gone", hint=f'"mvc branch {match[2]} {left}" restores it'
         )
     return _Step(move.message, "switch", match[2], tip, message)
 
@@ -229,7 +222,7 @@ def _move_step(
         _check_exists(context, target)
     elif head.branch is None:
         raise ConflictError(
-            f"{move.message!r} was the first of all, and HEAD is on no branch now",
+            f"{move.message!r} made the first commit, and HEAD is on no branch now",
             hint='"mvc switch" to one first',
         )
     return _Step(move.message, kind, head.branch, target, message)
@@ -238,7 +231,7 @@ def _move_step(
 def _check_exists(context: Context, commit: GitId) -> None:
     if not context.history.has_object(commit):
         raise NotFoundError(
-            f"commit {commit} is there no more", hint='"mvc gc" has removed it, or a stock Git'
+            f"commit {commit} no longer exists", hint='"mvc gc" or stock Git has removed it'
         )
 
 
@@ -252,7 +245,7 @@ def _go(
     force: bool,
     dry_run: bool,
 ) -> CheckoutPlan:
-    """Move HEAD, with index and files unless the move is one of a commit; return what it took."""
+    """Move HEAD, with index and files unless the move made a commit; return what that took."""
     assert step.commit is not None
     history = context.history
     index, plan = history.read_index(), CheckoutPlan()
@@ -282,7 +275,7 @@ def _go(
 
 
 def _unmake_branch(context: Context, head: Head, step: _Step, stamp: Stamp) -> None:
-    """Take back the first commit of all: its branch is one again that has no commit yet."""
+    """Undo the first commit of all: its branch is again one without a commit."""
     assert head.branch is not None
     assert head.commit is not None
     with context.history.lock():

@@ -1,9 +1,9 @@
-"""Which chunks cannot be had, and why: missing, damaged, or based on one that is.
+"""Which chunks cannot be read, and why: missing, damaged, or based on one that is.
 
-Nothing is read that nobody doubts. There is doubt about a chunk where the check of the store names
-it or its pack, where one of its bases is lost, and where no chain of copies leads from it to whole
-bytes. Reading it then decides: another copy may be sound. What is lost because of a base names the
-chunk at the root of the loss, for that is the one to bring back.
+Only doubtful chunks are read: those that the check of the store names, or whose pack it names; those
+with a lost base; those from which no chain of copies leads to whole bytes. Reading decides, since
+another copy may be sound. What is lost because of a base names the chunk at the root of the loss:
+that is the one to bring back.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _SHORT_HEX = 12
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a chunk cannot be had.
+    """Why a chunk cannot be read.
 
     Attributes:
         kind: ``missing-chunk``, ``damaged-chunk`` or ``lost-base``.
         fact: the same in words, to follow the chunk's name.
-        location: where the damage is; None where a chunk is missing.
-        root: the chunk whose loss this one's follows from, or None.
-        links: how many bases lie on the way there, the root counted.
+        location: where the damage is; None if a chunk is missing.
+        root: the chunk whose loss caused this one, or None.
+        links: how many bases lie on the way there, the root included.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Loss:
 
     @property
     def is_damage(self) -> bool:
-        """Whether a pack is damaged, so that it has to be set aside before anything helps."""
+        """Whether a pack is damaged, and has to be set aside before anything helps."""
         return self.location is not None
 
 
@@ -57,7 +57,7 @@ class ChunkHealth:
         found: what a check of the store has found.
 
     Attributes:
-        lost: the chunks that cannot be had, of those looked at.
+        lost: the chunks that cannot be read, of those looked at.
         packs: the packs that hold what was looked at.
     """
 
@@ -75,11 +75,11 @@ class ChunkHealth:
 
     @property
     def lacks_indexes(self) -> bool:
-        """Whether there are packs without an index, as a gc leaves that died."""
+        """Whether there are packs without an index, as a gc that died leaves them."""
         return bool(self._unindexed)
 
     def look_at(self, chunk: ChunkId) -> int:
-        """Return the plain bytes of a chunk, 0 where it is missing; see ``lost`` afterwards."""
+        """Return the plain bytes of a chunk, 0 if it is missing; see ``lost`` afterwards."""
         if chunk not in self._sizes:
             self._sizes[chunk] = self._examine(chunk, 0)
         return self._sizes[chunk]
@@ -101,9 +101,9 @@ class ChunkHealth:
         return location.plain_size_bytes
 
     def _find(self, chunk: ChunkId) -> ChunkLocation | None:
-        """Return where a chunk lies; in a pack without an index only where it is nowhere else.
+        """Return where a chunk lies; in a pack without an index only if it is nowhere else.
 
-        A gc that died leaves such packs, whose chunks all lie in others.
+        A gc that died leaves such packs; their chunks are all in others too.
         """
         location = self._store.find(chunk)
         if location is None or location.pack not in self._unindexed:
@@ -112,7 +112,7 @@ class ChunkHealth:
         return next((place for place in places if place.pack not in self._unindexed), location)
 
     def _find_lost_base(self, location: ChunkLocation, depth: int) -> ChunkId | None:
-        """Return a base that is lost; a chain that is too long has no chosen copy anyway."""
+        """Return a lost base, if any; a chain that is too long has no chosen copy anyway."""
         for base in location.bases if depth < MAX_DEPTH else ():
             if base not in self._sizes:
                 self._sizes[base] = self._examine(base, depth + 1)

@@ -1,25 +1,27 @@
-"""Where a rollback goes: the ways to say it, and what may be gone back to.
+"""Where a rollback goes: the ways to say it, and which commits qualify.
 
-A branch goes back along its own line, first parents, newest commit first; only a commit that was
-named may be any ancestor. Commits whose content was released are passed over, a named one is
-refused: what cannot be restored is no place to go back to.
+A branch goes back along its first parents, newest commit first; only a commit that was named may be
+any ancestor. Commits whose content was released are skipped, and a named one is refused: what
+cannot be restored is no place to go back to.
 """
 
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
-from mvc.history.notes import find_notes
 from mvc.history.refnames import HEADS
 from mvc.workspace.annotations import read_annotations
-from mvc.workspace.health import HEALTHY_REF, first_parents
+from mvc.workspace.health import HEALTH_MARKS, first_parents
 from mvc.workspace.released import check_content, is_complete
 from mvc.workspace.releases import find_release
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
     from mvc.workspace.context import Context
@@ -33,7 +35,7 @@ def checked(name: str, value: int) -> int:
     """Return a number of steps as an int.
 
     Raises:
-        UsageError: no whole number, or a negative one.
+        UsageError: not a whole number, or a negative one.
     """
     try:
         number = operator.index(value)
@@ -44,136 +46,148 @@ def checked(name: str, value: int) -> int:
     return number
 
 
-def find_tip(context: Context, branch: str | None) -> tuple[str, CommitInfo]:
-    """Return the name and the tip of the branch that is meant; the current one where None.
+@dataclass(frozen=True, slots=True)
+class BranchLine:
+    """A branch that is to go back. What finds a target also returns in words what it is."""
 
-    Raises:
-        UsageError: HEAD is on no branch, and none was named.
-        NotFoundError: no such branch, or it has no commit yet.
-    """
-    history = context.history
-    head = history.head()
-    name = head.branch if branch is None else branch
-    if name is None:
-        raise UsageError(
-            "HEAD is on no branch, and a rollback moves one", hint='name it with "--branch NAME"'
-        )
-    tip = history.find_ref(HEADS + name)
-    if tip is None and name == head.branch:
-        raise NotFoundError(f"branch {name!r} has no commit yet")
-    if tip is None:
-        raise NotFoundError(f"no branch {name!r}", hint='"mvc branch" lists them')
-    return name, history.read_commit(tip)
+    context: Context
+    name: str
+    tip: CommitInfo
 
+    @classmethod
+    def find(cls, context: Context, branch: str | None) -> BranchLine:
+        """Return a branch; defaults to the current one.
 
-def find_ancestor(context: Context, branch: str, tip: CommitInfo, revision: str) -> CommitInfo:
-    """Return the commit that a revision names.
+        Raises:
+            UsageError: HEAD is on no branch, and none was named.
+            NotFoundError: no such branch, or it has no commit yet.
+        """
+        history = context.history
+        head = history.head()
+        name = head.branch if branch is None else branch
+        if name is None:
+            raise UsageError(
+                "HEAD is on no branch, and a rollback moves one",
+                hint='name it with "--branch NAME"',
+            )
+        tip = history.find_ref(HEADS + name)
+        if tip is None and name == head.branch:
+            raise NotFoundError(f"branch {name!r} has no commit yet")
+        if tip is None:
+            raise NotFoundError(f"no branch {name!r}", hint='"mvc branch" lists them')
+        return cls(context, name, history.read_commit(tip))
 
-    Raises:
-        NotFoundError: no such revision.
-        ConflictError: it is no ancestor of the branch.
-        ReleasedError: its content was released.
-    """
-    history = context.history
-    target = history.read_commit(context.history.resolve_commit(revision))
-    if not history.is_ancestor(target.id, tip.id):
-        raise ConflictError(
-            f"{revision!r} is commit {target.id[:SHORT_ID]} {target.subject!r}, "
-            f"which is no ancestor of branch {branch!r}",
-            hint=f'"mvc log {branch}" lists where it can go back to',
-        )
-    check_whole(context, target.id)
-    return target
+    def find_ancestor(self, revision: str) -> tuple[CommitInfo, str]:
+        """Return the commit that a revision names.
 
+        Raises:
+            NotFoundError: no such revision.
+            ConflictError: it is not an ancestor of the branch.
+            ReleasedError: its content was released.
+        """
+        history = self.context.history
+        target = history.read_commit(history.resolve_commit(revision))
+        if not history.is_ancestor(target.id, self.tip.id):
+            raise ConflictError(
+                f"{revision!r} is commit {target.id[:SHORT_ID]} {target.subject!r}, "
+                f"which is not an ancestor of branch {self.name!r}",
+                hint=f'"mvc log {self.name}" lists where it can go back to',
+            )
+        check_whole(self.context, target.id)
+        return target, revision
 
-def find_healthy(context: Context, branch: str, tip: CommitInfo) -> tuple[CommitInfo, str]:
-    """Return the newest healthy commit below the tip, and in words what it is.
+    def find_healthy(self) -> tuple[CommitInfo, str]:
+        """Return the newest healthy commit below the tip.
 
-    Raises:
-        NotFoundError: there is none that still has its content.
-        FormatError: the marks are damaged.
-    """
-    marks = find_notes(context.history, HEALTHY_REF)
-    skipped = 0
-    for info in islice(first_parents(context, tip), 1, None):
-        if marks is None or marks.find(info.id) is None:
-            continue
-        if _is_whole(context, info.id):
-            return info, f"the newest healthy commit below the tip{_passed_over(skipped)}"
-        skipped += 1
-    raise NotFoundError(
-        f"no commit below the tip of branch {branch!r} is marked as healthy{_passed_over(skipped)}",
-        hint=_TARGET_HINT,
-    )
-
-
-def find_step(context: Context, branch: str, tip: CommitInfo, step: int) -> tuple[CommitInfo, str]:
-    """Return the commit of a step, or the newest before it, and in words what it is.
-
-    Raises:
-        NotFoundError: there is none that still has its content.
-    """
-    found, skipped = _find_until(context, tip, step, exactly=True)
-    if found is None:
-        raise _nothing_until(branch, step, skipped)
-    if read_annotations(found).step == step:
-        return found, f"the commit of step {step:,}{_passed_over(skipped)}"
-    return found, f"the newest commit up to step {step:,}{_passed_over(skipped)}"
-
-
-def find_back(context: Context, branch: str, tip: CommitInfo, steps: int) -> tuple[CommitInfo, str]:
-    """Return the newest commit at least so many steps before the tip, and in words what it is.
-
-    Raises:
-        NotFoundError: there is none that still has its content, or the tip has no step.
-    """
-    last = read_annotations(tip).step
-    if last is None:
-        raise NotFoundError(
-            f"the tip of branch {branch!r} has no step to count back from", hint=_TARGET_HINT
-        )
-    found, skipped = _find_until(context, tip, last - steps, exactly=False)
-    if found is None:
-        raise _nothing_until(branch, last - steps, skipped)
-    text = f"the newest commit at least {steps:,} steps before the tip's step {last:,}"
-    return found, text + _passed_over(skipped)
-
-
-def _find_until(
-    context: Context, tip: CommitInfo, step: int, *, exactly: bool
-) -> tuple[CommitInfo | None, int]:
-    """Return the newest whole commit of a step, or else up to it; and how many were released.
-
-    A branch that started counting anew has a step twice; the newest commit is meant. ``exactly``
-    prefers an older commit of just that step to a newer one below it.
-    """
-    nearest, skipped = None, 0
-    for info in first_parents(context, tip):
-        other = read_annotations(info).step
-        if other is None or other > step or (nearest is not None and other < step):
-            continue
-        if not _is_whole(context, info.id):
+        Raises:
+            NotFoundError: there is none that still has its content.
+            FormatError: the marks are damaged.
+        """
+        marks = self.context.notebooks.of(HEALTH_MARKS).open()
+        below = islice(self._commits(), 1, None) if marks is not None else ()
+        skipped = 0
+        for info in below:
+            if marks is None or marks.find(info.id) is None:
+                continue
+            if _is_whole(self.context, info.id):
+                return info, f"the newest healthy commit below the tip{_note_skipped(skipped)}"
             skipped += 1
-        elif other == step or not exactly:
-            return info, skipped
-        else:
-            nearest = info
-    return nearest, skipped
+        raise NotFoundError(
+            f"no commit below the tip of branch {self.name!r} is marked as healthy"
+            f"{_note_skipped(skipped)}",
+            hint=_TARGET_HINT,
+        )
+
+    def find_step(self, step: int) -> tuple[CommitInfo, str]:
+        """Return the commit of a step, or else the newest before it.
+
+        Raises:
+            NotFoundError: there is none that still has its content.
+        """
+        found, skipped = self._find_until(step, exactly=True)
+        what = "commit of" if read_annotations(found).step == step else "newest commit up to"
+        return found, f"the {what} step {step:,}{_note_skipped(skipped)}"
+
+    def find_back(self, steps: int) -> tuple[CommitInfo, str]:
+        """Return the newest commit at least so many steps before the tip.
+
+        Raises:
+            NotFoundError: there is none that still has its content, or the tip has no step.
+        """
+        last = read_annotations(self.tip).step
+        if last is None:
+            raise NotFoundError(
+                f"the tip of branch {self.name!r} has no step to count back from", hint=_TARGET_HINT
+            )
+        found, skipped = self._find_until(last - steps, exactly=False)
+        text = f"the newest commit at least {steps:,} steps before the tip's step {last:,}"
+        return found, text + _note_skipped(skipped)
+
+    def _find_until(self, step: int, *, exactly: bool) -> tuple[CommitInfo, int]:
+        """Return the newest whole commit of a step, or else up to it, and how many were skipped.
+
+        A branch that started counting again has a step twice; the newest commit is meant.
+        ``exactly`` prefers an older commit of just that step to a newer one below it.
+        """
+        nearest, skipped = None, 0
+        for info in self._commits():
+            other = read_annotations(info).step
+            if other is None or other > step or (nearest is not None and other < step):
+                continue
+            if not _is_whole(self.context, info.id):
+                skipped += 1
+            elif other == step or not exactly:
+                return info, skipped
+            else:
+                nearest = info
+        if nearest is None:
+            raise NotFoundError(
+                f"branch {self.name!r} has no commit up to step {step:,}{_note_skipped(skipped)}",
+                hint=_TARGET_HINT,
+            )
+        return nearest, skipped
+
+    def count_left(self, target: CommitInfo) -> int:
+        """Return how many commits the tip reaches and the target does not."""
+        for number, info in enumerate(self._commits()):
+            if info.id == target.id:
+                return number
+            if len(info.parents) > 1:
+                break  # the other side of a merge counts too
+        walk = self.context.history.walk
+        kept = {info.id for info in walk([target.id])}
+        return sum(info.id not in kept for info in walk([self.tip.id]))
+
+    def _commits(self) -> Iterator[CommitInfo]:
+        return first_parents(self.context, self.tip)
 
 
-def _nothing_until(branch: str, step: int, skipped: int) -> NotFoundError:
-    return NotFoundError(
-        f"branch {branch!r} has no commit up to step {step:,}{_passed_over(skipped)}",
-        hint=_TARGET_HINT,
-    )
-
-
-def _passed_over(skipped: int) -> str:
-    return f", {skipped:,} passed over whose content was released" if skipped else ""
+def _note_skipped(count: int) -> str:
+    return f", {count:,} skipped whose content was released" if count else ""
 
 
 def _is_whole(context: Context, commit: GitId) -> bool:
-    """Tell whether all content of a commit is there, as far as that was ever given up."""
+    """Return whether all content of a commit is there, as far as any was ever released."""
     if find_release(context, commit) is None:
         return True
     tree = context.history.read_tree(commit)
@@ -189,14 +203,3 @@ def check_whole(context: Context, commit: GitId) -> None:
     tree = context.history.read_tree(commit)
     versions = [(path, entry.blob) for path, entry in tree.items()]
     check_content(context, versions, commit=commit, command=ROLLBACK_COMMAND)
-
-
-def count_left(context: Context, tip: CommitInfo, target: CommitInfo) -> int:
-    """Return how many commits the tip reaches and the target does not."""
-    for number, info in enumerate(first_parents(context, tip)):
-        if info.id == target.id:
-            return number
-        if len(info.parents) > 1:
-            break  # the other side of a merge counts as well
-    kept = {info.id for info in context.history.walk([target.id])}
-    return sum(info.id not in kept for info in context.history.walk([tip.id]))

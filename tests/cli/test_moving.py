@@ -174,7 +174,7 @@ def test_undo(shell):
     answer = shell("undo", "--redo")
     assert (answer.code, answer.out) == (3, "")
     assert answer.err.splitlines() == [
-        "error: there is nothing to redo: no undo was the last that happened"
+        "error: there is nothing to redo: the last move was not an undo"
     ]
     assert shell.ok("undo", "-q").out == ""
     assert shell.json("undo", "--redo", "-n")["dry_run"] is True

@@ -198,4 +198,4 @@ def test_released_content(marked):
     assert answer.error.startswith("content of commit ")
     answer = marked("rollback")
     assert answer.code == 3
-    assert "1 passed over whose content was released" in answer.error
+    assert "1 skipped whose content was released" in answer.error

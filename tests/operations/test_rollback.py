@@ -90,8 +90,8 @@ def test_wrong_ways_to_say_it(trained, options):
         ({"steps_back": 10**17}, NotFoundError, "no commit up to step -"),
         ({"revision": "nope"}, NotFoundError, "'nope' does not exist"),
         ({"branch": "nope"}, NotFoundError, "no branch 'nope'"),
-        ({"revision": "side"}, ConflictError, "is no ancestor of branch 'main'"),
-        ({"revision": "main", "branch": "side"}, ConflictError, "no ancestor of branch 'side'"),
+        ({"revision": "side"}, ConflictError, "is not an ancestor of branch 'main'"),
+        ({"revision": "main", "branch": "side"}, ConflictError, "not an ancestor of branch 'side'"),
     ],
 )
 def test_what_cannot_be_gone_back_to(trained, options, error, text):
@@ -470,13 +470,13 @@ def test_released_commits_are_passed_over(released):
     plan = repo.plan_rollback(step=300)
     assert (plan.target, plan.choice) == (
         commits[100],
-        "the newest commit up to step 300, 2 passed over whose content was released",
+        "the newest commit up to step 300, 2 skipped whose content was released",
     )
     assert repo.plan_rollback(steps_back=300).target == commits[100]
     repo.rollback(repo.plan_rollback())
     plan = repo.plan_rollback()
     assert (plan.target, plan.abandoned) == (commits[100], 3)
-    assert "1 passed over" in plan.choice
+    assert "1 skipped" in plan.choice
     repo.rollback(plan)
     assert repo.load_state(framework="numpy")["w"][0] == 100
 
@@ -502,9 +502,9 @@ def test_content_that_is_released_after_the_plan(trained):
 def test_only_released_commits_are_left(trained):
     repo, _ = trained
     repo.prune(repo.plan_prune(keep_last=1))
-    with pytest.raises(NotFoundError, match="2 passed over whose content was released"):
+    with pytest.raises(NotFoundError, match="2 skipped whose content was released"):
         repo.plan_rollback()
-    with pytest.raises(NotFoundError, match="5 passed over whose content was released"):
+    with pytest.raises(NotFoundError, match="5 skipped whose content was released"):
         repo.plan_rollback(step=500)
 
 
