@@ -1,12 +1,12 @@
 """du: what branches, commits, tags, files and tensors cost in the store, alone and shared.
 
-*Alone* is what would be free if only this one were gone: a branch deleted, a commit's content
-released, and ``gc`` run. Nothing else that is named may need it, neither directly nor because a
+*Alone* is what would be freed if only this one were gone: a branch deleted, a commit's content
+released, and ``gc`` run. Nothing else that has a name may need it, neither directly nor because a
 chunk of it is stored as a difference to it. *Shared* is the rest of what it needs. So the
-``alone`` of two that share something leave that out, and their sum says less than both together.
+``alone`` of two that share something leave that out, and add up to less than both together.
 
-Reflogs do not count as users: what only they hold is told apart, and so is what is kept only since
-something else is based on it. Bytes are those of chosen copies (``chunkstore.copies``), with their
+Reflogs do not count as users: what only they hold is listed separately, and so is what is kept only
+as the base of something else. Bytes are those of chosen copies (``chunkstore.copies``), with their
 record headers.
 """
 
@@ -37,7 +37,7 @@ class DuReport:
     Attributes:
         totals: of the whole repository.
         selection: what the commits that were asked for cost together; None for all.
-        branches: one entry each; empty where not asked for, as all that follow.
+        branches: one entry each; empty if not asked for, like all that follow.
         tags: one entry each.
         commits: one entry each.
         files: one entry per path.
@@ -56,13 +56,7 @@ class DuReport:
 def du(
     context: Context, revisions: Sequence[str] = (), *, by: Collection[str] = USUAL_KINDS
 ) -> DuReport:
-    """Return what is stored, and for whom; nothing is changed.
-
-    Args:
-        context: the repository.
-        revisions: look only at these commits: ``A`` is that one commit, ``A..B`` what B has and A
-            has not; all that refs reach where empty. Of branches and tags those that point there.
-        by: which lists to make, of ``branch``, ``tag``, ``commit``, ``file``, ``tensor``.
+    """Return what is stored, and for which users; nothing is changed.
 
     Raises:
         NotFoundError: no such revision.
@@ -71,7 +65,7 @@ def du(
     """
     for kind in by:
         if kind not in KINDS:
-            raise UsageError(f"{kind!r} is nothing to list by", hint=f"one of {', '.join(KINDS)}")
+            raise UsageError(f"cannot list by {kind!r}", hint=f"one of {', '.join(KINDS)}")
     chosen = _select(context, revisions)
     survey = Survey(context, chosen if revisions else None, with_tensors="tensor" in by)
     refs = list(survey.list_refs()) if "branch" in by or "tag" in by else []
@@ -87,6 +81,7 @@ def du(
 
 
 def _select(context: Context, revisions: Sequence[str]) -> list[GitId]:
+    """Return the commits that are meant: ``A`` is that one commit, ``A..B`` a range."""
     found: dict[GitId, None] = {}
     for revision in revisions:
         if ".." in revision:
@@ -97,7 +92,7 @@ def _select(context: Context, revisions: Sequence[str]) -> list[GitId]:
 
 
 def _sorted(entries: Iterable[DuEntry]) -> tuple[DuEntry, ...]:
-    def weight(one: DuEntry) -> tuple[int, int, int]:
-        return -one.alone_bytes, -one.shared_bytes, -one.raw_bytes
-
-    return tuple(sorted(entries, key=weight))  # what weighs the same stays in its order
+    """Sort by weight; what weighs the same keeps its order."""
+    return tuple(
+        sorted(entries, key=lambda one: (-one.alone_bytes, -one.shared_bytes, -one.raw_bytes))
+    )

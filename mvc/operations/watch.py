@@ -21,29 +21,25 @@ READ_BYTES = MAX_FEED_BYTES + MAX_FEED_BYTES // 4
 """How much of a feed is read at once, from its end."""
 
 _HINTED = 5
-_NO_RUN_HINT = "a training with a Checkpointer of mvc_hooks shows up here"
 
 
 def follow_run(
     context: Context, branch: str | None, *, losses: int = 2000, events: int = 20
 ) -> RunFollower:
-    """Return the reading end of a branch's feed.
-
-    Args:
-        context: the repository.
-        branch: which run; where None that of the current branch, or else the latest.
-        losses: so many of the last losses are kept.
-        events: so many of the last commits, alarms, rollbacks and other events are kept.
+    """Return the reading end of a branch's feed: the current branch's, or else the latest.
 
     Raises:
         NotFoundError: there is no such run.
-        UsageError: no branch may have that name.
+        UsageError: not a valid name of a branch.
     """
     if branch is not None:
         branch_ref(branch)
     runs = _find_runs(context)
     if not runs:
-        raise NotFoundError("there is no training run here", hint=_NO_RUN_HINT)
+        raise NotFoundError(
+            "there is no training run here",
+            hint="a training with a Checkpointer of mvc_hooks shows up here",
+        )
     if branch is not None and branch not in runs:
         latest = sorted(runs, key=runs.__getitem__, reverse=True)[:_HINTED]
         raise NotFoundError(
@@ -56,30 +52,29 @@ def follow_run(
 
 
 def _find_runs(context: Context) -> dict[str, int]:
-    """Return branch → time of the last change, in nanoseconds, of all feeds there are."""
+    """Return branch → time of the last change, in nanoseconds, of all feeds."""
     folder = context.git_dir / RUNS_DIR_NAME
     with translate_os_errors(f"list {folder}"):
         try:
             names = [name for name in os.listdir(folder) if name.endswith(FEED_SUFFIX)]
         except (FileNotFoundError, NotADirectoryError):
             return {}
-    stems = [name.removesuffix(FEED_SUFFIX) for name in names]
-    branches = _find_branches(context, stems)
+    branches = _find_branches(context, [name.removesuffix(FEED_SUFFIX) for name in names])
     found: dict[str, int] = {}
-    for stem, name in zip(stems, names, strict=True):
-        state = find_stat(folder / name)
-        if stem in branches and state is not None and state.is_regular:
-            found[branches[stem]] = state.mtime_ns
+    for stem, branch in branches.items():
+        stat = find_stat(folder / (stem + FEED_SUFFIX))
+        if stat is not None and stat.is_regular:
+            found[branch] = stat.mtime_ns
     return found
 
 
 def _find_branches(context: Context, stems: list[str]) -> dict[str, str]:
-    """Return name of a feed → branch; what is no feed's name is left out."""
+    """Return name of a feed → branch; files that are not feeds are left out."""
     found = {stem: branch for stem in stems if (branch := find_branch(stem)) is not None}
-    if len(found) < len(stems):  # of a long name only a hash is left
+    if len(found) < len(stems):  # only a hash is left of a long name: try those of all branches
         shorts = [full.removeprefix(HEADS) for full in context.history.list_refs(HEADS)]
         found |= {feed_name(short): short for short in shorts}
-    return {stem: branch for stem, branch in found.items() if feed_name(branch) == stem}
+    return {stem: found[stem] for stem in stems if feed_name(found.get(stem, "")) == stem}
 
 
 class RunFollower:
@@ -90,14 +85,7 @@ class RunFollower:
     """
 
     def __init__(self, context: Context, branch: str, *, losses: int, events: int) -> None:
-        """Prepare to read the feed of a branch.
-
-        Args:
-            context: the repository.
-            branch: which run.
-            losses: how many of the last losses are kept.
-            events: how many of the last events of each sort are kept.
-        """
+        """Prepare to read the feed of a branch; the limits are those of ``RunTotals``."""
         self.branch = branch
         self._tail = FeedTail(feed_path(context.git_dir, branch), limit_bytes=READ_BYTES)
         self._totals = RunTotals(losses=losses, events=events)
@@ -106,7 +94,7 @@ class RunFollower:
         """Return the run as it is now.
 
         Raises:
-            StorageError: the machine refused.
+            StorageError: the machine failed.
         """
         for line in self._tail.read_lines():
             if line:

@@ -1,11 +1,10 @@
 """The writing end of a run's feed: ``.mvc/runs/BRANCH.jsonl``.
 
-It is telemetry and never truth, so it costs the training nothing that could be felt, and nothing
-that happens to it reaches the training. Lines are written whole, by one call, to a descriptor that
-appends, and never synced. Steps are gathered and thinned: at most a handful of them every half
-second, always the newest. A file that has grown past its limit becomes the older one, replacing
-the one before it, and the few events that a reader wants to know of at any time are said again at
-the beginning of the new one. What cannot be written is counted and gone.
+It is telemetry and never truth, so it must not slow the training down, and no failure here may
+reach the training. Lines are written whole, by one call, to a descriptor that appends, and never
+synced. Steps are gathered and thinned: at most a handful every half second, always the newest. A
+file that has grown past its limit replaces the older one, and the few events that a reader needs at
+any time are repeated at the beginning of the new file. What cannot be written is counted and lost.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ RUNS_DIR_NAME = "runs"
 FEED_SUFFIX = ".jsonl"
 OLDER_SUFFIX = ".jsonl.old"
 MAX_FEED_BYTES = 4 * 2**20
-"""Length from which a feed begins anew."""
+"""A feed that grows longer starts a new file."""
 
 _LOCK_NAME = "rotate.lock"
 _INTERVAL_S = 0.5
@@ -59,7 +58,7 @@ def open_feed(context: Context, branch: str) -> RunFeed:
     """Return the writing end of a branch's feed; nothing is written yet.
 
     Raises:
-        UsageError: no branch may have that name.
+        UsageError: not a valid name of a branch.
     """
     branch_ref(branch)
     return RunFeed(feed_path(context.git_dir, branch))
@@ -92,7 +91,7 @@ class _Steps:
             self._stride *= 2
 
     def take(self) -> list[_Pending]:
-        """Return what is to be written: evenly spaced, the newest, the first that is no number."""
+        """Return evenly spaced ones, the newest, and the first whose loss is not finite."""
         every = -(-len(self._kept) // _STEPS_PER_WRITE) or 1
         chosen = [*self._kept[every - 1 :: every], self._newest, self._odd]
         self._clear()
@@ -103,10 +102,10 @@ class _Steps:
 class RunFeed:
     """Appends records to a run's feed; may be used by several threads.
 
-    No method raises for what the machine does: see ``dropped`` and ``last_error``.
+    No method raises if the machine fails: see ``dropped`` and ``last_error``.
 
     Attributes:
-        dropped: records and fields that were not written; thinned steps are not among them.
+        dropped: how many records and fields were not written; thinned steps do not count.
         last_error: why the last of them was not, or None.
     """
 
@@ -122,9 +121,9 @@ class RunFeed:
 
         Args:
             path: the file; its folder's parent exists.
-            max_bytes: length from which it becomes the older file.
+            max_bytes: length at which it becomes the older file.
             interval_s: how long steps are gathered.
-            clock: seconds that only ever grow.
+            clock: monotonic seconds.
         """
         self.dropped = 0
         self.last_error: str | None = None
@@ -132,7 +131,7 @@ class RunFeed:
         self._max_bytes = max_bytes
         self._interval_s = interval_s
         self._clock = clock
-        self._lock = threading.RLock()  # a signal's handler may append in the middle of an append
+        self._lock = threading.RLock()  # reentrant: a signal handler may append during an append
         self._steps = _Steps()
         self._written_s = -math.inf
         self._recent: dict[str, int] = {}
@@ -143,11 +142,10 @@ class RunFeed:
         self._closed = False
 
     def append(self, kind: str, /, **fields: Any) -> None:
-        """Add a record; its time is now.
+        """Add a record of what happened now.
 
-        ``step`` records are written within half a second of the next one and thinned; all others
-        are written at once, as long as there are few of a kind. To ``start`` is added what tells
-        whether this process is still there.
+        ``step`` records are gathered for half a second and thinned; all others are written at once,
+        as long as there are few of a kind. A ``start`` also records which process this is.
 
         Args:
             kind: what happened.
@@ -168,13 +166,13 @@ class RunFeed:
             self._write(now_s, (kind, time.time(), fields))
 
     def flush(self) -> None:
-        """Write the steps that are still gathered."""
+        """Write the steps gathered so far."""
         with self._lock:
             if not self._closed:
                 self._write(self._clock())
 
     def close(self) -> None:
-        """Write what is gathered and close the file; what is appended later is dropped."""
+        """Write what was gathered and close the file; later records are dropped."""
         with self._lock:
             self.flush()
             self._closed = True
@@ -208,7 +206,7 @@ class RunFeed:
         if lines:
             self._append(lines)
         if event is not None and last is not None and event[0] in self._carried:
-            # Only now, so that a new file does not say at its beginning what it says anyhow.
+            # Only now, or a new file that begins with this event would hold it twice.
             self._carried[event[0]].append((event[1], last))
 
     def _append(self, lines: list[bytes]) -> None:
@@ -226,14 +224,14 @@ class RunFeed:
     def _encode(self, record: _Pending) -> bytes | None:
         kind, time_s, fields = record
         line, lost = encode_record(kind, time_s, fields)
-        self._drop(lost, f"a field of {kind!r} is no plain value")
+        self._drop(lost, f"a field of {kind!r} is not a plain value")
         self._drop(int(line is None), f"a record of {kind!r} is too long")
         return line
 
     def _prepare(self, size_bytes: int) -> list[bytes]:
-        """Have the right file open; return the lines that a new one begins with."""
+        """Open the right file; return the lines that a new one begins with."""
         if self._descriptor >= 0 and not self._is_current():
-            self._close_file()  # another process began a new one, or somebody removed it
+            self._close_file()  # another process began a new one, or it was removed
         if self._descriptor < 0:
             self._open_file()
         length = os.fstat(self._descriptor).st_size
@@ -258,7 +256,7 @@ class RunFeed:
         self._torn = last not in (b"", b"\n")
 
     def _rotate(self) -> bool:
-        """Make the file the older one and begin anew; False where another process does so."""
+        """Replace the older file and begin a new one; False if another process is doing so."""
         older = self._path.with_name(self._path.name.removesuffix(FEED_SUFFIX) + OLDER_SUFFIX)
         try:
             with exclusive_lock(self._path.with_name(_LOCK_NAME), wait=False):

@@ -1,9 +1,8 @@
 """One record of a run's feed ⇄ one line of JSON, and names of branches as names of files. Pure.
 
 A record is an object with ``kind``, ``time`` (seconds since 1970) and the fields of its kind.
-Numbers that JSON lacks are written as the texts ``nan``, ``inf`` and ``-inf``. Readers pass over
-kinds and fields they do not know, and treat everything as hostile: a feed is telemetry that anybody
-may have written into.
+Numbers that JSON lacks are written as the texts ``nan``, ``inf`` and ``-inf``. Readers skip kinds
+and fields they do not know, and trust nothing: anyone may have written into a feed.
 """
 
 from __future__ import annotations
@@ -18,29 +17,23 @@ from urllib.parse import quote, unquote
 Record = dict[str, Any]
 
 MAX_LINE_BYTES = 64 * 1024
-"""A longer line is no record."""
+"""A longer line is not a record."""
 MAX_TEXT = 2000
-"""Characters of a text that are kept."""
+"""How many characters of a text are kept."""
 
 _MAX_ITEMS = 64
 _MAX_DEPTH = 3
 _MAX_WHOLE = 2**63 - 1
-_MAX_TIME_S = 253402300799.0  # the end of the year 9999, the last one that dates can be made of
+_MAX_TIME_S = 253402300799.0  # the end of the year 9999, the last that datetime knows
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _MAX_NAME_BYTES = 180  # what is added to it fits into the 255 bytes of a file name
 _HEAD_BYTES = 96
 
 
 def encode_record(kind: str, time_s: float, fields: Record) -> tuple[bytes | None, int]:
-    """Return the line of a record, and how many fields had to be left out.
+    """Return the line of a record, or None if it is too long, and how many fields were left out.
 
-    Args:
-        kind: what happened.
-        time_s: when, in seconds since 1970.
-        fields: plain values, and lists and dicts of them; anything else is left out.
-
-    Returns:
-        The line with its line feed, or None where it would be too long for readers.
+    Fields are plain values, and lists and dicts of them; anything else is left out.
     """
     record: Record = {"kind": kind, "time": round(time_s, 3)}
     lost = 0
@@ -69,16 +62,16 @@ def _plain(value: Any, depth: int) -> Any:
         return {str(key)[:MAX_TEXT]: _plain(item, depth - 1) for key, item in pairs}
     if depth and isinstance(value, (list, tuple)):
         return [_plain(item, depth - 1) for item in value[:_MAX_ITEMS]]
-    raise TypeError(f"{type(value).__name__} is no plain value")
+    raise TypeError(f"{type(value).__name__} is not a plain value")
 
 
 def parse_record(line: bytes) -> Record | None:
-    """Return the record in a line, or None where there is none: then the line is damaged."""
+    """Return the record in a line, or None if the line is damaged."""
     if len(line) > MAX_LINE_BYTES:
         return None
     try:
         record = json.loads(line)
-    except (ValueError, RecursionError):  # no UTF-8 is a ValueError too
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         return None
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         return None
@@ -89,7 +82,7 @@ def parse_record(line: bytes) -> Record | None:
 
 
 def find_number(record: Record, name: str) -> float | None:
-    """Return a field as a number, which may be infinite or NaN; None where it is none."""
+    """Return a field as a number, which may be infinite or NaN; None if it is not one."""
     value = record.get(name)
     if isinstance(value, str):
         return _NOT_FINITE.get(value)
@@ -102,13 +95,13 @@ def find_number(record: Record, name: str) -> float | None:
 
 
 def find_amount(record: Record, name: str) -> float | None:
-    """Return a field as a finite number that is not negative; None where it is none."""
+    """Return a field as a finite number that is not negative; None if it is not one."""
     value = find_number(record, name)
     return value if value is not None and 0 <= value < math.inf else None
 
 
 def find_whole(record: Record, name: str) -> int | None:
-    """Return a field as a whole number from 0 to 2**63 - 1; None where it is none."""
+    """Return a field as a whole number from 0 to 2**63 - 1; None if it is not one."""
     value = record.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
         return None
@@ -116,7 +109,7 @@ def find_whole(record: Record, name: str) -> int | None:
 
 
 def find_text(record: Record, name: str) -> str:
-    """Return a field as text of bounded length; empty where it is none."""
+    """Return a field as text of bounded length; empty if it is not one."""
     value = record.get(name)
     return value[:MAX_TEXT] if isinstance(value, str) else ""
 
@@ -124,8 +117,8 @@ def find_text(record: Record, name: str) -> str:
 def feed_name(branch: str) -> str:
     """Return the name of a branch's feed without its ending; two branches never share one.
 
-    All signs but letters, digits and ``_.-`` are escaped as in a URL. Of a long name the beginning
-    is kept, and behind ``~``, which no other name has, a hash of the whole.
+    Everything but letters, digits and ``_.-`` is escaped as in a URL. A long name is cut, and a hash
+    of the whole follows after ``~``, which no other name contains.
     """
     name = quote(branch, safe="").replace("~", "%7E")
     if len(name) <= _MAX_NAME_BYTES and not name.startswith("."):
@@ -135,5 +128,5 @@ def feed_name(branch: str) -> str:
 
 
 def find_branch(name: str) -> str | None:
-    """Return the branch that ``feed_name`` made this of, or None where only a hash is left."""
+    """Return the branch that ``feed_name`` made this from, or None if only a hash is left."""
     return None if "~" in name else unquote(name)

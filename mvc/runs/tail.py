@@ -1,7 +1,7 @@
-"""The lines of a feed, while somebody else appends to it and begins it anew.
+"""The lines of a feed, while another process appends to it and replaces it.
 
-Reading is bounded whatever lies there: never more than ``limit_bytes`` at once, from the end. A
-last line without its line feed is being written: it waits for the next look.
+Reading is bounded whatever is there: never more than ``limit_bytes`` at once, from the end. A last
+line without its line feed is still being written: it waits for the next look.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FileId = tuple[int, int]
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, _FileId, int] | None]:
-    """Give descriptor, identity and length of a feed, or None where there is none."""
+    """Yield descriptor, identity and length of a feed, or None if there is none."""
     descriptor = -1
     try:
         with translate_os_errors(f"read {path}"):
@@ -45,27 +45,21 @@ def _opened(path: Path) -> Iterator[tuple[int, _FileId, int] | None]:
 
 
 class FeedTail:
-    """Reads what is new in a feed since it was last asked; at first the end of what there is."""
+    """Reads what is new in a feed since the last call; at first its last ``limit_bytes``."""
 
     def __init__(self, path: Path, *, limit_bytes: int) -> None:
-        """Prepare to read.
-
-        Args:
-            path: the feed.
-            limit_bytes: how much is read at once.
-        """
         self._path = path
         self._older = path.with_name(path.name.removesuffix(FEED_SUFFIX) + OLDER_SUFFIX)
         self._limit = limit_bytes
         self._file: _FileId | None = None
         self._offset = 0
-        self._in_line = False  # the offset lies inside a line whose beginning was not read
+        self._in_line = False  # the offset is inside a line whose beginning was skipped
 
     def read_lines(self) -> list[bytes]:
         """Return the new lines, without line feeds.
 
         Raises:
-            StorageError: the machine refused.
+            StorageError: the machine failed.
         """
         with _opened(self._path) as found:
             if found is None:
@@ -76,14 +70,14 @@ class FeedTail:
                 before = self._read_older(max(self._limit - size, 0))
                 self._begin(file, 0)
             elif size < self._offset:
-                self._begin(file, 0)  # somebody emptied it
+                self._begin(file, 0)  # it was emptied
             return before + self._read(descriptor, size, self._limit)
 
     def _begin(self, file: _FileId | None, offset: int) -> None:
         self._file, self._offset, self._in_line = file, offset, False
 
     def _read_older(self, room: int) -> list[bytes]:
-        """Return what is left of the file that was the feed until now; at first its end."""
+        """Return the rest of the file that was the feed until now; at first its end."""
         with _opened(self._older) as found:
             if found is None:
                 return []

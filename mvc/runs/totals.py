@@ -196,7 +196,7 @@ _READERS: dict[str, Callable[[Record, str], object]] = {
 
 
 def _read(kind: type[_Value], record: Record, time_s: float) -> _Value:
-    """Return a value read from the fields of a record that have the names of its own."""
+    """Return a value read from the record's fields of the same names."""
     fields = [field for field in dataclasses.fields(kind) if field.type in _READERS]
     values = {field.name: _READERS[str(field.type)](record, field.name) for field in fields}
     return kind(time_s=time_s, **values)  # type: ignore[arg-type]

@@ -15,14 +15,14 @@ class DuEntry:
 
     Attributes:
         kind: ``branch``, ``tag``, ``commit``, ``file``, ``tensor`` or ``selection``.
-        name: its name; a commit's id, a file's path, the empty text for bytes between tensors.
+        name: its name; a commit's id, a file's path, or empty for bytes between tensors.
         raw_bytes: what its versions take as plain files, each version once.
-        alone_bytes: stored bytes that would be free if only it were gone.
-        shared_bytes: stored bytes that it needs and others do too.
+        alone_bytes: stored bytes that would be freed if only it were gone.
+        shared_bytes: stored bytes that it needs and others need too.
         commit: the commit that a branch, tag or commit stands for, or None.
-        subject: subject of that commit; empty where there is none.
+        subject: subject of that commit, or empty.
         path: the file of a tensor, or None.
-        versions: different versions of files in it.
+        versions: how many different versions of files are in it.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class DuEntry:
 
     @property
     def ratio(self) -> float | None:
-        """Stored bytes to raw bytes; None where there are no raw ones."""
+        """Stored bytes to raw bytes; None if there are no raw bytes."""
         return self.stored_bytes / self.raw_bytes if self.raw_bytes else None
 
 
@@ -54,12 +54,12 @@ class DuTotals:
         raw_bytes: all file versions as plain files, each version once; released ones left out.
         versions: how many file versions these are.
         commits: commits that refs, HEAD and reflogs reach.
-        packs: how many packs there are.
+        packs: how many there are.
         pack_bytes: their length.
         index_bytes: length of pack indexes.
         object_bytes: length of Git objects: manifests, trees, commits, plain files.
         needed_bytes: stored bytes of chunks that file versions need, bases included.
-        base_bytes: those of them that no version names: kept as the base of others.
+        base_bytes: those of them that no version names, kept as bases of others.
         reflog_bytes: those of them that only reflogs still reach.
         unneeded_bytes: stored bytes that nothing needs; gc frees them once they are old enough.
     """
@@ -78,5 +78,5 @@ class DuTotals:
 
     @property
     def ratio(self) -> float | None:
-        """Needed stored bytes to raw bytes; None where there are no raw ones."""
+        """Needed stored bytes to raw bytes; None if there are no raw bytes."""
         return self.needed_bytes / self.raw_bytes if self.raw_bytes else None

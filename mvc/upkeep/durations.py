@@ -19,12 +19,12 @@ def parse_duration(text: str) -> int:
     """Return the seconds that a text such as ``7d`` stands for.
 
     Raises:
-        UsageError: no whole number with one of the units s, m, h, d, w, y behind it.
+        UsageError: not a whole number followed by one of the units s, m, h, d, w, y.
     """
     match = _DURATION.fullmatch(text)
     if match is None:
         raise UsageError(
-            f"{text[:40]!r} is no span of time",
+            f"{text[:40]!r} is not a span of time",
             hint="write a whole number and a unit: 90s, 30m, 12h, 7d, 2w or 1y",
         )
     return min(int(match[1]) * _UNITS_S[match[2]], _MAX_S)

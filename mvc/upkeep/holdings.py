@@ -1,9 +1,9 @@
 """What keeps content, read once: refs, commits, file versions, and the chunks of each manifest.
 
 Named content is what refs, a detached HEAD and the index hold. Reflogs, ``ORIG_HEAD`` and the like
-only delay: what nothing else holds goes when they forget it, so they count as nobody's user and
-are summed up apart. Of the index only that counts which HEAD's commit does not have: the rest goes
-wherever HEAD goes. Released versions hold nothing.
+only delay: what nothing else holds goes when they forget it, so they do not count as users and are
+summed up separately. Of the index, only what HEAD's commit does not have counts: the rest goes
+where HEAD goes. Released versions hold nothing.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.upkeep.versions import Versions, released_paths, walk_all
+from mvc.upkeep.versions import Versions, reach, released_paths, walk_all
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.releases import read_releases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from mvc.chunkstore.copies import Numbers, StoredCopies
     from mvc.formats.manifest import Manifest
@@ -63,7 +63,7 @@ class Content:
     Attributes:
         size_bytes: length of the file.
         chunks: numbers of its chunks.
-        parts: its tensors, where they were asked for.
+        parts: its tensors, if they were asked for.
     """
 
     size_bytes: int
@@ -77,11 +77,11 @@ class Holdings:
     Args:
         context: the repository.
         copies: its chunks.
-        with_tensors: whether to keep which chunks are whose tensor's.
+        with_tensors: whether to keep which chunks belong to which tensor.
 
     Attributes:
-        refs: full name (or ``HEAD``, where it is detached) → commit.
-        commits: every commit that somebody can reach, newest first.
+        refs: full name (or ``HEAD``, if it is detached) → commit.
+        commits: every commit that can be reached, newest first.
         named: those of them that a ref or HEAD reaches.
         staged: path → blob of what is in the index and not in HEAD's commit.
         names: the names of tensors; None stands for bytes between tensors.
@@ -101,21 +101,15 @@ class Holdings:
         self.names: dict[str | None, int] = {None: 0}
         self.refs = _find_refs(context)
         self.commits = {info.id: info for info in walk_all(context)}
+        self._parents = {info.id: info.parents for info in self.commits.values()}
         self.named: set[GitId] = set()
         for tip in self.refs.values():
             self.named |= self.reach(tip, without=self.named)
         self.staged = self._find_staged()
 
-    def reach(self, tip: GitId, *, without: set[GitId] | None = None) -> set[GitId]:
-        """Return a commit and all before it, but for those that are known already."""
-        found: set[GitId] = set()
-        pending = [tip]
-        while pending:
-            commit = pending.pop()
-            if commit not in found and not (without and commit in without):
-                found.add(commit)
-                pending.extend(self.commits[commit].parents)
-        return found
+    def reach(self, tip: GitId, *, without: Collection[GitId] = frozenset()) -> set[GitId]:
+        """Return a commit and all before it, except for those that are known already."""
+        return reach(self._parents, [tip], without)
 
     def files(self, commit: GitId) -> Mapping[str, GitId]:
         """Return path → manifest of the versions of a commit that were not released."""

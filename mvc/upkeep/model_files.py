@@ -1,13 +1,13 @@
 """Which files of a commit are the model: what ``prune --weights-only`` keeps. Pure.
 
 A file's name is cut into words (``optimizer_state.pt``: optimizer, state). A word that begins with
-*model*, *ema*, *weight*, *adapter* or *lora* makes it the model; or else *optimizer*, *optim*,
+*model*, *ema*, *weight*, *adapter* or *lora* makes it the model; otherwise *optimizer*, *optim*,
 *scheduler*, *sched*, *rng*, *scaler*, *trainer*, *dataloader* or *sampler* make it state, and so do
-*state* and *states* where *dict* does not stand beside them. If the name says neither, the folders
-above are asked, the nearest first. A file of which nothing is known is kept.
+*state* and *states* without *dict*. If the name says neither, the folders above decide, the nearest
+first. A file that nothing is known about is kept.
 
-A commit that was made from memory has a file per top-level name of the state (``model``,
-``optimizer``, …). If one of these names says model, all others are state.
+A commit from memory has a file per top-level name of the state (``model``, ``optimizer``, …). If one
+of these names is a model's, all others are state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WORD = re.compile("[a-z]+")
 
 
 def is_model_name(name: str) -> bool | None:
-    """Tell whether one file or folder name says model (True) or state (False), or None."""
+    """Return whether one file or folder name means model (True) or state (False), or None."""
     words = _WORD.findall(name.lower())
     if any(word.startswith(_MODEL) for word in words):
         return True
@@ -39,7 +39,7 @@ def is_model_name(name: str) -> bool | None:
 
 
 def is_model_path(path: str) -> bool | None:
-    """Tell whether a path says model or state: its file name, or else its nearest folder."""
+    """Return the same for a path: its file name decides, or else its nearest folder."""
     for name in reversed(path.split("/")):
         answer = is_model_name(name)
         if answer is not None:

@@ -1,12 +1,11 @@
-"""Which chunk of history could be a difference to which: what repack works from.
+"""Which chunk of history could be stored as a difference to which: what repack works from.
 
-History is walked from the oldest commit on. A chunk is paired where it first appears, with the
-chunk at the same place of the same tensor in the parent commit; so every pair points from younger
-to older, and pairs never run in a circle.
+History is walked from the oldest commit on. When a chunk first appears, it is paired with the chunk
+at the same place of the same tensor in the parent commit; so every pair points from younger to
+older, and pairs never form a circle.
 
-A pair is only a possibility. ``plan_chains`` strings possibilities together so that no chain gets
-long, differences that are stored already included, and a look at a few of each kind tells in which
-packs it is worth the trouble.
+A pair is only a possibility. ``plan_chains`` strings pairs together so that no chain gets long, with
+those that are stored already, and ``PairSamples`` finds out in which packs it is worth the trouble.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def find_pairs(
             if entry.blob in blobs or (info.id, path) in released:
                 continue
             blobs.add(entry.blob)
-            with contextlib.suppress(MvcError):  # marking has refused where it matters
+            with contextlib.suppress(MvcError):  # marking has failed if it matters
                 manifest = find_manifest(context, entry.blob)
                 if manifest is not None:
                     if info.id in skip:
@@ -136,8 +135,8 @@ def plan_chains(
     Args:
         copies: what is stored.
         pairs: possibilities, older chunks first.
-        is_promising: tells of a chunk and a base, by number, whether to try it; what is not tried
-            stays whole, and may be the start of a chain.
+        is_promising: whether to try a chunk with a base, by number; what is not tried stays
+            whole, and may be the start of a chain.
     """
     if not pairs or not len(copies):
         return {}

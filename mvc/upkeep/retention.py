@@ -1,20 +1,19 @@
 """Which commits keep their content: a retention policy, and the choice it makes. Pure.
 
-Rules are joined: a commit is kept if any rule keeps it. Whatever the policy says, these keep what
-they hold: HEAD, the tip of every branch, every commit that a tag points to, whatever any other ref
-points to, and the ``diverged/`` branches that a rollback leaves behind: every commit that can be
-reached from one of them and from no other branch. A ``diverged/`` branch that the policy *names*
-loses this protection and that of its tip; its commits are then judged like all others.
+A commit is kept if any rule keeps it. Whatever the policy says, these keep what they hold: HEAD, the
+tip of every branch, every commit that a tag or any other ref points to, and the ``diverged/``
+branches that rollbacks leave: every commit that can be reached from one of them and from no other
+branch. A ``diverged/`` branch that the policy *names* loses this protection and that of its tip; its
+commits are then judged like all others.
 
     keep-last N      per branch, the newest N commits along first parents; a detached HEAD counts
                      as a branch, a ``diverged/`` branch does not
     keep-every M     commits whose step is a multiple of M; a commit without a step never is
     keep-best K      the K commits of all branches with the smallest (or largest) value of a
-                     metric; NaN is never among them, of equal values the newer wins
+                     metric; NaN never counts, and of equal values the newer wins
     keep-within T    commits recorded in the last T seconds
 
-Commits that have no content left take no place in ``keep-last`` and ``keep-best``: a rule counts
-what can still be kept.
+Commits that have no content left do not count in ``keep-last`` and ``keep-best``.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
 from mvc.upkeep.durations import duration_text
+from mvc.upkeep.versions import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,15 +42,15 @@ class RetentionPolicy:
     """What to keep; the rules are joined.
 
     Attributes:
-        keep_last: so many newest commits of each branch.
+        keep_last: this many newest commits of each branch.
         keep_every: commits whose step is a multiple of this.
-        keep_best: so many commits with the best value of ``metric``.
+        keep_best: this many commits with the best value of ``metric``.
         metric: name of the metric that ``keep_best`` compares.
         maximise: whether a larger value is better.
-        keep_tagged: what tags point to; always kept, so this alone keeps nothing more.
+        keep_tagged: what tags point to; that is always kept, so this alone adds nothing.
         keep_branch_tips: tips of branches, also those of ``diverged/`` branches that are named.
-        keep_within_s: commits that are not older than so many seconds.
-        weights_only: of the other commits release only what is not the model.
+        keep_within_s: commits that are not older than this many seconds.
+        weights_only: release only what is not the model.
         also_diverged: names or wildcards of ``diverged/`` branches that are not protected.
     """
 
@@ -66,10 +66,10 @@ class RetentionPolicy:
     also_diverged: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Check that the policy says something, and only what makes sense.
+        """Check that the policy has a rule, and that its values make sense.
 
         Raises:
-            UsageError: no keep rule, a number below 1, or ``keep_best`` and no metric.
+            UsageError: no rule, a number below 1, or ``keep_best`` without a metric.
         """
         counts = {
             "--keep-last": self.keep_last,
@@ -78,9 +78,9 @@ class RetentionPolicy:
         }
         for name, value in counts.items():
             if value is not None and value < 1:
-                raise UsageError(f"{name} {value} keeps nothing", hint="give a number from 1 on")
+                raise UsageError(f"{name} {value} keeps nothing", hint="give at least 1")
         if self.keep_within_s is not None and self.keep_within_s < 0:
-            raise UsageError("--keep-within takes no negative span of time")
+            raise UsageError("--keep-within cannot be negative")
         if (self.keep_best is None) != (self.metric is None):
             raise UsageError(
                 "--keep-best and --metric belong together",
@@ -97,7 +97,7 @@ class RetentionPolicy:
         return self.keep_tagged or self.keep_branch_tips or any(one is not None for one in rules)
 
     def text(self) -> str:
-        """Return the policy as on the command line; this is what release records hold."""
+        """Return the policy as on the command line; release records store this text."""
         return " ".join(map(_quoted, self._words()))
 
     def _words(self) -> Iterator[str]:
@@ -121,14 +121,14 @@ class RetentionPolicy:
             yield from ("--also-diverged", name)
 
     def names_diverged(self, branch: str) -> bool:
-        """Tell whether a branch is a ``diverged/`` one that the policy names."""
+        """Return whether a branch is a ``diverged/`` one that the policy names."""
         return branch.startswith(DIVERGED) and any(
             fits_diverged(pattern, branch) for pattern in self.also_diverged
         )
 
 
 def fits_diverged(pattern: str, branch: str) -> bool:
-    """Tell whether a name or wildcard, with or without ``diverged/``, means a branch."""
+    """Return whether a name or wildcard, with or without ``diverged/``, matches a branch."""
     return fnmatchcase(branch, pattern) or fnmatchcase(branch, DIVERGED + pattern)
 
 
@@ -149,7 +149,7 @@ class Candidate:
         time_s: when it was recorded, seconds since 1970.
         step: training step, or None.
         metrics: name → number.
-        has_content: whether there is anything left of it to keep.
+        has_content: whether any of its content is left.
     """
 
     id: GitId
@@ -180,13 +180,13 @@ class Landmarks:
 def choose(
     commits: Sequence[Candidate], landmarks: Landmarks, policy: RetentionPolicy, now_s: int
 ) -> dict[GitId, tuple[str, ...]]:
-    """Return for every commit why it is kept; nothing where its content may go.
+    """Return for every commit why it is kept; no reason means that its content may go.
 
     Args:
         commits: all that the refs reach, newest first, children before parents.
         landmarks: where the refs stand.
         policy: what to keep.
-        now_s: the time that ``keep_within_s`` counts back from, seconds since 1970.
+        now_s: the time that ``keep_within_s`` counts back from, in seconds since 1970.
 
     Raises:
         UsageError: a policy that makes no sense.
@@ -232,27 +232,12 @@ def _protected(
         yield commit, name
     ordinary = [tip for name, tip in landmarks.branches.items() if not name.startswith(DIVERGED)]
     ordinary += [] if landmarks.head is None else [landmarks.head]
-    shared = _reachable(known, ordinary)
+    parents = {commit.id: commit.parents for commit in known.values()}
+    shared = reach(parents, ordinary)
     for name, tip in landmarks.branches.items():
         if name.startswith(DIVERGED) and not policy.names_diverged(name):
-            for commit in sorted(_reachable(known, [tip], without=shared)):
+            for commit in sorted(reach(parents, [tip], shared)):
                 yield commit, f"on {name}"
-
-
-def _reachable(
-    known: Mapping[GitId, Candidate],
-    starts: Iterable[GitId],
-    without: set[GitId] | frozenset[GitId] = frozenset(),
-) -> set[GitId]:
-    found: set[GitId] = set()
-    pending = list(starts)
-    while pending:
-        commit = pending.pop()
-        if commit in found or commit in without or commit not in known:
-            continue
-        found.add(commit)
-        pending.extend(known[commit].parents)
-    return found
 
 
 def _last(

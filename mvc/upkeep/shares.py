@@ -1,12 +1,12 @@
 """Who needs which chunks: bytes that one user alone holds, and all that a user needs. Arrays only.
 
-A *user* is whatever keeps content: a branch, a commit, a path, a tensor; here a number. A user
+A *user* is anything that keeps content: a branch, a commit, a path, a tensor; here a number. A user
 needs the chunks that it names and, through their chosen copies, all that those are based on. A
-chunk is *alone* to a user if no other user needs it in this sense: without that user it would go.
+chunk belongs to a user *alone* if no other user needs it: without that user it would go.
 
-For that it is enough to know of every chunk the least and the greatest user that needs it: there
-is one user exactly where both are equal. Both flow down from a chunk to its bases, a link a round.
-So a kind of users costs two arrays, however many users there are.
+To decide that, it is enough to know the least and the greatest user that needs each chunk: if they
+are equal, there is only one. Both flow down from a chunk to its bases, one link per round. So a
+kind of users costs two arrays, however many users there are.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Needs:
     """What each chunk takes and builds on, by its chosen copy.
 
     Attributes:
-        sizes: of every chunk, the bytes of its chosen copy; 0 where it cannot be decoded.
-        bases: of every chunk, the chunks it is based on, below zero where there is none.
+        sizes: of every chunk, the bytes of its chosen copy; 0 if it cannot be decoded.
+        bases: of every chunk, the chunks it is based on; negative means none.
     """
 
     def __init__(self, copies: StoredCopies) -> None:

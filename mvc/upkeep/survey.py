@@ -1,7 +1,7 @@
 """The lists of ``du``: each kind of user against all others of its kind.
 
-Everything is read once (``holdings``); each list then is a number for every user, the chunks that
-the versions of that user name, and a count (``shares``).
+Everything is read once (``holdings``). For each list, users are numbered, the chunks that their
+versions name are collected, and both are counted (``shares``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from mvc.upkeep.shares import Needs, Owners, Totals, Union
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from mvc.chunkstore.copies import Numbers
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 
@@ -41,7 +42,7 @@ class Survey:
 
     Args:
         context: the repository.
-        chosen: the commits to list and to look for files in; all that refs reach where None.
+        chosen: the commits to list and to look for files in; None means all that refs reach.
         with_tensors: whether tensors will be listed.
 
     Raises:
@@ -122,13 +123,7 @@ class Survey:
         """Yield what branches and tags cost, those that point to chosen commits."""
         holdings = self._holdings
         users = {name: number for number, name in enumerate(holdings.refs)}
-        owners = Owners(self._needs, len(users))
-        least, greatest = _find_holders(holdings, users)
-        for blob, low, high in self._merge(least, greatest):
-            for content in holdings.contents([blob]):
-                owners.add(content.chunks, low, high)
-        self._assign_staged(owners)
-        alone = owners.count_alone()
+        alone = self._count_alone(len(users), *_find_holders(holdings, users))
         wanted = None if self._is_all else set(self._chosen)
         for name, run in self._follow_refs():
             tip = holdings.refs[name]
@@ -151,17 +146,12 @@ class Survey:
         """Yield what each chosen commit costs."""
         holdings = self._holdings
         users = {commit: number for number, commit in enumerate([*self._chosen, *self._rest])}
-        owners = Owners(self._needs, len(users))
-        for blob, low, high in self._merge(users, users):
-            for content in holdings.contents([blob]):
-                owners.add(content.chunks, low, high)
-        self._assign_staged(owners)
+        alone = self._count_alone(len(users), users, users)
         totals = Totals(self._needs, len(users))
         for commit in self._chosen:
             for chunks in holdings.chunks_of([commit]):
                 totals.add(chunks, users[commit])
             totals.finish()
-        alone = owners.count_alone()
         for commit in self._chosen:
             own = int(alone[users[commit]])
             versions = set(holdings.files(commit).items())
@@ -265,17 +255,25 @@ class Survey:
             run.tip, run.commits = tip, reached
             yield name, run
 
-    def _merge(
-        self, least: Mapping[GitId, int], greatest: Mapping[GitId, int]
-    ) -> Iterator[tuple[GitId, int, int]]:
-        """Yield (blob, least, greatest) user, given those of the commits."""
+    def _count_alone(
+        self, users: int, least: Mapping[GitId, int], greatest: Mapping[GitId, int]
+    ) -> Numbers:
+        """Return what each user alone needs, given the least and greatest user of each commit.
+
+        Blobs that many commits share are counted once, or this would be quadratic.
+        """
         found: dict[GitId, tuple[int, int]] = {}
         for commit, low in least.items():
             high = greatest[commit]
             for blob in self._holdings.files(commit).values():
                 known = found.get(blob, (low, high))
                 found[blob] = (min(known[0], low), max(known[1], high))
-        return ((blob, low, high) for blob, (low, high) in found.items())
+        owners = Owners(self._needs, users)
+        for blob, (low, high) in found.items():
+            for content in self._holdings.contents([blob]):
+                owners.add(content.chunks, low, high)
+        self._assign_staged(owners)
+        return owners.count_alone()
 
     def _files(self) -> dict[str, dict[GitId, None]]:
         """Return path → the blobs of its versions in the chosen commits."""

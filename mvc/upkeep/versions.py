@@ -1,7 +1,7 @@
 """File versions: which commits have which stored files, and which of these were released.
 
-A version is one path of one commit. What is kept in chunks is named by its manifest's blob, and
-several versions may share one: its content is needed as long as one of them was not released.
+A version is one path of one commit. Several versions may share one manifest: its content is needed
+as long as one of them was not released.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Versions:
-    """The files in chunks of commits; trees and blobs that commits share are looked at once."""
+    """The files in chunks of commits; what commits share is read once."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -89,10 +89,10 @@ def reach(
 
 
 def commits_of(context: Context, ids: Iterable[GitId]) -> list[GitId]:
-    """Return the commits that some ids stand for, tags followed; what is none is left out."""
+    """Return the commits that some ids stand for, tags followed; other objects are left out."""
     found: dict[GitId, None] = {}
     for one in ids:
-        with contextlib.suppress(NotFoundError):  # a stock Git may tag anything
+        with contextlib.suppress(NotFoundError):  # stock Git may tag anything
             found[context.history.resolve_commit(one)] = None
     return list(found)
 
@@ -112,14 +112,14 @@ def find_live(
 ) -> dict[GitId, tuple[GitId | None, str]]:
     """Return manifest → (commit, path) of a version that was not released; no commit: the index.
 
-    A manifest that is not among them is needed by nobody: all versions that have it were released.
+    Nothing needs a manifest that is not among them: all versions that have it were released.
 
     Args:
         context: the repository.
         releases: commit → its acts of releasing.
         versions: what was looked at before.
         expiry: leave out what only expired entries of reflogs reach.
-        trust_index: fail where the index is damaged; else it is passed over.
+        trust_index: fail if the index is damaged; else it is skipped.
 
     Raises:
         FormatError: a commit, a tree or the index is damaged.

@@ -88,7 +88,7 @@ def test_an_empty_repository(empty):
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
-        (("--by", "colour"), 2, "'colour' is nothing to list by"),
+        (("--by", "colour"), 2, "cannot list by 'colour'"),
         (("nope",), 3, "revision 'nope' does not exist"),
         (("-n", "-1"), 2, "-n -1 is negative"),
     ],

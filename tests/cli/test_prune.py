@@ -61,7 +61,7 @@ class TestPlan:
             (("--keep-last", "0"), 2, "--keep-last 0 keeps nothing"),
             (("--keep-last", "x"), 2, "whole number"),
             (("--keep-best", "3"), 2, "belong together"),
-            (("--keep-within", "soon"), 2, "'soon' is no span of time"),
+            (("--keep-within", "soon"), 2, "'soon' is not a span of time"),
             (("--keep-last", "1", "--also-diverged", "x"), 3, "fits 'x'"),
         ],
     )

@@ -372,5 +372,5 @@ def test_a_lost_pack_does_not_stop_it(repo, root):
 
 
 def test_only_kinds_that_exist(repo):
-    with pytest.raises(UsageError, match="'colour' is nothing to list by"):
+    with pytest.raises(UsageError, match="cannot list by 'colour'"):
         repo.du(by=["colour"])
