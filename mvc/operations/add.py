@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mvc.workspace.additions import AddPlan, AddResult, plan_add, store_planned
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.transition import recover
+from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.fs import find_stat
-from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.journal import JOURNAL_NAME
+from mvc.workspace.context import JOURNAL_NAME, holds_sweep_lock
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
@@ -38,7 +37,7 @@ class RefInfo:
 def _finish_checkout(context: Context) -> None:
     """Finish an interrupted checkout: it may be on its way to the branch that is to change."""
     if find_stat(context.git_dir / JOURNAL_NAME) is not None:
-        from mvc.workspace.transition import recover  # noqa: PLC0415  costs NumPy, needed rarely
+        from mvc.workspace.recovery import recover  # noqa: PLC0415  costs NumPy, needed rarely
 
         recover(context)
 

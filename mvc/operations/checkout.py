@@ -10,8 +10,9 @@ from mvc.history.values import Head
 from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_checkout
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recorded import tree_of
+from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_content
-from mvc.workspace.transition import plan_head_move, recover
+from mvc.workspace.transition import plan_head_move
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ from mvc.workspace.additions import plan_add, store_planned
 from mvc.workspace.annotations import FACT_TRAILERS, STEP_TRAILER, Annotations
 from mvc.workspace.commits import new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.recovery import recover
 from mvc.workspace.rerun import check_kept, take_back
-from mvc.workspace.transition import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -23,9 +23,10 @@ from mvc.workspace.commits import CommitResult, new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, store_chunks
 from mvc.workspace.journal import EntryChange, Transition
+from mvc.workspace.recovery import recover
 from mvc.workspace.rerun import check_kept, take_back
 from mvc.workspace.state_files import find_state_files
-from mvc.workspace.transition import plan_head_move, recover, run
+from mvc.workspace.transition import plan_head_move, run
 from mvc.workspace.worktree import MODE_FILE
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from mvc.workspace.files import hash_file
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import filter_paths
 from mvc.workspace.recorded import head_tree, is_clean, staged_tree, tree_of
-from mvc.workspace.transition import recover
+from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:

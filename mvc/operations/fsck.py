@@ -15,7 +15,8 @@ from mvc.ids import PackId
 from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, MISSING, ChunkHealth, Loss
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.upkeep.versions import find_live, released_paths, walk_all
-from mvc.workspace.journal import JOURNAL_NAME, read_journal
+from mvc.workspace.context import JOURNAL_NAME
+from mvc.workspace.journal import read_journal
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.released import releases_by_blob
 from mvc.workspace.releases import read_releases, release_notes

@@ -11,7 +11,7 @@ from mvc.history.object_sweep import list_garbage
 from mvc.history.reflog_expiry import DAY_S, ReflogExpiry, expire_reflogs
 from mvc.upkeep.marks import Marks, mark
 from mvc.upkeep.sweep import DEFAULT_GRACE_S, Sweep, find_needed, find_unnamed, upkeep_lock
-from mvc.workspace.transition import recover
+from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

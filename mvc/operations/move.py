@@ -9,8 +9,8 @@ from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.fs import fsync_dir, remove_empty_dirs, replace_staged
 from mvc.history.paths import find_path_fault
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.recorded import update_index
-from mvc.workspace.transition import make_entry, recover
+from mvc.workspace.recorded import make_entry, update_index
+from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import check_parents, find_file_stat, make_parents
 
 if TYPE_CHECKING:

@@ -1,13 +1,13 @@
-"""prune: let the content of old commits go by a retention policy; history itself stays as it is.
+"""prune: release the content of old commits by a retention policy; history itself stays as it is.
 
     plan   commits ──► why each is kept (``retention``) ──► files of the others ──► what they cost
     run    release records, durable  ──► gc frees what only released versions refer to
 
-Commits, manifests and metrics stay: the log, ``diff`` by identity and bit-identity of a re-run
-need no content. A file version is released only if no version that stays has the same manifest,
-and chunks that anything else needs are not touched by gc. A commit that only a reflog still knows
-protects nothing: where it shares a released manifest, that is recorded for it too. If the process
-ends between records and sweep, the next gc or prune frees the rest.
+Commits, manifests and metrics stay: the log, ``diff`` by identity and checks of a re-run need no
+content. A file version is released only if no version that stays has the same manifest, and gc does
+not touch chunks that anything else needs. A commit that only a reflog still knows protects nothing:
+if it shares a released manifest, that is recorded for it too. If the process ends between records
+and sweep, the next gc or prune frees the rest.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mvc.workspace.releases import Release, add_releases, read_releases
 from mvc.workspace.state_files import read_small_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from mvc.chunkstore.copies import Ids
     from mvc.history.values import CommitInfo
@@ -58,7 +58,7 @@ class CommitPlan:
         subject: first line of its message.
         step: training step, or None.
         time_s: when it was recorded, seconds since 1970.
-        reasons: why its content is kept; empty where no rule keeps it.
+        reasons: why its content is kept; empty if no rule keeps it.
         paths: files whose content is released now.
         kept_paths: files whose content stays, by a reason or because other versions share it.
         size_bytes: stored bytes that go with it; chunks of several commits count for the newest.
@@ -84,7 +84,7 @@ class PrunePlan:
         policy: what is kept.
         commits: every commit that refs reach, newest first.
         releases: what would be recorded.
-        freed_bytes: bytes on disk that gc would free, garbage that is old enough included.
+        freed_bytes: bytes on disk that gc would free, including garbage that is old enough.
         landmarks: where the refs stood.
     """
 
@@ -111,14 +111,9 @@ class PruneResult:
 def plan_prune(context: Context, policy: RetentionPolicy, *, now_s: int | None = None) -> PrunePlan:
     """Return what a policy keeps and releases; nothing is changed.
 
-    Args:
-        context: the repository.
-        policy: what to keep.
-        now_s: the present, in seconds since 1970; the clock's where None.
-
     Raises:
         UsageError: a policy that keeps nothing or makes no sense.
-        NotFoundError: a name or wildcard that fits no ``diverged/`` branch.
+        NotFoundError: a name or wildcard that matches no ``diverged/`` branch.
         FormatError: damaged history.
     """
     policy.check()
@@ -138,9 +133,9 @@ def run_prune(context: Context, plan: PrunePlan) -> PruneResult:
     """Record what a plan releases, durably, and free it.
 
     Raises:
-        ConflictError: a ref moved meanwhile and protects now what would be released, or another
-            gc is running; nothing was changed.
-        StorageError: the machine failed; what is recorded by then the next gc frees.
+        ConflictError: a ref moved and now protects what would be released, or another gc is
+            running; nothing was changed.
+        StorageError: the machine failed; the next gc frees what was recorded by then.
     """
     if not plan.releases and plan.freed_bytes <= 0:
         return PruneResult(plan, 0)
@@ -171,7 +166,7 @@ def _check_names(policy: RetentionPolicy, landmarks: Landmarks) -> None:
     for pattern in policy.also_diverged:
         if not any(fits_diverged(pattern, name) for name in diverged):
             raise NotFoundError(
-                f"no branch below {DIVERGED} fits {pattern!r}", hint='"mvc branch" lists them'
+                f"no branch below {DIVERGED} matches {pattern!r}", hint='"mvc branch" lists them'
             )
 
 
@@ -191,13 +186,13 @@ def _check_unmoved(context: Context, plan: PrunePlan) -> None:
     for release in plan.releases:
         if release.commit in protected:
             raise ConflictError(
-                f"a ref moved meanwhile and protects commit {release.commit} now",
+                f"a ref moved and now protects commit {release.commit}",
                 hint="plan it again",
             )
 
 
 def _without(chunks: list[ChunkId], needed: Ids) -> list[ChunkId]:
-    """Return those of some chunks that are not among others, which ascend."""
+    """Return those of some chunks that are not needed; ``needed`` is sorted."""
     if not chunks or not len(needed):
         return chunks
     wanted = np.frombuffer(b"".join(chunks), "S32")
@@ -207,7 +202,7 @@ def _without(chunks: list[ChunkId], needed: Ids) -> list[ChunkId]:
 
 
 class _Draft:
-    """Collects a plan: what is chosen, what of it nobody else needs, and what that costs."""
+    """A plan in the making: what no rule keeps, what of it nothing else needs, and its size."""
 
     def __init__(
         self, context: Context, policy: RetentionPolicy, landmarks: Landmarks, now_s: int
@@ -220,29 +215,27 @@ class _Draft:
             commit: released_paths(many) for commit, many in read_releases(context).items()
         }
         self._infos = list(context.history.walk(commits_of(context, _all_tips(landmarks))))
+        self._left = {info.id: self._find_left(info) for info in self._infos}
+        self._facts = {info.id: read_annotations(info) for info in self._infos}
         candidates = [self._candidate(info) for info in self._infos]
         self._reasons = choose(candidates, landmarks, policy, now_s)
-        chosen = {info.id: self._chosen(info) for info in self._infos}
-        live = self._live_blobs(chosen)
-        self._released = {
-            info.id: tuple(
-                path for path in chosen[info.id] if self._versions.of(info)[path] not in live
-            )
-            for info in self._infos
-        }
+        self._released = self._find_released()
 
     @property
     def has_released(self) -> bool:
-        """Whether anything was released before: an earlier prune may not have come to its end."""
+        """Whether anything was released before: an earlier prune may not have finished."""
         return bool(self._gone)
 
-    def _left(self, info: CommitInfo) -> Mapping[str, GitId]:
+    def _find_left(self, info: CommitInfo) -> dict[str, GitId]:
         """Return the files in chunks of a commit that were not released before."""
         gone = self._gone.get(info.id, frozenset())
         return {path: blob for path, blob in self._versions.of(info).items() if path not in gone}
 
+    def _is_empty(self, info: CommitInfo) -> bool:
+        return bool(self._versions.of(info)) and not self._left[info.id]
+
     def _candidate(self, info: CommitInfo) -> Candidate:
-        facts = read_annotations(info)
+        facts = self._facts[info.id]
         return Candidate(
             info.id,
             info.parents,
@@ -252,13 +245,23 @@ class _Draft:
             has_content=not self._is_empty(info),
         )
 
-    def _is_empty(self, info: CommitInfo) -> bool:
-        return bool(self._versions.of(info)) and not self._left(info)
+    def _find_released(self) -> dict[GitId, tuple[str, ...]]:
+        """Return commit → its files that may go and share no manifest with one that stays."""
+        chosen = {info.id: self._choose_files(info) for info in self._infos}
+        live = {entry.blob for entry in self._context.history.read_index().entries.values()}
+        for commit, left in self._left.items():
+            away = set(chosen[commit])
+            live.update(blob for path, blob in left.items() if path not in away)
+        return {
+            commit: tuple(path for path in chosen[commit] if left[path] not in live)
+            for commit, left in self._left.items()
+        }
 
-    def _chosen(self, info: CommitInfo) -> tuple[str, ...]:
+    def _choose_files(self, info: CommitInfo) -> tuple[str, ...]:
+        """Return the files of a commit that the policy lets go."""
+        left = self._left[info.id]
         if self._reasons[info.id]:
             return ()
-        left = self._left(info)
         if not self._policy.weights_only:
             return tuple(left)
         files = self._state_files(info)
@@ -273,19 +276,6 @@ class _Draft:
         except (FormatError, UnsupportedError):
             return set()  # the user's own file of that name, or its content is gone
 
-    def _live_blobs(self, chosen: Mapping[GitId, Sequence[str]]) -> set[GitId]:
-        """Return the manifests of all versions that stay, and of the index."""
-        live = {entry.blob for entry in self._context.history.read_index().entries.values()}
-        for info in self._infos:
-            away = set(chosen[info.id])
-            live.update(blob for path, blob in self._left(info).items() if path not in away)
-        return live
-
-    def _forgotten(self) -> Iterable[CommitInfo]:
-        """Return the commits that only a reflog still knows."""
-        known = {info.id for info in self._infos}
-        return (info for info in walk_all(self._context) if info.id not in known)
-
     def measure(self, needed: Ids) -> dict[GitId, int]:
         """Return commit → stored bytes of the chunks that go with it and not with a newer one.
 
@@ -294,13 +284,13 @@ class _Draft:
         """
         seen: set[ChunkId] = set()
         sizes: dict[GitId, int] = {}
-        for info in self._infos:
-            sizes[info.id] = 0
-            for path in self._released[info.id]:
-                manifest = find_manifest(self._context, self._versions.of(info)[path])
+        for commit, paths in self._released.items():
+            sizes[commit] = 0
+            for path in paths:
+                manifest = find_manifest(self._context, self._left[commit][path])
                 ids = set() if manifest is None else set(manifest.chunk_ids()) - seen
                 seen |= ids
-                sizes[info.id] += self._stored_bytes(_without(list(ids), needed))
+                sizes[commit] += self._stored_bytes(_without(list(ids), needed))
         return sizes
 
     def _stored_bytes(self, chunks: Iterable[ChunkId]) -> int:
@@ -309,22 +299,26 @@ class _Draft:
 
     def releases(self) -> tuple[Release, ...]:
         """Return what is to be recorded."""
-        policy = self._policy.text()
         found = [
-            self._release(info, self._released[info.id], policy)
-            for info in self._infos
-            if self._released[info.id]
+            self._release(commit, self._left[commit], paths)
+            for commit, paths in self._released.items()
+            if paths
         ]
         blobs = {blob for release in found for blob in release.blobs}
-        for info in self._forgotten() if blobs else ():
-            paths = tuple(path for path, blob in self._left(info).items() if blob in blobs)
-            if paths:
-                found.append(self._release(info, paths, policy))
+        # Commits that only a reflog knows protect nothing: what they share goes for them too.
+        for info in walk_all(self._context) if blobs else ():
+            if info.id not in self._left:
+                left = self._find_left(info)
+                paths = tuple(path for path, blob in left.items() if blob in blobs)
+                if paths:
+                    found.append(self._release(info.id, left, paths))
         return tuple(found)
 
-    def _release(self, info: CommitInfo, paths: tuple[str, ...], policy: str) -> Release:
-        blobs = tuple(self._versions.of(info)[path] for path in paths)
-        return Release(info.id, paths, policy, self._now_s, blobs)
+    def _release(
+        self, commit: GitId, files: Mapping[str, GitId], paths: tuple[str, ...]
+    ) -> Release:
+        blobs = tuple(files[path] for path in paths)
+        return Release(commit, paths, self._policy.text(), self._now_s, blobs)
 
     def commits(self, sizes: Mapping[GitId, int]) -> tuple[CommitPlan, ...]:
         """Return what happens to each commit."""
@@ -332,11 +326,11 @@ class _Draft:
             CommitPlan(
                 info.id,
                 info.subject,
-                read_annotations(info).step,
+                self._facts[info.id].step,
                 info.commit_time_s,
                 self._reasons[info.id],
                 self._released[info.id],
-                tuple(path for path in self._left(info) if path not in self._released[info.id]),
+                tuple(path for path in self._left[info.id] if path not in self._released[info.id]),
                 sizes.get(info.id, 0),
                 self._is_empty(info),
             )

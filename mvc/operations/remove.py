@@ -8,7 +8,7 @@ from mvc.errors import ConflictError, UsageError
 from mvc.fs import remove_empty_dirs, remove_file
 from mvc.workspace.pathspec import is_wildcard, select_paths
 from mvc.workspace.recorded import head_tree, is_clean, update_index
-from mvc.workspace.transition import recover
+from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from mvc.upkeep.pairs import PairSamples, find_pairs, plan_chains
 from mvc.upkeep.repacked import find_paired, find_tips, is_due, write_note
 from mvc.upkeep.sweep import DEFAULT_GRACE_S, Sweep, find_needed, find_unnamed, upkeep_lock
 from mvc.upkeep.versions import released_paths, walk_all
+from mvc.workspace.recovery import recover
 from mvc.workspace.releases import read_releases
-from mvc.workspace.transition import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

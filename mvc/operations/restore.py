@@ -27,8 +27,9 @@ from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.journal import EntryChange
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.recorded import head_tree, holds, is_clean
+from mvc.workspace.recovery import recover
 from mvc.workspace.released import command_text
-from mvc.workspace.transition import plan_head_move, recover
+from mvc.workspace.transition import plan_head_move
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:

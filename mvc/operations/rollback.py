@@ -26,6 +26,7 @@ from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.divergence import Divergence, add_divergence
 from mvc.workspace.notebook import one_line
 from mvc.workspace.recorded import tree_of
+from mvc.workspace.recovery import recover
 from mvc.workspace.rollback_target import (
     ROLLBACK_COMMAND,
     SHORT_ID,
@@ -33,7 +34,7 @@ from mvc.workspace.rollback_target import (
     check_whole,
     checked,
 )
-from mvc.workspace.transition import plan_head_move, recover
+from mvc.workspace.transition import plan_head_move
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

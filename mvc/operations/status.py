@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, StorageError
 from mvc.fs import RealFolders
-from mvc.workspace.recorded import head_tree, is_clean
-from mvc.workspace.transition import make_entry, recover
+from mvc.workspace.recorded import head_tree, is_clean, make_entry
+from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat, git_mode, ignore_rules, scan_files
 
 if TYPE_CHECKING:

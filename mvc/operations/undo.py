@@ -27,7 +27,8 @@ from mvc.ids import is_hex_id
 from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_checkout
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recorded import tree_of
-from mvc.workspace.transition import plan_head_move, recover
+from mvc.workspace.recovery import recover
+from mvc.workspace.transition import plan_head_move
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -32,6 +32,7 @@ from mvc.workspace.files import PLAIN_FILE_MAX_BYTES
 from mvc.workspace.live_chunks import all_same, cut_live, find_different
 from mvc.workspace.manifests import find_manifest, stored_size
 from mvc.workspace.pathspec import select_paths
+from mvc.workspace.recovery import recover
 from mvc.workspace.state_files import TensorSizes, find_state_files, read_state_text
 from mvc.workspace.tensor_compare import (
     LiveTensor,
@@ -40,7 +41,6 @@ from mvc.workspace.tensor_compare import (
     compare_tensors,
     live_tensors,
 )
-from mvc.workspace.transition import recover
 from mvc.workspace.worktree import (
     MODE_SYMLINK,
     find_file_stat,

@@ -27,7 +27,7 @@ from mvc.history.reflog_expiry import DAY_S, expire_reflogs
 from mvc.ids import ID_BYTES
 from mvc.progress import announce
 from mvc.upkeep.marks import Marks, find_promised, mark
-from mvc.workspace.transition import recover
+from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

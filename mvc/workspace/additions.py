@@ -20,8 +20,7 @@ from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
 from mvc.workspace.files import StoredFile, find_layout, store_file
 from mvc.workspace.pathspec import PathTable, is_wildcard, select_paths
-from mvc.workspace.recorded import head_tree, merge_entries, update_index
-from mvc.workspace.transition import make_entry
+from mvc.workspace.recorded import head_tree, make_entry, merge_entries, update_index
 from mvc.workspace.worktree import (
     find_file_stat,
     find_inner_repository,

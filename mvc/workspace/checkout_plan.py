@@ -1,18 +1,18 @@
-"""What a checkout has to write, remove and refuse; and the carrying out of such a plan.
+"""What a checkout has to write, remove and refuse; and how such a plan is carried out.
 
 Four things are compared per path: what HEAD has, what the index has, what the target has, and
-what lies in the worktree. The rules are those of Git's two-way merge (``git help read-tree``):
+what is in the worktree. The rules are those of Git's two-way merge (``git help read-tree``):
 
     HEAD → target   the index has      then
     unchanged       anything           index and file stay as they are, staged or edited
-    changed         what the target    index and file stay: somebody was there before
+    changed         what the target    index and file stay: that was done before
     changed         what HEAD has      the target's, if the file is clean: as the index has it,
                                        gone, or by chance what the target has; else a conflict
     changed         something else     a conflict: what is staged would be lost
 
-"Has nothing" is a state like any other in this table. With ``force`` HEAD does not count, and
-whatever the index and tracked files have gives way. Untracked files in a folder that must become
-a file, and files where a folder must be, never give way: nobody named them.
+"Has nothing" is a state like any other in this table. With ``force``, HEAD does not count, and the
+target replaces whatever the index and tracked files have. Untracked files in a folder that must
+become a file, and files where a folder must be, are never removed: no one named them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from mvc.workspace.journal import EntryChange, FileRemoval, FileWrite, HeadMove,
 from mvc.workspace.manifests import stored_size
 from mvc.workspace.recorded import holds, is_clean
 from mvc.workspace.released import check_content
-from mvc.workspace.transition import run, stat_mark
+from mvc.workspace.staging import stat_mark
+from mvc.workspace.transition import run
 from mvc.workspace.worktree import find_file_stat, find_obstacle, folders_above
 
 if TYPE_CHECKING:
@@ -52,12 +53,12 @@ class CheckoutPlan:
 
     Attributes:
         write: paths to write, with what.
-        remove: paths to take away.
+        remove: paths to remove.
         entries: index entries to set without touching a file.
-        conflicts: paths whose content would be lost; the plan can only run by force.
-        blockers: files in the way that no force removes.
-        seen: what lay at the paths to write or remove when that was decided: it alone may go.
-        into_index: whether what is written or removed is so in the index too.
+        conflicts: paths whose content would be lost; the plan only runs with force.
+        blockers: files in the way that even force does not remove.
+        seen: what was at the paths to write or remove when planning: nothing else may be replaced.
+        into_index: whether the index follows what is written or removed.
     """
 
     write: tuple[tuple[str, TreeEntry], ...] = ()
@@ -80,9 +81,7 @@ class CheckoutPlan:
                 hint="commit them, or discard them with `force`",
             )
         if self.blockers:
-            raise ConflictError(
-                f"in the way: {_show(self.blockers)}", hint="move them somewhere else"
-            )
+            raise ConflictError(f"in the way: {_show(self.blockers)}", hint="move them elsewhere")
 
 
 def _show(paths: Sequence[str]) -> str:
@@ -96,9 +95,9 @@ class CheckoutResult:
 
     Attributes:
         commit: where HEAD is now, or None before the first commit.
-        branch: the current branch, or None where HEAD is detached.
+        branch: the current branch, or None if HEAD is detached.
         written: paths written.
-        removed: paths taken away.
+        removed: paths removed.
     """
 
     commit: GitId | None
@@ -169,7 +168,7 @@ class _Planner:
             self._take(path, entry, wanted)
 
     def force(self, path: str, wanted: TreeEntry | None) -> None:
-        """Plan one path that becomes the target's whatever it is now."""
+        """Plan one path that becomes the target's, whatever it is now."""
         entry = self._index.entries.get(path)
         if entry is not None and self._is_sleeping(entry):
             self._wake(entry, wanted)
@@ -185,19 +184,19 @@ class _Planner:
             self._write[path] = wanted
 
     def _look(self, path: str) -> FileStat | None:
-        """Return the stat of a path, and remember it: what changes from now on is not ours."""
+        """Return the stat of a path and remember it: a file that changes from now on stays."""
         stat = find_file_stat(self._context.worktree, path)
         self._seen[path] = mark_file(stat)
         return stat
 
     def _is_clean(self, entry: IndexEntry | None, stat: FileStat | None) -> bool:
-        """Whether a tracked file is there and holds what the index says."""
+        """Return whether a tracked file is there and holds what the index says."""
         if entry is None or stat is None:
             return False
         return is_clean(self._context, self._index, entry, stat)
 
     def _is_sleeping(self, entry: IndexEntry) -> bool:
-        """Whether the file was committed from memory and never made."""
+        """Return whether a file was committed from memory and never written."""
         return entry.skip_worktree and self._look(entry.path) is None
 
     def _wake(self, entry: IndexEntry, wanted: TreeEntry | None) -> None:
@@ -228,13 +227,13 @@ class _Planner:
         if stat is None or stat.is_directory or self._is_clean(entry, stat):
             self._write[path] = wanted
         elif holds(self._context, self._index, path, wanted.mode, wanted.blob):
-            # Already there: only the index has to learn of it.
+            # Already there: only the index has to change.
             self._entries.append(EntryChange(path, wanted.mode, wanted.blob))
         else:
             self._conflicts.append(path)
 
     def check_names(self) -> None:
-        """Find staged files that stay, and whose name the target needs for a folder or a file."""
+        """Find staged files that stay although the target needs their name for a folder or file."""
         dropped = {change.path for change in self._entries if change.blob is None}
         kept = {*self._index.entries}.difference(dropped, self._remove)
         paths = kept.union(self._write, (change.path for change in self._entries if change.blob))
@@ -262,7 +261,7 @@ def _equals(entry: IndexEntry, wanted: TreeEntry) -> bool:
 def find_blockers(
     worktree: Path, write: Collection[str], remove: Collection[str]
 ) -> tuple[str, ...]:
-    """Return the files that are in the way of those to write and will not be removed before."""
+    """Return the files that are in the way of those to write and will not be removed first."""
     gone, found = set(remove), dict[str, None]()
     for path in write:
         obstacle = find_obstacle(worktree, path)
@@ -278,7 +277,7 @@ def find_blockers(
 
 
 def _list_all(worktree: Path, folder: str) -> Iterator[str]:
-    """Yield whatever is no folder below a folder: ignored, of another repository, a pipe, ..."""
+    """Yield everything below a folder that is not one: ignored files, other repositories', pipes."""
     for root, folders, names in os.walk(worktree / folder):
         links = [name for name in folders if os.path.islink(os.path.join(root, name))]
         for name in (*names, *links):
@@ -286,7 +285,7 @@ def _list_all(worktree: Path, folder: str) -> Iterator[str]:
 
 
 def mark_file(stat: FileStat | None) -> Was | None:
-    """Return what is remembered of a file that may be replaced; a folder is no file."""
+    """Return what is remembered of a file that may be replaced; None for a folder."""
     return None if stat is None or stat.is_directory else stat_mark(stat)
 
 
@@ -309,12 +308,12 @@ def execute(
         index: the index that it was planned against.
         head: where HEAD goes.
         progress: called with bytes written.
-        source: the commit that the files to write are of, where it is one.
-        command: what to do instead where their content was released; ``{}`` is another commit.
-        before: as for ``transition.run``; not called where there is nothing to do.
+        source: the commit that the files to write come from, if it is one.
+        command: what to do instead if their content was released; ``{}`` is another commit.
+        before: as for ``transition.run``; not called if there is nothing to do.
 
     Raises:
-        ConflictError: the plan has conflicts, or the world moved since it was made.
+        ConflictError: the plan has conflicts, or something moved since it was made.
         ReleasedError: content to write was released; nothing was changed.
     """
     plan.check()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 GIT_DIR_NAME = ".mvc"
 STORE_DIR_NAME = "chunks"
+JOURNAL_NAME = "transition.json"
 _DEFAULT_IDENTITY = Identity("mvc", "mvc@localhost")
 _MAX_DIGITS = 12
 _Parameters = ParamSpec("_Parameters")

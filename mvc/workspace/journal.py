@@ -1,9 +1,9 @@
 """The journal of a transition: what is to happen, on disk before it begins to happen.
 
-One line of JSON and the BLAKE3 of that line, so that a damaged journal is never followed. What a
-sound one says is still not trusted: it may have come with a repository made by somebody else, so
-every path must be one that a tree may hold, and a staged file must lie where mvc stages files.
-Pure but for ``read_journal``; ``transition`` carries out what stands here.
+One line of JSON and the BLAKE3 of that line, so that a damaged journal is never followed. A sound one
+is not trusted either: it may have come with someone else's repository. So every path must be one
+that a tree may hold, and a staged file must be where mvc stages files. Pure, except for
+``read_journal``; ``transition`` carries the journal out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-JOURNAL_NAME = "transition.json"
 MAX_JOURNAL_BYTES = 2**30
 """Two million files of 500 bytes each."""
 _VERSION = 1
@@ -34,9 +33,9 @@ _STAGED = re.compile(rf"(\.mvc/tmp/[0-9a-f]{{16}}/|(?P<folder>.+)/)?[0-9a-f]{{16
 
 
 class Was(msgspec.Struct, frozen=True):
-    """The stat of a file before the transition; a file that looks otherwise is the user's.
+    """The stat of a file before the transition; a file that looks different is the user's.
 
-    Not its inode: a repository that was copied or restored after a crash has others.
+    Without the inode: a repository that was copied or restored after a crash has others.
     """
 
     size_bytes: int
@@ -59,7 +58,7 @@ class FileWrite(msgspec.Struct, frozen=True):
 
 
 class FileRemoval(msgspec.Struct, frozen=True):
-    """One file to take away, and its index entry but where ``from_index`` is false."""
+    """One file to remove, with its index entry unless ``from_index`` is false."""
 
     path: str
     was: Was | None = None
@@ -116,7 +115,7 @@ _DECODER = msgspec.json.Decoder(Transition)
 
 def encode_journal(transition: Transition) -> bytes:
     """Return the bytes of a journal."""
-    # Paths may hold bytes that are no UTF-8, which JSON cannot: each byte becomes one character.
+    # Paths may hold bytes that are not UTF-8, and JSON cannot: each byte becomes one character.
     line = msgspec.json.encode(_map_paths(transition, lambda path: encode_path(path).decode("l1")))
     return line + b"\n" + blake3(line).hexdigest().encode() + b"\n"
 
@@ -183,7 +182,7 @@ def _check_content(path: str, mode: int, blob: str) -> None:
 
 
 def _may_be_staged(write: FileWrite) -> bool:
-    """Tell whether a staged file lies in a scratch folder, or in a folder above its own place."""
+    """Return whether a staged file is in a scratch folder, or in a folder above its target."""
     match = _STAGED.fullmatch(write.staged)
     if match is None:
         return False
@@ -201,14 +200,14 @@ def _check_head(move: HeadMove) -> None:
 
 
 def read_journal(path: Path) -> Transition | None:
-    """Return the journal at a place, or None where there is none.
+    """Return the journal at a path, or None if there is none.
 
     Raises:
         CorruptionError: it is damaged, or says what no mvc would do.
         UnsupportedError: it was written by a newer mvc.
         StorageError: the machine failed.
     """
-    hint = f'remove {path}; "mvc status" then shows what was done of that checkout'
+    hint = f'remove {path}; "mvc status" then shows how far that checkout got'
     try:
         with translate_os_errors(f"read {path}"), path.open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size

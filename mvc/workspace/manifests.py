@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mvc.formats.layout import TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.history.git import GitHistory
-    from mvc.ids import GitId
+    from mvc.ids import ChunkId, GitId
     from mvc.workspace.context import Context
 
 _KEPT = 8
@@ -67,3 +67,19 @@ def stored_size(context: Context, blob: GitId) -> int:
     if manifest is not None:
         return manifest.size_bytes
     return context.history.find_blob_size(blob) or 0
+
+
+def is_complete(context: Context, blob: GitId) -> bool:
+    """Return whether all chunks that a stored file needs are in the store.
+
+    Raises:
+        FormatError: the blob is damaged.
+    """
+    manifest = find_manifest(context, blob)
+    return manifest is None or has_chunks(context, list(manifest.chunk_ids()))
+
+
+def has_chunks(context: Context, chunks: list[ChunkId]) -> bool:
+    """Return whether the store has all of some chunks."""
+    store = context.store
+    return store.contains_all(chunks) or (store.refresh() and store.contains_all(chunks))

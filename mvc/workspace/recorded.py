@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.history.paths import folders_of
-from mvc.history.values import Index
-from mvc.workspace.content import content_matches
+from mvc.history.values import Index, IndexEntry
 from mvc.workspace.worktree import find_file_stat, folders_above
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from mvc.fs import FileStat
-    from mvc.history.values import IndexEntry, TreeEntry
+    from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 
@@ -28,27 +27,33 @@ def head_tree(context: Context) -> dict[str, TreeEntry]:
 
 
 def tree_of(context: Context, commit: GitId | None) -> dict[str, TreeEntry]:
-    """Return path → entry of a commit; empty where there is none."""
+    """Return path → entry of a commit; empty for None."""
     return {} if commit is None else context.history.read_tree(commit)
 
 
 def is_clean(context: Context, index: Index, entry: IndexEntry, stat: FileStat) -> bool:
-    """Tell whether a file of the worktree still holds what its index entry says."""
+    """Return whether a file of the worktree still holds what its index entry says."""
     if entry.matches(stat) and not index.is_racy(entry):
         return True
-    if not (stat.is_regular or stat.is_symlink):
-        return False
-    return content_matches(context, entry.path, stat, entry.mode, entry.blob)
+    return _content_matches(context, entry.path, stat, entry.mode, entry.blob)
 
 
 def holds(context: Context, index: Index, path: str, mode: int, blob: GitId) -> bool:
-    """Tell whether a path of the worktree holds exactly that blob (stat data first)."""
+    """Return whether a path of the worktree holds exactly that blob (stat data first)."""
     stat = find_file_stat(context.worktree, path)
-    if stat is None or not (stat.is_regular or stat.is_symlink):
+    if stat is None:
         return False
     entry = index.entries.get(path)
     if entry is not None and (entry.blob, entry.mode) == (blob, mode):
         return is_clean(context, index, entry, stat)
+    return _content_matches(context, path, stat, mode, blob)
+
+
+def _content_matches(context: Context, path: str, stat: FileStat, mode: int, blob: GitId) -> bool:
+    if not (stat.is_regular or stat.is_symlink):
+        return False
+    from mvc.workspace.content import content_matches  # noqa: PLC0415  a clean status needs none
+
     return content_matches(context, path, stat, mode, blob)
 
 
@@ -88,3 +93,19 @@ def update_index(
 def staged_tree(index: Index) -> dict[str, tuple[int, GitId]]:
     """Return path → (mode, blob) of the index."""
     return {path: (entry.mode, entry.blob) for path, entry in index.entries.items()}
+
+
+def make_entry(path: str, mode: int, blob: GitId, stat: FileStat | None) -> IndexEntry:
+    """Return the index entry of a file that was just written or read."""
+    if stat is None:
+        return IndexEntry(path=path, blob=blob, mode=mode)
+    return IndexEntry(
+        path=path,
+        blob=blob,
+        mode=mode,
+        size_bytes=stat.size_bytes,
+        mtime_ns=stat.mtime_ns,
+        ctime_ns=stat.ctime_ns,
+        inode=stat.inode,
+        device=stat.device,
+    )

@@ -1,25 +1,24 @@
-"""Is the content of a file version there? And where it was released: since when, and what is near.
+"""Is the content of a file version there? If it was released: since when, and what is near?
 
 The chunks decide. A released version whose chunks are all in the store, because another commit
-shares them or a run made them again, is read like any other. Whoever is about to read content asks
-``check_content`` first, before anything is changed; where nothing was ever released that is one
-look for a ref. Content that is missing and that nobody released is damage, and the reader says so.
+shares them or a run made them again, is read like any other. A verb that is about to read content
+calls ``check_content`` first, before anything is changed; if nothing was ever released, that only
+looks for a ref. Content that is missing without having been released is damage: reading reports it.
 """
 
 from __future__ import annotations
 
 import shlex
 import time
-from collections import deque
 from typing import TYPE_CHECKING, NoReturn
 
 from mvc.errors import ReleasedError
 from mvc.workspace.annotations import read_annotations
-from mvc.workspace.manifests import find_manifest
+from mvc.workspace.manifests import has_chunks, is_complete
 from mvc.workspace.releases import RELEASED_REF, join_releases, read_releases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from mvc.history.values import CommitInfo
     from mvc.ids import ChunkId, GitId
@@ -45,7 +44,7 @@ def check_content(
     Args:
         context: the repository.
         versions: what is about to be read.
-        commit: whose they are, where that is known.
+        commit: whose they are, if that is known.
         command: what the hint shows, with the nearest commit put in for ``{}``.
 
     Raises:
@@ -73,33 +72,18 @@ def check_chunks(
     """
     if context.history.find_ref(RELEASED_REF) is None:
         return
-    if not _has_all(context, list(chunks)):
+    if not has_chunks(context, list(chunks)):
         _check_lost(context, [version], commit, command)
 
 
-def is_complete(context: Context, blob: GitId) -> bool:
-    """Tell whether all chunks that a stored file needs are in the store.
-
-    Raises:
-        FormatError: the blob is damaged.
-    """
-    manifest = find_manifest(context, blob)
-    return manifest is None or _has_all(context, list(manifest.chunk_ids()))
-
-
 def command_text(start: str, words: Iterable[str]) -> str:
-    """Return a command for ``check_content``: a start with ``{}`` in it, and words behind it."""
+    """Return a command for ``check_content``: a start with ``{}`` in it, followed by words."""
     quoted = " ".join(map(shlex.quote, words))
     return f"{start} {quoted.replace('{', '{{').replace('}', '}}')}"
 
 
-def _has_all(context: Context, chunks: list[ChunkId]) -> bool:
-    store = context.store
-    return store.contains_all(chunks) or (store.refresh() and store.contains_all(chunks))
-
-
 def releases_by_blob(context: Context) -> dict[GitId, list[Release]]:
-    """Return manifest → the acts of releasing that let it go; empty where there was none."""
+    """Return manifest → the acts of releasing that released it."""
     found: dict[GitId, list[Release]] = {}
     for releases in read_releases(context).values():
         for release in releases:
@@ -109,7 +93,7 @@ def releases_by_blob(context: Context) -> dict[GitId, list[Release]]:
 
 
 def released_blobs(context: Context, release: Release) -> tuple[GitId, ...]:
-    """Return the manifests that an act of releasing let go."""
+    """Return the manifests that an act of releasing released."""
     if release.blobs:
         return release.blobs
     if not context.history.has_object(release.commit):
@@ -124,7 +108,7 @@ def _check_lost(
     table = releases_by_blob(context)
     found = [table.get(blob, []) for _, blob in lost]
     if not all(found):
-        return  # something is missing that nobody released: reading it will tell where
+        return  # something is missing that was not released: reading it will report where
     releases = [release for many in found for release in many]
     own = [release for release in releases if release.commit == commit]
     chosen = own or [one for one in releases if one.commit == releases[0].commit]
@@ -136,9 +120,11 @@ def _raise_released(
 ) -> NoReturn:
     info = context.history.read_commit(release.commit)
     paths = [path for path, _ in lost]
+    from mvc.workspace.nearest import find_nearest  # noqa: PLC0415  only an error needs it
+
     nearest = find_nearest(context, info, paths)
     day = time.strftime("%Y-%m-%d", time.gmtime(release.time_s))
-    hint = "no commit of a branch or tag still has it; a run that makes it again can be committed"
+    hint = "no commit of a branch or tag still has it; run the training again and commit the result"
     if nearest is not None:
         name = nearest.id[:_SHORT_ID]
         hint = f'{_describe(nearest)} is the nearest that still has it: "{command.format(name)}"'
@@ -163,62 +149,3 @@ def _shown(paths: Sequence[str]) -> str:
     shown = ", ".join(repr(path) for path in paths[:_SHOWN_PATHS])
     more = len(paths) - _SHOWN_PATHS
     return shown if more <= 0 else f"{shown} and {more:,} more"
-
-
-def find_nearest(context: Context, lost: CommitInfo, paths: Sequence[str]) -> CommitInfo | None:
-    """Return the nearest commit that has content at all of some paths, or None.
-
-    Ancestors and descendants come before commits on other lines of history. Among them the
-    nearest by step where both have one, else by the number of commits in between.
-    """
-    commits = {info.id: info for info in context.history.walk([*_tips(context), lost.id])}
-    records = read_releases(context)
-    for commit in _by_distance(lost, commits):
-        gone = {path for release in records.get(commit.id, ()) for path in release.paths}
-        if gone.isdisjoint(paths) and _has_content(context, commit.id, paths):
-            return commit
-    return None
-
-
-def _tips(context: Context) -> list[GitId]:
-    head = context.history.head().commit
-    return [*([] if head is None else [head]), *context.ref_commits().values()]
-
-
-def _has_content(context: Context, commit: GitId, paths: Sequence[str]) -> bool:
-    tree = context.history.read_tree(commit)
-    return all(path in tree and is_complete(context, tree[path].blob) for path in paths)
-
-
-def _by_distance(lost: CommitInfo, commits: Mapping[GitId, CommitInfo]) -> list[CommitInfo]:
-    up = {info.id: info.parents for info in commits.values()}
-    down: dict[GitId, list[GitId]] = {}
-    for info in commits.values():
-        for parent in info.parents:
-            down.setdefault(parent, []).append(info.id)
-    both = {commit: (*up[commit], *down.get(commit, ())) for commit in commits}
-    line = {*_distances(lost.id, up), *_distances(lost.id, down)}
-    far = _distances(lost.id, both)
-    step = read_annotations(lost).step
-    ranked: list[tuple[bool, bool, int, int, int, CommitInfo]] = []
-    for place, info in enumerate(commits.values()):
-        if info.id == lost.id:
-            continue
-        other = None if step is None else read_annotations(info).step
-        apart = 0 if step is None or other is None else abs(other - step)
-        unknown = step is not None and other is None
-        hops = far.get(info.id, len(commits))
-        ranked.append((info.id not in line, unknown, apart, hops, place, info))
-    return [found[-1] for found in sorted(ranked, key=lambda item: item[:-1])]
-
-
-def _distances(start: GitId, links: Mapping[GitId, Sequence[GitId]]) -> dict[GitId, int]:
-    found = {start: 0}
-    pending = deque([start])
-    while pending:
-        commit = pending.popleft()
-        for other in links.get(commit, ()):
-            if other not in found:
-                found[other] = found[commit] + 1
-                pending.append(other)
-    return found

@@ -1,8 +1,8 @@
 """Released content that is committed again: a run that is repeated gives the same bits.
 
-A manifest lists the ids of all its chunks, so the same manifest is the same content, and the commit
-whose content was released still has its manifest. When such a manifest is committed again with its
-chunks, the content is back for every commit that has it, and their release records are dropped.
+Equal manifests are equal content, and a commit whose content was released still has its manifests.
+When such a manifest is committed again with its chunks, the content is back for every commit that
+has it, and their release records are dropped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError
 from mvc.workspace.annotations import read_annotations
-from mvc.workspace.released import check_content, is_complete, releases_by_blob
+from mvc.workspace.manifests import is_complete
+from mvc.workspace.released import check_content, releases_by_blob
 from mvc.workspace.releases import RELEASED_REF, drop_releases
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ class ReleasedTwin:
 
 
 def check_kept(context: Context, tree: Mapping[str, TreeEntry]) -> None:
-    """Check that a commit to be holds nothing that was released and is gone.
+    """Check that a new commit holds nothing that was released and is gone.
 
-    Such entries come into the index with a reset to a released commit.
+    A reset to a released commit puts such entries into the index.
 
     Raises:
         ReleasedError: it does.
@@ -59,7 +60,7 @@ def check_kept(context: Context, tree: Mapping[str, TreeEntry]) -> None:
 def take_back(context: Context, new: GitId, tree: Mapping[str, TreeEntry]) -> ReleasedTwin | None:
     """Drop the release records of all content that a new commit has; return the closest twin.
 
-    The commit is made by now: what fails here leaves a record too many, which harms nothing.
+    The commit already stands: a failure here leaves a needless record, which harms nothing.
     """
     if context.history.find_ref(RELEASED_REF) is None:
         return None

@@ -16,7 +16,8 @@ from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS
 from mvc.workspace.annotations import read_annotations
 from mvc.workspace.health import HEALTH_MARKS, first_parents
-from mvc.workspace.released import check_content, is_complete
+from mvc.workspace.manifests import is_complete
+from mvc.workspace.released import check_content
 from mvc.workspace.releases import find_release
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
-"""Scratch folders that die with their process.
+"""Where new files wait until they are renamed into place: scratch folders that die with their process.
 
-Every process that prepares files for the worktree works in a folder of its own below
-``.mvc/tmp`` and holds a lock on it. The kernel drops the lock when the process ends, however it
-ends, so a folder whose lock can be had is garbage, unless a journal still needs what is in it.
-Folders are made and swept under the repository's lock only, so neither sees the other half-done.
+Every process that prepares files for the worktree has its own folder below ``.mvc/tmp`` and holds a
+lock on it. The kernel drops the lock when the process ends, however it ends, so a folder whose lock
+is free is garbage, unless a journal still needs what is in it. Folders are made and swept only under
+the repository's lock, so neither sees the other half-done.
 """
 
 from __future__ import annotations
@@ -14,13 +14,23 @@ import re
 import shutil
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from mvc.errors import ConflictError, CorruptionError, StorageError
 from mvc.fs import exclusive_lock, find_stat, fsync_dir, make_dirs
-from mvc.workspace.journal import JOURNAL_NAME
+from mvc.ids import GitId
+from mvc.workspace.content import stage_file
+from mvc.workspace.context import JOURNAL_NAME
+from mvc.workspace.journal import Was
+from mvc.workspace.worktree import find_obstacle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from mvc.fs import FileStat
+    from mvc.workspace.context import Context
+    from mvc.workspace.journal import FileWrite
 
 _FOLDER = "tmp"
 _LOCK = "lock"
@@ -29,13 +39,13 @@ _NAME = re.compile("[0-9a-f]{16}")
 
 @contextlib.contextmanager
 def staging_folder(git_dir: Path) -> Iterator[Path]:
-    """Yield a fresh folder on the repository's file system; begin it under the lock.
+    """Yield a new folder on the repository's file system; enter under the repository's lock.
 
-    It is removed at the end, but for what a journal may need: ``sweep`` removes that.
+    It is removed at the end, unless a journal may need it: ``sweep`` removes it then.
     """
     root = find_stat(git_dir / _FOLDER)
     if root is not None and not root.is_directory:
-        raise CorruptionError(f"{git_dir / _FOLDER} is no folder", hint="remove it")
+        raise CorruptionError(f"{git_dir / _FOLDER} is not a folder", hint="remove it")
     folder = git_dir / _FOLDER / os.urandom(8).hex()
     make_dirs(folder)
     try:
@@ -49,7 +59,7 @@ def staging_folder(git_dir: Path) -> Iterator[Path]:
 def sweep(git_dir: Path) -> None:
     """Remove the folders of dead processes; only under the lock, and without a journal."""
     root = git_dir / _FOLDER
-    found = find_stat(root)  # what lies behind a link is not ours to remove
+    found = find_stat(root)  # what a link leads to is not ours to remove
     entries = list(os.scandir(root)) if found is not None and found.is_directory else []
     for entry in entries:
         name = entry.name
@@ -62,9 +72,57 @@ def sweep(git_dir: Path) -> None:
             shutil.rmtree(root / name, ignore_errors=True)
 
 
-def sync_staged(folder: Path) -> None:
-    """Make the names of all staged files durable."""
+def stage_all(
+    context: Context,
+    writes: Sequence[FileWrite],
+    folder: Path,
+    stack: contextlib.ExitStack | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[FileWrite, ...]:
+    """Stage the files to write, durably, and return the writes with their places.
+
+    Args:
+        context: the repository.
+        writes: what to stage.
+        folder: a staging folder; files go beside their targets if those are on another file system.
+        stack: removes what was staged outside the folder, unless a journal needs it by then.
+        progress: called with bytes written.
+    """
+    staged: list[FileWrite] = []
+    for write in writes:
+        place = _find_place(context, write.path, folder)
+        staged.append(_stage(context, write, place, progress))
+        if place != folder and stack is not None:
+            stack.callback(_forget, context, staged[-1])
     fsync_dir(folder)
+    return tuple(staged)
 
 
-__all__ = ["staging_folder", "sweep", "sync_staged"]
+def _stage(
+    context: Context, write: FileWrite, place: Path, progress: Callable[[int], None] | None
+) -> FileWrite:
+    path = stage_file(context, write.path, write.mode, GitId(write.blob), place, progress)
+    if not path.is_relative_to(context.git_dir):
+        fsync_dir(place)
+    # Relative, so that a repository that was moved after a crash still finds it.
+    name = path.relative_to(context.worktree).as_posix()
+    return msgspec.structs.replace(write, staged=name, staged_mark=stat_mark(find_stat(path)))
+
+
+def _find_place(context: Context, path: str, folder: Path) -> Path:
+    """Return the staging folder, or one beside the target if that is on another file system."""
+    parent = (context.worktree / path).parent
+    while find_obstacle(context.worktree, path) is not None or not parent.is_dir():
+        parent, path = parent.parent, path.rpartition("/")[0]
+    same_device = parent.stat().st_dev == folder.stat().st_dev
+    return folder if same_device else parent
+
+
+def _forget(context: Context, write: FileWrite) -> None:
+    if find_stat(context.git_dir / JOURNAL_NAME) is None:
+        (context.worktree / write.staged).unlink(missing_ok=True)
+
+
+def stat_mark(stat: FileStat | None) -> Was | None:
+    """Return what is remembered of a file before it is replaced."""
+    return None if stat is None else Was(stat.size_bytes, stat.mtime_ns)

@@ -6,25 +6,25 @@
          ──► remove the journal
 
 A crash before the journal leaves the old state and a scratch folder; a crash after it leaves a
-journal, and ``recover`` applies it again before anything else looks at the worktree. Applying is
-idempotent: a step already done is recognised and passed over. A file that the user changed
-between crash and recovery is left alone and shows as modified.
+journal, and ``finish`` applies it again before anything else looks at the worktree. Applying is
+idempotent: a step already done is recognised and skipped. A file that the user changed between crash
+and recovery is left alone and shows as modified.
 
-Only a failing machine can stop ``apply`` half-way, and then the journal waits like after a crash.
-A full disk shall not: the space that index and refs will take is reserved beforehand.
+Only a failing machine can stop ``apply`` half-way, and then the journal waits as after a crash. A
+full disk must not: the space that index and refs will take is reserved first.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from mvc.errors import ConflictError, CorruptionError, FormatError, NotFoundError, UsageError
 from mvc.fs import (
-    FileStat,
     find_stat,
     fsync_dir,
     make_dirs,
@@ -37,10 +37,9 @@ from mvc.fs import (
 from mvc.history.refnames import HEADS
 from mvc.history.values import Identity, Index, IndexEntry, Stamp
 from mvc.ids import GitId
-from mvc.workspace.content import content_matches, stage_file
+from mvc.workspace.content import content_matches
+from mvc.workspace.context import JOURNAL_NAME
 from mvc.workspace.journal import (
-    JOURNAL_NAME,
-    EntryChange,
     FileRemoval,
     FileWrite,
     HeadMove,
@@ -49,8 +48,8 @@ from mvc.workspace.journal import (
     encode_journal,
     read_journal,
 )
-from mvc.workspace.recorded import drop_clashing
-from mvc.workspace.staging import staging_folder, sweep, sync_staged
+from mvc.workspace.recorded import drop_clashing, make_entry
+from mvc.workspace.staging import stage_all, staging_folder, stat_mark, sweep
 from mvc.workspace.worktree import (
     check_parents,
     find_file_stat,
@@ -59,7 +58,7 @@ from mvc.workspace.worktree import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from mvc.history.values import Head
@@ -71,11 +70,6 @@ _RESERVE_NAME = "reserve.mvc-tmp"
 _RESERVE_BYTES = 2**17
 _BLOCK_BYTES = 4096
 _INDEX_ENTRY_BYTES = 80
-
-
-def stat_mark(stat: FileStat | None) -> Was | None:
-    """Return what is remembered of a file before it is replaced."""
-    return None if stat is None else Was(stat.size_bytes, stat.mtime_ns)
 
 
 def plan_head_move(
@@ -107,8 +101,8 @@ def run(
         transition: what to do.
         index: the index that it was planned against.
         progress: called with bytes written.
-        before: called once nothing is in the way any more, under the repository's lock; what it
-            makes durable is there before anything of the transition is.
+        before: called under the repository's lock once nothing is in the way; what it makes
+            durable precedes everything of the transition.
 
     Raises:
         ConflictError: the index or HEAD moved since the plan was made; nothing was changed.
@@ -118,10 +112,14 @@ def run(
     with contextlib.ExitStack() as stack:
         ready = transition
         if transition.writes:
-            folder = stack.enter_context(_scratch(context))
-            ready = _stage_all(context, transition, folder, stack, progress)
+            with context.history.lock():
+                finish(context)
+                sweep(context.git_dir)
+                folder = stack.enter_context(staging_folder(context.git_dir))
+            writes = stage_all(context, transition.writes, folder, stack, progress)
+            ready = msgspec.structs.replace(transition, writes=writes)
         with context.history.lock():
-            recover(context)  # of a process that died while files were staged here
+            finish(context)  # for a process that died while files were staged here
             _check_unmoved(context, ready, index)
             if before is not None:
                 before()
@@ -131,33 +129,22 @@ def run(
 
 
 def _write_journal(context: Context, transition: Transition, space_bytes: int) -> None:
-    """Write the journal, once there is space for all that follows; or leave none."""
+    """Write the journal once there is space for all that follows, or leave none."""
     journal, reserve = _journal(context), context.git_dir / _RESERVE_NAME
     reserve_space(reserve, space_bytes)
     try:
         write_durable(journal, [encode_journal(transition)])
     except BaseException:
-        with contextlib.suppress(OSError):  # it may have got its name, but nothing of it is done
+        with contextlib.suppress(OSError):  # it may be in place, but nothing of it is done
             journal.unlink()
         raise
     finally:
-        with contextlib.suppress(OSError):  # the next transition takes it over
+        with contextlib.suppress(OSError):  # the next transition reuses it
             reserve.unlink()
 
 
-@contextlib.contextmanager
-def _scratch(context: Context) -> Iterator[Path]:
-    """Yield a scratch folder of this process, after garbage of dead ones is gone."""
-    with contextlib.ExitStack() as stack:
-        with context.history.lock():
-            recover(context)
-            sweep(context.git_dir)
-            folder = stack.enter_context(staging_folder(context.git_dir))
-        yield folder
-
-
-def recover(context: Context) -> bool:
-    """Finish a transition that a crash interrupted; tell whether there was one.
+def finish(context: Context) -> bool:
+    """Finish a transition that a crash interrupted; return whether there was one.
 
     Raises:
         CorruptionError: the journal itself is damaged, or a file it needs.
@@ -168,22 +155,16 @@ def recover(context: Context) -> bool:
     with context.history.lock(), contextlib.ExitStack() as stack:
         transition = read_journal(journal)
         if transition is None:
-            return False  # the process that wrote it was alive and has finished
-        folders: list[Path] = []
-
-        def scratch() -> Path:
-            if not folders:
-                folders.append(stack.enter_context(staging_folder(context.git_dir)))
-            return folders[0]
-
+            return False  # the process that wrote it was alive and has finished it
+        scratch = cache(lambda: stack.enter_context(staging_folder(context.git_dir)))
         try:
-            writes = [_sound_write(context, write, scratch) for write in transition.writes]
-            _apply(context, msgspec.structs.replace(transition, writes=tuple(writes)))
+            writes = tuple(_sound_write(context, write, scratch) for write in transition.writes)
+            _apply(context, msgspec.structs.replace(transition, writes=writes))
         except (FormatError, NotFoundError, UsageError) as error:
             raise CorruptionError(
                 f"an interrupted checkout cannot be finished: {error}",
-                hint='"mvc fsck --data" shows what is damaged; to give that checkout up, '
-                f'remove {journal}: "mvc status" then shows what was done of it',
+                hint='"mvc fsck --data" shows what is damaged; to abandon that checkout, '
+                f'remove {journal}: "mvc status" then shows how far it got',
             ) from error
     return True
 
@@ -193,64 +174,20 @@ def _journal(context: Context) -> Path:
 
 
 def _sound_write(context: Context, write: FileWrite, scratch: Callable[[], Path]) -> FileWrite:
-    """Return a write whose staged file, if its target still waits for it, holds what it should."""
+    """Return a write with a staged file that holds what it should, if it is still needed."""
     target = find_file_stat(context.worktree, write.path)
     if target is not None and not target.is_directory and stat_mark(target) != write.was:
-        return write  # done before the crash, or changed by the user since: either way left alone
+        return write  # done before the crash, or changed by the user since: leave it alone
     staged = find_file_stat(context.worktree, write.staged)
     if staged is not None and content_matches(
         context, write.staged, staged, write.mode, GitId(write.blob)
     ):
         return write
-    folder = scratch()
-    ready = _stage(context, write, _staging_place(context, write.path, folder), None)
-    sync_staged(folder)
-    return ready
-
-
-def _stage_all(
-    context: Context,
-    transition: Transition,
-    folder: Path,
-    stack: contextlib.ExitStack,
-    progress: ByteProgress,
-) -> Transition:
-    staged: list[FileWrite] = []
-    for write in transition.writes:
-        place = _staging_place(context, write.path, folder)
-        ready = _stage(context, write, place, progress)
-        if place != folder:
-            stack.callback(_forget_staged, context, ready)
-        staged.append(ready)
-    sync_staged(folder)
-    return msgspec.structs.replace(transition, writes=tuple(staged))
-
-
-def _forget_staged(context: Context, write: FileWrite) -> None:
-    if find_stat(_journal(context)) is None:  # or else it belongs to the journal
-        (context.worktree / write.staged).unlink(missing_ok=True)
-
-
-def _stage(context: Context, write: FileWrite, place: Path, progress: ByteProgress) -> FileWrite:
-    path = stage_file(context, write.path, write.mode, GitId(write.blob), place, progress)
-    if not path.is_relative_to(context.git_dir):
-        fsync_dir(place)
-    # Relative, so that a repository that was moved after a crash still finds it.
-    name = path.relative_to(context.worktree).as_posix()
-    return msgspec.structs.replace(write, staged=name, staged_mark=stat_mark(find_stat(path)))
-
-
-def _staging_place(context: Context, path: str, folder: Path) -> Path:
-    """Return the staging folder, or one beside the target where that is another file system."""
-    parent = (context.worktree / path).parent
-    while find_obstacle(context.worktree, path) is not None or not parent.is_dir():
-        parent, path = parent.parent, path.rpartition("/")[0]
-    same_device = parent.stat().st_dev == folder.stat().st_dev
-    return folder if same_device else parent
+    return stage_all(context, (write,), scratch())[0]
 
 
 def _space_bytes(transition: Transition, index: Index) -> int:
-    """Return how much the file system may need once there is no way back, generously."""
+    """Return how much space applying may need, generously."""
     paths = {*index.entries, *transition.paths()}
     folders = {write.path.rpartition("/")[0] for write in transition.writes}
     index_bytes = sum(_INDEX_ENTRY_BYTES + len(path.encode(errors="replace")) for path in paths)
@@ -284,7 +221,7 @@ def _check_unmoved(context: Context, transition: Transition, planned: Index) -> 
 def _check_still(context: Context, path: str, was: Was | None) -> None:
     stat = find_file_stat(context.worktree, path)
     if stat is not None and stat.is_directory:
-        return  # emptied by the removals; renaming onto a filled folder fails on its own
+        return  # emptied by the removals; renaming onto a non-empty folder fails
     if stat_mark(stat) != was:
         raise ConflictError(
             f"{path!r} changed while files were prepared", hint="try again, or commit it first"
@@ -314,7 +251,7 @@ def _remove(context: Context, removal: FileRemoval) -> None:
 
 
 def _put(context: Context, write: FileWrite) -> None:
-    """Rename a staged file into place, unless that is done or the place is the user's now."""
+    """Rename a staged file into place, unless that is done or the user put something there."""
     target, staged = context.worktree / write.path, context.worktree / write.staged
     if find_file_stat(context.worktree, write.staged) is None:
         return
@@ -332,7 +269,7 @@ def _put(context: Context, write: FileWrite) -> None:
 
 
 def _sync_folders(context: Context, transition: Transition) -> None:
-    """Make all that was renamed and removed durable, by this process or by one that died."""
+    """Make all that this process, or one that died, has renamed and removed durable."""
     paths = [write.path for write in transition.writes]
     paths += [removal.path for removal in transition.removals]
     folders: set[Path] = set()
@@ -362,13 +299,16 @@ def _apply_index(context: Context, transition: Transition) -> None:
         if change.blob is None:
             entries.pop(change.path, None)
         else:
-            entries[change.path] = _entry_without_stat(change)
+            blob = GitId(change.blob)
+            entries[change.path] = IndexEntry(
+                change.path, blob, change.mode, skip_worktree=change.skip_worktree
+            )
     for write in transition.writes:
         if not write.into_index:
             continue
         stat = find_file_stat(context.worktree, write.path)
         if stat_mark(stat) != write.staged_mark:
-            stat = None  # the user's own file is there: let status compare the content
+            stat = None  # the user's own file is there: status has to compare the content
         entries[write.path] = make_entry(write.path, write.mode, GitId(write.blob), stat)
     placed = [write.path for write in transition.writes if write.into_index]
     placed += [change.path for change in transition.entries if change.blob is not None]
@@ -376,37 +316,12 @@ def _apply_index(context: Context, transition: Transition) -> None:
     context.history.write_index(Index(entries))
 
 
-def make_entry(path: str, mode: int, blob: GitId, stat: FileStat | None) -> IndexEntry:
-    """Return the index entry of a file that was just written or read."""
-    if stat is None:
-        return _entry_without_stat(EntryChange(path, mode, blob))
-    return IndexEntry(
-        path=path,
-        blob=blob,
-        mode=mode,
-        size_bytes=stat.size_bytes,
-        mtime_ns=stat.mtime_ns,
-        ctime_ns=stat.ctime_ns,
-        inode=stat.inode,
-        device=stat.device,
-    )
-
-
-def _entry_without_stat(change: EntryChange) -> IndexEntry:
-    return IndexEntry(
-        path=change.path,
-        blob=GitId(change.blob or ""),
-        mode=change.mode,
-        skip_worktree=change.skip_worktree,
-    )
-
-
 def _apply_head(context: Context, move: HeadMove) -> None:
     history, target = context.history, move.target
     stamp = Stamp.now(Identity(move.name, move.email))
     head = history.head()
     if (head.branch, head.commit) != (move.on_branch, move.expected):
-        return  # moved before the crash, or by somebody else since
+        return  # moved before the crash, or by another process since
     if move.kind == "stay":
         return
     if move.kind == "branch":

@@ -62,7 +62,7 @@ class TestPlan:
             (("--keep-last", "x"), 2, "whole number"),
             (("--keep-best", "3"), 2, "belong together"),
             (("--keep-within", "soon"), 2, "'soon' is not a span of time"),
-            (("--keep-last", "1", "--also-diverged", "x"), 3, "fits 'x'"),
+            (("--keep-last", "1", "--also-diverged", "x"), 3, "matches 'x'"),
         ],
     )
     def test_wrong(self, run, arguments, code, error):

@@ -8,7 +8,7 @@ import pytest
 from mvc import ConflictError, NotFoundError, ReleasedError, Repo, UsageError
 from mvc.errors import CorruptionError
 from mvc.history.notes import write_notes
-from mvc.workspace.released import is_complete
+from mvc.workspace.manifests import is_complete
 from mvc.workspace.releases import (
     RELEASED_REF,
     Release,

@@ -6,7 +6,7 @@ import pytest
 
 from mvc import ConflictError
 from mvc.fs import exclusive_lock
-from mvc.workspace.journal import JOURNAL_NAME
+from mvc.workspace.context import JOURNAL_NAME
 from mvc.workspace.staging import staging_folder, sweep
 
 

@@ -16,8 +16,10 @@ from mvc.workspace.journal import (
     Transition,
     encode_journal,
 )
-from mvc.workspace.recorded import drop_clashing, head_tree
-from mvc.workspace.transition import make_entry, plan_head_move, recover, run, stat_mark
+from mvc.workspace.recorded import drop_clashing, head_tree, make_entry
+from mvc.workspace.recovery import recover
+from mvc.workspace.staging import stat_mark
+from mvc.workspace.transition import plan_head_move, run
 from mvc.workspace.worktree import find_file_stat
 
 JOURNAL = ".mvc/transition.json"
