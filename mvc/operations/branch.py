@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
-from mvc.fs import find_stat
-from mvc.workspace.context import JOURNAL_NAME, holds_sweep_lock
+from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
@@ -32,14 +32,6 @@ class RefInfo:
     commit: GitId
     is_current: bool
     subject: str
-
-
-def _finish_checkout(context: Context) -> None:
-    """Finish an interrupted checkout: it may be on its way to the branch that is to change."""
-    if find_stat(context.git_dir / JOURNAL_NAME) is not None:
-        from mvc.workspace.recovery import recover  # noqa: PLC0415  costs NumPy, needed rarely
-
-        recover(context)
 
 
 def _list(context: Context, prefix: str) -> list[RefInfo]:
@@ -80,7 +72,7 @@ def create_branch(
     context: Context, name: str, start: str = "HEAD", *, force: bool = False
 ) -> GitId:
     """Make a branch at a revision; HEAD stays where it is."""
-    _finish_checkout(context)
+    recover(context)  # an interrupted checkout may be on its way to the branch
     history = context.history
     history.check_branch_name(name)
     commit, ref = history.resolve(start), _HEADS + name
@@ -100,7 +92,7 @@ def create_branch(
 
 def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
     """Delete a branch; return the commit it pointed to."""
-    _finish_checkout(context)
+    recover(context)  # an interrupted checkout may be on its way to the branch
     history = context.history
     commit = history.find_ref(_HEADS + name)
     if commit is None:
@@ -121,7 +113,7 @@ def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
 @holds_sweep_lock
 def rename_branch(context: Context, old: str, new: str, *, force: bool = False) -> None:
     """Rename a branch with its reflog; HEAD follows."""
-    _finish_checkout(context)
+    recover(context)  # an interrupted checkout may be on its way to the branch
     history = context.history
     history.check_branch_name(new)
     is_unborn = history.head().branch == old and history.head().commit is None

@@ -1,4 +1,4 @@
-"""doctor: what this repository runs on, and what is slow here; measured, nothing is changed."""
+"""doctor: what this repository runs on, and what is slow here; measures, and changes nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DoctorReport:
     """What doctor found.
 
     Attributes:
-        versions: package → version, ``missing`` where not installed.
+        versions: package → version; ``missing`` if it is not installed.
         python: version of Python.
         system: operating system and machine.
         cores: cores that this process may use.
@@ -61,7 +61,7 @@ class DoctorReport:
 
 
 def doctor(context: Context) -> DoctorReport:
-    """Look at versions, file system and speed of the machine under the repository."""
+    """Return versions, file system and speed of the machine that the repository is on."""
     folder = context.git_dir
     with contextlib.ExitStack() as stack:
         with context.history.lock():
@@ -107,7 +107,7 @@ def _version(package: str) -> str:
 
 
 def find_filesystem(folder: Path) -> str:
-    """Return the type of the file system that a folder lies on, as the kernel names it."""
+    """Return the type of the file system that a folder is on, as the kernel calls it."""
     best, kind = "", "unknown"
     resolved = str(folder.resolve())
     try:

@@ -1,11 +1,11 @@
-"""repack: store what is kept in less: differences across history, few large packs.
+"""repack: store what is kept in less space: differences across history, few large packs.
 
     plan    mark ──► pair chunks across history (``pairs``) ──► look at samples ──► sweep plan
     run     batch by batch: new packs, durable ──► alone: look again ──► old packs removed
 
-It is gc's machinery with another goal, so garbage that is old enough goes as well, Git objects
-before chunks; only reflogs are not shortened. It may be killed at any time: a batch that was begun
-leaves some chunks twice, and the next repack clears that up.
+It is a sweep with another goal, so garbage that is old enough goes too, Git objects before chunks;
+only reflogs are not shortened. It may be killed at any time: an unfinished batch leaves some chunks
+twice, and the next repack removes them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a commit says of the training: step, metrics and other facts, as trailers of its message.
-
-Apart from ``commit`` so that the log, which only reads them, pays for nothing else.
-"""
+"""What a commit says about the training: step, metrics and other facts, as Git trailers."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _MAX_STEP_DIGITS = 18
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
-    """What a commit says of the training: all of it ends up as Git trailers.
+    """What a commit says about the training.
 
     Attributes:
         step: training step, or None.
@@ -41,8 +38,8 @@ class Annotations:
         """Return the trailers.
 
         Raises:
-            UsageError: a step that is no number of steps, a metric that is no number, or a name
-                with ``=`` or a space.
+            UsageError: a step that is not a number of steps, a metric that is not a number, or a
+                name with ``=`` or a space.
         """
         found: list[tuple[str, str]] = []
         if self.step is not None:
@@ -56,7 +53,7 @@ class Annotations:
 
 def _checked(name: str) -> str:
     if not name or "=" in name or any(sign.isspace() for sign in name):
-        raise UsageError(f"{name!r} is no name for a metric: no spaces, no '='")
+        raise UsageError(f"{name!r} is not a valid name: it must not contain spaces or '='")
     return name
 
 
@@ -75,7 +72,7 @@ def _checked_number(name: str, value: float) -> str:
         return format_number(value)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(
-            f"metric {name!r} is a {type(value).__name__} that is no number", hint="meta takes text"
+            f"metric {name!r} is a {type(value).__name__}, not a number", hint="meta takes text"
         ) from None
 
 
@@ -85,7 +82,7 @@ def format_number(value: float) -> str:
 
 
 def read_annotations(info: CommitInfo) -> Annotations:
-    """Return what the trailers of a commit say; malformed ones are passed over."""
+    """Return what the trailers of a commit say; malformed ones are skipped."""
     step: int | None = None
     metrics: dict[str, float] = {}
     meta: dict[str, str] = {}
@@ -103,7 +100,7 @@ def read_annotations(info: CommitInfo) -> Annotations:
 
 
 def _is_step(text: str) -> bool:
-    # A message may come from anybody, and Python refuses to read numbers of thousands of digits.
+    # Anyone may write a message, and Python refuses to read numbers of thousands of digits.
     return text.isascii() and text.isdigit() and len(text) <= _MAX_STEP_DIGITS
 
 

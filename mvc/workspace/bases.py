@@ -1,12 +1,12 @@
 """Which stored chunks the tensors of a file may resemble: the parent's, and the fp32 masters'.
 
 The *base* of a chunk is the chunk at the same place of the tensor of the same name in the parent
-commit: in the same file, or, where runs write ``step-2000.pt`` beside ``step-1000.pt``, in the files
-of the parent that lie in the same folder. A *master* is an fp32 tensor of the same commit of which a
-bf16 or fp16 tensor may be the rounding; it is found by content (a few elements of each are compared),
-so the names need not match.
+commit: in the same file, or, if a run writes ``step-2000.pt`` beside ``step-1000.pt``, in the parent's
+files in the same folder. A *master* is an fp32 tensor of the same commit whose rounding a bf16 or fp16
+tensor may be; it is found by content (a few elements of each are compared), so the names need not
+match.
 
-These are hints. The chunk store verifies every one before it builds on it.
+These are hints: the chunk store verifies every one before it builds on it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PROBES = 16
 """Elements at the start and in the middle that a rounding must share with its master."""
 _MIN_CAST_ELEMENTS = 4096
 _MAX_MASTERS = 64
-"""Tensors of one size that are compared; a model has a hundred layers of a kind at most."""
+"""How many tensors of one size are compared; a model has at most a hundred layers of a kind."""
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 MIXED_DTYPES = ("BF16", "F16")
 MASTER_DTYPE = "F32"
@@ -54,7 +54,7 @@ class Hint:
 
     Attributes:
         bases: chunk by chunk, the parent's.
-        masters: (id, length) of the chunks of the fp32 tensor that it may be the rounding of.
+        masters: (id, length) of the chunks of the fp32 tensor whose rounding it may be.
         cast: kind of that rounding, or None.
         group: tensors of one group change alike.
     """
@@ -65,13 +65,13 @@ class Hint:
     group: int = 0
 
     def masters_of(self, number: int) -> tuple[tuple[ChunkId, int], ...]:
-        """Return what a chunk may be rounded from: twice as many bytes, so two chunks or one."""
+        """Return what a chunk may be rounded from: twice as many bytes, so one or two chunks."""
         return self.masters[2 * number : 2 * number + 2]
 
 
 @dataclass(frozen=True, slots=True)
 class _Master:
-    """An fp32 tensor that is stored, and where its bytes are at hand."""
+    """A stored fp32 tensor, and where its bytes can be read cheaply."""
 
     chunks: tuple[tuple[ChunkId, int], ...]
     source: ByteSource
@@ -101,9 +101,9 @@ class Relatives:
 
     Args:
         context: the repository.
-        writer: the session; told of chunks whose bytes can be read more cheaply than the store's.
+        writer: the session; it learns which chunks can be read more cheaply than from the store.
         tree: path → entry of the parent commit.
-        sources: path → where the bytes of that file are; those of the worktree where it has none.
+        sources: path → where the bytes of that file are; defaults to the worktree.
     """
 
     def __init__(
@@ -122,12 +122,7 @@ class Relatives:
         self._index: Index | None = None
 
     def find_hints(self, path: str, layout: FileLayout) -> dict[Segment, Hint]:
-        """Return what the segments of a file may resemble in the parent commit.
-
-        Args:
-            path: of the file that is stored.
-            layout: its segments.
-        """
+        """Return what the segments of a file may resemble in the parent commit."""
         chunk_bytes = self._context.chunk_bytes
         found = match_segments(self._context, self._tree, path, layout.segments, chunk_bytes)
         at_hand = {
@@ -150,7 +145,7 @@ class Relatives:
             self._writer.at_hand.setdefault(chunk, place)
 
     def offer_file(self, path: str, layout: FileLayout, source: ByteSource) -> None:
-        """Tell the writer of a file of the parent commit whose bytes the caller still has."""
+        """Tell the writer about a file of the parent commit whose bytes the caller still has."""
         entry = self._tree.get(path)
         with contextlib.suppress(MvcError):
             manifest = None if entry is None else find_manifest(self._context, entry.blob)
@@ -161,7 +156,7 @@ class Relatives:
                 self.offer(stored.get(segment_key(segment), ()), source, segment.start)
 
     def _is_there(self, path: str) -> bool:
-        """Tell whether a file of the worktree is still what the parent commit has."""
+        """Return whether a file of the worktree is still what the parent commit has."""
         if self._index is None:
             self._index = self._context.history.read_index()
         entry, stat = self._index.entries.get(path), find_file_stat(self._context.worktree, path)
@@ -178,7 +173,7 @@ class Relatives:
         return [segment for segment in segments if segment not in late], list(late)
 
     def note_masters(self, path: str, stored: Mapping[Segment, Sequence[ChunkId]]) -> None:
-        """Remember the fp32 tensors of a file that were stored: others may be their roundings."""
+        """Remember the fp32 tensors of a stored file: others may be their roundings."""
         source = self._sources.get(path) or PathSource(self._context.worktree / path)
         for segment, chunks in stored.items():
             elements = segment.size_bytes // 4
@@ -189,7 +184,7 @@ class Relatives:
                 self._masters.setdefault(elements, []).append(master)
 
     def find_master(self, segment: Segment, source: ByteSource, hint: Hint) -> Hint:
-        """Return the hint with the master of a tensor put in, where a few elements fit."""
+        """Return the hint with the master of a tensor added, if a few elements match."""
         elements = segment.size_bytes // 2
         kind = find_cast(get_dtype(MASTER_DTYPE), get_dtype(segment.dtype))
         masters = self._masters.get(elements, ())
@@ -205,7 +200,7 @@ class Relatives:
 
 
 def is_castable(segment: Segment) -> bool:
-    """Tell whether a tensor may be the rounding of another, which should be stored first then."""
+    """Return whether a tensor may be the rounding of another, which must then be stored first."""
     return segment.dtype in MIXED_DTYPES and segment.size_bytes // 2 >= _MIN_CAST_ELEMENTS
 
 
@@ -224,9 +219,9 @@ def segment_key(segment: Segment) -> tuple[str, str]:
 
 
 def group_name(segment: Segment) -> str:
-    """Return what a segment has in common with those that change as it does.
+    """Return what segments that change alike have in common.
 
-    Its dtype and its name without numbers: one role in all layers, as weight or as moment.
+    That is the dtype and the name without numbers: one role in all layers, as weight or moment.
     """
     return f"{segment.dtype} {segment.tensors[0].name.translate(_NO_DIGITS)}"
 
@@ -238,21 +233,21 @@ def match_segments(
     segments: Iterable[Segment],
     chunk_bytes: int,
 ) -> dict[tuple[str, str], tuple[str, StoredSegment]]:
-    """Return key → (path, segment) of the version of each tensor that a parent commit has.
+    """Return key → (path, segment) of the version of each tensor in a parent commit.
 
     Args:
         context: the repository.
         tree: path → entry of the parent commit.
         path: of the file.
         segments: its tensors.
-        chunk_bytes: where they are cut; what is cut elsewhere has no chunk in common.
+        chunk_bytes: where they are cut; versions cut elsewhere have no chunk in common.
     """
     wanted = {segment_key(segment) for segment in segments}
     found: dict[tuple[str, str], tuple[str, StoredSegment]] = {}
     for other, blob in related_files(tree, path):
         if found.keys() >= wanted:
             break
-        with contextlib.suppress(MvcError):  # a damaged parent is no reason to refuse
+        with contextlib.suppress(MvcError):  # a damaged parent must not stop a commit
             manifest = find_manifest(context, blob)
             if manifest is not None and manifest.chunk_bytes == chunk_bytes:
                 for stored in manifest.segments:
@@ -263,7 +258,7 @@ def match_segments(
 
 
 def related_files(tree: Mapping[str, TreeEntry], path: str) -> Iterator[tuple[str, GitId]]:
-    """Yield (path, blob) of a file in a parent commit, or of its neighbours like it there."""
+    """Yield (path, blob) of a file in a parent commit, or of similar files in its folder."""
     entry = tree.get(path)
     if entry is not None:
         yield path, entry.blob
