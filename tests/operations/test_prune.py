@@ -79,7 +79,7 @@ class TestPlan:
     def test_nonsense(self, repo, run):
         with pytest.raises(UsageError, match="keeps nothing"):
             repo.plan_prune()
-        with pytest.raises(NotFoundError, match="fits 'x'"):
+        with pytest.raises(NotFoundError, match="matches 'x'"):
             repo.plan_prune(keep_last=1, also_diverged=["x"])
 
     def test_an_empty_repository(self, repo):
