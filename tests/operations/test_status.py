@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mvc import Repo, StorageError
-from mvc.workspace import recorded
+from mvc.workspace import content
 from support.models import write_model
 
 
@@ -27,13 +27,13 @@ def codes(repo, **options):
 def reads(monkeypatch):
     """Collect the paths whose content is compared."""
     found = []
-    original = recorded.content_matches
+    original = content.content_matches
 
     def watch(context, path, *arguments):
         found.append(path)
         return original(context, path, *arguments)
 
-    monkeypatch.setattr(recorded, "content_matches", watch)
+    monkeypatch.setattr(content, "content_matches", watch)
     return found
 
 
