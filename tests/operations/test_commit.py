@@ -202,9 +202,9 @@ class TestAnnotations:
 
     @pytest.mark.parametrize("name", ["", "a b", "a=b", "a\nb", "a\u2028b"])
     def test_names(self, repo, name):
-        with pytest.raises(UsageError, match="is no name"):
+        with pytest.raises(UsageError, match="is not a valid name"):
             repo.commit("m", allow_empty=True, metrics={name: 1})
-        with pytest.raises(UsageError, match="is no name"):
+        with pytest.raises(UsageError, match="is not a valid name"):
             repo.commit("m", allow_empty=True, meta={name: "x"})
 
     @pytest.mark.parametrize("step", [0, 12_000, 10**18 - 1, np.int64(5)])
