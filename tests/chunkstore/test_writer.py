@@ -142,7 +142,7 @@ class OutOfOrderSource(BytesSource):
     def read_into(self, offset, buffer):
         with self.lock:
             if offset == 0:
-                assert self.lock.wait_for(lambda: self.others >= self.ahead, timeout=60)
+                assert self.lock.wait_for(lambda: self.others >= self.ahead, timeout=300)
             else:
                 self.others += 1
                 self.lock.notify_all()

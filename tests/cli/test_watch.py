@@ -146,7 +146,7 @@ class Screen:
         )  # fmt: skip
         self.text = ""
 
-    def wait_for(self, text, deadline_s=60):
+    def wait_for(self, text, deadline_s=300):
         end = time.monotonic() + deadline_s
         while text not in self.text:
             assert time.monotonic() < end, self.text

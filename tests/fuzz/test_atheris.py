@@ -34,7 +34,7 @@ def test_target(target, tmp_path):
     for number, path in enumerate(sorted(golden.rglob("*"))):
         if path.is_file() and path.stat().st_size < 20_000:
             (seeds / f"{number}").write_bytes(path.read_bytes())
-    limits = [f"-runs={RUNS}", "-seed=1", "-max_len=4096", "-timeout=20", "-rss_limit_mb=2048"]
+    limits = [f"-runs={RUNS}", "-seed=1", "-max_len=4096", "-timeout=120", "-rss_limit_mb=2048"]
     done = subprocess.run(
         [sys.executable, str(SCRIPT), target, *limits, f"-artifact_prefix={tmp_path}/", str(seeds)],
         capture_output=True,

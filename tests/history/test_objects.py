@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 import zlib
 
 import pytest
@@ -119,11 +120,17 @@ def test_an_object_that_lies_about_its_length_takes_no_memory(history):
     bomb = zlib.compress(b"blob 9\0" + bytes(50_000_000), 9)
     blob = history.write_blob(b"")
     replace(loose_path(history, blob), bomb)
-    with pytest.raises(CorruptionError, match="length"):
-        history.read_blob(blob)
-    replace(loose_path(history, blob), zlib.compress(b"blob 99999999999\0"))
-    with pytest.raises(CorruptionError, match="announces"):
-        history.read_blob(blob)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptionError, match="length"):
+            history.read_blob(blob)
+        replace(loose_path(history, blob), zlib.compress(b"blob 99999999999\0"))
+        with pytest.raises(CorruptionError, match="announces"):
+            history.read_blob(blob)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2**22
 
 
 def test_writing_the_same_bytes_again_heals_a_damaged_object(history):

@@ -130,7 +130,7 @@ def test_one_byte_in_a_base_is_reported_for_all_that_is_built_on_it(chain, root,
     assert kinds == {"bad-chunk", "bad-pack-hash", "damaged-chunk", "lost-base"}
 
 
-def test_a_missing_base_is_found_without_reading(chain, root):
+def test_a_missing_base_is_found_whether_data_is_read_or_not(chain, root):
     commits = ids(chain)
     base = tensor_chunk(chain, "HEAD~4")
     links = expected(chain, base)

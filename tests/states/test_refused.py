@@ -10,6 +10,7 @@ import enum
 import functools
 import json
 import math
+import tracemalloc
 import typing
 
 import numpy as np
@@ -471,11 +472,17 @@ def test_memory_is_not_allocated_for_what_a_file_does_not_hold():
         "dtype": "<f8",
         "shape": [2**50],
     }
-    with pytest.raises(FormatError, match="holds 24 bytes"):
-        plan_state(json.dumps(wrap(node)).encode(), SEED.sizes)
-    node = {"$": "ndarray", "in": "a", "name": "w", "dtype": "<f8", "shape": [2**50]}
-    with pytest.raises(FormatError, match="no tensor"):
-        plan_state(json.dumps(wrap(node)).encode(), {})
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match="holds 24 bytes"):
+            plan_state(json.dumps(wrap(node)).encode(), SEED.sizes)
+        node = {"$": "ndarray", "in": "a", "name": "w", "dtype": "<f8", "shape": [2**50]}
+        with pytest.raises(FormatError, match="no tensor"):
+            plan_state(json.dumps(wrap(node)).encode(), {})
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2**20
 
 
 def test_integers_cannot_want_gradients():

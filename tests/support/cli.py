@@ -104,7 +104,7 @@ class Shell:
             env={**os.environ, **self.environment},
             capture_output=True,
             check=False,
-            timeout=120,
+            timeout=600,
             **options,
         )
 

@@ -191,7 +191,7 @@ def test_two_ranks_decide_alike(tmp_path, lag):
         )
         for rank in range(2)
     ]
-    outputs = [process.communicate(timeout=120) for process in ranks]
+    outputs = [process.communicate(timeout=600) for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], outputs
     first, second = (json.loads(out) for out, _ in outputs)
     assert first == second

@@ -145,14 +145,14 @@ def make_run(number, rank, size, folder, wanted):
 
 
 def main():
-    rank, size, port, folder, runs = sys.argv[1:]
+    rank, size, store_file, folder, runs = sys.argv[1:]
     rank, size = int(rank), int(size)
     torch.set_num_threads(1)
     signal.signal(signal.SIGTERM, end)
     logging.basicConfig(level=logging.WARNING, filename=f"{folder}/log{rank}.txt")
-    store = distributed.TCPStore("127.0.0.1", int(port), size, rank == 0)
+    store = distributed.FileStore(store_file, size)
     distributed.init_process_group(
-        "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=60)
+        "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=300)
     )
     for number, wanted in enumerate(json.loads(runs)):
         make_run(number, rank, size, folder, wanted)

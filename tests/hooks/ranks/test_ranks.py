@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import socket
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,15 +53,14 @@ RUNS = [
 
 
 def launch(folder, runs, size=2):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    # A file, and no port, which another process could take in between.
+    store = Path(folder, f"store-{uuid.uuid4().hex}")
     commands = [
-        [sys.executable, str(PROGRAM), str(rank), str(size), str(port), str(folder), json.dumps(runs)]
+        [sys.executable, str(PROGRAM), str(rank), str(size), str(store), str(folder), json.dumps(runs)]
         for rank in range(size)
     ]  # fmt: skip
     ranks = [subprocess.Popen(command, stderr=subprocess.PIPE) for command in commands]
-    return [(rank.communicate(timeout=240)[1].decode(), rank.returncode) for rank in ranks]
+    return [(rank.communicate(timeout=600)[1].decode(), rank.returncode) for rank in ranks]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ watch = SignalWatch()
 def _run(body):
     text = _HEAD + textwrap.dedent(body)
     done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=300, check=False
     )
     return done.returncode, done.stdout.split("\n")[:-1], done.stderr
 

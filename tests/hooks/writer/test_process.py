@@ -120,7 +120,7 @@ def test_an_end_of_the_run_ends_it(tmp_path):
     with Rig(tmp_path) as rig:
         rig.commit(make_state(), 1)
         rig.writer._channel.shutdown(socket.SHUT_RDWR)
-        assert rig.writer._process.wait(30) == 0
+        assert rig.writer._process.wait(300) == 0
 
 
 def test_forked_children_keep_nothing(tmp_path):
