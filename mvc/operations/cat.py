@@ -8,7 +8,7 @@ from mvc.dtypes import get_dtype, numpy_dtype
 from mvc.errors import NotFoundError, UnsupportedError
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.released import check_chunks, command_text
-from mvc.workspace.tensors import StoredTensor, read_bytes_of
+from mvc.workspace.tensors import StoredTensor, in_order, read_bytes_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,19 +34,10 @@ def read_tensor(context: Context, revision: str, path: str, name: str) -> NDArra
     Types that NumPy lacks come from ml_dtypes; packed types (4-bit, GGUF blocks) come as their
     bytes, one dimension of uint8.
     """
-    import numpy as np  # noqa: PLC0415  import cost
-
     tensor = _find_readable(context, revision, path, name)
-    view, dtype = tensor.view, get_dtype(tensor.view.dtype)
-    raw = read_bytes_of(context, tensor)
-    scalar = numpy_dtype(dtype)
-    if scalar is None:
-        return np.frombuffer(raw, np.uint8)
-    if view.strides is None:
-        return np.frombuffer(raw, scalar).reshape(view.shape)
-    strides = tuple(stride * dtype.block_bytes for stride in view.strides)
-    # Not as_strided: it does not know the types of ml_dtypes.
-    return np.ascontiguousarray(np.ndarray(view.shape, scalar, raw, 0, strides))
+    flat = in_order(read_bytes_of(context, tensor), tensor.view)
+    scalar = numpy_dtype(get_dtype(tensor.view.dtype))
+    return flat if scalar is None else flat.view(scalar).reshape(tensor.view.shape)
 
 
 def read_torch_tensor(context: Context, revision: str, path: str, name: str) -> torch.Tensor:

@@ -16,7 +16,7 @@ from mvc.progress import announce
 from mvc.workspace.files import hash_file
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import filter_paths
-from mvc.workspace.recorded import head_tree, is_clean, staged_tree, tree_of
+from mvc.workspace.recorded import head_tree, is_clean, pair_renames, staged_tree, tree_of
 from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mvc.formats.layout import TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.history.values import Index, TreeEntry
-    from mvc.ids import GitId, TensorId
+    from mvc.ids import GitId
     from mvc.workspace.context import Context
 
 
@@ -88,14 +88,7 @@ class FileDiff:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One version of a file.
-
-    Attributes:
-        mode: Git mode.
-        blob: id of the blob; that of a changed file of the worktree is not stored.
-        manifest: the manifest, if no stored blob holds it.
-        size_bytes: length, if no stored blob tells.
-    """
+    """One version of a file; a changed file of the worktree has no stored blob, but the rest."""
 
     mode: int
     blob: GitId
@@ -105,13 +98,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a comparison is limited to.
-
-    Attributes:
-        paths: only these files, folders or wildcards.
-        tensors: only tensors whose name matches this wildcard; files without one are left out.
-        with_tensors: find which tensors differ (reads the manifests).
-    """
+    """What a comparison is limited to, as for ``Repo.diff``."""
 
     paths: tuple[str, ...] = ()
     tensors: str | None = None
@@ -188,26 +175,18 @@ def _compare(
     """Compare two sides path by path; a file that moved unchanged was renamed."""
     chosen = filter_paths(scope.paths, {*before, *after})
     changed = [path for path in chosen if before.get(path) != after.get(path)]
-    removed: dict[GitId, list[str]] = {}
-    for path in reversed(changed):
-        if path not in after:
-            removed.setdefault(before[path].blob, []).append(path)
+    gone = {path: before[path].blob for path in changed if path not in after}
+    came = ((path, after[path].blob) for path in changed if path not in before)
+    renamed = pair_renames(gone, came)
     found: list[FileDiff] = []
-    renamed: set[str] = set()
     for path in changed:
-        if path not in after:
-            continue
-        old_path: str | None = path
-        if path not in before:
-            namesakes = removed.get(after[path].blob)
-            old_path = namesakes.pop() if namesakes else None
-            renamed.update([old_path] if old_path is not None else [])
-        old = before[old_path] if old_path is not None else None
-        found.append(_compare_file(context, old_path or path, path, old, after[path], scope))
+        old_path = renamed.get(path, path)
+        if path in after:
+            new, old = after[path], before.get(old_path)
+            found.append(_compare_file(context, old_path, path, old, new, scope))
     found.extend(
         _compare_file(context, path, path, before[path], None, scope)
-        for path in changed
-        if path not in after and path not in renamed
+        for path in gone.keys() - renamed.values()
     )
     found.sort(key=lambda file: file.path)
     return found if scope.tensors is None else _only_tensors(found, scope.tensors)
@@ -294,21 +273,21 @@ def compare_tensors(old: Manifest | None, new: Manifest | None) -> tuple[TensorD
     """Compare two versions of a file tensor by tensor; equal bytes under a new name are renamed."""
     before, after = _by_name(old), _by_name(new)
     gone = {name: pair for name, pair in before.items() if name not in after}
-    by_id: dict[TensorId, list[str]] = {}
-    for name, pair in reversed(gone.items()):  # tied tensors have the same id
-        by_id.setdefault(tensor_id(*pair), []).append(name)
+    # Tied tensors have the same id; ids cost a hash, and only renames need them.
+    renamed = pair_renames(
+        {name: tensor_id(*pair) for name, pair in gone.items()},
+        ((name, tensor_id(*pair)) for name, pair in after.items() if name not in before),
+    )
     found: list[TensorDiff] = []
     for name, (view, stored) in after.items():
         if name in before:
             change = _compare_tensor(before[name], (view, stored))
-            if change is not None:
-                found.append(change)
-            continue
-        namesakes = by_id.get(tensor_id(view, stored)) if by_id else None
-        old_name = namesakes.pop() if namesakes else None
-        if old_name is not None:
-            del gone[old_name]
-        found.append(_whole(view, stored, "added" if old_name is None else "renamed", old_name))
+            found.extend([] if change is None else [change])
+        else:
+            old_name = renamed.get(name)
+            found.append(_whole(view, stored, "added" if old_name is None else "renamed", old_name))
+    for old_name in renamed.values():
+        del gone[old_name]
     found.extend(_whole(view, stored, "removed") for view, stored in gone.values())
     return tuple(found)
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from mvc.dtypes import get_dtype
 from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageError
 from mvc.fs import DurableFile, find_stat
 from mvc.progress import announce
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.released import check_chunks, command_text
-from mvc.workspace.tensors import StoredTensor, read_bytes_of, read_parts
+from mvc.workspace.tensors import StoredTensor, in_order, read_bytes_of, read_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -146,18 +145,7 @@ def _encode_header(tensors: Sequence[StoredTensor]) -> bytes:
 
 def _write_tensor(context: Context, file: DurableFile, position: int, tensor: StoredTensor) -> None:
     if tensor.view.strides is not None:
-        file.write_at(memoryview(_gather(context, tensor)), position)
+        flat = in_order(read_bytes_of(context, tensor), tensor.view)
+        file.write_at(flat.data, position)
         return
     read_parts(context, tensor, lambda part, offset: file.write_at(part, position + offset))
-
-
-def _gather(context: Context, tensor: StoredTensor) -> bytes:
-    """Return the C-contiguous bytes of a strided tensor."""
-    import numpy as np  # noqa: PLC0415  import cost
-
-    view = tensor.view
-    block_bytes = get_dtype(view.dtype).block_bytes
-    raw = np.frombuffer(read_bytes_of(context, tensor), np.uint8)
-    strides = (*(stride * block_bytes for stride in view.strides or ()), 1)
-    shape = (*view.shape, block_bytes)
-    return np.lib.stride_tricks.as_strided(raw, shape, strides).tobytes()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, StorageError
 from mvc.fs import RealFolders
-from mvc.workspace.recorded import head_tree, is_clean, make_entry
+from mvc.workspace.recorded import head_tree, is_clean, make_entry, pair_renames, staged_tree
 from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat, git_mode, ignore_rules, scan_files
 
@@ -99,23 +99,22 @@ def staged_changes(
     tree: Mapping[str, TreeEntry], index: Index
 ) -> dict[str, tuple[str, str | None]]:
     """Return path → (status, old path) of what differs between a tree and the index."""
+    gone = {
+        path: (entry.mode, entry.blob)
+        for path, entry in sorted(tree.items())
+        if path not in index.entries
+    }
+    staged = sorted(staged_tree(index).items())
+    renamed = pair_renames(gone, ((path, key) for path, key in staged if path not in tree))
     changes: dict[str, tuple[str, str | None]] = {}
-    gone = {path: entry for path, entry in tree.items() if path not in index.entries}
-    by_blob: dict[tuple[int, GitId], list[str]] = {}
-    for path in sorted(gone, reverse=True):
-        by_blob.setdefault((gone[path].mode, gone[path].blob), []).append(path)
-    for path, entry in sorted(index.entries.items()):
+    for path, (mode, blob) in staged:
         known = tree.get(path)
         if known is None:
-            namesakes = by_blob.get((entry.mode, entry.blob))
-            old_path = namesakes.pop() if namesakes else None
-            changes[path] = ("added", None) if old_path is None else ("renamed", old_path)
-        elif (known.mode, known.blob) != (entry.mode, entry.blob):
+            old_path = renamed.get(path)
+            changes[path] = ("added" if old_path is None else "renamed", old_path)
+        elif (known.mode, known.blob) != (mode, blob):
             changes[path] = ("modified", None)
-    renamed = {old for _, old in changes.values() if old is not None}
-    for path in gone:
-        if path not in renamed:
-            changes[path] = ("removed", None)
+    changes |= dict.fromkeys(gone.keys() - renamed.values(), ("removed", None))
     return changes
 
 

@@ -6,19 +6,22 @@ read; a racy entry (changed in the same tick as the index was written) is compar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mvc.history.paths import folders_of
 from mvc.history.values import Index, IndexEntry
 from mvc.workspace.worktree import find_file_stat, folders_above
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Hashable, Iterable, Mapping
 
     from mvc.fs import FileStat
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
+
+
+Key = TypeVar("Key", bound="Hashable")
 
 
 def head_tree(context: Context) -> dict[str, TreeEntry]:
@@ -93,6 +96,18 @@ def update_index(
 def staged_tree(index: Index) -> dict[str, tuple[int, GitId]]:
     """Return path → (mode, blob) of the index."""
     return {path: (entry.mode, entry.blob) for path, entry in index.entries.items()}
+
+
+def pair_renames(gone: dict[str, Key], came: Iterable[tuple[str, Key]]) -> dict[str, str]:
+    """Return new name → old name for what reappears under another name, in order."""
+    names: dict[Key, list[str]] = {}
+    for name, key in reversed(gone.items()):
+        names.setdefault(key, []).append(name)
+    found: dict[str, str] = {}
+    for name, key in came if names else ():
+        if names.get(key):
+            found[name] = names[key].pop()
+    return found
 
 
 def make_entry(path: str, mode: int, blob: GitId, stat: FileStat | None) -> IndexEntry:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.parallel import for_each
-from mvc.dtypes import count_elements, get_dtype, numpy_dtype, size_in_bytes
+from mvc.dtypes import count_elements, get_dtype, numpy_dtype
 from mvc.errors import ReleasedError
 from mvc.formats.layout import view_extent_bytes
 from mvc.workspace.live_chunks import cut_live, find_different
 from mvc.workspace.released import check_content
-from mvc.workspace.tensors import StoredTensor, check_fits, read_tensor_into
+from mvc.workspace.tensors import StoredTensor, check_fits, in_order, read_tensor_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,13 +71,7 @@ class TensorCheck:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveTensor:
-    """A tensor of an open file.
-
-    Attributes:
-        source: the file.
-        segment: the byte range it lies in.
-        view: the tensor in its segment.
-    """
+    """A tensor of an open file, and the segment it lies in."""
 
     source: ByteSource
     segment: Segment
@@ -86,14 +80,7 @@ class LiveTensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredVersion:
-    """A checkpoint of a commit.
-
-    Attributes:
-        path: its path.
-        blob: of its manifest.
-        commit: the commit.
-        manifest: how it is stored.
-    """
+    """A checkpoint of a commit; ``blob`` is that of its manifest."""
 
     path: str
     blob: GitId
@@ -145,13 +132,7 @@ def compare_tensors(
     live: Mapping[str, LiveTensor],
     progress: Callable[[int], None] | None = None,
 ) -> list[TensorCheck]:
-    """Compare the tensors of a checkpoint with those of one or more open files.
-
-    Args:
-        context: the repository.
-        version: what a commit holds.
-        live: name → tensor of the files; those that the commit lacks are ignored.
-        progress: called with bytes hashed.
+    """Compare the tensors of a checkpoint with those of open files, which may hold others too.
 
     Returns:
         The tensors that are missing or differ, in the order of the commit.
@@ -341,14 +322,6 @@ def _gather(
     tensor: StoredTensor, view: TensorView, read: Callable[[int, int], NDArray[np.uint8]]
 ) -> Callable[[int, int], NDArray[np.uint8]]:
     """Return a reader of a strided tensor, whose elements are put in C order in memory."""
-    import numpy as np  # noqa: PLC0415  import cost
-
     check_fits(replace(tensor, view=view))
-    dtype = get_dtype(view.dtype)
-    raw = read(0, view_extent_bytes(view))
-    strides = tuple(stride * dtype.block_bytes for stride in view.strides or ())
-    words = np.dtype(f"V{dtype.block_bytes}")
-    if size_in_bytes(dtype, view.shape):
-        raw = np.ascontiguousarray(np.ndarray(view.shape, words, raw, 0, strides))
-    flat = raw.reshape(-1).view(np.uint8)
+    flat = in_order(read(0, view_extent_bytes(view)), view)
     return lambda start, size: flat[start : start + size]

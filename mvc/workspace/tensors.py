@@ -15,6 +15,9 @@ from mvc.formats.manifest import cut_sizes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from mvc.formats.layout import TensorView
     from mvc.formats.manifest import StoredSegment
     from mvc.workspace.context import Context
@@ -106,3 +109,16 @@ def _requests_of(tensor: StoredTensor, start: int, end: int) -> Iterator[ReadReq
         if position < end and position + size > start:
             yield ReadRequest(chunk, size, position, where)
         position += size
+
+
+def in_order(raw: bytearray | NDArray[np.uint8], view: TensorView) -> NDArray[np.uint8]:
+    """Return a tensor's elements in C order, as bytes, given the bytes that it spans."""
+    import numpy as np  # noqa: PLC0415  import cost
+
+    flat, dtype = np.frombuffer(raw, np.uint8), get_dtype(view.dtype)
+    if view.strides is None or not size_in_bytes(dtype, view.shape):
+        return flat
+    strides = tuple(stride * dtype.block_bytes for stride in view.strides)
+    # Not as_strided: a stride that leaves the buffer must be an error.
+    elements = np.ndarray(view.shape, f"V{dtype.block_bytes}", flat, 0, strides)
+    return np.ascontiguousarray(elements).reshape(-1).view(np.uint8)

@@ -107,7 +107,7 @@ def test_rm_of_a_folder_needs_r(empty):
     empty.ok("commit", "-m", "x", ".")
     answer = empty("rm", "a")
     assert answer.code == 2
-    assert "-r" in answer.error
+    assert "--recursive" in answer.hint
     assert empty.ok("rm", "-r", "-q", "a").out == ""
     assert not (empty.folder / "a").exists()
 

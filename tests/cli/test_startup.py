@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import numpy as np
+import pytest
 from typer import core
 
 from mvc import Repo
@@ -28,9 +29,9 @@ print("\\n" + json.dumps([code, sorted({name.split(".")[0] for name in sys.modul
 """
 
 
-def _modules(shell, *lines):
+def _modules(shell, *lines, probe=_PROBE):
     found = subprocess.run(
-        [sys.executable, "-c", _PROBE, json.dumps(lines)],
+        [sys.executable, "-c", probe, json.dumps(lines)],
         cwd=shell.folder,
         env={**os.environ, **shell.environment},
         capture_output=True,
@@ -75,6 +76,19 @@ def test_nothing_ever_loads_torch(shell):
         ["doctor"],
     )  # fmt: skip
     assert not loaded & {"torch", "pydantic"}
+
+
+@pytest.mark.parametrize(
+    ("line", "ours", "in_all"),
+    [(["status"], 55, 260), (["log"], 56, 245), (["commit", "-m", "x", "notes"], 120, 440)],
+)
+def test_a_command_loads_few_modules(shell, line, ours, in_all):
+    """Each module costs start-up time: these bounds may go down, and up only for a reason."""
+    (shell.folder / "notes").write_text("plain")
+    probe = _PROBE.replace('{name.split(".")[0] for name in sys.modules}', "sys.modules")
+    loaded = _modules(shell, line, probe=probe)
+    assert len([name for name in loaded if name.split(".")[0] == "mvc"]) <= ours
+    assert len(loaded) <= in_all
 
 
 def test_the_table_of_commands_is_true():
