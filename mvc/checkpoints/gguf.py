@@ -68,7 +68,11 @@ def parse_gguf(source: ByteSource) -> FileLayout:
     cursor = _Cursor(source)
     if cursor.take(4) != MAGIC:
         raise FormatError("file does not begin with the magic of gguf")
-    _check_version(cursor.take_int(4))
+    version = cursor.take_int(4)
+    if version not in VERSIONS:
+        swapped = version and version & 0xFFFF == 0  # a small number with its bytes swapped
+        what = "big-endian gguf" if swapped else f"gguf version {version}"
+        raise FormatError(f"{what} is not supported")
     tensors, pairs = cursor.take_int(8), cursor.take_int(8)
     check_limit("gguf file has", tensors, "tensors", MAX_TENSORS)
     alignment = _skip_metadata(cursor, pairs)
@@ -82,14 +86,6 @@ def parse_gguf(source: ByteSource) -> FileLayout:
             segments.append(single_tensor(name, dtype, shape, data_start + offset))
     segments.sort(key=lambda segment: (segment.start, segment.size_bytes))
     return checked_layout("gguf", source.size_bytes, segments)
-
-
-def _check_version(version: int) -> None:
-    if version in VERSIONS:
-        return
-    if version & 0xFFFF == 0 and version:
-        raise FormatError("big-endian gguf is not supported")
-    raise FormatError(f"gguf version {version} is not supported")
 
 
 def _parse_tensor_info(cursor: _Cursor) -> tuple[str, str | None, tuple[int, ...], int]:

@@ -186,6 +186,7 @@ class PackCatalog:
 
     def _refresh(self) -> bool:
         listing = PackListing(self.storage)
+        # A pack that is lost but has an index counts as damaged: errors can name what was in it.
         sizes = dict.fromkeys(listing.lost_packs, 0) | listing.packs
         if self._tables is not None and sizes == self._sizes:
             return False

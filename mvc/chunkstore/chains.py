@@ -53,12 +53,13 @@ _MAX_CASTS = 2
 _MAX_TRIES = 200
 """Copies of bases that are tried to save one chunk: every one may lead to several others."""
 _OF_NEWER = (6, 7)
+"""Tags kept free for encodings with bases: their chunks are not damaged, only unknown here."""
 _FLOATS = {2: "BF16", 4: "F32", 8: "F64"}
 _INTEGERS = {1: "U8", 2: "U16", 4: "U32", 8: "U64"}
 
 
 class LostBaseError(FormatError):
-    """A body may be sound, but a chunk that it needs cannot be had."""
+    """A body may be sound, but a chunk that it needs cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class Descent:
 
     def may_try(self) -> bool:
         """Count one more copy; return whether it may be tried."""
+        # Copies of the wanted chunk itself are few, and the error must name one of them.
         return not self.depth or next(self.tries) <= _MAX_TRIES
 
 
@@ -229,6 +231,7 @@ class ChainReader:
         """Fill ``plain`` with a base, from the copy of it that needs least; not hashed."""
         location = self._choose(chunk_id, len(plain))
         if location.encoding == Encoding.DELTA:
+            # The base goes first: reading it takes the buffer that the body will lie in.
             self._fill(location.bases[0], plain, slot, descent.below(location.encoding))
             apply_delta(self._read_body(location, slot), plain, slot.scratch)
             return

@@ -18,7 +18,7 @@ Small copies are preferred; if that would run in a circle or too deep, the copie
 are taken instead. Everything is arrays: a million chunks take about a second.
 
 Words used below: a *chunk number* is a row of ``ids``; a *copy number* is a row of the packs'
-indexes behind one another.
+indexes one after another.
 """
 
 from __future__ import annotations
@@ -220,6 +220,8 @@ class StoredCopies:
         if (self.bases[chosen] == _NO_BASE).all():
             return chosen
         nearest, depths = self._find_nearest()
+        # Another copy for one chunk may lengthen the chains of others. Two rounds settle all but
+        # contrived packs; for those every chunk takes its nearest copy, which is always short.
         for _ in range(2):
             deep = self._depths_by(chosen) > MAX_DEPTH
             if not deep.any():
@@ -237,7 +239,7 @@ class StoredCopies:
         for depth in range(MAX_DEPTH + 1):
             reach = self._depths_of(np.arange(len(self.chunks)), depths)
             fresh = np.flatnonzero((reach == depth) & (depths[self.chunks] == _UNREACHABLE))
-            nearest[self.chunks[fresh][::-1]] = fresh[::-1]
+            nearest[self.chunks[fresh][::-1]] = fresh[::-1]  # of several copies the first stays
             depths[self.chunks[fresh]] = depth
         return nearest, depths
 
@@ -251,7 +253,7 @@ class StoredCopies:
     def _depths_of(self, copies: Numbers, depths: Numbers) -> Numbers:
         """Return the chain of each copy, given those of chunks; too long is ``_UNREACHABLE``."""
         bases = self.bases[copies]
-        known = np.concatenate((depths, [-1, _UNREACHABLE]))  # for _NO_BASE and NONE
+        known = np.concatenate((depths, [-1, _UNREACHABLE]))  # indexed by _NO_BASE and NONE
         reach: Numbers = np.minimum(known[bases].max(axis=1, initial=-1) + 1, _UNREACHABLE)
         return reach
 

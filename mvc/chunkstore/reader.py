@@ -146,7 +146,7 @@ class ChunkReader:
         failure: MvcError | None = None
         error: MvcError | None = None
         for _ in range(_MAX_LOOKS):
-            seen = self.catalog.generation
+            seen = self.catalog.generation  # before the search: other threads refresh as well
             for location in self.catalog.find_all(chunk_id):
                 if not descent.may_try():
                     break
@@ -280,6 +280,8 @@ class ChunkReader:
                 raise
         else:
             return
+        # Something below is damaged: read each base with its own hash, to use another copy of it
+        # or to name it.
         below = descent.below(record.encoding)
 
         def fill(base: ChunkId, target: memoryview) -> None:

@@ -115,7 +115,8 @@ class RelativeEncoder:
         """Return a chunk as it is stored best; valid until the next use of the slot."""
         if span.cast is not None and self._is_rounding(span, plain, slot):
             return encode_cast(span.cast, tuple(master for master, _ in span.masters))
-        if self._wants_delta(span):
+        is_wanted = self._mode is DeltaMode.ALWAYS or span.group in self._promising
+        if is_wanted and span.base is not None and span.size_bytes >= MIN_DELTA_BYTES:
             base = span.base if self._exact else self.find_base(span.base, span.size_bytes)
             if base is not None:
                 data = slot.buffer("base", span.size_bytes)
@@ -129,11 +130,6 @@ class RelativeEncoder:
         if body.bases:
             self._written[chunk_id] = (body.encoding, body.bases[0])
 
-    def _wants_delta(self, span: ChunkSpan) -> bool:
-        if span.base is None or span.size_bytes < MIN_DELTA_BYTES:
-            return False
-        return self._mode is DeltaMode.ALWAYS or span.group in self._promising
-
     def find_base(self, wanted: ChunkId | None, size_bytes: int) -> ChunkId | None:
         """Return the chunk to take the difference to: the wanted one, or one below in its chain.
 
@@ -146,12 +142,9 @@ class RelativeEncoder:
             return None
         if len(chain) <= MAX_CHAIN:
             return chain[0]
-        sizes = [self._stored_size(chunk_id) for chunk_id in chain[:2]]
+        places = [self._catalog.find(chunk_id) for chunk_id in chain[:2]]
+        sizes = [0 if place is None else place.stored_size_bytes for place in places]
         return chain[1] if sizes[0] < _CLEARLY * sizes[1] else chain[-1]
-
-    def _stored_size(self, chunk_id: ChunkId) -> int:
-        location = self._catalog.find(chunk_id)
-        return 0 if location is None else location.stored_size_bytes
 
     def _find_chain(self, wanted: ChunkId | None, size_bytes: int) -> list[ChunkId] | None:
         """Return a chunk, its base, and so on; None if something is missing or does not fit."""
@@ -215,7 +208,7 @@ class RelativeEncoder:
         return written and not self._rests_on_cast(chunk_id)
 
     def _rests_on_cast(self, chunk_id: ChunkId) -> bool:
-        for _ in range(MAX_DEPTH):
+        for _ in range(MAX_DEPTH):  # records may refer in a circle
             record = self._written.get(chunk_id)
             if record is None:
                 copies = list(self._catalog.find_all(chunk_id))
@@ -236,6 +229,7 @@ class RelativeEncoder:
         for span in spans:
             if span.base is not None and span.size_bytes >= MIN_DELTA_BYTES:
                 groups.setdefault(span.group, []).append(span)
+        # Large groups first: with few looks to spend, they are where a gain counts.
         looks = max(1, sum(map(len, groups.values())) // _CHUNKS_PER_LOOK)
         each = max(1, min(_LOOKS_PER_GROUP, looks // max(1, len(groups))))
         slot = EncodeSlot()

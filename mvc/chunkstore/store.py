@@ -122,13 +122,13 @@ class ChunkStore:
         self.mend_indexes()  # the session may build upon packs whose index got lost
         return self._new_writer(deltas)
 
-    def _new_writer(self, deltas: DeltaMode, *, anew: bool = False) -> ChunkWriter:
+    def _new_writer(self, deltas: DeltaMode, *, rewrite: bool = False) -> ChunkWriter:
         return ChunkWriter(
             self._reader,
             threads=self.threads,
             target_pack_bytes=self._target_pack_bytes,
             deltas=deltas,
-            anew=anew,
+            rewrite=rewrite,
         )
 
     def mend_indexes(self) -> None:
@@ -256,7 +256,7 @@ class ChunkStore:
             CorruptionError: an old pack or chunk is damaged; nothing is published for it.
             StorageError: the machine failed.
         """
-        with self._new_writer(DeltaMode.ALWAYS, anew=True) as writer:
+        with self._new_writer(DeltaMode.ALWAYS, rewrite=True) as writer:
             write_batch(writer, self._reader, batch, dtypes, progress)
         self._rewritten.update(writer.packs)
         return writer.counts

@@ -19,7 +19,7 @@ from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
 from mvc.formats.references import MAX_DEPTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -113,7 +113,9 @@ def plan_sweep(copies: StoredCopies, wanted: Wanted) -> SweepPlan:
     wishes = {chunk: base for chunk, base in wanted.base_of.items() if chunk not in orphans}
     encoded = np.zeros(len(copies), np.bool_)
     encoded[[*orphans, *wishes]] = True
-    kept = _close_without(copies, wanted.needed, encoded, [*orphans.values(), *wishes.values()])
+    stays = wanted.needed.copy()
+    stays[[base for base in (*orphans.values(), *wishes.values()) if base != NONE]] = True
+    kept = copies.close(stays, ends=encoded)
     live = np.zeros(len(copies.chunks), np.bool_)
     live[copies.chosen[kept & ~encoded]] = True
     sizes = np.array([index.pack_size_bytes for index in copies.indexes], np.int64)
@@ -121,8 +123,9 @@ def plan_sweep(copies: StoredCopies, wanted: Wanted) -> SweepPlan:
     dead_bytes = sizes - _FRAME_BYTES - live_bytes
     has_wishes = np.zeros(len(sizes), np.bool_)
     has_wishes[copies.packs[copies.chosen[list(wishes)]]] = True
-    gone = (live_bytes == 0) & ~has_wishes
+    gone = (live_bytes == 0) & ~has_wishes  # wishes are still to be read from their pack
     rewritten = ~gone & (dead_bytes > 0) & (dead_bytes >= wanted.min_waste * sizes)
+    # An orphan's old record would stay as garbage that refers to what is gone.
     rewritten[copies.packs[copies.chosen[list(orphans)]]] = True
     rewritten &= ~gone
     rewritten |= _find_small(sizes, gone, rewritten) if wanted.gather_small else False
@@ -208,13 +211,6 @@ def _walk_down(copies: StoredCopies, chunk: int) -> Iterator[int]:
     while base >= 0:
         yield base
         base = int(copies.bases[copies.chosen[base], 0])
-
-
-def _close_without(copies: StoredCopies, needed: Mask, encoded: Mask, bases: Iterable[int]) -> Mask:
-    """Return all chunks that stay: the needed ones and bases of all that keep their encoding."""
-    wanted = needed & (copies.chosen != NONE)
-    wanted[[base for base in bases if base != NONE]] = True
-    return copies.close(wanted, ends=encoded)
 
 
 def _find_small(sizes: Numbers, gone: Mask, rewritten: Mask) -> Mask:

@@ -62,7 +62,7 @@ class _Encoded:
 class ChunkWriter:
     """One write session; use it as a context manager.
 
-    With ``anew`` a session stores also what the store has: this is how gc and repack move chunks.
+    A ``rewrite`` session stores also what the store has: this is how gc and repack move chunks.
 
     When the block ends normally, everything added is durable and visible. When it ends with an
     exception, what is not yet published is forgotten; packs that were full earlier stay, as
@@ -82,11 +82,11 @@ class ChunkWriter:
         threads: int,
         target_pack_bytes: int,
         deltas: DeltaMode = DeltaMode.NEVER,
-        anew: bool = False,
+        rewrite: bool = False,
     ) -> None:
         self.at_hand: dict[ChunkId, tuple[ByteSource, int]] = {}
         self._relatives = RelativeEncoder(
-            reader, deltas, self.at_hand, self._is_written, exact=anew
+            reader, deltas, self.at_hand, self._is_written, exact=rewrite
         )
         self.counts = WriteCounts()
         self.packs: list[PackId] = []
@@ -94,7 +94,7 @@ class ChunkWriter:
         self._catalog = reader.catalog
         self._target_pack_bytes = target_pack_bytes
         self._threads = threads
-        self._anew = anew
+        self._rewrite = rewrite
         self._executor: ThreadPoolExecutor | None = None
         self._publisher = PackPublisher(reader.catalog)
         self._pack: OpenPack | None = None
@@ -190,7 +190,7 @@ class ChunkWriter:
         self, source: ByteSource, batches: Sequence[SpanBatch]
     ) -> Generator[_Encoded, None, None]:
         """Yield the batches encoded, in their order, while workers are ahead with later ones."""
-        if len(batches) == 1:
+        if len(batches) == 1:  # the usual small commit: no threads to start
             yield self._encode(source, batches[0], self._take_slot())
             return
         if self._executor is None and batches:
@@ -236,8 +236,10 @@ class ChunkWriter:
 
     def _claim_new(self, first: int, ids: Sequence[ChunkId]) -> list[int]:
         """Return which of the ids this batch has to encode: not stored, not claimed before it."""
-        if self._anew:
+        if self._rewrite:
             return self._drop_claimed(first, ids, range(len(ids)), claim=True)
+        # Claims are cheap to look up, the catalog is not; and what another worker claims during
+        # that lookup shows only when claims are checked again.
         candidates = self._drop_claimed(first, ids, range(len(ids)))
         stored = self._catalog.contains_each(ids[i] for i in candidates)
         unknown = [i for i, known in zip(candidates, stored.tolist(), strict=True) if not known]

@@ -91,6 +91,7 @@ def encode_delta(
     delta_bytes, ordinary_bytes = estimate_delta(plain, base, dtype, scratch)
     if delta_bytes > (_WORTHWHILE + _DOUBT) * ordinary_bytes:
         return encode_chunk(plain, dtype, scratch)
+    # Near the line a sample cannot tell, so both are encoded and the real sizes compared.
     is_clear = delta_bytes < (_WORTHWHILE - _DOUBT) * ordinary_bytes
     expected_bytes = ordinary_bytes * plain.nbytes // min(plain.nbytes, ESTIMATE_BYTES)
     ordinary = None if is_clear else encode_chunk(plain, dtype, scratch)

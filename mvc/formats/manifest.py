@@ -233,6 +233,7 @@ def parse_manifest(data: bytes) -> Manifest:
 
 def _parse_header(head: bytes) -> _Header:
     try:
+        # The version first: a later one may have fields that this one refuses.
         version = msgspec.json.decode(head, type=_Version).version
         if version > VERSION:
             raise UnsupportedError(

@@ -163,7 +163,7 @@ def merge_planes(planes: Sequence[Bytes], layout: PlaneLayout, plain: Bytes, are
 
 
 def _split(words: Words, planes: Sequence[Bytes], arena: Bytes, *, rotated: bool) -> None:
-    # Every level keeps its halves behind the bytes that the levels below it may overwrite.
+    # Every level keeps its halves after the bytes that the levels below it may overwrite.
     size_bytes, width = words.nbytes, words.itemsize
     temporary = arena[:size_bytes].view(words.dtype)
     if width == 2:  # noqa: PLR2004  the bottom of the recursion
@@ -195,7 +195,7 @@ def _split_16(
 
 def _merge(planes: Sequence[Bytes], words: Words, arena: Bytes, *, rotated: bool) -> None:
     size_bytes, width = words.nbytes, words.itemsize
-    if words.size > 1 and not any(plane.strides[0] for plane in planes):
+    if words.size > 1 and not any(plane.strides[0] for plane in planes):  # all constant
         _merge([plane[:1] for plane in planes], words[:1], arena, rotated=rotated)
         words[1:] = words[0]
         return

@@ -42,7 +42,7 @@ class References:
     Attributes:
         bases: ids of the chunks it needs.
         words: what its words are; the encoding gives the number its meaning.
-        coding: how the rest of the body is coded; likewise.
+        coding: how the rest of the body is coded, as the encoding defines.
     """
 
     bases: tuple[ChunkId, ...]

@@ -201,7 +201,7 @@ def _tuple(machine: _Machine) -> None:
 
 def _short_tuple(size: int) -> Callable[[_Machine], None]:
     def run(machine: _Machine) -> None:
-        if len(machine.stack) < size:
+        if len(machine.stack) < size:  # a slice would silently take fewer
             raise FormatError("pickle takes more off its stack than lies there")
         machine.stack[-size:] = [tuple(machine.stack[-size:])]
 
