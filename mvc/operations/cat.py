@@ -43,7 +43,7 @@ def read_tensor(context: Context, revision: str, path: str, name: str) -> NDArra
 def read_torch_tensor(context: Context, revision: str, path: str, name: str) -> torch.Tensor:
     """Return the same as a torch tensor."""
     try:
-        from mvc.checkpoints.torch_values import make_tensor  # noqa: PLC0415  torch on demand
+        from mvc.states.torch_arrays import make_tensor  # noqa: PLC0415  torch on demand
     except ImportError as error:
         raise UnsupportedError(
             "torch is not installed", hint='read it with framework="numpy"'

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from mvc.dtypes import TORCH_NAMES
 from mvc.errors import ConflictError, FormatError, UnsupportedError
 from mvc.states.elements import TORCH_ELEMENTS
 from mvc.states.factory import ArrayForm, Destination, HostDestination
@@ -399,3 +400,31 @@ def _get_dtype(name: str) -> torch.dtype:
         raise UnsupportedError(
             f"the installed torch has no dtype {name[:40]!r}", hint="install a newer torch"
         ) from None
+
+
+def make_tensor(
+    raw: bytearray, dtype: str, shape: Sequence[int], strides: Sequence[int] | None
+) -> torch.Tensor:
+    """Return a contiguous tensor over (or gathered from) the bytes that a stored tensor spans.
+
+    Packed types give a flat uint8 tensor of their bytes.
+
+    Raises:
+        UnsupportedError: the installed torch lacks the dtype.
+    """
+    name = TORCH_NAMES.get(dtype)  # packed and quantised types have none and stay bytes
+    if name is None:
+        return _flat(raw, torch.uint8)
+    kind = getattr(torch, name, None)
+    if kind is None:
+        raise UnsupportedError(f"the installed torch has no {name}", hint="install a newer torch")
+    flat = _flat(raw, kind)
+    if strides is None:
+        return flat.reshape(tuple(shape))
+    return flat.as_strided(tuple(shape), tuple(strides)).clone(
+        memory_format=torch.contiguous_format
+    )
+
+
+def _flat(raw: bytearray, kind: torch.dtype) -> torch.Tensor:
+    return torch.frombuffer(raw, dtype=kind) if raw else torch.empty(0, dtype=kind)
