@@ -199,7 +199,6 @@ class _LightningState(LibraryState):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore all of it."""
         self._restored, self._given = state, state["callbacks"]
         self._session.data.is_between = state["is_between"]
         self._load_loops(state["loops"])

@@ -30,9 +30,6 @@ def import_library(*modules: str, extra: str) -> Any:
     Args:
         *modules: names, best first.
         extra: the extra of this project that installs it.
-
-    Raises:
-        ImportError: none is installed.
     """
     for name in modules:
         try:
@@ -49,11 +46,7 @@ def import_library(*modules: str, extra: str) -> Any:
 
 
 def check_processes(count: int) -> None:
-    """Check that a run has one process.
-
-    Raises:
-        UnsupportedError: it has several.
-    """
+    """Check that a run has one process."""
     if count > 1:
         raise UnsupportedError(
             f"the adapters support runs with one process, this one has {count}",
@@ -159,11 +152,7 @@ class Session:
         )
 
     def feed(self, loader: Any) -> Feed:
-        """Return what the library is to iterate instead of its loader.
-
-        Raises:
-            UsageError: a loader without a length.
-        """
+        """Return what the library is to iterate instead of its loader."""
         try:
             len(loader)
         except TypeError as error:

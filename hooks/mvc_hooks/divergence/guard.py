@@ -23,11 +23,7 @@ class StepGuard:
     """Hooks on optimizers that can make a step do nothing."""
 
     def __init__(self, optimizers: Iterable[Optimizer]) -> None:
-        """Hook into optimizers; their steps are unchanged until ``drop_next``.
-
-        Raises:
-            UsageError: something that is not an optimizer of torch, nor wraps one.
-        """
+        """Hook into optimizers; their steps are unchanged until ``drop_next``."""
         self._optimizers = {id(inner): inner for inner in map(_unwrap, optimizers)}
         self._armed: set[int] = set()
         self._handles: list[Any] = []
@@ -40,9 +36,6 @@ class StepGuard:
 
         A ``GradScaler`` that skips a step does not call the optimizer: then the step after it is
         dropped, unless ``cancel`` is called.
-
-        Raises:
-            UsageError: the hooks were removed.
         """
         if not self._handles:
             raise UsageError("the hooks of this step guard were removed")

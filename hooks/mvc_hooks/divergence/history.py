@@ -141,11 +141,7 @@ class History:
         return Reading(int(self._columns["steps"][at]), loss, norm)
 
     def append(self, reading: Reading) -> None:
-        """Take the newest reading.
-
-        Raises:
-            UsageError: its step is not after the newest one.
-        """
+        """Take the newest reading; its step must be larger than the last one."""
         latest = self.latest
         if latest is not None and reading.step <= latest.step:
             raise UsageError(
@@ -189,11 +185,7 @@ class History:
         return columns
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore readings: the newest ones if not all fit.
-
-        Raises:
-            FormatError: not what ``state_dict`` returned. Nothing was changed.
-        """
+        """Restore readings, the newest if not all fit; a state that is refused changes nothing."""
         count = _check_state(state)
         kept = min(count, self._capacity)
         self._columns = self._allocate()
@@ -246,11 +238,7 @@ def _check_state(state: Mapping[str, Any]) -> int:
 
 
 def check_keys(what: str, state: object, keys: tuple[str, ...]) -> None:
-    """Check that a loaded state is a dict with exactly these keys.
-
-    Raises:
-        FormatError: it is not; the message names the missing and the unknown keys.
-    """
+    """Check that a loaded state is a dict with exactly these keys."""
     if not isinstance(state, dict):
         raise FormatError(f"the state of {what} is a {type(state).__name__}, not a dict")
     missing = [key for key in keys if key not in state]
@@ -263,11 +251,7 @@ def check_keys(what: str, state: object, keys: tuple[str, ...]) -> None:
 
 
 def check_count(what: str, value: object, fewest: int) -> int:
-    """Return a whole number that is not too small, and fits where it will be stored.
-
-    Raises:
-        UsageError: it is something else.
-    """
+    """Return a whole number that is not too small, and fits where it will be stored."""
     if isinstance(value, bool) or not isinstance(value, int) or not fewest <= value < 1 << 62:
         raise UsageError(f"{what} is {value!r}, not a whole number of at least {fewest}")
     return value

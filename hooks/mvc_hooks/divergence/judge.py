@@ -46,9 +46,6 @@ class Judge:
             ladder: None means ``default_ladder()``.
             healthy_after: calm steps that make a commit healthy.
             has_scaler: a ``GradScaler`` is in use, which overflows on purpose.
-
-        Raises:
-            UsageError: something that is not a detector, or not a step of a ladder.
         """
         if detectors is None:
             detectors = default_detectors(has_scaler=has_scaler)
@@ -145,11 +142,7 @@ class Judge:
         return {WATCH: self._watch.state_dict(), LADDER: self.ladder.state_dict()}
 
     def restore(self, watch: Any, ladder: Any) -> None:
-        """Restore the states of a commit, when a run resumes.
-
-        Raises:
-            FormatError: they are damaged.
-        """
+        """Restore the states of a commit, when a run resumes."""
         self._watch.load_state_dict(watch)
         self.ladder.load_state_dict(ladder)
 

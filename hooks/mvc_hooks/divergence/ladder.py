@@ -85,11 +85,7 @@ class Action:
 
 
 def skip_step(limit: int = 3) -> LadderStep:
-    """Return a step that drops the next optimizer step, for ``limit`` alarms.
-
-    Raises:
-        UsageError: a limit below 1.
-    """
+    """Return a step that drops the next optimizer step, for ``limit`` alarms."""
     return LadderStep(check_count("limit of skip_step", limit, 1), skip=True)
 
 
@@ -116,11 +112,7 @@ def rollback(
 
 
 def lr_scale(factor: float = 0.5, limit: int = 1) -> LadderStep:
-    """Return a step that multiplies the learning rate.
-
-    Raises:
-        UsageError: a factor that is not positive and finite, or a limit below 1.
-    """
+    """Return a step that multiplies the learning rate."""
     if type(factor) not in (int, float) or not 0 < factor < math.inf:
         raise UsageError(f"factor of lr_scale is {factor!r}, not a positive number")
     return LadderStep(check_count("limit of lr_scale", limit, 1), lr_factor=float(factor))
@@ -142,11 +134,7 @@ def both(*steps: LadderStep, limit: int = 1) -> LadderStep:
 
 
 def stop(after: int = 3) -> LadderStep:
-    """Return the step that stops the run once ``after`` rollbacks did not help.
-
-    Raises:
-        UsageError: a number below 0.
-    """
+    """Return the step that stops the run once ``after`` rollbacks did not help."""
     return LadderStep(math.inf, stop_after=check_count("after of stop", after, 0))
 
 
@@ -213,11 +201,7 @@ class Ladder:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the counts; a ladder that has fewer steps now goes on with its last.
-
-        Raises:
-            FormatError: not what ``state_dict`` returned. Nothing was changed.
-        """
+        """Restore the counts; a state that is refused changes nothing."""
         check_keys("a ladder", state, _KEYS)
         counts = [state["rung"], state["uses"], state["rollbacks"]]
         step, factor = state["last_alarm_step"], state["lr_factor"]
@@ -226,6 +210,7 @@ class Ladder:
             raise FormatError("the counts of a ladder are not whole numbers")
         if type(factor) is not float or not 0 < factor < math.inf:
             raise FormatError(f"the learning rate factor of a ladder is {factor!r}")
+        # The ladder may have fewer steps now: then it continues with its last.
         self._at, self._uses = min(state["rung"], len(self._steps) - 1), state["uses"]
         self._rollbacks, self._last_alarm_step, self._lr_factor = state["rollbacks"], step, factor
 

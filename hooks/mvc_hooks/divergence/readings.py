@@ -87,9 +87,6 @@ class ReadingQueue:
                 now counts; its graph is not kept.
             grad_norm: the same.
             note: a finite number for ``take_notes`` of every rank, if there are several.
-
-        Raises:
-            UsageError: not a number, or a step that is not after the one before.
         """
         Reading(step)
         if step <= self._newest_step:

@@ -121,9 +121,6 @@ class Watch:
 
         Args:
             detectors: called in this order; defaults to ``default_detectors()``.
-
-        Raises:
-            UsageError: something that is not a detector.
         """
         self.history = History()
         chosen = default_detectors() if detectors is None else tuple(map(as_detector, detectors))
@@ -137,12 +134,7 @@ class Watch:
         return None if latest is None else latest.step
 
     def take(self, reading: Reading) -> Verdict | None:
-        """Take the newest reading and return the alarm that it raises, if any.
-
-        Raises:
-            UsageError: a step that is not after the newest one, or a user's detector that failed;
-                in that case the reading was taken.
-        """
+        """Take the newest reading and return the alarm that it raises, if any."""
         self.history.append(reading)
         reported = None
         is_alarm = False
@@ -168,11 +160,7 @@ class Watch:
         return {"history": self.history.state_dict(), "reported": dict(self._reported)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore history and cooldowns.
-
-        Raises:
-            FormatError: not what ``state_dict`` returned. Nothing was changed.
-        """
+        """Restore history and cooldowns; a state that is refused changes nothing."""
         check_keys("a watch", state, ("history", "reported"))
         reported = state["reported"]
         if not isinstance(reported, dict) or len(reported) > _MAX_NAMES:

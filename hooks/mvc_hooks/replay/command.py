@@ -78,12 +78,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def load_entry(entry: str) -> Callable[[], Any]:
-    """Run a file as a module and return a function of it; its ``__main__`` block does not run.
-
-    Raises:
-        NotFoundError: there is no such file, or no such function in it.
-        UsageError: the file fails, or the name is not of a function.
-    """
+    """Run a file as a module and return a function of it; its ``__main__`` block does not run."""
     name, colon, function = entry.rpartition(":")
     path = Path(name)
     if not (colon and name and function):

@@ -84,7 +84,7 @@ def _replay(
         inexact = [str(error)]
     else:
         changes = compare_environments(stored.environment, run.environment)
-        replayed = ReplayRun(training, run, stored)
+        replayed = _ReplayRun(training, run, stored)
         for point in stretch.points:
             replayed.train_to(point.step)
             exact_to = compared[-1] if compared else stretch.start.step
@@ -103,11 +103,10 @@ def _replay(
     )
 
 
-class ReplayRun:
+class _ReplayRun:
     """A run that is trained but not committed; a step sees it as a ``StepRun``."""
 
     def __init__(self, training: Training, run: LiveRun, stored: StoredRun) -> None:
-        """Continue from a restored state."""
         self._run, self._step = run, training.train_step
         run.counters = stored.counters
         self._judge = Judge(training.detectors, training.ladder, 1, has_scaler=run.has_scaler)
@@ -116,7 +115,6 @@ class ReplayRun:
 
     @property
     def step_count(self) -> int:
-        """Completed steps."""
         return self._run.counters.step
 
     @property
@@ -126,25 +124,20 @@ class ReplayRun:
 
     @property
     def epoch(self) -> int:
-        """Passes over the data."""
         return 0 if self._run.data is None else self._run.data.epoch
 
     @property
     def tokens(self) -> int:
-        """Tokens seen."""
         return self._run.counters.tokens
 
     @property
     def samples(self) -> int:
-        """Samples seen."""
         return self._run.counters.samples
 
     def next_batch(self) -> Any:
-        """Return the next batch."""
         return self._run.next_batch()
 
     def check(self, *, loss: object = None, grad_norm: object = None) -> bool:
-        """Judge a step as the run did."""
         action = self._judge.check(self.step_count + 1, loss, grad_norm, self._log)
         if action is None or not action.skip:
             return True
@@ -157,11 +150,7 @@ class ReplayRun:
         raise UsageError("train_step called step() itself", hint="let it return the arguments")
 
     def train_to(self, step: int) -> None:
-        """Train until ``step`` steps are complete.
-
-        Raises:
-            UsageError: a step returned something other than the arguments of ``step``.
-        """
+        """Train until ``step`` steps are complete."""
         while self.step_count < step:
             returned = self._step(self)
             if returned is None:

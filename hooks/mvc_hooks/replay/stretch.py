@@ -55,10 +55,6 @@ def find_stretch(repo: Repo, revision: str, steps: int) -> Stretch:
     """Return the stretch of so many steps that begins at a commit.
 
     If no commit follows, as at the tip of a branch, it is the stretch that leads there.
-
-    Raises:
-        UsageError: fewer than one step.
-        NotFoundError: there is no such revision, or no commit so many steps later.
     """
     if steps < 1:
         raise UsageError(f"{steps} steps cannot be replayed", hint="at least one")
