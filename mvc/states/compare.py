@@ -10,53 +10,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from mvc.states.document import parse_document
-from mvc.states.json_text import encode_text
+from mvc.states.containers import open_node
+from mvc.states.document import encode_text, parse_document
 from mvc.states.outline import ArrayOutline, decode_outline
 from mvc.states.refusals import Attribute, format_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from mvc.states.document import Document
-    from mvc.states.json_text import JsonValue
-    from mvc.states.nodes import Node
+    from mvc.states.containers import OpenNode
+    from mvc.states.document import Document, JsonValue, Node
 
 Steps: TypeAlias = "tuple[object, ...]"
 
 _ABSENT: Final = object()
 _BRIEF = 60
 _MORE = "..."
-_MAPPINGS = ("dict", "OrderedDict", "Counter", "defaultdict")
-_SEQUENCES = ("tuple", "deque")
-_PARTS = ("indices", "compressed", "plain", "values")
 _PLACE = ("in", "name")
 _FLAGS = {
-    "parameter": ("a Parameter", "no Parameter"),
+    "parameter": ("a Parameter", "not a Parameter"),
     "grad": ("made to require a gradient", "made to require no gradient"),
 }
 _TIES = ("shared", "offset", "byte_strides")
 
 
-@dataclass(frozen=True, slots=True)
-class _Container:
-    """A node that holds others.
-
-    Attributes:
-        kind: its tag; ``dict`` or ``list`` where JSON says it without one.
-        facts: its fields that are no values of their own.
-        items: canonical text of the key → the key and the node behind it, in order.
-        is_sequence: whether keys are positions.
-    """
-
-    kind: str
-    facts: dict[str, Any]
-    items: dict[str, tuple[object, JsonValue]]
-    is_sequence: bool = False
-
-
 def compare_texts(stored: bytes, live: bytes) -> list[str]:
-    """Return a line for every value that two descriptions of a state have otherwise.
+    """Return a line for every value that differs between two descriptions of a state.
 
     Arrays count as the same where kind, type, shape, strides and ties are.
 
@@ -78,7 +57,7 @@ class _Comparison:
     live: Document
 
     def compare(self, stored: JsonValue, live: JsonValue, steps: Steps) -> Iterator[str]:
-        old, new = _open(stored, self.stored), _open(live, self.live)
+        old, new = open_node(stored, steps), open_node(live, steps)
         if old is None or new is None or old.kind != new.kind:
             yield from self._compare_leaves(stored, live, steps)
             return
@@ -88,17 +67,16 @@ class _Comparison:
                 f"{format_path(steps)} has {len(new.items)} items, the commit has {len(old.items)}"
             )
             return
-        for text, (key, node) in old.items.items():
-            _, other = new.items.get(text, (key, _ABSENT))
+        ours, theirs = _name_items(new, self.live), _name_items(old, self.stored)
+        for text, (key, node) in theirs.items():
+            _, other = ours.get(text, (key, _ABSENT))
             if other is _ABSENT:
                 yield f"{format_path((*steps, key))} is missing"
             else:
                 yield from self.compare(node, other, (*steps, key))  # type: ignore[arg-type]  # not ABSENT
-        extra = [key for text, (key, _) in new.items.items() if text not in old.items]
+        extra = [key for text, (key, _) in ours.items() if text not in theirs]
         yield from (f"{format_path((*steps, key))} is extra" for key in extra)
-        if [text for text in new.items if text in old.items] != [
-            text for text in old.items if text in new.items
-        ]:
+        if [text for text in ours if text in theirs] != [text for text in theirs if text in ours]:
             yield f"{format_path(steps)} has its keys in another order"
 
     def _compare_leaves(self, stored: JsonValue, live: JsonValue, steps: Steps) -> Iterator[str]:
@@ -133,45 +111,20 @@ def _compare_facts(old: dict[str, Any], new: dict[str, Any], steps: Steps) -> It
             yield f"{where} has the {name} {seen}, the commit has {wanted}"
 
 
-def _open(node: JsonValue, document: Document) -> _Container | None:
-    """Return what a container holds; None for anything else."""
-    if isinstance(node, list):
-        return _Container("list", {}, _number(node), is_sequence=True)
-    if not isinstance(node, dict):
-        return None
-    return _open_tagged(node, document) if "$" in node else _Container("dict", {}, _name(node))
+def _name_items(held: OpenNode, document: Document) -> dict[str, tuple[object, JsonValue]]:
+    """Return key and node of a container's items, by the key's text.
 
-
-def _open_tagged(node: Node, document: Document) -> _Container | None:
-    tag = node["$"]
-    if tag in _SEQUENCES:
-        return _Container(tag, _pick(node, "maxlen"), _number(node["items"]), is_sequence=True)
-    if tag in _MAPPINGS:
-        found = _name(node["items"], document)
-        if "metadata" in node:
-            found["metadata"] = (Attribute("_metadata"), node["metadata"])
-        return _Container(tag, _pick(node, "factory"), found)
-    if tag.startswith("sparse_"):
-        found = {name: (Attribute(name), node[name]) for name in _PARTS if name in node}
-        return _Container(tag, _pick(node, "shape", "coalesced", "parameter", "grad"), found)
-    return None
-
-
-def _pick(node: Node, *names: str) -> dict[str, Any]:
-    return {name: node[name] for name in names if name in node}
-
-
-def _number(nodes: Sequence[JsonValue]) -> dict[str, tuple[object, JsonValue]]:
-    return {str(index): (index, node) for index, node in enumerate(nodes)}
-
-
-def _name(items: Any, document: Document | None = None) -> dict[str, tuple[object, JsonValue]]:
-    """Return the items of a mapping by the text of their keys, which no ``metadata`` can equal."""
-    if isinstance(items, dict) or document is None:
-        return {encode_text(key).decode(): (key, node) for key, node in items.items()}
+    The text tells keys apart that are equal to Python, such as 1 and True; that of an attribute
+    cannot be a key's, which has quotes or brackets or is a number.
+    """
+    if held.is_sequence:
+        return {str(index): (index, node) for index, node in held.items}
     return {
-        encode_text(key).decode(): (decode_outline(document, key, as_key=True), node)
-        for key, node in items
+        f".{key}" if type(key) is Attribute else encode_text(key).decode(): (
+            key if isinstance(key, str) else decode_outline(document, key, as_key=True),
+            node,
+        )
+        for key, node in held.items
     }
 
 
@@ -188,11 +141,21 @@ def _facts_of(node: JsonValue, document: Document) -> Any:
 
 
 def _brief(node: JsonValue, document: Document) -> str:
-    value = decode_outline(document, node)
+    value = decode_outline(document, _without_counters(node))
     try:
         return _cut(str(value) if isinstance(value, ArrayOutline) else repr(value))
     except ValueError:  # NumPy cannot show a date without a unit
         return f"a {_kind(node)}"
+
+
+def _without_counters(node: JsonValue) -> JsonValue:
+    """Return a node with dicts for Counters, whose ``repr`` sorts: some values compare for ages."""
+    if isinstance(node, list):
+        return list(map(_without_counters, node))
+    if not isinstance(node, dict):
+        return node
+    shown = {key: _without_counters(item) for key, item in node.items()}
+    return shown | {"$": "dict"} if node.get("$") == "Counter" else shown
 
 
 def _cut(text: str) -> str:

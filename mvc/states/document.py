@@ -1,33 +1,156 @@
-"""The outermost object of ``state.json``: what it is, which files belong to it, what it holds."""
+"""``state.json``: its text, its outermost object, and the fields of the objects in it.
+
+The text depends on the value alone: UTF-8, one line for each piece that does not fit on one, so that
+``git diff`` shows what changed. The order of an object's keys is the order of the live mapping, and
+part of the value. Text is read with suspicion: limits first, then types, then fields.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc.errors import FormatError, UnsupportedError
-from mvc.states.json_text import encode_text, parse_text
 
 if TYPE_CHECKING:
-    from mvc.states.json_text import JsonValue
-    from mvc.states.nodes import Node
+    from collections.abc import Sequence
+
+JsonValue: TypeAlias = (
+    "bool | int | float | str | Sequence[JsonValue] | dict[str, JsonValue] | Kept | None"
+)
+Node: TypeAlias = dict[str, Any]
+"""A JSON object whose key ``$`` says what it is."""
 
 STATE_FILE = "state.json"
 """Name of the file with structure and scalars."""
 TENSOR_SUFFIX = ".safetensors"
+MAX_TEXT_BYTES = 256 * 2**20
+"""A list of so many numbers belongs in an array."""
+MAX_VALUES = 2**24
+"""Values in one state, counted by their separators before anything is built."""
+LONG_LIST_HINT = "keep long lists of numbers as arrays"
+SCALARS = frozenset({int, float, bool, str, type(None)})
+"""Types that JSON has itself."""
 _FORMAT = "mvc-state"
 _VERSION = 1
 _FIELDS = {"format", "version", "files", "shared", "state"}
+_LINE_CHARS = 160
+_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+class Kept:
+    """A node that keeps its text from one rendering to the next, in place of the node itself.
+
+    The node must not change once it has been rendered.
+    """
+
+    __slots__ = ("_text", "node")
+
+    def __init__(self, node: JsonValue) -> None:
+        self.node = node
+        self._text: tuple[str, str] | None = None
+
+    def render(self, newline: str) -> str:
+        """Return the text, as ``_render`` does for the node."""
+        if self._text is None or self._text[0] != newline:
+            self._text = (newline, _render(self.node, newline))
+        return self._text[1]
+
+
+def keep_text(node: JsonValue) -> JsonValue:
+    """Return a node that keeps its text, or the node itself if it is too small to gain from that."""
+    return node if _is_flat(node) or isinstance(node, Kept) else Kept(node)
+
+
+def encode_text(value: JsonValue) -> bytes:
+    """Return the canonical text of a JSON value.
+
+    Raises:
+        UnsupportedError: more or longer than ``parse_text`` would accept.
+    """
+    text = (_render(value, "\n") + "\n").encode("utf-8")
+    problem = _find_excess(text)
+    if problem:
+        raise UnsupportedError(f"the state {problem}", hint=LONG_LIST_HINT)
+    return text
+
+
+def _render(value: JsonValue, newline: str) -> str:
+    """Return the text of a value whose lines after the first begin with ``newline``."""
+    if not isinstance(value, (list, dict)) or not value:
+        return value.render(newline) if isinstance(value, Kept) else _dump(value)
+    if isinstance(value, list):
+        if SCALARS.issuperset(map(type, value)):
+            return _dump(value)
+    elif all(map(_is_flat, value.values())):
+        text = _dump(value)
+        if len(text) <= _LINE_CHARS:
+            return text
+    inner = newline + " "
+    if isinstance(value, list):
+        parts = [_render(item, inner) for item in value]
+        left, right = "[", "]"
+    else:
+        parts = [f"{_dump(key)}: {_render(item, inner)}" for key, item in value.items()]
+        left, right = "{", "}"
+    if sum(map(len, parts)) <= _LINE_CHARS and not any("\n" in part for part in parts):
+        return f"{left}{', '.join(parts)}{right}"
+    return f"{left}{inner}{f',{inner}'.join(parts)}{newline}{right}"
+
+
+def _is_flat(value: JsonValue) -> bool:
+    return type(value) in SCALARS or (
+        isinstance(value, list) and SCALARS.issuperset(map(type, value))
+    )
+
+
+def _find_excess(text: bytes) -> str | None:
+    if len(text) > MAX_TEXT_BYTES:
+        return f"takes {len(text):,} bytes of text, the limit is {MAX_TEXT_BYTES:,}"
+    values = sum(text.count(mark) for mark in (b",", b"[", b"{"))
+    if values > MAX_VALUES:
+        return f"has {values:,} values, the limit is {MAX_VALUES:,}"
+    return None
+
+
+def parse_text(text: bytes) -> JsonValue:
+    """Return the value of a JSON text.
+
+    Raises:
+        FormatError: not JSON, not UTF-8, a key twice in one object, nested too deeply, or past
+            the limits (checked before the text is parsed).
+    """
+    problem = _find_excess(text)
+    if problem:
+        raise FormatError(f"state.json {problem}")
+    try:
+        value: JsonValue = json.loads(
+            text.decode("utf-8"), object_pairs_hook=_build_object, parse_constant=_refuse_constant
+        )
+    except RecursionError:
+        raise FormatError("state.json is nested too deeply") from None
+    except ValueError as error:
+        raise FormatError(f"state.json is not JSON: {error}") from None
+    return value
+
+
+def _build_object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("an object has the same key twice")
+    return value
+
+
+def _refuse_constant(name: str) -> JsonValue:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The content of a ``state.json``.
+    """The content of a ``state.json``: files with arrays, shared storages, the state itself.
 
-    Attributes:
-        files: names of the files with its arrays.
-        shared: nodes of the storages that several arrays share.
-        state: node of the state itself, an object; in a text to be written ``Kept`` may stand for it.
+    ``state`` is an object; in a text yet to be written, ``Kept`` may take its place.
     """
 
     files: tuple[str, ...]
@@ -50,7 +173,7 @@ def encode_document(document: Document) -> bytes:
 
 
 def parse_document(text: bytes) -> Document:
-    """Return the content of a text; what the nodes say is not looked at.
+    """Return the content of a text; the nodes in it are not checked here.
 
     Raises:
         FormatError: not the text of a state.
@@ -62,14 +185,14 @@ def parse_document(text: bytes) -> Document:
     _check_version(value.get("version"))
     value.setdefault("shared", [])
     if value.keys() != _FIELDS:
-        raise FormatError("state.json has other fields than a state has")
+        raise FormatError("state.json does not have the fields of a state")
     files, shared, state = value["files"], value["shared"], value["state"]
     if not isinstance(state, dict):
-        raise FormatError("state.json holds something else than a dict")
+        raise FormatError("state.json does not hold a dict")
     if not isinstance(files, list) or not all(map(_is_file, files)):
-        raise FormatError("state.json has a list of files that is none")
+        raise FormatError("state.json has an invalid list of files")
     if not isinstance(shared, list) or not all(map(_is_storage, shared)):
-        raise FormatError("state.json has a table of shared storages that is none")
+        raise FormatError("state.json has an invalid table of shared storages")
     return Document(tuple(files), tuple(shared), state)
 
 
@@ -89,3 +212,34 @@ def _is_file(name: object) -> bool:
 
 def _is_storage(node: object) -> bool:
     return isinstance(node, dict) and node.get("$") in ("tensor", "ndarray")
+
+
+def get_field(node: Node, name: str, kind: type | tuple[type, ...]) -> Any:
+    """Return a field of a tagged object.
+
+    Raises:
+        FormatError: missing, or of another type.
+    """
+    value = node.get(name)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+        raise FormatError(f"state.json has a {_tag(node)} with no valid {name!r}")
+    return value
+
+
+def check_fields(node: Node, *names: str) -> None:
+    """Raise FormatError if a tagged object has any other field than these."""
+    for name in node:
+        if name != "$" and name not in names:
+            raise FormatError(f"state.json has a {_tag(node)} with the unknown field {name[:40]!r}")
+
+
+def _tag(node: Node) -> str:
+    return repr(str(node.get("$"))[:40])
+
+
+def get_dims(node: Node, name: str) -> tuple[int, ...]:
+    """Return a list of 64-bit integers as a tuple; anything else is a FormatError."""
+    dims = get_field(node, name, list)
+    if any(type(dim) is not int or not -(2**63) <= dim < 2**63 for dim in dims):
+        raise FormatError(f"state.json has a {name!r} that is not a list of integers")
+    return tuple(dims)

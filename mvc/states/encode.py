@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,35 +12,27 @@ import numpy as np
 from mvc.checkpoints.limits import Names
 from mvc.dtypes import MAX_DIMS
 from mvc.errors import UnsupportedError
-from mvc.states.document import TENSOR_SUFFIX
+from mvc.states.containers import CONTAINERS, MAPPINGS, MAX_DEPTH, open_value
+from mvc.states.document import LONG_LIST_HINT, MAX_VALUES, TENSOR_SUFFIX
 from mvc.states.elements import find_numpy_element, stored_form
 from mvc.states.files import LiveArray, clean_tensor_name, escape_file_name
-from mvc.states.json_text import MAX_VALUES
 from mvc.states.memory import HostArray, Region, find_kept_strides, view_memory
-from mvc.states.nodes import FACTORIES, MAX_DEPTH
 from mvc.states.refusals import Attribute, format_path, refusal
 from mvc.states.scalars import NotScalar, encode_inline_bytes, encode_scalar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection
 
-    from mvc.states.json_text import JsonValue
-    from mvc.states.nodes import Node
+    from mvc.states.containers import OpenValue
+    from mvc.states.document import JsonValue, Node
 
-_FACTORY_NAMES = {factory: name for name, factory in FACTORIES.items()}
 _MAX_KEY_DEPTH = 16
 _INT_LIMITS = range(-(2**63), 2**64)
 
 
 @dataclass(slots=True, eq=False)
 class FileDraft:
-    """A file in the making.
-
-    Attributes:
-        path: its name.
-        names: tensor names given out in it.
-        arrays: its named arrays.
-    """
+    """A file in the making: its name, the tensor names given out in it, its named arrays."""
 
     path: str
     names: Names = field(default_factory=lambda: Names({"__metadata__"}))
@@ -87,22 +78,43 @@ class Walk:
             UnsupportedError: names the path of what cannot be stored.
         """
         self._count(1)
-        node = encode_scalar(value)
-        if not isinstance(node, NotScalar):
+        if type(value) in CONTAINERS:
+            held = self._enter(value)
+            node = self.make_node(type(value), held, self._encode_children(held))
+            self._open.remove(id(value))
             return node
-        encode = CONTAINERS.get(type(value))
-        if encode is None:
-            return self._encode_array(value)
+        scalar = encode_scalar(value)
+        if not isinstance(scalar, NotScalar):
+            return scalar
+        if type(value) is set or type(value) is frozenset:
+            return self._encode_set(value)
+        return self._encode_array(value)
+
+    def _enter(self, value: object) -> OpenValue:
+        """Take a container apart, and note that the walk is in it."""
         if id(value) in self._open:
             raise UnsupportedError(f"{format_path(self.steps)} contains itself")
+        self._check_depth()
+        self._open.add(id(value))
+        return open_value(value, self.steps)
+
+    def _check_depth(self) -> None:
         if len(self._open) >= MAX_DEPTH:
             raise UnsupportedError(
                 f"{format_path(self.steps)} is nested more than {MAX_DEPTH} levels deep"
             )
-        self._open.add(id(value))
-        node = encode(self, value)
-        self._open.remove(id(value))
-        return node
+
+    def _encode_children(self, held: OpenValue) -> list[JsonValue]:
+        # Long lists of numbers (states of random generators, indexes) are taken in one step.
+        steps, children, _ = held
+        types = set(map(type, children))
+        numbers: Any = children
+        if (types == {int} and min(numbers) in _INT_LIMITS and max(numbers) in _INT_LIMITS) or (
+            types == {float} and all(map(math.isfinite, numbers))
+        ):
+            self._count(len(numbers))
+            return list(numbers)
+        return list(map(self._at, steps, children))
 
     def _at(self, step: object, value: object) -> JsonValue:
         self.steps.append(step)
@@ -114,59 +126,29 @@ class Walk:
         self._values += values
         if self._values > MAX_VALUES:
             raise UnsupportedError(
-                f"the state has more than {MAX_VALUES:,} values",
-                hint="keep long lists of numbers as arrays",
+                f"the state has more than {MAX_VALUES:,} values", hint=LONG_LIST_HINT
             )
 
-    def encode_items(self, values: Collection[object]) -> list[JsonValue]:
-        """Return the nodes of a sequence's items."""
-        types = set(map(type, values))
-        ints: Any = values
-        if (types == {int} and min(ints) in _INT_LIMITS and max(ints) in _INT_LIMITS) or (
-            types == {float} and all(map(math.isfinite, ints))
-        ):
-            self._count(len(values))
-            return list(ints)
-        return [self._at(index, value) for index, value in enumerate(values)]
+    def make_node(self, kind: type, held: OpenValue, nodes: list[JsonValue]) -> JsonValue:
+        """Return the node of a container, given those of its children."""
+        if kind is list:
+            return nodes
+        keys, _, facts = held
+        node: Node = {"$": kind.__name__, **facts}
+        if kind not in MAPPINGS:
+            return node | {"items": nodes}
+        if keys and type(keys[0]) is Attribute:
+            node["metadata"], *nodes = nodes
+            keys = keys[1:]
+        if not all(type(key) is str and key != "$" and _is_text(key) for key in keys):
+            pairs = zip(keys, nodes, strict=True)
+            return node | {"items": [[self.encode_key(key), item] for key, item in pairs]}
+        items: Any = dict(zip(keys, nodes, strict=True))
+        return items if kind is dict else node | {"items": items}
 
-    def encode_mapping(self, value: Mapping[Any, object]) -> JsonValue:
-        """Return an object where all keys allow it, else a list of pairs."""
-        if all(type(key) is str and key != "$" and _is_text(key) for key in value):
-            return {key: self._at(key, item) for key, item in value.items()}
-        return [[self.encode_key(key), self._at(key, item)] for key, item in value.items()]
-
-    def encode_dict(self, value: dict[Any, object]) -> JsonValue:
-        """Return a dict: itself where JSON can say it."""
-        items = self.encode_mapping(value)
-        return items if isinstance(items, dict) else {"$": "dict", "items": items}
-
-    def encode_tagged_mapping(self, value: dict[Any, object]) -> JsonValue:
-        """Return an OrderedDict (with the ``_metadata`` of a state dict) or a Counter."""
-        node: Node = {"$": type(value).__name__}
-        for name, item in vars(value).items():
-            if name != "_metadata" or type(value) is not OrderedDict:
-                raise refusal(item, [*self.steps, Attribute(name)])
-            node["metadata"] = self._at(Attribute(name), item)
-        return node | {"items": self.encode_mapping(value)}
-
-    def encode_defaultdict(self, value: defaultdict[Any, object]) -> JsonValue:
-        """Return a defaultdict whose factory is a builtin type."""
-        factory = value.default_factory
-        name = None if factory is None else _FACTORY_NAMES.get(factory)
-        if factory is not None and name is None:
-            raise refusal(factory, [*self.steps, Attribute("default_factory")])
-        return {"$": "defaultdict", "factory": name, "items": self.encode_mapping(value)}
-
-    def encode_sequence(self, value: Collection[object]) -> JsonValue:
-        """Return a tuple."""
-        return {"$": type(value).__name__, "items": self.encode_items(value)}
-
-    def encode_deque(self, value: deque[object]) -> JsonValue:
-        """Return a deque."""
-        return {"$": "deque", "maxlen": value.maxlen, "items": self.encode_items(value)}
-
-    def encode_set(self, value: Collection[object]) -> JsonValue:
+    def _encode_set(self, value: Collection[object]) -> JsonValue:
         """Return a set, sorted: its own order means nothing and changes from run to run."""
+        self._check_depth()
         nodes = [self.encode_key(item) for item in value]
         return {"$": type(value).__name__, "items": sorted(nodes, key=repr)}
 
@@ -224,19 +206,6 @@ class Walk:
             node["strides"] = list(array.strides)
         self.placed.append(PlacedArray(array, node, file))
         return node
-
-
-CONTAINERS: dict[type, Callable[[Walk, Any], JsonValue]] = {
-    dict: Walk.encode_dict,
-    OrderedDict: Walk.encode_tagged_mapping,
-    Counter: Walk.encode_tagged_mapping,
-    defaultdict: Walk.encode_defaultdict,
-    list: lambda walk, value: walk.encode_items(value),
-    tuple: Walk.encode_sequence,
-    deque: Walk.encode_deque,
-    set: Walk.encode_set,
-    frozenset: Walk.encode_set,
-}
 
 
 def _is_text(key: str) -> bool:

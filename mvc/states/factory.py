@@ -1,9 +1,9 @@
-"""What makes the arrays of a state when it comes back: torch, or NumPy alone.
+"""What makes the arrays of a state when it is read: NumPy alone, or torch (``torch_arrays``).
 
 Tensors are made as views of plain memory, because several may share it. ``NumpyFactory`` serves
-who has no torch: a tensor becomes the array of the same bytes (with ml_dtypes where NumPy has no
-such type; ``float4_e2m1fn_x2`` as uint8, two elements a byte), a Parameter the same, ``torch.Size``
-a tuple, ``torch.dtype`` and ``torch.device`` the strings that torch prints.
+readers without torch: a tensor becomes the array of the same bytes (with ml_dtypes for types that
+NumPy lacks; ``float4_e2m1fn_x2`` as uint8, two elements a byte), and so does a Parameter;
+``torch.Size`` becomes a tuple, ``torch.dtype`` and ``torch.device`` the strings that torch prints.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mvc.errors import ConflictError, FormatError, UnsupportedError
+from mvc.errors import ConflictError, FormatError
 from mvc.states.elements import TORCH_ELEMENTS, parse_numpy_dtype
 from mvc.states.memory import Region, copy_words, find_flat_bytes, view_memory
 from mvc.states.refusals import format_path
-from mvc.states.scalars_read import PlainScalars, TorchScalars
+from mvc.states.scalars import PlainScalars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ _NUMPY_NAMES = {"bool": "|b1", "float4_e2m1fn_x2": "|u1"}
 
 
 class Destination(Protocol):
-    """An array that is to be filled with bytes in file order."""
+    """An array to be filled with bytes in file order."""
 
     def fill(self, read: Callable[[memoryview], None]) -> None:
         """Have ``read`` fill a buffer of the array's size, once."""
@@ -39,16 +39,12 @@ class Destination(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostDestination:
-    """An array in host memory.
-
-    Attributes:
-        words: its writable words as ``view_memory`` returns them.
-    """
+    """An array in host memory, as the writable words that ``view_memory`` returns."""
 
     words: NDArray[Any]
 
     def fill(self, read: Callable[[memoryview], None]) -> None:
-        """Have ``read`` fill the memory itself, or an array beside it where the order differs."""
+        """Have ``read`` fill the memory itself, or a second array if its order is another."""
         flat = find_flat_bytes(self.words)
         if flat is not None:
             read(flat.data)
@@ -60,14 +56,7 @@ class HostDestination:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayForm:
-    """How an array lies in its memory.
-
-    Attributes:
-        element: its element type.
-        shape: elements per dimension.
-        offset: bytes before its first element.
-        strides: bytes between neighbours per dimension.
-    """
+    """How an array lies in its memory; ``offset`` and ``strides`` count bytes."""
 
     element: ElementType
     shape: tuple[int, ...]
@@ -75,87 +64,26 @@ class ArrayForm:
     strides: tuple[int, ...]
 
 
-class Factory(TorchScalars, Protocol):
-    """What makes tensors."""
-
-    def allocate(self, size_bytes: int) -> tuple[object, int]:
-        """Return memory of its own, and its address."""
-        ...
-
-    def as_bytes(self, memory: object) -> NDArray[np.uint8]:
-        """Return that memory as a NumPy array."""
-        ...
-
-    def view(self, memory: object, form: ArrayForm) -> object:
-        """Return the tensor that lies so in that memory."""
-        ...
-
-    def finish(self, tensor: object, *, parameter: bool, grad: bool) -> object:
-        """Return the tensor as the object it was."""
-        ...
-
-    def check_sparse(self) -> None:
-        """Refuse, before anything is read, where there are no sparse tensors."""
-        ...
-
-    def sparse(
-        self, tag: str, shape: tuple[int, ...], parts: list[Any], *, coalesced: bool
-    ) -> object:
-        """Return the sparse tensor of these parts."""
-        ...
-
-    def find_live(
-        self, live: object, element: ElementType, shape: tuple[int, ...], steps: Sequence[object]
-    ) -> tuple[Destination, Region | None] | None:
-        """Return how to fill a live tensor in place; None for what is no tensor."""
-        ...
-
-
 class NumpyFactory(PlainScalars):
     """Makes NumPy arrays of everything."""
 
     def allocate(self, size_bytes: int) -> tuple[object, int]:
-        """Return an array of bytes, and its address."""
+        """Return new memory, as an array of bytes, and its address."""
         memory = np.empty(size_bytes, np.uint8)
         return memory, memory.__array_interface__["data"][0]
 
-    def as_bytes(self, memory: object) -> NDArray[np.uint8]:
-        """Return that memory."""
-        assert isinstance(memory, np.ndarray)
-        return memory
-
     def view(self, memory: object, form: ArrayForm) -> object:
-        """Return the array that lies so in that memory."""
-        return view_array(self.as_bytes(memory), numpy_dtype(form.element), form)
+        """Return the array of that form in that memory."""
+        return view_array(memory, numpy_dtype(form.element), form)
 
-    def finish(self, tensor: object, *, parameter: bool, grad: bool) -> object:  # noqa: ARG002  of the protocol
+    def finish(self, tensor: object, *, parameter: bool, grad: bool) -> object:  # noqa: ARG002  TorchFactory uses them
         """Return the array: NumPy has neither Parameters nor gradients."""
         return tensor
-
-    def check_sparse(self) -> None:
-        """Refuse: NumPy has no sparse arrays.
-
-        Raises:
-            UnsupportedError: always.
-        """
-        raise UnsupportedError("the state holds a sparse tensor", hint="load it with torch")
-
-    def sparse(
-        self,
-        tag: str,  # noqa: ARG002  of the protocol
-        shape: tuple[int, ...],  # noqa: ARG002
-        parts: list[Any],  # noqa: ARG002
-        *,
-        coalesced: bool,  # noqa: ARG002
-    ) -> object:
-        """Refuse, as ``check_sparse``."""
-        self.check_sparse()
-        return None
 
     def find_live(
         self, live: object, element: ElementType, shape: tuple[int, ...], steps: Sequence[object]
     ) -> tuple[Destination, Region | None] | None:
-        """Return how to fill a live array in place; None for what is none.
+        """Return how to fill a live array in place, and where it lies; None if it is not an array.
 
         Raises:
             ConflictError: its dtype or shape is another, or it cannot be written to.
@@ -177,30 +105,6 @@ class NumpyFactory(PlainScalars):
         return HostDestination(words), region if live.size else None
 
 
-@dataclass(slots=True)
-class TorchLoader:
-    """Returns what makes torch's tensors; imports torch when it is called first."""
-
-    _factory: Factory | None = None
-
-    def __call__(self) -> Factory:
-        """Return it.
-
-        Raises:
-            UnsupportedError: torch is not installed.
-        """
-        if self._factory is None:
-            try:
-                from mvc.states.torch_arrays import TorchFactory  # noqa: PLC0415  torch on demand
-            except ImportError:
-                raise UnsupportedError(
-                    "the state holds torch objects and torch is not installed",
-                    hint='install torch, or load with framework="numpy"',
-                ) from None
-            self._factory = TorchFactory()
-        return self._factory
-
-
 def numpy_dtype(element: ElementType) -> AnyDType:
     """Return the NumPy dtype that shows an element type's values."""
     name = element.name
@@ -211,14 +115,14 @@ def numpy_dtype(element: ElementType) -> AnyDType:
     return np.dtype(name) if hasattr(np, name) else parse_numpy_dtype(name)
 
 
-def view_array(memory: NDArray[np.uint8], dtype: AnyDType, form: ArrayForm) -> NDArray[Any]:
-    """Return the array that lies so in memory.
+def view_array(memory: Any, dtype: AnyDType, form: ArrayForm) -> NDArray[Any]:
+    """Return the array of that form in memory, which may be torch's.
 
     Raises:
         FormatError: a shape that NumPy cannot have.
     """
     try:
-        return np.ndarray(form.shape, dtype, memory, form.offset, form.strides)
+        return np.ndarray(form.shape, dtype, np.asarray(memory), form.offset, form.strides)
     except (ValueError, TypeError, OverflowError):
         shape = list(form.shape)
         raise FormatError(f"state.json has an array of impossible shape {shape}") from None

@@ -14,8 +14,7 @@ from mvc.errors import MvcError
 from mvc.sources import JoinedSource, MemorySource
 from mvc.states.alias import find_crowded, find_groups
 from mvc.states.document import Document, encode_document
-from mvc.states.forms import DiffersError
-from mvc.states.plan import Follow, Recorder
+from mvc.states.plan import DiffersError, Follow, Recorder
 from mvc.states.runs import HostRun
 from mvc.states.state import STATE_FILE, encode_walk
 
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
     from mvc.sources import ByteSource
     from mvc.states.alias import SharedGroup
-    from mvc.states.forms import ArrayPlan, StatePart
     from mvc.states.memory import Region
+    from mvc.states.plan import ArrayPlan, StatePart
     from mvc.states.state import EncodedState
 
 PAGE_BYTES = 4096

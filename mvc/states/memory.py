@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from mvc.states.elements import ElementType
 
 
+MAX_SKEW = 16
+"""Elements are at most so wide, so a storage never has to begin that many bytes later."""
 _COLUMNS = 16
 
 

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mvc.dtypes import count_elements
 from mvc.errors import FormatError, UnsupportedError
-from mvc.states.decode import ABSENT, Walk
-from mvc.states.document import parse_document
-from mvc.states.factory import NumpyFactory, TorchLoader
-from mvc.states.nodes import get_field
-from mvc.states.reads import ReadTable, get_form
-from mvc.states.scalars_read import PlainScalars
+from mvc.states.decode import ABSENT, BLOBS, Walk
+from mvc.states.document import get_field, parse_document
+from mvc.states.factory import NumpyFactory
+from mvc.states.reads import ReadTable, get_form, load_torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mvc.states.document import Document
-    from mvc.states.nodes import Node
-    from mvc.states.scalars_read import TorchScalars
-
-_BLOBS = ("bytes", "bytearray")
+    from mvc.states.document import Document, Node
+    from mvc.states.reads import Factory
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +60,7 @@ def decode_outline(document: Document, node: Any = ABSENT, *, as_key: bool = Fal
     Raises:
         FormatError: a node that no encoder writes.
     """
-    walk = Walk(_OutlineTable({}, (), _OutlineFactory), is_first=False)
+    walk = Walk(_OutlineTable({}, (), _load_any), is_first=False)
     if as_key:
         return walk.decode_key(node)
     return _decode_state(walk, document) if node is ABSENT else walk.decode(node)
@@ -94,7 +88,7 @@ def check_sizes(state_json: bytes, sizes: Mapping[str, Mapping[str, int]]) -> No
         UnsupportedError: the text of a newer state.
     """
     document = parse_document(state_json)
-    table = _SizeTable(sizes, (), _OutlineFactory)
+    table = _SizeTable(sizes, (), _load_any)
     _decode_state(Walk(table, is_first=False), document)
     for node in document.shared:
         table.get(node)
@@ -105,7 +99,7 @@ class _OutlineTable(ReadTable):
 
     def get(self, node: Node) -> ArrayOutline:
         """Return the outline of a node."""
-        if node["$"] in _BLOBS:
+        if node["$"] in BLOBS:
             size = get_field(node, "size_bytes", int)
             outline = ArrayOutline("bytes", "uint8", (size,))
         else:
@@ -119,6 +113,19 @@ class _OutlineTable(ReadTable):
     def _note(self, node: Node, size_bytes: int) -> None:
         """Do nothing: where the bytes are does not matter here."""
 
+    def check_sparse(self) -> None:
+        """Do nothing: an outline can say anything."""
+
+    def make_sparse(
+        self,
+        tag: str,  # noqa: ARG002  as ReadTable has it
+        shape: tuple[int, ...],
+        parts: list[Any],
+        **flags: bool,  # noqa: ARG002
+    ) -> ArrayOutline:
+        """Return the outline of a sparse tensor."""
+        return ArrayOutline("sparse", parts[-1].dtype, shape)
+
 
 class _SizeTable(_OutlineTable):
     """Checks that files hold the bytes of every array."""
@@ -127,40 +134,9 @@ class _SizeTable(_OutlineTable):
         self.check_held(node, size_bytes)
 
 
-class _OutlineFactory(NumpyFactory):
-    """Makes outlines, and torch's scalars where torch is installed."""
-
-    def __init__(self) -> None:
-        self._scalars: TorchScalars = PlainScalars()
-        with contextlib.suppress(UnsupportedError):
-            self._scalars = TorchLoader()()
-
-    def size(self, dims: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a torch.Size."""
-        return self._scalars.size(dims)
-
-    def dtype(self, name: str) -> object:
-        """Return a torch.dtype."""
-        return self._scalars.dtype(name)
-
-    def device(self, kind: str, index: int | None) -> object:
-        """Return a torch.device."""
-        return self._scalars.device(kind, index)
-
-    def check_sparse(self) -> None:
-        """Do nothing: an outline can say anything."""
-
-    def sparse(
-        self,
-        tag: str,  # noqa: ARG002  of the protocol
-        shape: tuple[int, ...],
-        parts: list[Any],
-        *,
-        coalesced: bool,  # noqa: ARG002
-    ) -> ArrayOutline:
-        """Return the outline of a sparse tensor."""
-        return ArrayOutline("sparse", parts[-1].dtype, shape)
-
-    def finish(self, tensor: object, *, parameter: bool, grad: bool) -> object:  # noqa: ARG002  of the protocol
-        """Return it."""
-        return tensor
+def _load_any() -> Factory:
+    """Return what makes torch's scalars, or what stands for them without torch."""
+    try:
+        return load_torch()
+    except UnsupportedError:
+        return NumpyFactory()

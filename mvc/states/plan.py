@@ -1,50 +1,153 @@
-"""The form of a state, by which the next state of the same form is walked in a fraction of the time.
+"""The form of a state, by which the next state of the same form is laid out in a fraction of the time.
 
 A training run lays out a state of the same form again and again: the same names, types, shapes and
 ties, other numbers. ``Recorder`` is the ordinary walk, and notes the form as a tree of
 
-* *arrays*: all that the description of an array depends on but for its address;
+* *arrays*: all that the description of an array depends on, except its address;
 * *branches*: containers with an array somewhere in them, by type and exact keys;
-* *leaves*: whatever holds no array. It takes part in nothing outside of itself, so it may change at
-  will, as long as it still holds none.
+* *leaves*: whatever holds no array. Nothing outside a leaf depends on it, so it may change freely,
+  as long as it still holds none.
 
-``Follow`` walks a live state along such a tree. Arrays and branches have to be just what they were;
-leaves are encoded again, which is cheap, and where their nodes say something else the branches above
-them get new nodes. Nodes that stay keep their text (``state_json.Kept``). Anything unexpected ends
-the walk, and the state is encoded as if it was the first one: following skips work whose result is
-known, and never does it in another way. A tree holds no part of a live state in memory.
+``Follow`` walks a live state along such a tree. Arrays and branches have to be exactly what they
+were; leaves are encoded again, which is cheap, and if their nodes have changed, the branches above
+them get new nodes. Nodes that stay keep their text (``document.Kept``). Anything unexpected ends
+the walk, and the state is encoded from scratch: following skips work whose result is known, and never
+does it in another way. A tree keeps no part of a live state in memory.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import numpy as np
 
-from mvc.states.encode import CONTAINERS, Walk, describe_ndarray
+from mvc.states.containers import CONTAINERS, open_value
+from mvc.states.document import keep_text
+from mvc.states.encode import Walk, describe_ndarray
 from mvc.states.files import LiveArray
-from mvc.states.forms import (
-    ArrayPlan,
-    BranchPlan,
-    DiffersError,
-    LeafPlan,
-    encode_node,
-    find_keys,
-    iterate_children,
-    plan_array,
-    seal_leaf,
-)
-from mvc.states.json_text import keep_text
+from mvc.states.memory import HostArray, find_flat_bytes
+from mvc.states.refusals import Attribute
 from mvc.states.runs import HostBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     from mvc.sources import ByteSource
-    from mvc.states.forms import StatePart
-    from mvc.states.json_text import JsonValue
+    from mvc.states.document import JsonValue
+    from mvc.states.elements import ElementType
     from mvc.states.memory import Region
+
+_KEYS = {str, int, Attribute}
+_encode_json = msgspec.json.Encoder(enc_hook=lambda kept: kept.node).encode
+
+
+class DiffersError(Exception):
+    """A state has another form than the recorded one; never leaves ``layout``."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorForm:
+    """What a strided tensor is, except its address.
+
+    ``size_bytes`` counts all elements if they lie in host memory in file order, and is 0 otherwise.
+    """
+
+    kind: Any
+    dtype: Any
+    layout: Any
+    device: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    grad: bool
+    conj: bool
+    neg: bool
+    item_bytes: int
+    size_bytes: int
+
+    def fits(self, tensor: Any) -> bool:
+        """Return whether a tensor is the same except for its address.
+
+        Raises:
+            RuntimeError: torch has no answer for a tensor of that sort.
+        """
+        return (
+            type(tensor) is self.kind
+            and tensor.dtype is self.dtype
+            and tensor.layout is self.layout
+            and not tensor.is_nested
+            and tensor.shape == self.shape
+            and tensor.stride() == self.strides
+            and tensor.requires_grad is self.grad
+            and tensor.device == self.device
+            and tensor.is_conj() is self.conj
+            and tensor.is_neg() is self.neg
+        )
+
+    def find_bytes(self, tensor: Any) -> HostBytes:
+        """Return where the bytes of a tensor lie that fits, and whose ``size_bytes`` is not 0."""
+        storage = tensor.untyped_storage()
+        base, limit = storage.data_ptr(), storage.nbytes()
+        start = tensor.storage_offset() * self.item_bytes
+        if start + self.size_bytes > limit:
+            raise DiffersError
+        return HostBytes(storage, base, limit, base + start, self.size_bytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayPlan:
+    """An array.
+
+    Attributes:
+        form: its node, or what keeps the node's text.
+        tensor: what it is; None for NumPy arrays.
+        element, shape, strides: as of ``LiveArray``.
+        region: where it lay; only its address may have changed.
+    """
+
+    form: JsonValue
+    tensor: TensorForm | None
+    element: ElementType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    region: Region | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its source is ``HostBytes``."""
+        return self.tensor is not None and self.tensor.size_bytes > 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeafPlan:
+    """Anything without arrays; ``text`` says exactly what its node is."""
+
+    form: JsonValue
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BranchPlan:
+    """A container with arrays in it: steps, their types and facts are all it is besides children."""
+
+    form: JsonValue
+    kind: type
+    steps: Sequence[object]
+    types: tuple[type, ...]
+    facts: dict[str, JsonValue]
+    children: tuple[StatePart, ...]
+
+
+StatePart: TypeAlias = "ArrayPlan | LeafPlan | BranchPlan"
+
+
+def _seal(part: StatePart) -> StatePart:
+    """Return a leaf with its text; a part that is no leaf has all it needs.
+
+    The text is JSON, because ``==`` would take True for 1 and -0.0 for 0.0.
+    """
+    return LeafPlan(part.form, _encode_json(part.form)) if isinstance(part, LeafPlan) else part
 
 
 @dataclass(slots=True)
@@ -54,7 +157,7 @@ class Recorder(Walk):
     Attributes:
         arrays: every array, in the order of ``placed``.
         parts: of a container while the walk is in it.
-        is_complete: whether the form says all; else nothing can follow it.
+        is_complete: whether the form says everything; if not, nothing can follow it.
     """
 
     arrays: list[ArrayPlan] = field(default_factory=list)
@@ -64,10 +167,10 @@ class Recorder(Walk):
     @property
     def root(self) -> StatePart:
         """The form of the whole, after the walk."""
-        return seal_leaf(self.parts[0])
+        return _seal(self.parts[0])
 
     def encode(self, value: object) -> JsonValue:
-        """Return what stands for the node of any value.
+        """Return the node of any value, which keeps its text.
 
         Raises:
             UnsupportedError: names the path of what cannot be stored.
@@ -78,14 +181,15 @@ class Recorder(Walk):
         form = keep_text(node)
         found = self.placed[first:]
         if not found:
-            part: StatePart | None = LeafPlan(form, b"")  # in another leaf nobody asks for its text
+            part: StatePart | None = LeafPlan(form, b"")  # sealed only if it ends up in a branch
         elif type(value) in CONTAINERS:
-            keys = find_keys(value)
+            steps, _, facts = open_value(value, self.steps)
+            types, children = tuple(map(type, steps)), tuple(map(_seal, self.parts))
             part = None
-            if keys is not None:
-                part = BranchPlan(form, type(value), keys, tuple(map(seal_leaf, self.parts)))
+            if _KEYS.issuperset(types):  # ``==`` would not do for other keys
+                part = BranchPlan(form, type(value), steps, types, facts, children)
         else:
-            part = plan_array(value, found[0].array, form)
+            part = _plan_array(value, found[0].array, form)
         self.parts = outer
         if part is None:
             self.is_complete = False
@@ -96,13 +200,42 @@ class Recorder(Walk):
         return form
 
 
+def _plan_array(value: Any, array: LiveArray, form: JsonValue) -> ArrayPlan | None:
+    """Return the plan of an array; None for sparse tensors, and bytes that are kept as an array."""
+    tensor, source = None, array.source
+    if array.is_torch:
+        if str(value.layout) != "torch.strided":
+            return None
+        is_plain = (
+            isinstance(source, HostArray)
+            and array.region is not None
+            and find_flat_bytes(source.words) is not None
+        )
+        tensor = TensorForm(
+            type(value),
+            value.dtype,
+            value.layout,
+            value.device,
+            tuple(value.shape),
+            tuple(value.stride()),
+            value.requires_grad,
+            value.is_conj(),
+            value.is_neg(),
+            array.element.size_bytes,
+            source.size_bytes if is_plain else 0,
+        )
+    elif type(value) is not np.ndarray:
+        return None
+    return ArrayPlan(form, tensor, array.element, array.shape, array.strides, array.region)
+
+
 @dataclass(slots=True)
 class Follow(Walk):
     """A walk along a recorded form.
 
     Attributes:
         sources: the bytes of every array, in the order of the walk.
-        spans: lowest address, address behind the highest byte, and index of each.
+        spans: lowest address, address past the highest byte, and index of each.
     """
 
     sources: list[ByteSource] = field(default_factory=list)
@@ -110,7 +243,7 @@ class Follow(Walk):
     _regions: dict[int, Region] = field(default_factory=dict)
 
     def follow(self, part: StatePart, value: object) -> StatePart:
-        """Return the form of a value: the very same where everything but addresses is.
+        """Return the form of a value: the recorded one if only addresses have changed.
 
         Raises:
             DiffersError: it is another one.
@@ -121,7 +254,7 @@ class Follow(Walk):
         if isinstance(part, BranchPlan):
             return self._follow_branch(part, value)
         node = self.encode(value)
-        text = encode_node(node)
+        text = _encode_json(node)
         return part if text == part.text else LeafPlan(keep_text(node), text)
 
     def find_region(self, index: int, part: ArrayPlan) -> Region:
@@ -133,21 +266,26 @@ class Follow(Walk):
         return replace(part.region, address=source.address)
 
     def _follow_branch(self, branch: BranchPlan, value: object) -> BranchPlan:
-        if type(value) is not branch.kind or find_keys(value) != branch.keys:
+        if type(value) is not branch.kind or id(value) in self._open:
             raise DiffersError
-        if id(value) in self._open:
+        held = steps, values, facts = open_value(value, ())
+        if (
+            steps != branch.steps
+            or tuple(map(type, steps)) != branch.types
+            or facts != branch.facts
+        ):
             raise DiffersError
         self._open.add(id(value))
+        # Arrays are asked for first and directly: nearly all children are, thousands of them.
         children = tuple(
             self._follow_array(part, child) if type(part) is ArrayPlan else self.follow(part, child)
-            for part, child in zip(branch.children, iterate_children(value), strict=True)
+            for part, child in zip(branch.children, values, strict=True)
         )
         self._open.remove(id(value))
         if all(new is old for new, old in zip(children, branch.children, strict=True)):
             return branch
-        forms = iter([child.form for child in children])
-        node = CONTAINERS[branch.kind](_Replay(forms=forms), value)
-        return BranchPlan(keep_text(node), branch.kind, branch.keys, children)
+        node = self.make_node(branch.kind, held, [child.form for child in children])
+        return replace(branch, form=keep_text(node), children=children)
 
     def _follow_array(self, part: ArrayPlan, value: Any) -> ArrayPlan:
         form, index = part.tensor, len(self.sources)
@@ -159,12 +297,12 @@ class Follow(Walk):
             self.spans.append((found.address, found.address + form.size_bytes, index))
             return part
         array = _describe(value, is_tensor=form is not None)
-        same = (array.element, array.shape, array.strides) == (
+        if (array.element, array.shape, array.strides, array.region is None) != (
             part.element,
             part.shape,
             part.strides,
-        )
-        if not same or (array.region is None) != (part.region is None):
+            part.region is None,
+        ):
             raise DiffersError
         self.sources.append(array.source)
         if array.region is not None:
@@ -173,7 +311,7 @@ class Follow(Walk):
         return part
 
     def _encode_array(self, value: Any) -> JsonValue:  # noqa: ARG002  as the walk calls it
-        raise DiffersError  # where no array was
+        raise DiffersError  # an array in what was a leaf
 
 
 def _describe(value: Any, *, is_tensor: bool) -> LiveArray:
@@ -187,13 +325,3 @@ def _describe(value: Any, *, is_tensor: bool) -> LiveArray:
     if not isinstance(array, LiveArray):
         raise DiffersError
     return array
-
-
-@dataclass(slots=True)
-class _Replay(Walk):
-    """Encodes one container, whose items are encoded already."""
-
-    forms: Iterator[JsonValue] = field(default_factory=lambda: iter(()))
-
-    def _at(self, step: object, value: object) -> JsonValue:  # noqa: ARG002  as the walk calls it
-        return next(self.forms)

@@ -8,23 +8,23 @@ memory than the commit has.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from mvc.dtypes import MAX_TENSOR_BYTES, count_elements
-from mvc.errors import ConflictError, FormatError
+from mvc.errors import ConflictError, FormatError, UnsupportedError
+from mvc.states.document import check_fields, get_dims, get_field
 from mvc.states.elements import get_numpy_element, get_torch_element
 from mvc.states.factory import (
     ArrayForm,
-    Factory,
     HostDestination,
     NumpyFactory,
     numpy_dtype,
     view_array,
 )
-from mvc.states.memory import Region, c_strides, is_dense, view_memory
-from mvc.states.nodes import MAX_SKEW, check_fields, get_dims, get_field
+from mvc.states.memory import MAX_SKEW, Region, c_strides, is_dense, view_memory
 from mvc.states.refusals import format_path
 
 if TYPE_CHECKING:
@@ -32,24 +32,37 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from mvc.states.document import Node
     from mvc.states.elements import ElementType
     from mvc.states.factory import Destination
-    from mvc.states.nodes import Node
+    from mvc.states.torch_arrays import TorchFactory
+
+    Factory: TypeAlias = NumpyFactory | TorchFactory
 
 _PLACE = ("in", "name", "dtype", "shape")
 _NUMPY = NumpyFactory()
 
 
+@cache
+def load_torch() -> TorchFactory:
+    """Return what makes torch's tensors; imports torch when it is first called.
+
+    Raises:
+        UnsupportedError: torch is not installed.
+    """
+    try:
+        from mvc.states.torch_arrays import TorchFactory  # noqa: PLC0415  torch on demand
+    except ImportError:
+        raise UnsupportedError(
+            "the state holds torch objects and torch is not installed",
+            hint='install torch, or load with framework="numpy"',
+        ) from None
+    return TorchFactory()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorRead:
-    """One tensor of a file that has to be read.
-
-    Attributes:
-        file: name of the file.
-        tensor: its name in there.
-        size_bytes: its length.
-        destination: where it goes.
-    """
+    """One tensor of a file that has to be read, and where its bytes go."""
 
     file: str
     tensor: str
@@ -67,10 +80,9 @@ class TensorRead:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Storage:
-    """Allocated memory: who made it, and the form of the array that fills it."""
+    """Allocated memory, and the form of the array that fills it."""
 
     memory: object
-    factory: Factory
     size_bytes: int
     skew: int
     form: ArrayForm
@@ -156,8 +168,23 @@ class ReadTable:
             value = factory.view(storage.memory, form)
             value = factory.finish(value, parameter=parameter, grad=grad)
         else:
-            value = view_array(storage.factory.as_bytes(storage.memory), numpy_dtype(element), form)
+            value = view_array(storage.memory, numpy_dtype(element), form)
         self._values[id(node)] = value
+
+    def check_sparse(self) -> None:
+        """Refuse a sparse tensor before anything is read, if only NumPy could make it."""
+        if isinstance(self.load_factory(), NumpyFactory):
+            raise UnsupportedError("the state holds a sparse tensor", hint="load it with torch")
+
+    def make_sparse(
+        self, tag: str, shape: tuple[int, ...], parts: list[Any], **flags: bool
+    ) -> object:
+        """Return the sparse tensor of dense parts.
+
+        Raises:
+            FormatError: parts that do not fit together.
+        """
+        return load_torch().sparse(tag, shape, parts, **flags)
 
     def _place(
         self, node: Node, element: ElementType, shape: tuple[int, ...]
@@ -199,7 +226,7 @@ class ReadTable:
         form = ArrayForm(element, shape, skew, _get_strides(node, element, shape))
         words = view_memory(address + skew, shape, form.strides, element, memory, writable=True)
         self._add_read(node, size, HostDestination(words))
-        return _Storage(memory, factory, size + skew, skew, form)
+        return _Storage(memory, size + skew, skew, form)
 
     def _fill_live(
         self,

@@ -1,35 +1,39 @@
-"""Values without elements → JSON: numbers, text, bytes, ranges, dtypes, sizes, devices.
+"""Values without elements ⇄ JSON: numbers, text, bytes, ranges, dtypes, sizes, devices.
 
 What JSON can say exactly stands for itself; the rest is an object tagged ``$``. Only exact types
-count: an ``IntEnum`` or a subclass of ``str`` is no scalar here. torch's own scalars are
-recognised without importing torch.
+count: an ``IntEnum`` or a subclass of ``str`` is not a scalar here. torch's own scalars are recognised
+without importing torch. Reading trusts nothing: names are looked up in closed tables only.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
 import math
+import re
 import struct
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from mvc.states.elements import find_numpy_element
+from mvc.errors import FormatError
+from mvc.states.document import check_fields, get_dims, get_field
+from mvc.states.elements import find_numpy_element, get_numpy_element, parse_numpy_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mvc.states.json_text import JsonValue
-    from mvc.states.nodes import Node
+    from mvc.states.document import JsonValue, Node
 
 INLINE_BYTES: Final = 1024
 """Longer ``bytes`` go into the file of their top-level key."""
-_INT_MIN, _INT_MAX = -(2**63), 2**64 - 1  # what every JSON reader of note takes
+_INT_MIN, _INT_MAX = -(2**63), 2**64 - 1  # what every common JSON reader takes
+_HEX_INT = re.compile(r"-?0x[0-9a-f]+")
 
 
 class NotScalar:
-    """What ``encode_scalar`` returns for a value that is none."""
+    """What ``encode_scalar`` returns for a value that is not a scalar."""
 
 
 NOT_SCALAR: Final = NotScalar()
@@ -145,3 +149,168 @@ _ENCODERS: dict[type, Callable[[Any], JsonValue | NotScalar]] = {
 
 def _to_base64(data: bytes | bytearray) -> str:
     return base64.b64encode(data).decode("ascii")
+
+
+class PlainScalars:
+    """torch's scalars without torch: a tuple, and the strings that torch would print."""
+
+    def size(self, dims: tuple[int, ...]) -> tuple[int, ...]:
+        """Return what stands for a torch.Size."""
+        return dims
+
+    def dtype(self, name: str) -> object:
+        """Return what stands for a torch.dtype, as ``torch.float32``."""
+        return f"torch.{name}"
+
+    def device(self, kind: str, index: int | None) -> object:
+        """Return what stands for a torch.device, as ``cuda:0``."""
+        return kind if index is None else f"{kind}:{index}"
+
+
+def decode_scalar(node: JsonValue, load: Callable[[], PlainScalars]) -> object:
+    """Return the scalar of a JSON value.
+
+    Args:
+        node: any JSON value.
+        load: returns what makes torch's scalars; called only if the node is one.
+
+    Raises:
+        FormatError: not a scalar, or fields that no encoder writes.
+    """
+    tag = node.get("$") if isinstance(node, dict) else None
+    if not isinstance(node, dict) or not isinstance(tag, str) or tag not in _TORCH_DECODERS:
+        return _decode_plain(node)
+    check_fields(node, *_FIELDS[tag])
+    return _TORCH_DECODERS[tag](node, load())
+
+
+def is_scalar_tag(tag: str) -> bool:
+    """Return whether a tagged object is a scalar."""
+    return tag in _FIELDS
+
+
+def _decode_plain(node: JsonValue) -> object:
+    """Return a scalar other than torch's."""
+    if not isinstance(node, (dict, list)):
+        return node
+    tag = node.get("$") if isinstance(node, dict) else None
+    if not isinstance(node, dict) or not isinstance(tag, str) or tag not in _DECODERS:
+        raise FormatError("state.json has something else where a plain value belongs")
+    check_fields(node, *_FIELDS[tag])
+    return _DECODERS[tag](node)
+
+
+def _get_base64(node: Node) -> bytes:
+    try:
+        return base64.b64decode(get_field(node, "base64", str), validate=True)
+    except (binascii.Error, ValueError):
+        raise FormatError("state.json has bytes that are not base64") from None
+
+
+def _get_bits(node: Node, size_bytes: int) -> bytes:
+    try:
+        bits = bytes.fromhex(get_field(node, "bits", str))
+    except ValueError:
+        raise FormatError("state.json has bits that are not hexadecimal") from None
+    if len(bits) != size_bytes:
+        raise FormatError(f"state.json has {len(bits)} bytes where {size_bytes} belong")
+    return bits
+
+
+def _decode_int(node: Node) -> int:
+    text = get_field(node, "hex", str)
+    if not _HEX_INT.fullmatch(text):
+        raise FormatError("state.json has an integer that is not hexadecimal")
+    return int(text, 16)
+
+
+def _decode_float(node: Node) -> float:
+    value: float = struct.unpack(">d", _get_bits(node, 8))[0]
+    return value
+
+
+def _decode_complex(node: Node) -> complex:
+    parts: list[Any] = [_decode_plain(node.get(name)) for name in ("real", "imag")]
+    if any(type(part) is not float for part in parts):
+        raise FormatError("state.json has a complex number whose parts are not floats")
+    return complex(parts[0], parts[1])
+
+
+def _decode_str(node: Node) -> str:
+    try:
+        return _get_base64(node).decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise FormatError("state.json has a string that is not UTF-8") from None
+
+
+def _decode_span(node: Node) -> range | slice:
+    parts: list[Any] = [_decode_plain(node.get(name)) for name in ("start", "stop", "step")]
+    if node["$"] == "slice":
+        return slice(*parts)
+    if any(type(part) is not int for part in parts) or not parts[2]:
+        raise FormatError("state.json has a range whose parts are not integers")
+    return range(*parts)
+
+
+def _decode_numpy_text(node: Node) -> object:
+    value = _decode_plain(node.get("value"))
+    if node["$"] == "numpy.str_" and isinstance(value, str):
+        return np.str_(value)
+    if node["$"] == "numpy.bytes_" and isinstance(value, bytes):
+        return np.bytes_(value)
+    raise FormatError("state.json has an invalid NumPy string")
+
+
+def _decode_numpy(node: Node) -> object:
+    name = get_field(node, "dtype", str)
+    dtype, element = parse_numpy_dtype(name), get_numpy_element(name)
+    if "value" not in node:
+        if not element.size_bytes:
+            raise FormatError("state.json has a NumPy scalar without bytes")
+        return np.frombuffer(_get_bits(node, element.size_bytes), dtype)[0]
+    shown = get_field(node, "value", (bool, int, float))
+    if dtype.kind not in "biuf":
+        raise FormatError(f"state.json has an invalid {name}")
+    try:
+        with np.errstate(all="ignore"):
+            return np.array(shown, dtype)[()]
+    except (TypeError, ValueError, OverflowError):
+        raise FormatError(f"state.json has an invalid {name}") from None
+
+
+def _decode_torch_device(node: Node, scalars: PlainScalars) -> object:
+    index = get_field(node, "index", (int, type(None)))
+    return scalars.device(get_field(node, "type", str), index)
+
+
+_DECODERS: dict[str, Callable[[Node], object]] = {
+    "int": _decode_int,
+    "float": _decode_float,
+    "complex": _decode_complex,
+    "str": _decode_str,
+    "bytes": _get_base64,
+    "bytearray": lambda node: bytearray(_get_base64(node)),
+    "range": _decode_span,
+    "slice": _decode_span,
+    "numpy": _decode_numpy,
+    "numpy.str_": _decode_numpy_text,
+    "numpy.bytes_": _decode_numpy_text,
+    "numpy.dtype": lambda node: parse_numpy_dtype(get_field(node, "name", str)),
+}
+_TORCH_DECODERS: dict[str, Callable[[Node, PlainScalars], object]] = {
+    "torch.Size": lambda node, scalars: scalars.size(get_dims(node, "items")),
+    "torch.dtype": lambda node, scalars: scalars.dtype(get_field(node, "name", str)),
+    "torch.device": _decode_torch_device,
+}
+_FIELDS = {
+    "int": ("hex",),
+    "float": ("value", "bits"),
+    "complex": ("real", "imag"),
+    **dict.fromkeys(("str", "bytes", "bytearray"), ("base64",)),
+    **dict.fromkeys(("range", "slice"), ("start", "stop", "step")),
+    "numpy": ("dtype", "value", "bits"),
+    **dict.fromkeys(("numpy.str_", "numpy.bytes_"), ("value",)),
+    "torch.Size": ("items",),
+    **dict.fromkeys(("numpy.dtype", "torch.dtype"), ("name",)),
+    "torch.device": ("type", "index"),
+}

@@ -8,14 +8,13 @@ from mvc.errors import UnsupportedError
 from mvc.states.elements import ElementType, get_numpy_element, get_torch_element
 from mvc.states.encode import PlacedArray
 from mvc.states.files import LiveArray
-from mvc.states.memory import HostArray, Region, view_memory
-from mvc.states.nodes import MAX_SKEW
+from mvc.states.memory import MAX_SKEW, HostArray, Region, view_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.states.alias import SharedGroup
-    from mvc.states.nodes import Node
+    from mvc.states.document import Node
 
 
 def link_shared(placed: Sequence[PlacedArray], groups: Sequence[SharedGroup]) -> list[Node]:

@@ -84,13 +84,13 @@ from mvc.states.alias import find_shared
 from mvc.states.document import (
     STATE_FILE,
     Document,
+    Kept,
     encode_document,
     parse_document,
 )
-from mvc.states.factory import NumpyFactory, TorchLoader
+from mvc.states.factory import NumpyFactory
 from mvc.states.files import StateFile, plain_file, tensor_file
-from mvc.states.json_text import Kept
-from mvc.states.reads import ReadTable, TensorRead
+from mvc.states.reads import ReadTable, TensorRead, load_torch
 from mvc.states.refusals import refusal
 from mvc.states.shared import link_shared
 
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
 
     from mvc.formats.layout import FileLayout
     from mvc.states.alias import SharedGroup
-    from mvc.states.json_text import JsonValue
+    from mvc.states.document import JsonValue
 
 __all__ = [
     "STATE_FILE",
@@ -251,7 +251,7 @@ def plan_state(
     if framework not in _FRAMEWORKS:
         raise UsageError(f"unknown framework {framework!r}", hint='use "torch" or "numpy"')
     document = parse_document(state_json)
-    load = TorchLoader() if framework == "torch" else NumpyFactory
+    load = load_torch if framework == "torch" else NumpyFactory
     table = ReadTable(sizes, document.shared, load)
     walk = state_decode.Walk(table, is_first=True)
     try:

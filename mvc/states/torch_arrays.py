@@ -29,6 +29,7 @@ from mvc.states.memory import (
     view_memory,
 )
 from mvc.states.refusals import format_path
+from mvc.states.scalars import PlainScalars
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mvc.sources import ByteSource
+    from mvc.states.document import Node
     from mvc.states.elements import ElementType
-    from mvc.states.nodes import Node
 
 _DTYPES: dict[str, torch.dtype] = {
     str(value).removeprefix("torch."): value
@@ -51,7 +52,7 @@ _COMPRESSED = {
     torch.sparse_bsr: ("crow_indices", "col_indices"),
     torch.sparse_bsc: ("ccol_indices", "row_indices"),
 }
-SPARSE_LAYOUTS = {str(layout).removeprefix("torch."): layout for layout in _COMPRESSED}
+_SPARSE_LAYOUTS = {str(layout).removeprefix("torch."): layout for layout in _COMPRESSED}
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -234,8 +235,8 @@ def span_storage(source: ByteSource, low: int, size_bytes: int) -> ByteSource:
     return TorchArray(empty.set_(storage, low - storage.data_ptr(), (size_bytes,), (1,)), 1)
 
 
-class TorchFactory:
-    """Makes torch's objects; the way back for everything that is torch's in a state."""
+class TorchFactory(PlainScalars):
+    """Makes torch's objects when a state is read."""
 
     def size(self, dims: tuple[int, ...]) -> tuple[int, ...]:
         """Return a torch.Size."""
@@ -261,15 +262,9 @@ class TorchFactory:
             raise FormatError(f"state.json names the unknown device {kind[:40]!r}") from None
 
     def allocate(self, size_bytes: int) -> tuple[object, int]:
-        """Return memory of its own, and its address."""
+        """Return new memory, as a tensor of bytes, and its address."""
         memory = torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
         return memory, memory.data_ptr()
-
-    def as_bytes(self, memory: object) -> NDArray[np.uint8]:
-        """Return that memory as a NumPy array."""
-        assert isinstance(memory, torch.Tensor)
-        result: NDArray[np.uint8] = memory.numpy()
-        return result
 
     def view(self, memory: object, form: ArrayForm) -> object:
         """Return the tensor that lies so in that memory.
@@ -300,40 +295,31 @@ class TorchFactory:
             return torch.nn.Parameter(tensor, requires_grad=grad)
         return tensor.requires_grad_(grad) if grad else tensor
 
-    def check_sparse(self) -> None:
-        """Do nothing: torch has sparse tensors."""
-
     def sparse(
-        self, tag: str, shape: tuple[int, ...], parts: list[Any], *, coalesced: bool
+        self,
+        tag: str,
+        shape: tuple[int, ...],
+        parts: list[Any],
+        *,
+        coalesced: bool,
+        parameter: bool,
+        grad: bool,
     ) -> object:
         """Return a sparse tensor of its parts.
 
         Raises:
-            FormatError: parts that do not make one.
+            FormatError: parts that do not fit together.
         """
+        make: Any = torch.sparse_coo_tensor
+        options: dict[str, Any] = {"is_coalesced": coalesced}
+        if tag != "sparse_coo":
+            make, options = torch.sparse_compressed_tensor, {"layout": _SPARSE_LAYOUTS[tag]}
         try:
-            if tag == "sparse_coo":
-                return torch.sparse_coo_tensor(
-                    parts[0],
-                    parts[1],
-                    shape,
-                    is_coalesced=coalesced,
-                    check_invariants=True,
-                    device="cpu",
-                )
-            layout = SPARSE_LAYOUTS[tag]
-            return torch.sparse_compressed_tensor(
-                parts[0],
-                parts[1],
-                parts[2],
-                shape,
-                layout=layout,
-                check_invariants=True,
-                device="cpu",
-            )
+            value = make(*parts, shape, check_invariants=True, device="cpu", **options)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             reason = str(error).splitlines()[0]
             raise FormatError(f"the parts of a sparse tensor do not fit: {reason}") from None
+        return self.finish(value, parameter=parameter, grad=grad)
 
     def find_live(
         self, live: object, element: ElementType, shape: tuple[int, ...], steps: Sequence[object]

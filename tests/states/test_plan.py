@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import ConflictError, UnsupportedError, UsageError
 from mvc.states import layout as state_layout
-from mvc.states.json_text import Kept, encode_text, keep_text
+from mvc.states.document import Kept, encode_text, keep_text
 from mvc.states.layout import layout_state
 from mvc.states.state import encode_state
 from support.states import read_all

@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import FormatError, MvcError, UnsupportedError, UsageError
+from mvc.states import document as state_json
 from mvc.states import encode as state_encode
-from mvc.states import json_text as state_json
 from mvc.states.state import decode_state, encode_state, find_files, plan_state
 from support.states import StoredState, assert_same, store
 
