@@ -15,8 +15,8 @@ from mvc_hooks.parts.make import RNG, make_parts
 from mvc_hooks.parts.part import DETAILS
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.rng import capture_rng, restore_rng
+from mvc_hooks.parts.sources import ValuesSource
 from mvc_hooks.parts.value import ValuePart
-from mvc_hooks.parts.values_source import ValuesSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mvc.dtypes import count_elements
 from mvc.errors import FormatError, UnsupportedError
 from mvc.states.decode import ABSENT, BLOBS, Walk
 from mvc.states.document import get_field, parse_document
+from mvc.states.elements import find_numpy_element
 from mvc.states.factory import NumpyFactory
 from mvc.states.reads import ReadTable, get_form, load_torch
 
@@ -36,6 +39,15 @@ class ArrayOutline:
     def __str__(self) -> str:
         """Return it as messages name it: ``float32 [768, 3072]``."""
         return f"{self.dtype} {list(self.shape)}"
+
+    @classmethod
+    def of(cls, array: Any) -> ArrayOutline:
+        """Return the outline of a live NumPy array or torch tensor."""
+        if isinstance(array, np.ndarray):
+            element = find_numpy_element(array.dtype)
+            return cls("array", array.dtype.str if element is None else element.name, array.shape)
+        kind = "tensor" if str(array.layout) == "torch.strided" else "sparse"
+        return cls(kind, str(array.dtype).removeprefix("torch."), tuple(array.shape))
 
 
 def outline_state(state_json: bytes) -> dict[Any, Any]:

@@ -20,6 +20,7 @@ from mvc_hooks.parts.part import DETAILS, Group, Order, Part
 from mvc_hooks.parts.power_sgd import PowerSgdPart
 from mvc_hooks.parts.rng import GeneratorPart, RngPart
 from mvc_hooks.parts.stateful import Stateful, StatefulPart
+from mvc_hooks.parts.tree import list_items
 from mvc_hooks.parts.value import ValuePart
 
 if TYPE_CHECKING:
@@ -98,10 +99,7 @@ def _find_modules(path: str, value: object) -> Iterator[tuple[str, nn.Module]]:
     if isinstance(value, nn.Module):
         yield path, value
         return
-    items: Any = value.items() if isinstance(value, dict) else ()
-    if isinstance(value, (list, tuple)):
-        items = enumerate(value)
-    for key, item in items:
+    for key, item in list_items(value) or ():
         yield from _find_modules(f"{path}.{key}" if path else str(key), item)
 
 
@@ -127,17 +125,16 @@ def _make_stateful(name: str, value: Any) -> Part:
 
 
 def _make_group(name: str, value: Any, names: Mapping[int, str] | None) -> Part:
-    items = value.items() if isinstance(value, dict) else enumerate(value)
+    items = list_items(value) or ()
     members = {key: make_part(f"{name}.{key}", item, names) for key, item in items}
     kind = next(kind for kind in (dict, list, tuple) if isinstance(value, kind))
     return Group(kind, members)
 
 
 def _holds_objects(value: object) -> bool:
-    """Tell whether a container holds live objects, not only values."""
+    """Return whether a container holds live objects, not only values."""
     if isinstance(value, (dict, list, tuple)):
-        items = value.values() if isinstance(value, dict) else value
-        return any(map(_holds_objects, items))
+        return any(_holds_objects(item) for _, item in list_items(value) or ())
     return isinstance(value, (Stateful, *_GENERATORS)) or _is_power_sgd(value)
 
 

@@ -1,11 +1,15 @@
-"""Where a state comes back from: a commit of a repository, or an image in memory."""
+"""Where a state comes back from: a commit of a repository, an image, or values in memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+import torch
+
 from mvc import compare_image, outline_image, read_image
+from mvc_hooks.parts.tree import find_changes, format_path, map_leaves, outline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,3 +83,37 @@ class ImageSource:
     def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
         """Compare a live state with the image, byte by byte."""
         return compare_image(state, self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesSource:
+    """A state in memory. It stays the caller's: nothing live will share memory with it."""
+
+    state: Mapping[str, Any]
+
+    def outline(self) -> dict[str, Any]:
+        """Return its structure."""
+        result: dict[str, Any] = outline(self.state)
+        return result
+
+    def load(self, into: Mapping[str, object]) -> dict[str, Any]:
+        """Return a copy of it."""
+        result: dict[str, Any] = map_leaves(dict(self.state), _copy_leaf, into)
+        return result
+
+    def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
+        """Compare a live state with it, bit by bit."""
+        found = find_changes(state, self.state)
+        return tuple(f"{format_path(path)} differs" for path, _, _ in found)
+
+
+def _copy_leaf(stored: Any, live: Any) -> Any:
+    if isinstance(stored, np.ndarray):
+        return stored.copy()
+    if not isinstance(stored, torch.Tensor):
+        return stored
+    if not isinstance(live, torch.Tensor):
+        return stored.detach().clone()
+    with torch.no_grad():
+        live.detach().copy_(stored)
+    return live

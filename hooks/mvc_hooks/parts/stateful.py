@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from mvc import ConflictError
 from mvc_hooks.parts.part import Order, Part
 from mvc_hooks.parts.rng import keep_rng
-from mvc_hooks.parts.tree import (
-    Difference,
-    compare_arrays,
-    compare_keys,
-    is_growth,
-    place_like,
-)
+from mvc_hooks.parts.tree import Difference, compare_fixed_arrays, compare_keys, place_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,10 +58,7 @@ class StatefulPart(Part):
         """Compare keys where they are fixed, and arrays but for those that fill as a run goes on."""
         if self._is_strict:
             yield from compare_keys(live, stored, path)
-        for difference in compare_arrays(live, stored, path):
-            inner = Difference(difference.path[len(path) :], difference.live, difference.stored)
-            if not is_growth(inner, live, stored):
-                yield difference
+        yield from compare_fixed_arrays(live, stored, path)
 
     def restore(self, stored: object) -> None:
         """Hand the state over.

@@ -1,8 +1,8 @@
-"""Nested states as trees of arrays: outlines, differences, edits.
+"""Nested states as trees of arrays: one walk over them, outlines, differences, edits.
 
 A path is the keys and indexes from the top; messages and patterns write it dotted:
 ``optimizer.state.3.exp_avg``. Scalars, strings and bytes are values, not arrays: they come back as
-they were stored and are no matter of structure.
+they were stored, and do not count as structure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,20 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ABSENT: Final = object()
-"""In place of a value where there is none."""
+"""In place of a value if there is none."""
 _SEQUENCES = (list, tuple, deque)
-_LONGLONG = {"q": "longlong", "Q": "ulonglong"}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that is otherwise here than in the stored state.
-
-    Attributes:
-        path: where.
-        live: what is here; None: nothing.
-        stored: what is stored; None: nothing.
-    """
+    """What differs between the live and the stored state at a path; None stands for nothing."""
 
     path: tuple[object, ...]
     live: str | None
@@ -56,8 +49,102 @@ def format_path(path: tuple[object, ...]) -> str:
     return ".".join(map(str, path))
 
 
+def list_items(value: Any) -> list[tuple[Any, Any]] | None:
+    """Return key or index and child of everything in a container; None for any other value."""
+    if isinstance(value, Mapping):
+        return list(value.items())
+    return list(enumerate(value)) if isinstance(value, _SEQUENCES) else None
+
+
+def pair_leaves(
+    live: Any, stored: Any, path: tuple[object, ...], *, same_type: bool = False
+) -> Iterator[tuple[tuple[object, ...], Any, Any]]:
+    """Yield path, live and stored value where two nested values stop having the same containers.
+
+    Args:
+        live: one of them; its order counts.
+        stored: the other. Where only one of them has something, the other side is ABSENT.
+        path: of both.
+        same_type: whether a list and a tuple, say, are not the same container.
+    """
+    sides = (live, stored)
+    is_mapping = all(isinstance(side, Mapping) for side in sides)
+    is_sequence = all(isinstance(side, _SEQUENCES) for side in sides)
+    if is_sequence and same_type:
+        is_sequence = type(live) is type(stored)
+    if not is_mapping and not is_sequence:
+        yield path, live, stored
+        return
+    keys = {**live, **stored} if is_mapping else range(max(map(len, sides)))
+    for key in keys:
+        ours, theirs = (find_at(side, (key,)) for side in sides)
+        yield from pair_leaves(ours, theirs, (*path, key), same_type=same_type)
+
+
+def map_leaves(value: Any, convert: Callable[[Any, Any], Any], beside: object = ABSENT) -> Any:
+    """Return nested containers, copied, with every leaf converted.
+
+    Args:
+        value: the containers.
+        convert: is given a leaf, and what lies at its place in ``beside`` (or ABSENT).
+        beside: nested like ``value``.
+    """
+    if type(value) is tuple:
+        return tuple(
+            map_leaves(one, convert, find_at(beside, (at,))) for at, one in list_items(value) or ()
+        )
+    if not isinstance(value, (dict, list, deque)):
+        return convert(value, beside)
+    result = copy.copy(value)
+    for key, item in list_items(value) or ():
+        result[key] = map_leaves(item, convert, find_at(beside, (key,)))
+    return result
+
+
+def map_tensors(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return nested containers, copied, with every tensor converted."""
+    return map_leaves(
+        value, lambda leaf, _: convert(leaf) if isinstance(leaf, torch.Tensor) else leaf
+    )
+
+
+def place_like(stored: Any, live: object) -> Any:
+    """Return a stored state, copied, with its tensors on the devices of the live ones."""
+
+    def place(leaf: Any, mine: Any) -> Any:
+        is_both = isinstance(leaf, torch.Tensor) and isinstance(mine, torch.Tensor)
+        return leaf.to(mine.device) if is_both else leaf
+
+    return map_leaves(stored, place, live)
+
+
+def read_bits(leaf: Any) -> tuple[str, Any]:
+    """Return what a leaf is and its bytes; both are equal only for leaves that are the same bit by bit."""
+    if isinstance(leaf, torch.Tensor):
+        what = f"{leaf.layout}{leaf.dtype}{tuple(leaf.shape)}"
+        plain = leaf.detach()
+        if plain.layout is torch.sparse_coo:
+            parts = (plain._indices(), plain._values())  # noqa: SLF001  the public ones refuse uncoalesced tensors
+            found = [read_bits(part) for part in parts]
+            return f"{what}{found[0][0]}", b"".join(data for _, data in found)
+        plain = plain.cpu()
+        plain = plain if plain.layout is torch.strided else plain.to_dense()
+        flat = plain.resolve_conj().resolve_neg().contiguous().reshape(-1)
+        return what, flat.view(torch.uint8).numpy().data
+    if isinstance(leaf, np.ndarray):
+        return f"{leaf.dtype}{leaf.shape}", leaf.tobytes()
+    return type(leaf).__name__, repr(leaf).encode("utf-8", "surrogatepass")
+
+
+def find_changes(live: Any, stored: Any) -> Iterator[tuple[tuple[object, ...], Any, Any]]:
+    """Yield path, live and stored value of everything that is not the same bit by bit."""
+    for path, theirs, ours in pair_leaves(stored, live, (), same_type=True):
+        if ours is not theirs and read_bits(ours) != read_bits(theirs):
+            yield path, ours, theirs
+
+
 def is_array(value: object) -> bool:
-    """Tell whether a value is a tensor, a NumPy array, or the outline of one."""
+    """Return whether a value is a tensor, a NumPy array, or the outline of one."""
     if isinstance(value, ArrayOutline):
         return value.kind != "bytes"
     return isinstance(value, (torch.Tensor, np.ndarray))
@@ -65,11 +152,8 @@ def is_array(value: object) -> bool:
 
 def outline(value: object) -> Any:
     """Return a live state with an ``ArrayOutline`` in place of every array."""
-    if isinstance(value, torch.Tensor):
-        kind = "tensor" if value.layout is torch.strided else "sparse"
-        return ArrayOutline(kind, str(value.dtype).removeprefix("torch."), tuple(value.shape))
-    if isinstance(value, np.ndarray):
-        return ArrayOutline("array", _spell(value.dtype), value.shape)
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return ArrayOutline.of(value)
     if isinstance(value, Mapping):
         return {key: outline(item) for key, item in value.items()}
     if isinstance(value, (list, deque)):
@@ -77,33 +161,28 @@ def outline(value: object) -> Any:
     return tuple(map(outline, value)) if type(value) is tuple else value
 
 
-def _spell(dtype: np.dtype[Any]) -> str:
-    if dtype.type.__module__ == "ml_dtypes":
-        return dtype.type.__name__
-    return _LONGLONG.get(dtype.char, dtype.str) if dtype.isnative else dtype.str
-
-
 def compare_arrays(live: object, stored: object, path: tuple[object, ...]) -> Iterator[Difference]:
-    """Return every array that only one of two outlines has, or that they have otherwise."""
-    if isinstance(live, Mapping) and isinstance(stored, Mapping):
-        for key in [*live, *(key for key in stored if key not in live)]:
-            ours, theirs = live.get(key, ABSENT), stored.get(key, ABSENT)
-            yield from compare_arrays(ours, theirs, (*path, key))
-    elif isinstance(live, _SEQUENCES) and isinstance(stored, _SEQUENCES):
-        for index in range(max(len(live), len(stored))):
-            ours, theirs = find_at(live, (index,)), find_at(stored, (index,))
-            yield from compare_arrays(ours, theirs, (*path, index))
-    elif is_array(live) and is_array(stored):
-        if live != stored:
-            yield Difference(path, str(live), str(stored))
-    elif (live is ABSENT or stored is ABSENT) and not has_arrays(live) and not has_arrays(stored):
-        return
-    elif has_arrays(live) or has_arrays(stored):
-        yield Difference(path, describe(live), describe(stored))
+    """Yield every array that only one of two outlines has, or that is not the same in both."""
+    for place, ours, theirs in pair_leaves(live, stored, path):
+        if is_array(ours) and is_array(theirs):
+            if ours != theirs:
+                yield Difference(place, str(ours), str(theirs))
+        elif has_arrays(ours) or has_arrays(theirs):
+            yield Difference(place, describe(ours), describe(theirs))
+
+
+def compare_fixed_arrays(
+    live: object, stored: object, path: tuple[object, ...]
+) -> Iterator[Difference]:
+    """Compare as ``compare_arrays``, except what fills or grows while a run goes on."""
+    for difference in compare_arrays(live, stored, path):
+        inner = replace(difference, path=difference.path[len(path) :])
+        if not is_growth(inner, live, stored):
+            yield difference
 
 
 def compare_keys(live: object, stored: object, path: tuple[object, ...]) -> Iterator[Difference]:
-    """Return every key, arrays or not, that only one of two mappings has at the top."""
+    """Yield every key, arrays or not, that only one of two mappings has at the top."""
     if not isinstance(live, Mapping) or not isinstance(stored, Mapping):
         yield Difference(path, type(live).__name__, type(stored).__name__)
         return
@@ -116,17 +195,16 @@ def compare_keys(live: object, stored: object, path: tuple[object, ...]) -> Iter
 
 
 def describe(value: object) -> str | None:
-    """Return what a difference says of one side; None where there is nothing."""
+    """Return what a difference says of one side; None for ABSENT."""
     if value is ABSENT:
         return None
     return str(value) if isinstance(value, ArrayOutline) else f"of type {type(value).__name__}"
 
 
 def has_arrays(value: object) -> bool:
-    """Tell whether an array lies anywhere in a value."""
-    if isinstance(value, Mapping):
-        return any(map(has_arrays, value.values()))
-    return any(map(has_arrays, value)) if isinstance(value, _SEQUENCES) else is_array(value)
+    """Return whether an array lies anywhere in a value."""
+    items = list_items(value)
+    return is_array(value) if items is None else any(has_arrays(item) for _, item in items)
 
 
 def find_at(value: Any, path: tuple[object, ...]) -> Any:
@@ -144,8 +222,8 @@ def edit_at(value: Any, path: tuple[Any, ...], new: object) -> Any:
 
     Args:
         value: the containers.
-        path: of the value; containers that are missing on the way are made as dicts.
-        new: the value to put there; ABSENT takes away what is there.
+        path: of the value; containers that are missing on the way become dicts.
+        new: the value to put there; ABSENT removes what is there.
     """
     if not path:
         return new
@@ -166,7 +244,7 @@ def edit_at(value: Any, path: tuple[Any, ...], new: object) -> Any:
 
 
 def order_like(value: Any, model: Any) -> Any:
-    """Return nested containers in the form of others, where that form is no part of the state.
+    """Return nested containers in the form of others, as far as that form is not part of the state.
 
     That is the order of the keys of mappings, and the ``_metadata`` of state dicts: versions of the
     classes, and the names of modules that hold nothing.
@@ -187,14 +265,9 @@ def order_like(value: Any, model: Any) -> Any:
 
 
 def pick_targets(lent: object, stored: object) -> object:
-    """Return what of the lent tensors the stored state has too, of the same type and shape.
+    """Return those of the lent live tensors that an outline has too, of the same type and shape.
 
-    Args:
-        lent: nested live tensors.
-        stored: outline of the stored state.
-
-    Returns:
-        Nested as both, with None in sequences where nothing fits; ABSENT where nothing does.
+    Nested as both; None in a sequence, and ABSENT anywhere else, stand for what does not fit.
     """
     if isinstance(lent, Mapping) and isinstance(stored, Mapping):
         picked = {
@@ -211,7 +284,7 @@ def pick_targets(lent: object, stored: object) -> object:
 
 
 def can_fill(tensor: torch.Tensor) -> bool:
-    """Tell whether a tensor's memory can take bytes: dense, and no element is there twice."""
+    """Return whether a tensor's memory can take bytes: strided, and no two elements share a place."""
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
         return False
     return all(
@@ -221,52 +294,17 @@ def can_fill(tensor: torch.Tensor) -> bool:
 
 
 def locate(tensor: torch.Tensor) -> tuple[object, ...] | None:
-    """Return where the elements of a tensor lie; two of the same place are one. None: nowhere."""
+    """Return where a tensor's elements lie, the same for tied ones; None if it has none."""
     if tensor.layout is not torch.strided or not tensor.numel():
         return None
     return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
 
 
-def map_tensors(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return nested containers, copied, with every tensor converted."""
-    if isinstance(value, torch.Tensor):
-        return convert(value)
-    if isinstance(value, (dict, list, deque)):
-        result = copy.copy(value)
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in items:
-            result[key] = map_tensors(item, convert)
-        return result
-    if type(value) is tuple:
-        return tuple(map_tensors(item, convert) for item in value)
-    return value
-
-
-def place_like(stored: Any, live: object) -> Any:
-    """Return a stored state, copied, with its tensors on the devices of the live ones."""
-    if isinstance(stored, torch.Tensor):
-        return stored.to(live.device) if isinstance(live, torch.Tensor) else stored
-    if isinstance(stored, (dict, list, deque)):
-        result = copy.copy(stored)
-        items = stored.items() if isinstance(stored, dict) else enumerate(stored)
-        for key, item in items:
-            result[key] = place_like(item, find_at(live, (key,)))
-        return result
-    if type(stored) is tuple:
-        return tuple(place_like(item, find_at(live, (i,))) for i, item in enumerate(stored))
-    return stored
-
-
 def is_growth(difference: Difference, live: object, stored: object) -> bool:
-    """Tell whether a difference is that of something that fills or grows while a run goes on.
+    """Return whether a difference between two outlines comes from filling or growing during a run.
 
-    That is an array of another length in its first dimension, or that is empty on one side; items at the
+    That is an array of another length in its first dimension, or empty on one side; items at the
     end of a list; what lies in a dict that is empty on one side; a value that was None.
-
-    Args:
-        difference: found between the two.
-        live: outline that its path leads into.
-        stored: the other one.
     """
     keys = difference.path
     ours, theirs = find_at(live, keys), find_at(stored, keys)

@@ -10,7 +10,7 @@ import torch
 
 from mvc import UsageError
 from mvc_hooks.parts.part import Part
-from mvc_hooks.parts.tree import Difference, compare_arrays, is_growth, outline
+from mvc_hooks.parts.tree import Difference, compare_arrays, compare_fixed_arrays, outline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,10 +40,8 @@ class ValuePart(Part):
         if live is None:
             return
         is_held = isinstance(live, (dict, list, tuple))
-        for difference in compare_arrays(live, stored, path):
-            inner = Difference(difference.path[len(path) :], difference.live, difference.stored)
-            if not (is_held and is_growth(inner, live, stored)):
-                yield difference
+        compare = compare_fixed_arrays if is_held else compare_arrays
+        yield from compare(live, stored, path)
 
     def targets(self, captured: object) -> object:
         """Return all of it: nothing but this part knows what is in there."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import blake3
-import numpy as np
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -23,7 +22,16 @@ from mvc_hooks.parts.module import ModulePart, clean_name
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.part import DETAILS, flatten_parts
 from mvc_hooks.parts.sources import ImageSource
-from mvc_hooks.parts.tree import ABSENT, edit_at, find_at, format_path, map_tensors, order_like
+from mvc_hooks.parts.tree import (
+    ABSENT,
+    edit_at,
+    find_at,
+    format_path,
+    list_items,
+    map_tensors,
+    order_like,
+    read_bits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -197,26 +205,16 @@ def _digest(value: Any) -> bytes:
 
 
 def _feed(hasher: Any, value: Any) -> None:
-    if isinstance(value, dict):
-        hasher.update(b"{%d" % len(value))
-        for key, item in value.items():
-            hasher.update(repr(key).encode())
-            _feed(hasher, item)
-    elif isinstance(value, (list, tuple)):
-        hasher.update(b"[%d" % len(value))
-        for item in value:
-            _feed(hasher, item)
-    elif isinstance(value, torch.Tensor):
-        hasher.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        plain = value.detach().cpu()
-        plain = plain if plain.layout is torch.strided else plain.to_dense()
-        flat = plain.resolve_conj().resolve_neg().contiguous().reshape(-1)
-        hasher.update(flat.view(torch.uint8).numpy().data)
-    elif isinstance(value, np.ndarray):
-        hasher.update(f"{value.dtype}{value.shape}".encode())
-        hasher.update(np.ascontiguousarray(value).tobytes())
-    else:
-        hasher.update(repr(value).encode())
+    items = list_items(value)
+    if items is None:
+        what, data = read_bits(value)
+        hasher.update(what.encode())
+        hasher.update(data)
+        return
+    hasher.update(f"{type(value).__name__} {len(items)}".encode())
+    for key, item in items:
+        hasher.update(repr(key).encode())
+        _feed(hasher, item)
 
 
 def _count(size: object) -> str:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from mvc_hooks.parts.tree import format_path, order_like
-from mvc_hooks.parts.values_source import find_differences
+from mvc_hooks.parts.tree import find_changes, format_path, order_like
 from mvc_hooks.run.live import EXTRAS
 
 if TYPE_CHECKING:
@@ -185,7 +184,7 @@ def compare_run(
     if not lines:
         return check.tensors, None
     stored = repo.load_state(point.commit)
-    different = list(find_differences(state, {name: stored[name] for name in names}))
+    different = list(find_changes(state, {name: stored[name] for name in names}))
     path, ours, theirs = different[0] if different else ((lines[0],), None, None)
     elements, size, largest = _measure(ours, theirs)
     return check.tensors, FirstDifference(
