@@ -1,4 +1,4 @@
-"""A whole state as one run of bytes in memory: its files as they would be, one behind the other.
+"""A whole state as one run of bytes in memory: its files as they would be, one after the other.
 
 An *image* freezes a live state with a single copy. It holds the same bytes as the files of a
 checkout, so that it can be committed, or given back to a live state, by any process that sees the
@@ -71,7 +71,7 @@ def _open_file(path: str, data: memoryview) -> StateFile:
         return StateFile(path, FileLayout("opaque", source.size_bytes), source)
     layout = read_layout(source, path)
     if layout.format != "safetensors":
-        raise FormatError(f"{path} of an image is no safetensors file: {layout.warning}")
+        raise FormatError(f"{path} of an image is not a safetensors file: {layout.warning}")
     return StateFile(path, layout, source)
 
 
@@ -121,7 +121,7 @@ def compare_image(state: Mapping[str, object], files: Mapping[str, memoryview]) 
     """Return what of a live state is not, bit for bit, what an image holds.
 
     Returns:
-        A line for every tensor, file or value that differs; nothing where they are the same.
+        A line for every tensor, file or value that differs.
 
     Raises:
         FormatError: not the files of a state.

@@ -1,7 +1,7 @@
 """Where the bytes of a live state go in its image, before anything is copied.
 
 This is done while the training stands still. ``StateLayout.plan`` holds what can be used again for
-the next state of the same form: names, headers, places and text (``state_plan``).
+the next state of the same form: names, headers, places and text (``plan``).
 """
 
 from __future__ import annotations
@@ -34,13 +34,7 @@ _SMALL_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """Where one file of a state lies in its image.
-
-    Attributes:
-        path: its name.
-        offset: of its first byte.
-        size_bytes: its length.
-    """
+    """Where one file of a state lies in its image."""
 
     path: str
     offset: int
@@ -49,12 +43,7 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImagePart:
-    """A run of bytes of the image and what they are copied from.
-
-    Attributes:
-        offset: of its first byte in the image.
-        source: the live bytes.
-    """
+    """A run of bytes of the image, and the live bytes they are copied from."""
 
     offset: int
     source: ByteSource
@@ -65,15 +54,13 @@ class ImagePart:
         return self.source.size_bytes
 
     def view(self) -> memoryview | None:
-        """Return the live bytes where they lie in host memory in one piece, or None."""
+        """Return the live bytes if they lie in host memory in one piece, or None."""
         return self.source.view(0, self.source.size_bytes)
 
     def find_device_words(self) -> Any:
-        """Return the live tensor's memory as a tensor of integers, where it lies on a device.
+        """Return a live tensor on a device as a contiguous tensor of integers.
 
-        Returns:
-            A contiguous tensor whose bytes are the part's, or None where they have to be read
-            through ``read_into``.
+        None means that the bytes are elsewhere, or have to be read through ``read_into``.
         """
         tensor = getattr(self.source, "tensor", None)
         if tensor is None or tensor.device.type == "cpu" or not tensor.is_contiguous():
@@ -94,7 +81,7 @@ class StateLayout:
         files: its files in order, ``state.json`` at the end.
         parts: what has to be copied where.
         size_bytes: length of the image.
-        plan: makes the layout of the next state faster; None where it could not.
+        plan: makes the layout of the next state faster; None if it could not.
     """
 
     files: tuple[ImageFile, ...]
@@ -105,7 +92,7 @@ class StateLayout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayoutPlan:
-    """What a layout leaves behind for the next one; holds no memory of the live state.
+    """What a layout keeps for the next one; no memory of the live state.
 
     Attributes:
         root: form of the state.
@@ -130,12 +117,12 @@ class LayoutPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
-    """Arrays that lie behind each other in the image.
+    """Arrays that follow each other in the image.
 
     Attributes:
         offset: of the first one.
         indexes: which they are, in the order of the walk.
-        starts: where each begins behind ``offset``, and where the last one ends.
+        starts: where each begins, counted from ``offset``, and where the last one ends.
     """
 
     offset: int
@@ -148,17 +135,17 @@ def layout_state(state: Mapping[str, object], previous: LayoutPlan | None = None
 
     Args:
         state: nested, as for ``Repo.commit_state``.
-        previous: plan of an earlier layout; spares most of the time where the state has the same
-            form as then, and makes no other difference.
+        previous: plan of an earlier layout; saves most of the time if the state has the same form
+            as then, and makes no other difference.
 
     Raises:
         UnsupportedError: a value that is not data; the message names its path.
     """
     found = None if previous is None else _follow_plan(previous, state)
-    return _layout_anew(state) if found is None else found
+    return _layout_from_scratch(state) if found is None else found
 
 
-def _layout_anew(state: Mapping[str, object]) -> StateLayout:
+def _layout_from_scratch(state: Mapping[str, object]) -> StateLayout:
     walk = Recorder()
     encoded = encode_walk(state, walk)
     files: list[ImageFile] = []
@@ -201,7 +188,7 @@ def _finish(
     start: int,
     plan: LayoutPlan | None,
 ) -> StateLayout:
-    """Return a layout with the text behind everything else."""
+    """Return a layout with the text after everything else."""
     size = len(text)
     return StateLayout(
         (*files, ImageFile(STATE_FILE, start, size)),
@@ -245,7 +232,7 @@ def _describe_ties(encoded: EncodedState, walk: Recorder) -> tuple[object, ...]:
 def _describe_groups(
     groups: Iterable[SharedGroup], regions: Mapping[int, Region | None]
 ) -> tuple[object, ...]:
-    """Return all that ``link_shared`` makes of groups, whatever address they lie at."""
+    """Return all that ``link_shared`` makes of groups, apart from their addresses."""
     found = []
     for group in groups:
         views = [regions[index] for index in group.members]
@@ -256,7 +243,7 @@ def _describe_groups(
 
 
 def _follow_plan(plan: LayoutPlan, state: object) -> StateLayout | None:
-    """Return a state's layout, or None where it has another form than the plan."""
+    """Return a state's layout, or None if it has another form than the plan."""
     if not isinstance(state, Mapping):
         return None
     walk = Follow()

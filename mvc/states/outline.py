@@ -66,7 +66,7 @@ def decode_outline(document: Document, node: Any = ABSENT, *, as_key: bool = Fal
 
     Args:
         document: what it belongs to.
-        node: that of the whole state where it is not given.
+        node: defaults to the node of the whole state.
         as_key: whether it is the key of a mapping.
 
     Raises:
@@ -84,16 +84,12 @@ def _decode_state(walk: Walk, document: Document) -> dict[Any, Any]:
     except RecursionError:
         raise FormatError("state.json is nested too deeply") from None
     if not isinstance(value, dict):
-        raise FormatError("state.json holds something else than a dict")
+        raise FormatError("state.json does not hold a dict")
     return value
 
 
 def check_sizes(state_json: bytes, sizes: Mapping[str, Mapping[str, int]]) -> None:
-    """Check that files hold all that a state wants of them.
-
-    Args:
-        state_json: content of ``state.json``.
-        sizes: file → tensor → bytes.
+    """Check that files (file → tensor → bytes) hold all the arrays of a state.
 
     Raises:
         FormatError: not the text of a state, or one that does not fit the files.

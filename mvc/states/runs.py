@@ -1,7 +1,7 @@
 """Tensors whose bytes lie in host memory in file order, as sources that cost next to nothing to make.
 
-Most tensors of a training state are such, and most of them are small. ``HostRun`` copies many of
-them, that lie behind each other in a file, in one go.
+Most tensors of a training state do, and most of them are small. ``HostRun`` copies many that follow
+each other in a file in one go.
 """
 
 from __future__ import annotations

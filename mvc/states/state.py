@@ -51,7 +51,7 @@ tagged ``$``. Keys are in the order of the live mapping; sets are sorted.
     numpy                                  dtype, and value or bits: a NumPy scalar
     numpy.str_, numpy.bytes_, numpy.dtype  value; value; name
     torch.Size, torch.dtype, torch.device  items; name; type and index
-    ndarray, tensor                        in, name, dtype, shape, and where they apply:
+    ndarray, tensor                        in, name, dtype, shape, and if they apply:
                                            strides (elements; dense, but not C order),
                                            shared (index into the table), offset (bytes),
                                            byte_strides; tensor: parameter, grad
@@ -60,11 +60,11 @@ tagged ``$``. Keys are in the order of the live mapping; sets are sorted.
     =====================================  =========================================================
 
 Types come back exactly: ``type(x) is type(y)``, bit for bit, dict order included. What mvc cannot
-bring back so is refused with its path: functions, modules, enums, dataclasses, subclasses of the
+bring back exactly is refused with its path: functions, modules, enums, dataclasses, subclasses of the
 types above, object arrays, quantised, nested, meta and distributed tensors. What is not kept:
 
 * the identity of objects: a dict that is there twice comes back as two equal dicts, a tensor as two
-  tensors on one storage (arrays that share memory do share it again, see ``state_alias``);
+  tensors on one storage (arrays that share memory do share it again, see ``alias``);
 * the device (arrays come back in host memory unless live ones are passed in), the autograd graph
   (a tensor that requires a gradient comes back as a leaf), ``.grad``, attributes set on tensors;
 * the strides of arrays that are not dense (a slice comes back contiguous), read-only flags, lazy
@@ -80,7 +80,7 @@ from typing import TYPE_CHECKING, Any
 from mvc.errors import FormatError, UnsupportedError, UsageError
 from mvc.states import decode as state_decode
 from mvc.states import encode as state_encode
-from mvc.states.alias import find_shared
+from mvc.states.alias import find_shared, link_shared
 from mvc.states.document import (
     STATE_FILE,
     Document,
@@ -92,7 +92,6 @@ from mvc.states.factory import NumpyFactory
 from mvc.states.files import StateFile, plain_file, tensor_file
 from mvc.states.reads import ReadTable, TensorRead, load_torch
 from mvc.states.refusals import refusal
-from mvc.states.shared import link_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -138,13 +137,7 @@ def encode_state(state: Mapping[str, object]) -> list[StateFile]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedState:
-    """What a walk over a state found.
-
-    Attributes:
-        files: its files with arrays.
-        document: what ``state.json`` says.
-        groups: the arrays that share memory, as indexes of the walk's.
-    """
+    """What a walk over a state found; ``groups`` of arrays share memory, by index of the walk."""
 
     files: tuple[StateFile, ...]
     document: Document
@@ -152,14 +145,9 @@ class EncodedState:
 
 
 def encode_walk(state: Mapping[str, object], walk: state_encode.Walk) -> EncodedState:
-    """Return the virtual files of a state but for the text of ``state.json``.
+    """Return the virtual files of a state, with what ``state.json`` will say in place of its text.
 
-    Args:
-        state: as for ``encode_state``.
-        walk: a new one; knows every array afterwards.
-
-    Raises:
-        UnsupportedError: as ``encode_state``.
+    Takes a new walk, which knows every array afterwards; raises as ``encode_state``.
     """
     if not isinstance(state, Mapping):
         raise UsageError(f"a state is a dict, not a {type(state).__name__}")
@@ -177,21 +165,12 @@ def encode_walk(state: Mapping[str, object], walk: state_encode.Walk) -> Encoded
 
 
 def find_files(state_json: bytes) -> set[str]:
-    """Return the files that the arrays of a state lie in.
-
-    Raises:
-        FormatError: not the text of a state.
-        UnsupportedError: the text of a newer state.
-    """
+    """Return the files that hold the arrays of a state; raises as ``parse_document``."""
     return set(parse_document(state_json).files)
 
 
 def measure_tensors(files: Iterable[tuple[str, FileLayout]]) -> dict[str, dict[str, int]]:
-    """Return the bytes of every tensor of every file, as ``plan_state`` wants them.
-
-    Args:
-        files: path and layout of each file; only plain segments count.
-    """
+    """Return file → tensor → bytes, as ``plan_state`` wants it; only plain segments count."""
     return {
         path: {
             segment.tensors[0].name: segment.size_bytes
@@ -204,11 +183,7 @@ def measure_tensors(files: Iterable[tuple[str, FileLayout]]) -> dict[str, dict[s
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StatePlan:
-    """A state that is complete but for the bytes of its arrays.
-
-    Attributes:
-        reads: what has to be read; tied tensors are read once.
-    """
+    """A state that lacks only the bytes of its arrays: ``reads``, tied tensors once."""
 
     reads: tuple[TensorRead, ...]
     _table: ReadTable
@@ -236,17 +211,17 @@ def plan_state(
     Args:
         state_json: content of ``state.json``.
         sizes: file → tensor → bytes that the file holds for it; nothing else is allocated.
-        framework: ``numpy`` brings torch's objects back as NumPy's, without importing torch
-            (``state_factory`` says how).
-        into: live containers with some of the state's arrays, which are filled in place and stand
-            in the result in place of new ones. They may hold less than the state, never more.
-            Only their arrays count; scalars come from the state.
+        framework: ``numpy`` returns NumPy objects for torch's, without importing torch (how: see
+            ``factory``).
+        into: live containers with some of the state's arrays, which are filled in place and become
+            part of the result. They may hold less than the state, never more. Only their arrays
+            count; scalars come from the state.
 
     Raises:
         FormatError: not the text of a state, or one that does not fit the files.
         UnsupportedError: a newer state, torch missing, or a live array that cannot be filled.
         ConflictError: a live array of another dtype or shape, or something live that the state
-            does not hold. Nothing was changed.
+            lacks. Nothing was changed.
     """
     if framework not in _FRAMEWORKS:
         raise UsageError(f"unknown framework {framework!r}", hint='use "torch" or "numpy"')
@@ -259,7 +234,7 @@ def plan_state(
     except RecursionError:
         raise FormatError("state.json is nested too deeply") from None
     if not isinstance(value, dict):
-        raise FormatError("state.json holds something else than a dict")
+        raise FormatError("state.json does not hold a dict")
     return StatePlan(tuple(table.reads), table, document.state)
 
 
@@ -271,17 +246,10 @@ def decode_state(
     framework: str = "torch",
     into: Mapping[Any, object] | None = None,
 ) -> dict[Any, Any]:
-    """Return a state, reading one tensor after the other.
+    """Return a state, reading one tensor after the other; arguments and errors of ``plan_state``.
 
-    Args:
-        state_json: content of ``state.json``.
-        read_tensor: fills the buffer with the bytes of a file's tensor.
-        sizes: as for ``plan_state``.
-        framework: as for ``plan_state``.
-        into: as for ``plan_state``; where a read fails, some of it has been filled.
-
-    Raises:
-        FormatError, UnsupportedError, ConflictError: as ``plan_state``.
+    ``read_tensor`` fills a buffer with a tensor, given file and name. If it fails, some of ``into``
+    has been filled already.
     """
     plan = plan_state(state_json, sizes, framework=framework, into=into)
     for read in plan.reads:
