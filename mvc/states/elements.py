@@ -144,7 +144,7 @@ _NUMPY_NAME = re.compile(
 
 
 def find_numpy_element(dtype: AnyDType) -> ElementType | None:
-    """Return the element type of a NumPy dtype, or None where its bytes are not plain data."""
+    """Return the element type of a NumPy dtype, or None if its bytes are not plain data."""
     if dtype.type.__module__ == "ml_dtypes":
         return _find_ml_element(dtype)
     if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None:
@@ -182,7 +182,7 @@ def parse_numpy_dtype(name: str) -> AnyDType:
     """Return the NumPy dtype of a spelling in ``state.json``.
 
     Raises:
-        FormatError: no spelling that this module writes.
+        FormatError: a spelling that this module does not write.
         UnsupportedError: a type that the installed ml_dtypes lacks.
     """
     if name in _ML_STORED:
@@ -205,11 +205,7 @@ def parse_numpy_dtype(name: str) -> AnyDType:
 
 
 def get_numpy_element(name: str) -> ElementType:
-    """Return the element type of a NumPy spelling.
-
-    Raises:
-        FormatError: no spelling that this module writes.
-    """
+    """Return the element type of a NumPy spelling; raises as ``parse_numpy_dtype``."""
     element = find_numpy_element(parse_numpy_dtype(name))
     if element is None:
         raise FormatError(f"unknown array dtype {name[:60]!r}")
@@ -217,11 +213,7 @@ def get_numpy_element(name: str) -> ElementType:
 
 
 def get_torch_element(name: str) -> ElementType:
-    """Return the element type of a torch dtype's name.
-
-    Raises:
-        FormatError: not in the table.
-    """
+    """Return the element type of a torch dtype's name; FormatError if it has none."""
     try:
         return TORCH_ELEMENTS[name]
     except KeyError:

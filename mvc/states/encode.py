@@ -219,11 +219,7 @@ def _label(step: object) -> str:
 def describe_ndarray(
     array: np.ndarray[Any, Any], steps: list[object], *, can_share: bool = True
 ) -> LiveArray:
-    """Return the array of a NumPy array, which is not copied.
-
-    Raises:
-        UnsupportedError: its elements are no plain data; names its path.
-    """
+    """Describe a NumPy array, which is not copied; UnsupportedError if it is not plain data."""
     element = find_numpy_element(array.dtype)
     if element is None:
         raise refusal(array, steps)

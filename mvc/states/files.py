@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES = 100_000_000
 """The limit of every safetensors reader."""
 _MAX_FILE_NAME = 120
-_ROOM = 64  # for a digest, ".storage" and a number behind a name
+_ROOM = 64  # for a digest, ".storage" and a number after a name
 # The order of the dtypes in safetensors' own enumeration, which sorts its files.
 _ORDER = (
     *("BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8"),
@@ -49,7 +49,7 @@ class LiveArray:
         shape: elements per dimension.
         source: its C-contiguous little-endian bytes.
         region: where it lies in memory, or None where it shares nothing.
-        strides: elements between neighbours, where it is dense but not C-contiguous.
+        strides: elements between neighbours, if it is dense but not C-contiguous.
         is_torch: whether it is a torch tensor.
     """
 

@@ -57,12 +57,12 @@ class Region:
 
     @property
     def high(self) -> int:
-        """Address behind the highest byte."""
+        """Address past the highest byte."""
         return self.span[1]
 
     @property
     def span(self) -> tuple[int, int]:
-        """Addresses of the lowest byte and behind the highest."""
+        """Addresses of the lowest byte and past the highest."""
         low = self.address
         high = low + self.size_bytes
         for dim, stride in zip(self.shape, self.strides, strict=True):
@@ -80,7 +80,7 @@ class Region:
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int], unit: int) -> bool:
-    """Tell whether positive strides are a reordering of the C-contiguous ones.
+    """Return whether positive strides are a reordering of the C-contiguous ones.
 
     Args:
         shape: elements per dimension, none of them 0.
@@ -165,7 +165,7 @@ def view_memory(
 
 
 def find_flat_bytes(words: NDArray[Any]) -> NDArray[np.uint8] | None:
-    """Return the bytes of an array without a copy, or None where they are not in file order."""
+    """Return the bytes of an array without a copy, or None if they are not in file order."""
     if words.dtype.str[0] == ">" or not words.flags.c_contiguous:
         return None
     return words.reshape(-1).view(np.uint8)

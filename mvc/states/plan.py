@@ -51,7 +51,7 @@ class DiffersError(Exception):
 class TensorForm:
     """What a strided tensor is, except its address.
 
-    ``size_bytes`` counts all elements if they lie in host memory in file order, and is 0 otherwise.
+    ``size_bytes`` counts all elements if they lie in host memory in file order, else it is 0.
     """
 
     kind: Any
@@ -143,7 +143,7 @@ StatePart: TypeAlias = "ArrayPlan | LeafPlan | BranchPlan"
 
 
 def _seal(part: StatePart) -> StatePart:
-    """Return a leaf with its text; a part that is no leaf has all it needs.
+    """Return a leaf with its text; other parts have all they need.
 
     The text is JSON, because ``==`` would take True for 1 and -0.0 for 0.0.
     """

@@ -101,13 +101,13 @@ class _Blob:
 
 @dataclass(slots=True, eq=False)
 class ReadTable:
-    """The arrays of a state on their way back.
+    """The arrays of a state that is being read.
 
     Attributes:
         sizes: bytes of every tensor of every file.
         shared: nodes of the shared storages.
         load_factory: returns what makes tensors.
-        reads: what has to be read, complete once all nodes were added.
+        reads: what has to be read, complete once all nodes are added.
     """
 
     sizes: Mapping[str, Mapping[str, int]]
@@ -126,11 +126,7 @@ class ReadTable:
         return value.make() if isinstance(value, _Blob) else value
 
     def add_blob(self, node: Node) -> None:
-        """Add ``bytes`` or a ``bytearray`` that lie in a file.
-
-        Raises:
-            FormatError: the file holds no such tensor of that size.
-        """
+        """Add ``bytes`` or a ``bytearray`` that lie in a file, whose size is checked."""
         check_fields(node, "in", "name", "size_bytes")
         size = get_field(node, "size_bytes", int)
         self._claim(node, size)
@@ -143,7 +139,7 @@ class ReadTable:
 
         Args:
             node: its node; must stay alive.
-            live: the array to fill in place, or anything that is no array.
+            live: the array to fill in place, or anything that is not an array.
             steps: path of the node.
 
         Raises:
@@ -260,11 +256,7 @@ class ReadTable:
         self._claimed.add(place)
 
     def check_held(self, node: Node, size: int) -> None:
-        """Check that a file holds a tensor of exactly that size.
-
-        Raises:
-            FormatError: it does not.
-        """
+        """Raise FormatError unless a file holds a node's tensor, of exactly that size."""
         file, name = get_field(node, "in", str), get_field(node, "name", str)
         if file not in self._held:
             self._held[file] = self.sizes.get(file, {})
@@ -279,18 +271,14 @@ class ReadTable:
 
 
 def get_form(node: Node) -> tuple[ElementType, tuple[int, ...]]:
-    """Return the element type and the shape of an array's node.
-
-    Raises:
-        FormatError: an unknown type, or no shape.
-    """
+    """Return the element type and the shape of an array's node; FormatError if it has none."""
     name = get_field(node, "dtype", str)
     get_element = get_torch_element if node["$"] == "tensor" else get_numpy_element
     return get_element(name), get_dims(node, "shape")
 
 
 def _get_strides(node: Node, element: ElementType, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides, in bytes, of an array with memory of its own."""
+    """Return the strides, in bytes, of an array that is not a view of shared memory."""
     if "strides" not in node:
         return c_strides(shape, element.size_bytes)
     strides = get_dims(node, "strides")
@@ -305,7 +293,7 @@ def _get_strides(node: Node, element: ElementType, shape: tuple[int, ...]) -> tu
 
 
 def _check_inside(node: Node, form: ArrayForm, storage: _Storage) -> None:
-    """Check that a view lies in its storage, and lines up where torch demands it."""
+    """Check that a view lies in its storage, and is aligned if it is torch's."""
     size = form.element.size_bytes
     fits = len(form.strides) == len(form.shape) and all(form.shape)
     if fits:

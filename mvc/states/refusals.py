@@ -99,7 +99,7 @@ def _describe_numpy(value: NDArray[Any] | np.generic, name: str) -> tuple[str, s
     if type(value) not in (np.ndarray, value.dtype.type):
         return f"an array of the subclass {name}", "pass numpy.asarray(value)"
     if value.dtype.names is not None:
-        return "a structured array", "store each field as an array of its own"
+        return "a structured array", "store each field as a separate array"
     return f"an array of dtype {value.dtype}", _PLAIN_DATA
 
 

@@ -75,7 +75,7 @@ class HostBytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostRun:
-    """Several small tensors one behind the other.
+    """Several small tensors that follow each other in a file.
 
     Attributes:
         parts: the tensors.

@@ -1,9 +1,8 @@
 """torch's side of a state; the only module of the core that imports torch.
 
-It is itself imported only once a state holds torch objects, or is asked to come back as some.
-What it makes is on the host whatever torch's default device is.
-Tensors in host memory are read where they lie. Tensors elsewhere, and those whose values are
-conjugated or negated lazily, are copied to the host range by range.
+It is imported only when a state holds torch objects, or is to be read as some. What it makes is on
+the host, whatever torch's default device is. Tensors in host memory are read in place. Tensors
+elsewhere, and those that are conjugated or negated lazily, are copied to the host range by range.
 """
 
 from __future__ import annotations
@@ -59,13 +58,10 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def describe_tensor(
     tensor: torch.Tensor, steps: Sequence[object]
 ) -> tuple[Node, LiveArray | dict[str, torch.Tensor]]:
-    """Return what a tensor's node says beside place, dtype and shape, and its array.
-
-    Returns:
-        The fields, and the array; for a sparse tensor its whole tag, and its dense parts by name.
+    """Return a tensor's flags for its node, and its array; for a sparse one, node and dense parts.
 
     Raises:
-        UnsupportedError: a tensor without plain data of its own; names its path.
+        UnsupportedError: a tensor that has no plain data; names its path.
     """
     what = _find_objection(tensor)
     if what is not None:
@@ -151,8 +147,8 @@ def _get_storage(tensor: torch.Tensor, steps: Sequence[object]) -> torch.Untyped
         storage.data_ptr()
     except RuntimeError:
         raise UnsupportedError(
-            f"{format_path(steps)} is a tensor without memory of its own",
-            hint="pass it from outside of torch.func transforms and tracing",
+            f"{format_path(steps)} is a tensor that has no memory",
+            hint="pass it from outside torch.func transforms and tracing",
         ) from None
     reach = sum((dim - 1) * step for dim, step in zip(tensor.shape, tensor.stride(), strict=True))
     needed = (tensor.storage_offset() + reach + 1) * tensor.element_size()
@@ -172,9 +168,7 @@ def _watch(storage: torch.UntypedStorage, address: int, size_bytes: int) -> Call
 def view_words(tensor: torch.Tensor, element: ElementType) -> torch.Tensor:
     """Return a tensor's memory as integers of the element's words; nothing is copied.
 
-    Returns:
-        A tensor of the same shape and strides; one more dimension where an element has several
-        words.
+    Elements of several words add a dimension to the shape.
     """
     words = element.words
     shape, strides = tuple(tensor.shape), tuple(step * words for step in tensor.stride())
@@ -186,11 +180,10 @@ def view_words(tensor: torch.Tensor, element: ElementType) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TorchArray:
-    """The bytes of a tensor that cannot be looked at from the host.
+    """The bytes of a tensor that the host cannot see.
 
-    Attributes:
-        tensor: its words, or its values where they are conjugated or negated lazily.
-        unit: bytes of one element of ``tensor``.
+    ``tensor`` holds its words, or its values if they are conjugated or negated lazily; ``unit`` is
+    the bytes of one element of it.
     """
 
     tensor: torch.Tensor
@@ -222,13 +215,7 @@ class TorchArray:
 
 
 def span_storage(source: ByteSource, low: int, size_bytes: int) -> ByteSource:
-    """Return a range of the device memory that a source lies in.
-
-    Args:
-        source: a tensor in that memory.
-        low: address of the first byte.
-        size_bytes: length of the range.
-    """
+    """Return a range of the device memory that a source lies in, given its lowest address."""
     assert isinstance(source, TorchArray)
     storage = source.tensor.untyped_storage()
     empty = torch.empty(0, dtype=torch.uint8, device=source.tensor.device)
@@ -243,19 +230,11 @@ class TorchFactory(PlainScalars):
         return torch.Size(dims)
 
     def dtype(self, name: str) -> object:
-        """Return a torch.dtype.
-
-        Raises:
-            UnsupportedError: the installed torch has none of that name.
-        """
+        """Return a torch.dtype."""
         return _get_dtype(name)
 
     def device(self, kind: str, index: int | None) -> object:
-        """Return a torch.device.
-
-        Raises:
-            FormatError: no device that torch knows.
-        """
+        """Return a torch.device."""
         try:
             return torch.device(kind) if index is None else torch.device(kind, index)
         except (RuntimeError, ValueError, TypeError, OverflowError):
@@ -267,11 +246,7 @@ class TorchFactory(PlainScalars):
         return memory, memory.data_ptr()
 
     def view(self, memory: object, form: ArrayForm) -> object:
-        """Return the tensor that lies so in that memory.
-
-        Raises:
-            FormatError: a shape that torch cannot have.
-        """
+        """Return the tensor of that form in that memory."""
         assert isinstance(memory, torch.Tensor)
         size = form.element.size_bytes
         strides = tuple(step // size for step in form.strides)
@@ -283,11 +258,7 @@ class TorchFactory(PlainScalars):
             raise FormatError(f"state.json has a tensor of impossible shape {shape}") from None
 
     def finish(self, tensor: object, *, parameter: bool, grad: bool) -> object:
-        """Return the tensor as a Parameter and with ``requires_grad`` as it was.
-
-        Raises:
-            FormatError: a gradient for integers.
-        """
+        """Return the tensor as a Parameter and with ``requires_grad``, as it was."""
         assert isinstance(tensor, torch.Tensor)
         if grad and not (tensor.is_floating_point() or tensor.is_complex()):
             raise FormatError(f"state.json wants a gradient for {tensor.dtype}")
@@ -305,11 +276,7 @@ class TorchFactory(PlainScalars):
         parameter: bool,
         grad: bool,
     ) -> object:
-        """Return a sparse tensor of its parts.
-
-        Raises:
-            FormatError: parts that do not fit together.
-        """
+        """Return a sparse tensor of its parts."""
         make: Any = torch.sparse_coo_tensor
         options: dict[str, Any] = {"is_coalesced": coalesced}
         if tag != "sparse_coo":
@@ -324,7 +291,7 @@ class TorchFactory(PlainScalars):
     def find_live(
         self, live: object, element: ElementType, shape: tuple[int, ...], steps: Sequence[object]
     ) -> tuple[Destination, Region | None] | None:
-        """Return how to fill a live tensor, and where it lies; None for what is no tensor.
+        """Return how to fill a live tensor, and where it lies; None if it is not a tensor.
 
         Raises:
             ConflictError: its dtype or shape is another, or its elements share memory.
@@ -361,11 +328,7 @@ class TorchFactory(PlainScalars):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceDestination:
-    """A live tensor outside of host memory that is to be filled.
-
-    Attributes:
-        tensor: the tensor, detached.
-    """
+    """A live tensor outside host memory that is to be filled."""
 
     tensor: torch.Tensor
 
