@@ -1,21 +1,21 @@
-"""Where a run stands in its data.
+"""The position of a run in its data.
 
-The next batch after a resume must be the one that would have come. How exactly that can be had
-depends on the loader and on who draws from it:
+The first batch after a resume must be the one that would have come next. How to get there depends
+on the loader and on what draws from it:
 
 * A loader with a ``state_dict`` (torchdata's StatefulDataLoader, or the user's own) knows its
-  position. But making its iterator draws a seed from the process's generator. So no iterator is
-  made for its state's sake while the run trains, and after a restore it is made at once, with all
-  generators put back behind it: the run's own ``iter(loader)`` then takes it and draws nothing.
-* Of a plain loader only whoever draws knows the position: it must be ``next_batch``. Position is
-  (epoch, batches drawn, all generators when the epoch began); a restore begins the epoch with the
-  same generators again, drops as many batches, and puts the generators back.
+  position. But making its iterator draws a seed from the process's generator. So a capture never
+  makes an iterator, and a restore makes it at once and puts all generators back afterwards: the
+  run's own ``iter(loader)`` then takes that iterator and draws nothing.
+* The position in a plain loader is known only to the code that draws from it, which must be
+  ``next_batch``. It is (epoch, batches drawn, all generators when the epoch began); a restore
+  starts the epoch again with those generators, drops as many batches, and puts the generators back.
 
-Generators that belong to the loader and its sampler are captured as well: a restore that only sets
-the position leaves them one draw off, and the next epoch would be shuffled otherwise.
+Generators of the loader and its sampler are captured as well: a restore of the position alone
+leaves them one draw off, and would shuffle the next epoch differently.
 
-Workers' own generators are exact for a plain loader (they live through the same draws again), not
-for torchdata's: a dataset that augments in workers should derive its numbers from the index.
+Generators in workers are exact for a plain loader (they go through the same draws again), not for
+torchdata's: a dataset that augments in workers should derive its random numbers from the index.
 """
 
 from __future__ import annotations
@@ -51,21 +51,17 @@ class DataPart(Part):
 
     Attributes:
         loader: the loader.
-        epoch: how often the loader was begun anew by ``next_batch``.
+        epoch: how often ``next_batch`` started the loader again.
         batches_drawn: by ``next_batch`` and ``drop``, in the whole run.
     """
 
     order = Order.DATA
 
     def __init__(self, name: str, loader: Any) -> None:
-        """Take a loader.
-
-        Raises:
-            UsageError: an iterator, which cannot be begun anew.
-        """
+        """Take a loader; an iterator, which cannot be started again, is a UsageError."""
         if hasattr(loader, "__next__") and not isinstance(loader, Stateful):
             raise UsageError(
-                f"{name} is an iterator, whose position cannot be brought back",
+                f"{name} is an iterator, whose position cannot be restored",
                 hint="pass the loader itself",
             )
         self._name = name
@@ -83,7 +79,7 @@ class DataPart(Part):
     # Drawing.
 
     def next_batch(self) -> Any:
-        """Return the next batch, beginning the next epoch where one is over.
+        """Return the next batch, starting the next epoch when one is over.
 
         Raises:
             UsageError: the loader gives no batch at all.
@@ -109,15 +105,15 @@ class DataPart(Part):
 
     @property
     def can_rewind(self) -> bool:
-        """Whether the next batch is in the hands of this part, so that it can go back.
+        """Whether this part decides on the next batch, so that the run can go back.
 
-        It is not where the run iterates by itself: an iterator that somebody holds goes on.
+        It does not if the run iterates over the loader itself: nothing can rewind that iterator.
         """
         is_plain_elsewhere = self.is_iterated_elsewhere and self._iterator is None
         return not is_plain_elsewhere and not self._is_foreign()
 
     def remove(self) -> None:
-        """Stop looking at who iterates the loader."""
+        """Stop watching the loader."""
         if self._watch is not None and self.loader.__dict__.get("_get_iterator") is self._watch:
             del self.loader._get_iterator  # noqa: SLF001  set by _watch_iterators
 
@@ -145,7 +141,7 @@ class DataPart(Part):
         """Return the position; no generator moves, and no iterator is made.
 
         Raises:
-            UsageError: the run iterates the loader by itself, and it does not know its position.
+            UsageError: the run iterates over a loader that does not know its position.
         """
         self._check_known()
         return {
@@ -159,10 +155,10 @@ class DataPart(Part):
         }
 
     def restore(self, stored: object) -> None:
-        """Go to a position.
+        """Go to a stored position.
 
         Raises:
-            ConflictError: somebody holds an iterator, which would go on where it is.
+            ConflictError: the run holds an iterator, which would go on where it is.
         """
         assert isinstance(stored, dict)
         if not self.can_rewind:
@@ -191,7 +187,7 @@ class DataPart(Part):
         stored: object,  # noqa: ARG002
         path: tuple[object, ...],  # noqa: ARG002
     ) -> tuple[Difference, ...]:
-        """Return nothing: every position can be gone to."""
+        """Return nothing: every position can be restored."""
         return ()
 
     def _reopen(self, state: Any) -> None:
@@ -247,8 +243,8 @@ class DataPart(Part):
             )
         if isinstance(sampler, _RANDOM) and not isinstance(sampler, Stateful):
             raise UsageError(
-                f"{self._name} has a {type(sampler).__name__}, whose order cannot be brought back",
-                hint="pass shuffle=True in place of it, or draw the batches with next_batch()",
+                f"{self._name} has a {type(sampler).__name__}, whose order cannot be restored",
+                hint="pass shuffle=True instead, or draw the batches with next_batch()",
             )
 
     # What belongs to the loader.
@@ -281,10 +277,10 @@ def _find_attribute(value: Any, path: str) -> Any:
 
 
 def _watch_iterators(loader: Any, part: DataPart) -> Any:
-    """Have a torch DataLoader tell when somebody else makes an iterator of it.
+    """Note on the part when other code makes an iterator of a torch DataLoader.
 
-    Nothing here may hold the loader or the part: iterators with workers that go with a cycle of
-    references, not at once, wait many seconds for each of their workers.
+    Nothing here may hold the loader or the part: an iterator that is freed late, with a cycle of
+    references, waits many seconds for each of its workers.
     """
     if not isinstance(loader, DataLoader):
         return None

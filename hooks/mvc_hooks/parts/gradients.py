@@ -72,12 +72,7 @@ class GradsPart(Part):
     order = Order.GRADIENTS
 
     def __init__(self, optimizers: Iterable[Optimizer], names: Mapping[int, str]) -> None:
-        """Watch the parameters of some optimizers; ``remove`` ends that.
-
-        Args:
-            optimizers: each with the parameters that its step uses up.
-            names: ``id`` of parameter → name, as far as models are known.
-        """
+        """Watch the parameters of optimizers until ``remove``; ``names`` as for ``OptimizerPart``."""
         self._params: dict[str, torch.Tensor] = {}
         self._watches: list[_Watch] = []
         for number, optimizer in enumerate(optimizers):
@@ -89,7 +84,7 @@ class GradsPart(Part):
         self._names = {id(param): name for name, param in self._params.items()}
 
     def remove(self) -> None:
-        """Take all hooks off."""
+        """Remove all hooks."""
         for watch in self._watches:
             watch.remove()
 

@@ -1,4 +1,4 @@
-"""Which part an object is."""
+"""Making the part that fits an object."""
 
 from __future__ import annotations
 
@@ -42,14 +42,16 @@ def make_parts(objects: Mapping[str, object]) -> dict[str, Part]:
 
     Args:
         objects: name → model, optimizer, scheduler, loader, generator, value, ... or a dict or
-            list of such; None is left out.
+            list of them; None is left out.
 
     Raises:
-        UsageError: a name that is reserved, or an object that has no state to take.
+        UsageError: a reserved name, or an object without state.
     """
     for name in _RESERVED:
         if name in objects:
-            raise UsageError(f"{name!r} is a name that mvc uses itself; call the part otherwise")
+            raise UsageError(
+                f"{name!r} is a name that mvc uses itself; choose another name for the part"
+            )
     names = name_all_parameters(objects)
     parts = {
         name: make_part(name, value, names) for name, value in objects.items() if value is not None
@@ -60,13 +62,10 @@ def make_parts(objects: Mapping[str, object]) -> dict[str, Part]:
 def make_part(name: str, value: Any, names: Mapping[int, str] | None = None) -> Part:
     """Return the part that an object is.
 
-    Args:
-        name: its name, for messages.
-        value: the object.
-        names: ``id`` of parameter → name, as ``name_all_parameters`` returns them.
+    Messages call it ``name``; ``names`` is what ``name_all_parameters`` returns.
 
     Raises:
-        UsageError: an object that has no state to take.
+        UsageError: an object without state.
     """
     part = value if isinstance(value, Part) else _find_part(name, value, names or {})
     if part is not None:
@@ -77,17 +76,13 @@ def make_part(name: str, value: Any, names: Mapping[int, str] | None = None) -> 
         return ValuePart(name, value)
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise UsageError(
-        f"{name} is a {kind}, which has no state_dict and is no plain value",
+        f"{name} is a {kind}, which has no state_dict and is not a plain value",
         hint="give it state_dict() and load_state_dict(), or pass its values",
     )
 
 
 def name_all_parameters(objects: Mapping[str, object]) -> dict[int, str]:
-    """Return ``id`` of parameter → name, for all models among some objects.
-
-    Returns:
-        Names such as ``model.0.weight``.
-    """
+    """Return ``id`` of parameter → name (``model.0.weight``), for all models among some objects."""
     return {
         id(param): f"{path}.{name}"
         for path, module in _find_modules("", objects)

@@ -1,13 +1,13 @@
-"""A model: what its ``state_dict`` says, filled in place, and what it does not say.
+"""A model: its ``state_dict``, filled in place, and what a state dict leaves out.
 
 The state of a model is its plain state dict, so that ``model.safetensors`` loads anywhere. Wrappers
-are looked through: a model has the same names whether it runs bare, as DistributedDataParallel or
-DataParallel, or compiled by ``torch.compile``, also where only pieces of it are (the step
-``_orig_mod`` is left out of names). An ``AveragedModel`` is a model of its own, and keeps its names.
+do not show: a model has the same names whether it runs bare, in DistributedDataParallel or
+DataParallel, or compiled by ``torch.compile``, whole or in pieces (names leave out ``_orig_mod``).
+An ``AveragedModel`` is a separate model, and keeps its names.
 
-Beside it, under ``details``: which parameters are frozen, which modules are in training mode, which
-entries are tied (a tie that is missing after a restore would train another model), and the buffers
-that are in no state dict because they are not persistent.
+``details`` holds the rest: which parameters are frozen, which modules are in training mode, which
+entries are tied (a tie lost in a restore would train another model), and the buffers that no state
+dict has because they are not persistent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NAMED = 3
 
 
 def unwrap_module(module: nn.Module) -> nn.Module:
-    """Return the model inside of DistributedDataParallel, DataParallel and torch.compile."""
+    """Return the model inside DistributedDataParallel, DataParallel and torch.compile."""
     while True:
         inner = getattr(module, _COMPILED, None)
         if inner is None and isinstance(
@@ -78,7 +78,7 @@ class ModulePart(Part):
         """Take a model.
 
         Raises:
-            UsageError: parameters that are made in the first forward pass, and were not yet.
+            UsageError: lazy parameters, before the first forward pass has made them.
             UnsupportedError: quantised, distributed or data-less parameters.
         """
         self.module = unwrap_module(module)
@@ -106,7 +106,7 @@ class ModulePart(Part):
                 yield from compare_arrays(ours, theirs, (*path, key))
 
     def targets(self, captured: object) -> object:
-        """Return the entries that are memory of the model (hooks may have made others)."""
+        """Return the entries that are the model's memory (hooks may have added others)."""
         own = self._locate_own()
         assert isinstance(captured, dict)
         return {
@@ -125,7 +125,7 @@ class ModulePart(Part):
         own, live = self._locate_own(), self.capture()
         if any(not _is_taken(stored[name], live.get(name), own) for name in stored):
             self._load(stored)
-        # What autograd kept of before is void; memory was written behind its back.
+        # Autograd did not see these writes: what it saved before must not be used any more.
         for param in self.module.parameters():
             if not param.is_inference():
                 torch.autograd.graph.increment_version(param)
@@ -148,7 +148,7 @@ class ModulePart(Part):
 
 
 def _rename(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state dict under clean names; as it is where two of them are the same."""
+    """Return a state dict under clean names, or unchanged if two of them would be the same."""
     renamed = OrderedDict((clean_name(name), value) for name, value in state.items())
     if len(renamed) != len(state):
         return state
@@ -194,7 +194,7 @@ def _list(names: list[str]) -> str:
 
 
 class ModuleDetails(Part):
-    """What a model has that its state dict does not say."""
+    """What a model has that its state dict leaves out."""
 
     order = Order.MODULE
 
@@ -203,12 +203,10 @@ class ModuleDetails(Part):
         self._module = module
 
     def capture(self) -> dict[str, object]:
-        """Return modes, frozen parameters, ties and buffers.
+        """Return modes, frozen parameters, ties, and buffers that are not persistent.
 
-        Returns:
-            ``training`` of the model and ``other_mode``, the modules that are in the other one;
-            ``frozen`` parameters; ``ties``, groups of entries that are one tensor; ``buffers``
-            that are not persistent, by name.
+        ``other_mode`` names the modules whose mode is not the model's; ``ties`` are groups of
+        entries that are one tensor.
         """
         module = self._module
         modules = module.named_modules()
@@ -227,10 +225,7 @@ class ModuleDetails(Part):
     def compare(
         self, live: object, stored: object, path: tuple[object, ...]
     ) -> Iterator[Difference]:
-        """Compare ties, and the names and types of buffers.
-
-        Buffers that are in no state dict are caches, as a rule; one that has grown is replaced.
-        """
+        """Compare ties and buffers; these are usually caches, so one that has grown is replaced."""
         ties = find_at(live, ("ties",)), find_at(stored, ("ties",))
         if ties[0] != ties[1]:
             yield Difference((*path, "ties"), str(ties[0]), str(ties[1]))
@@ -267,7 +262,7 @@ class ModuleDetails(Part):
 
 
 def _is_cache(live: ArrayOutline | None, stored: ArrayOutline | None) -> bool:
-    """Tell whether two outlines may be those of one buffer, made lazily or grown."""
+    """Return whether two outlines may be of one buffer, made lazily or grown."""
     if live is None or stored is None:
         return True
     is_both = is_array(live) and is_array(stored)

@@ -1,4 +1,4 @@
-"""An optimizer: its state filled in place, made exactly where it is stored, and only there.
+"""An optimizer: its state filled in place, and present exactly for the parameters that had one.
 
 ``Optimizer.load_state_dict`` is not used to restore: it casts every state tensor to the type of its
 parameter (32-bit moments of bfloat16 parameters lose half of their bits), and it copies all of
@@ -49,13 +49,7 @@ class OptimizerPart(Part):
     def __init__(
         self, name: str, optimizer: Optimizer, names: Mapping[int, str] | None = None
     ) -> None:
-        """Take an optimizer.
-
-        Args:
-            name: its name, for messages.
-            optimizer: the optimizer.
-            names: ``id`` of parameter → its name, as far as models are known.
-        """
+        """Take an optimizer, and ``id`` of parameter → name as far as models are known."""
         self._name = name
         self._optimizer = optimizer
         self.companion: OptimizerDetails = OptimizerDetails(optimizer, names or {})
@@ -110,7 +104,7 @@ class OptimizerPart(Part):
         """Make state and groups what is stored.
 
         Raises:
-            ConflictError: an optimizer with a ``load_state_dict`` of its own refuses it.
+            ConflictError: the optimizer overrides ``load_state_dict``, and refuses the state.
         """
         assert isinstance(stored, dict)
         if self._is_custom:
@@ -159,7 +153,7 @@ class OptimizerPart(Part):
         live.update(entries)
 
     def _find_hosted(self, param: torch.Tensor) -> set[str]:
-        """Return what torch's own optimizers keep on the host unless they are told otherwise."""
+        """Return what torch's own optimizers keep on the host by default."""
         for group in self._optimizer.param_groups:
             if any(param is other for other in group["params"]):
                 is_device = group.get("fused") or group.get("capturable")
@@ -236,7 +230,7 @@ def index_parameters(optimizer: Optimizer) -> dict[int, torch.Tensor]:
 
 
 def _is_standard(state: object) -> bool:
-    """Tell whether a state dict is of the form that torch's optimizers have."""
+    """Return whether a state dict has the form of torch's own optimizers."""
     return (
         isinstance(state, dict)
         and isinstance(state.get("state"), dict)

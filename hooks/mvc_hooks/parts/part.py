@@ -1,12 +1,12 @@
-"""What a part of a run is: a live object that says its state and takes it back, exactly.
+"""A part of a run: a live object whose state can be captured and restored exactly.
 
-A state goes back in four steps, and a part has a method for each. ``compare`` names every
+A restore has four steps, and a part has a method for the first three. ``compare`` names every
 difference in structure before anything is touched. ``targets`` lends the live tensors that may be
-filled where they lie. ``restore`` does the rest, with those tensors already filled. Then everything
-is captured again and compared with what was stored, bit by bit.
+filled in place. ``restore`` does the rest, with those tensors already filled. Then everything is
+captured again and compared with what was stored, bit by bit.
 
-Capturing must be without any side effect: it may neither draw a random number, nor create state
-that does not exist yet (a fresh optimizer has none, and *absent* is not *zero*), nor change a mode.
+Capturing must have no side effect: it may neither draw a random number, nor create state that does
+not exist yet (a fresh optimizer has none, and *absent* is not *zero*), nor change a mode.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from mvc_hooks.parts.tree import ABSENT, Difference, compare_arrays
+from mvc_hooks.parts.tree import ABSENT, Difference, compare_arrays, list_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+_KINDS = (dict, list, tuple)
 DETAILS = "details"
-"""The top-level name of what has no place in a part's own state (flags, ties, parameter names)."""
+"""The top-level name for what a part's own state cannot hold (flags, ties, parameter names)."""
 
 
 class Order(IntEnum):
@@ -46,7 +47,7 @@ class Part(ABC):
 
     Attributes:
         order: when it is restored.
-        companion: what else belongs to it, stored under ``details``; None for most.
+        companion: a part for what its own state leaves out, stored under ``details``.
     """
 
     order: Order = Order.OTHER
@@ -58,11 +59,10 @@ class Part(ABC):
 
     @abstractmethod
     def restore(self, stored: object) -> None:
-        """Take a stored state; the tensors that ``targets`` lent stand in it, filled.
+        """Take a stored state.
 
-        Args:
-            stored: the state; other tensors are new and lie on the host. Its containers are not
-                shared with anyone.
+        The tensors that ``targets`` lent are in it, filled; others are new, on the host. Nothing
+        else holds its containers.
 
         Raises:
             ConflictError: it cannot be taken as it is.
@@ -71,26 +71,16 @@ class Part(ABC):
     def compare(
         self, live: object, stored: object, path: tuple[object, ...]
     ) -> Iterable[Difference]:
-        """Return the differences between two outlines that this part cannot restore over.
-
-        Args:
-            live: outline of what ``capture`` returned.
-            stored: outline of the stored state.
-            path: of the part.
-        """
+        """Return the differences between live and stored outline that ``restore`` cannot overcome."""
         return compare_arrays(live, stored, path)
 
     def targets(self, captured: object) -> object:  # noqa: ARG002  the default lends nothing
-        """Return what of a captured state may be filled in place, nested; ABSENT: nothing."""
+        """Return the tensors of a captured state that may be filled in place, nested, or ABSENT."""
         return ABSENT
 
 
 class Group(Part):
-    """Parts under one name: a dict, list or tuple of models, optimizers, ...
-
-    Attributes:
-        members: key or index → part.
-    """
+    """Parts under one name, by key or index: a dict, list or tuple of models, optimizers, ..."""
 
     def __init__(self, kind: type, members: Mapping[object, Part]) -> None:
         """Make a group whose state is a container of that kind (dict, list or tuple)."""
@@ -109,10 +99,10 @@ class Group(Part):
         self, live: object, stored: object, path: tuple[object, ...]
     ) -> Iterator[Difference]:
         """Compare member by member; one more or less is a difference."""
-        ours, theirs = index_members(live), index_members(stored)
-        if theirs is None or ours is None:
+        if not isinstance(live, _KINDS) or not isinstance(stored, _KINDS):
             yield Difference(path, type(live).__name__, type(stored).__name__)
             return
+        ours, theirs = dict(list_items(live) or ()), dict(list_items(stored) or ())
         for key in theirs.keys() - self.members.keys():
             yield Difference((*path, key), None, "a part")
         for key, part in self.members.items():
@@ -123,35 +113,23 @@ class Group(Part):
 
     def targets(self, captured: object) -> object:
         """Return what the members lend."""
-        states = index_members(captured) or {}
+        states = dict(list_items(captured) or ())
         lent = {key: part.targets(states[key]) for key, part in self.members.items()}
         if self.kind is dict:
             return {key: value for key, value in lent.items() if value is not ABSENT}
         return [None if value is ABSENT else value for value in lent.values()]
 
 
-def index_members(value: object) -> dict[object, object] | None:
-    """Return the items of a dict, list or tuple by key or index; None for anything else."""
-    if isinstance(value, dict):
-        return dict(value)
-    return dict(enumerate(value)) if isinstance(value, (list, tuple)) else None
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A part, or a companion, and where its state lies.
-
-    Attributes:
-        path: keys from the top.
-        part: the part; never a group.
-    """
+    """A part or a companion, never a group, and the path of its state."""
 
     path: tuple[object, ...]
     part: Part
 
 
 def flatten_parts(parts: Mapping[str, Part]) -> list[Entry]:
-    """Return all parts and companions, groups dissolved."""
+    """Return all parts and companions, with members in place of groups."""
     entries: list[Entry] = []
     pending = [Entry((name,), part) for name, part in reversed(list(parts.items()))]
     while pending:

@@ -1,10 +1,10 @@
 """The state of DDP's PowerSGD communication hook.
 
-The memory of the hook belongs to *buckets*, which DDP fills anew after its first backward pass: in
-the order in which the gradients came, other parameters in each. A restored state compresses from its
-first step on, so in a fresh process it would meet the buckets from before that: with other sizes, it
-fails; with the same size, it adds the errors of one parameter to another. So the hook must have run
-once in this process before a state with memory is restored. Its ``iter`` says so.
+The memory of the hook belongs to *buckets*, which DDP rebuilds after its first backward pass, in the
+order in which gradients arrived. A restored state compresses from its first step on, so in a fresh
+process it would meet the buckets from before that: if sizes differ, it fails; if they do not, it adds
+the errors of one parameter to another. So the hook must have run once in this process before a state
+with memory is restored, as its ``iter`` shows.
 """
 
 from __future__ import annotations

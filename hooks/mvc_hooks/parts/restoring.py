@@ -36,7 +36,7 @@ class InexactRestoreError(MvcError):
 
 
 def capture_parts(parts: Mapping[str, Part]) -> dict[str, Any]:
-    """Return the state of all parts, and under ``details`` what belongs to them besides.
+    """Return the state of all parts, with their companions' under ``details``.
 
     Tensors are the live ones, not copies. Nothing is changed, no random number is drawn.
     """
@@ -91,14 +91,7 @@ def find_differences(
     stored: Mapping[str, Any],
     leave: Collection[str] = (),
 ) -> Iterator[Difference]:
-    """Return every difference in structure that cannot be restored over.
-
-    Args:
-        parts: name → part.
-        live: outline of their captured state.
-        stored: outline of the stored state.
-        leave: top-level names that do not count.
-    """
+    """Yield every difference between two outlines that a restore cannot overcome."""
     for name, part in parts.items():
         if name in stored:
             yield from part.compare(live[name], stored[name], (name,))
@@ -118,7 +111,7 @@ def find_differences(
 
 
 def is_allowed(difference: Difference, allow: Sequence[str]) -> bool:
-    """Tell whether a difference, or something around it, fits a pattern."""
+    """Return whether a difference, or a container of it, matches a pattern."""
     path = format_path(difference.path)
     return any(fnmatchcase(path, one) or fnmatchcase(path, f"{one}.*") for one in allow)
 

@@ -1,4 +1,4 @@
-"""Random number generators: those of the process, and those with a name of their own."""
+"""Random number generators: those of the process, and those that a run names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def restore_rng(state: object) -> None:
     """Set every generator back.
 
     Raises:
-        UsageError: not what ``capture_rng`` returned, or it needs more CUDA devices than there are.
+        UsageError: not the result of ``capture_rng``, or from more CUDA devices than there are.
     """
     if not isinstance(state, dict) or set(state) != _KEYS:
         raise UsageError("not the state of the random number generators")
@@ -83,7 +83,7 @@ class RngPart(Part):
     def compare(
         self, live: object, stored: object, path: tuple[object, ...]
     ) -> Iterator[Difference]:
-        """Compare the number of CUDA devices; there must be as many as there were."""
+        """Compare the number of CUDA devices, which must be the same."""
         if not isinstance(stored, dict) or set(stored) != _KEYS:
             yield Difference(path, "the process's generators", "something else")
             return

@@ -25,26 +25,20 @@ class StateSource(Protocol):
         ...
 
     def load(self, into: Mapping[str, object]) -> dict[str, Any]:
-        """Return the state; the live tensors of ``into`` are filled in place and stand in it.
+        """Return the state, with the live tensors of ``into`` in it, filled in place.
 
-        Args:
-            into: nested as the state; may hold less than it, never more.
+        ``into`` is nested like the state, and may hold less than it, never more.
         """
         ...
 
     def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
-        """Return a line for every difference of a live state; none: it is the same to the bit."""
+        """Return a line for every difference of a live state; none if it is the same bit for bit."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CommitSource:
-    """The state of a commit.
-
-    Attributes:
-        repo: the repository.
-        revision: which commit.
-    """
+    """The state of a commit."""
 
     repo: Repo
     revision: str
@@ -54,7 +48,7 @@ class CommitSource:
         return self.repo.outline_state(self.revision)
 
     def load(self, into: Mapping[str, object]) -> dict[str, Any]:
-        """Return it; every byte is hashed on its way."""
+        """Return it; every byte is hashed as it is read."""
         return self.repo.load_state(self.revision, into=into)
 
     def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
@@ -64,11 +58,7 @@ class CommitSource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageSource:
-    """The state of an image.
-
-    Attributes:
-        files: name → bytes.
-    """
+    """The state of an image: name → bytes of its files."""
 
     files: Mapping[str, memoryview]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Anything that can say and take back its state."""
+    """Anything that can return its state and take it back."""
 
     def state_dict(self) -> object:
         """Return the state."""
@@ -27,41 +27,35 @@ class Stateful(Protocol):
 
 
 class StatefulPart(Part):
-    """An object that takes its state back by itself, through ``load_state_dict``.
+    """An object that takes its state through ``load_state_dict``.
 
-    Its tensors are not filled in place: what such a method does with memory that already holds the
-    new values is its own affair. They are handed over on the device of the live ones.
+    Its tensors are not filled in place, because such a method may not expect its memory to hold the
+    new values already. They are handed over on the device of the live ones.
     """
 
     def __init__(self, name: str, value: Stateful, order: Order = Order.OTHER) -> None:
-        """Take an object.
-
-        Args:
-            name: its name, for messages.
-            value: the object.
-            order: when it is restored.
-        """
+        """Take an object, the name that messages give it, and when to restore it."""
         self._name = name
         self._value = value
         self.order = order
-        # Of schedulers and scalers the keys are fixed, so other keys mean another kind of one.
+        # Keys of schedulers and scalers are fixed, so other keys mean another kind of object.
         self._is_strict = order is Order.SCHEDULER
 
     def capture(self) -> object:
-        """Return what ``state_dict`` says; should it draw random numbers, they are put back."""
+        """Return ``state_dict()``; if it draws random numbers, the generators are put back."""
         with keep_rng():
             return self._value.state_dict()
 
     def compare(
         self, live: object, stored: object, path: tuple[object, ...]
     ) -> Iterator[Difference]:
-        """Compare keys where they are fixed, and arrays but for those that fill as a run goes on."""
+        """Compare keys if they are fixed, and arrays except those that fill as a run goes on."""
         if self._is_strict:
             yield from compare_keys(live, stored, path)
         yield from compare_fixed_arrays(live, stored, path)
 
     def restore(self, stored: object) -> None:
-        """Hand the state over.
+        """Hand over the state.
 
         Raises:
             ConflictError: the object refuses it.

@@ -1,4 +1,4 @@
-"""Plain values: counters, histories, arrays and tensors that belong to no object."""
+"""Plain values: counters, histories, arrays and tensors that are not part of another object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ValuePart(Part):
-    """A plain value: containers and arrays are changed in place, other values are handed back.
+    """A plain value: containers and arrays change in place, other values are returned.
 
     Attributes:
         value: the live value; after a restore the stored one, which for containers, tensors and
@@ -36,7 +36,7 @@ class ValuePart(Part):
     def compare(
         self, live: object, stored: object, path: tuple[object, ...]
     ) -> Iterator[Difference]:
-        """Compare arrays but for those that fill as a run goes on; None takes anything."""
+        """Compare arrays, except those that fill as a run goes on; None takes anything."""
         if live is None:
             return
         is_held = isinstance(live, (dict, list, tuple))
@@ -44,7 +44,7 @@ class ValuePart(Part):
         yield from compare(live, stored, path)
 
     def targets(self, captured: object) -> object:
-        """Return all of it: nothing but this part knows what is in there."""
+        """Return all of it: only this part knows its content."""
         return captured
 
     def restore(self, stored: object) -> None:
@@ -60,7 +60,7 @@ class ValuePart(Part):
 
 
 def _fill(live: Any, stored: Any) -> Any:
-    """Return the live container with the stored content, or what is stored where none fits."""
+    """Return the live container with the stored content, or what is stored if none fits."""
     if live is stored:
         return live
     if isinstance(live, torch.Tensor) and isinstance(stored, torch.Tensor):
