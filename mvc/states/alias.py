@@ -28,7 +28,8 @@ from mvc.errors import UnsupportedError
 from mvc.states.elements import ElementType, get_numpy_element, get_torch_element
 from mvc.states.encode import PlacedArray
 from mvc.states.files import LiveArray
-from mvc.states.memory import MAX_SKEW, HostArray, Region, view_memory
+from mvc.states.host import HostArray
+from mvc.states.memory import BYTE, MAX_SKEW, Region, view_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 _MAX_PAIRS = 20_000
 _MAX_WORK = 10_000
-_BYTE = ElementType("bytes", 1, 1, "U8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def _probe(region: Region) -> NDArray[Any]:
         region.address,
         (*region.shape, region.size_bytes),
         (*region.strides, 1),
-        _BYTE,
+        BYTE,
         None,
     )
 
@@ -239,7 +239,7 @@ def _add_union(group: SharedGroup, members: list[PlacedArray], *, is_torch: bool
     source = first.array.source
     if isinstance(source, HostArray):
         words = view_memory(group.low, shape, (element.size_bytes,), element, members)
-        source = HostArray(words, source.is_alive)
+        source = HostArray(words, source.check_alive)
     else:
         from mvc.states import torch_arrays as state_torch  # noqa: PLC0415  imports torch, which is loaded
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from mvc.errors import ConflictError, FormatError
 from mvc.states.elements import TORCH_ELEMENTS, parse_numpy_dtype
-from mvc.states.memory import Region, copy_words, find_flat_bytes, view_memory
+from mvc.states.host import copy_words
+from mvc.states.memory import Region, find_flat_bytes, view_memory
 from mvc.states.refusals import format_path
 from mvc.states.scalars import PlainScalars
 

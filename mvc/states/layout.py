@@ -14,8 +14,8 @@ from mvc.errors import MvcError
 from mvc.sources import JoinedSource, MemorySource
 from mvc.states.alias import find_crowded, find_groups
 from mvc.states.document import Document, encode_document
+from mvc.states.host import HostRun
 from mvc.states.plan import DiffersError, Follow, Recorder
-from mvc.states.runs import HostRun
 from mvc.states.state import STATE_FILE, encode_walk
 
 if TYPE_CHECKING:

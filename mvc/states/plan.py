@@ -27,9 +27,9 @@ from mvc.states.containers import CONTAINERS, open_value
 from mvc.states.document import keep_text
 from mvc.states.encode import Walk, describe_ndarray
 from mvc.states.files import LiveArray
-from mvc.states.memory import HostArray, find_flat_bytes
+from mvc.states.host import HostArray, HostBytes
+from mvc.states.memory import find_flat_bytes
 from mvc.states.refusals import Attribute
-from mvc.states.runs import HostBytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

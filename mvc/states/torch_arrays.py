@@ -8,6 +8,7 @@ elsewhere, and those that are conjugated or negated lazily, are copied to the ho
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,15 +19,8 @@ from mvc.errors import ConflictError, FormatError, UnsupportedError
 from mvc.states.elements import TORCH_ELEMENTS
 from mvc.states.factory import ArrayForm, Destination, HostDestination
 from mvc.states.files import LiveArray
-from mvc.states.memory import (
-    HostArray,
-    Region,
-    c_strides,
-    find_kept_strides,
-    iterate_slabs,
-    read_units,
-    view_memory,
-)
+from mvc.states.host import HostArray, check_storage, iterate_slabs, read_units
+from mvc.states.memory import Region, c_strides, find_kept_strides, view_memory
 from mvc.states.refusals import format_path
 from mvc.states.scalars import PlainScalars
 
@@ -132,8 +126,8 @@ def _describe_strided(tensor: torch.Tensor, steps: Sequence[object]) -> LiveArra
     source: ByteSource
     space = str(tensor.device)
     if tensor.device.type == "cpu":
-        is_alive = _watch(storage, storage.data_ptr(), storage.nbytes())
-        source = HostArray(view_memory(start, shape, strides, element, storage), is_alive)
+        check = partial(check_storage, storage, storage.data_ptr(), storage.nbytes())
+        source = HostArray(view_memory(start, shape, strides, element, storage), check)
     else:
         source = TorchArray(view_words(tensor, element), element.word_bytes)
         space = f"{space} {storage.data_ptr()}"
@@ -159,10 +153,6 @@ def _get_storage(tensor: torch.Tensor, steps: Sequence[object]) -> torch.Untyped
             hint="gather sharded or offloaded parameters first",
         )
     return storage
-
-
-def _watch(storage: torch.UntypedStorage, address: int, size_bytes: int) -> Callable[[], bool]:
-    return lambda: storage.data_ptr() == address and storage.nbytes() == size_bytes
 
 
 def view_words(tensor: torch.Tensor, element: ElementType) -> torch.Tensor:
