@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from mvc.states.alias import SharedGroup
     from mvc.states.memory import Region
     from mvc.states.plan import ArrayPlan, StatePart
-    from mvc.states.state import EncodedState
 
 PAGE_BYTES = 4096
 _SMALL_BYTES = 2**20
@@ -162,7 +161,8 @@ def _layout_from_scratch(state: Mapping[str, object]) -> StateLayout:
         walk.arrays
     ):  # else there are arrays that only exist because others overlap
         pieces = tuple(_plan_pieces(parts, walk))
-        ties = _describe_ties(encoded, walk)
+        regions = {index: item.array.region for index, item in enumerate(walk.placed)}
+        ties = _describe_groups(encoded.groups, regions)
         document = replace(encoded.document, state={})
         plan = LayoutPlan(
             walk.root, tuple(walk.arrays), ties, document, tuple(files), pieces, text, start
@@ -222,11 +222,6 @@ def _plan_pieces(parts: Iterable[ImagePart], walk: Recorder) -> Iterator[ImagePa
             yield from end_run()
             yield _Piece(part.offset, (index,), (0, part.size_bytes))
     yield from end_run()
-
-
-def _describe_ties(encoded: EncodedState, walk: Recorder) -> tuple[object, ...]:
-    regions = {index: item.array.region for index, item in enumerate(walk.placed)}
-    return _describe_groups(encoded.groups, regions)
 
 
 def _describe_groups(

@@ -34,7 +34,7 @@ from mvc_hooks.parts.stateful import Stateful
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc_hooks.parts.tree import Difference
+    from mvc_hooks.parts.tree import Difference, Steps
 
 _GENERATORS = (
     "generator",
@@ -181,12 +181,7 @@ class DataPart(Part):
             self._reopen(stored["loader"])
         self._set_generators(stored["generators"])
 
-    def compare(
-        self,
-        live: object,  # noqa: ARG002  of the protocol
-        stored: object,  # noqa: ARG002
-        path: tuple[object, ...],  # noqa: ARG002
-    ) -> tuple[Difference, ...]:
+    def compare(self, live: object, stored: object, path: Steps) -> tuple[Difference, ...]:  # noqa: ARG002  as parts have it
         """Return nothing: every position can be restored."""
         return ()
 

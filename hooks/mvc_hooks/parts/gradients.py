@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
+    from mvc_hooks.parts.tree import Steps
+
 
 class _Watch:
     """Parameters that are stepped together, and whether their gradients are in use."""
@@ -106,9 +108,7 @@ class GradsPart(Part):
             "zeroed_sparse": [name for name, layout in left.items() if layout != "strided"],
         }
 
-    def compare(
-        self, live: object, stored: object, path: tuple[object, ...]
-    ) -> Iterator[Difference]:
+    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
         """Compare with the parameters: a gradient may come and go, but it fits its parameter."""
         accumulated = find_at(stored, ("accumulated",))
         if not isinstance(accumulated, dict):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from mvc import ArrayOutline
+    from mvc_hooks.parts.tree import Steps
 
 _COMPILED = "_orig_mod"
 _NAMED = 3
@@ -90,9 +91,7 @@ class ModulePart(Part):
         state = self.module.state_dict()
         return _rename(state) if any(_COMPILED in name for name in state) else state
 
-    def compare(
-        self, live: object, stored: object, path: tuple[object, ...]
-    ) -> Iterator[Difference]:
+    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
         """Compare by name: every entry must be on both sides, tensors of the same type and shape."""
         assert isinstance(live, dict)
         if not isinstance(stored, dict):
@@ -222,9 +221,7 @@ class ModuleDetails(Part):
             },
         }
 
-    def compare(
-        self, live: object, stored: object, path: tuple[object, ...]
-    ) -> Iterator[Difference]:
+    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
         """Compare ties and buffers; these are usually caches, so one that has grown is replaced."""
         ties = find_at(live, ("ties",)), find_at(stored, ("ties",))
         if ties[0] != ties[1]:

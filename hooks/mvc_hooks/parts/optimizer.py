@@ -38,6 +38,8 @@ from mvc_hooks.parts.tree import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from mvc_hooks.parts.tree import Steps
+
 _ORDER_HINT = "parameter {!r}"
 
 
@@ -63,9 +65,7 @@ class OptimizerPart(Part):
         """Return ``state_dict()``, which makes nothing and steps nothing."""
         return self._optimizer.state_dict()
 
-    def compare(
-        self, live: object, stored: object, path: tuple[object, ...]
-    ) -> Iterator[Difference]:
+    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
         """Compare groups strictly; state may be there or not, but never of another form."""
         if not _is_standard(live) or not _is_standard(stored):
             yield from compare_arrays(live, stored, path)
@@ -197,9 +197,7 @@ class OptimizerDetails(Part):
             ],
         }
 
-    def compare(
-        self, live: object, stored: object, path: tuple[object, ...]
-    ) -> Iterator[Difference]:
+    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
         """Compare the order of the parameters, where both sides know their names."""
         ours, theirs = find_at(live, ("parameters",)), find_at(stored, ("parameters",))
         for group, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
@@ -240,7 +238,7 @@ def _is_standard(state: object) -> bool:
 
 
 def _compare_groups(
-    live: list[dict[str, Any]], stored: list[dict[str, Any]], path: tuple[object, ...]
+    live: list[dict[str, Any]], stored: list[dict[str, Any]], path: Steps
 ) -> Iterator[Difference]:
     path = (*path, "param_groups")
     if len(live) != len(stored):
@@ -262,7 +260,7 @@ def _compare_groups(
                 yield Difference(place, describe(mine[name]), describe(other[name]))
 
 
-def _compare_entry(live: object, stored: object, path: tuple[object, ...]) -> Iterator[Difference]:
+def _compare_entry(live: object, stored: object, path: Steps) -> Iterator[Difference]:
     """Compare the state of one parameter: what both sides have must be of the same form."""
     if not isinstance(live, dict) or not isinstance(stored, dict):
         return

@@ -21,6 +21,8 @@ from mvc_hooks.parts.tree import ABSENT, Difference, compare_arrays, list_items
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from mvc_hooks.parts.tree import Steps
+
 _KINDS = (dict, list, tuple)
 DETAILS = "details"
 """The top-level name for what a part's own state cannot hold (flags, ties, parameter names)."""
@@ -68,9 +70,7 @@ class Part(ABC):
             ConflictError: it cannot be taken as it is.
         """
 
-    def compare(
-        self, live: object, stored: object, path: tuple[object, ...]
-    ) -> Iterable[Difference]:
+    def compare(self, live: object, stored: object, path: Steps) -> Iterable[Difference]:
         """Return the differences between live and stored outline that ``restore`` cannot overcome."""
         return compare_arrays(live, stored, path)
 
@@ -95,9 +95,7 @@ class Group(Part):
     def restore(self, stored: object) -> None:
         """Do nothing: members are restored one by one, in their own order."""
 
-    def compare(
-        self, live: object, stored: object, path: tuple[object, ...]
-    ) -> Iterator[Difference]:
+    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
         """Compare member by member; one more or less is a difference."""
         if not isinstance(live, _KINDS) or not isinstance(stored, _KINDS):
             yield Difference(path, type(live).__name__, type(stored).__name__)
@@ -124,7 +122,7 @@ class Group(Part):
 class Entry:
     """A part or a companion, never a group, and the path of its state."""
 
-    path: tuple[object, ...]
+    path: Steps
     part: Part
 
 

@@ -27,6 +27,8 @@ from mvc_hooks.parts.tree import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mvc_hooks.parts.tree import Steps
+
 
 _MEMORY = ("error_dict", "p_memory_dict", "q_memory_dict")
 
@@ -46,9 +48,7 @@ class PowerSgdPart(Part):
         fields = {name: getattr(self._state, name) for name in names}
         return fields | {"rng": self._state.rng.get_state(legacy=False)}
 
-    def compare(
-        self, live: object, stored: object, path: tuple[object, ...]
-    ) -> Iterator[Difference]:
+    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
         """Compare the fields; memory of buckets is made in the first compressed steps.
 
         Raises:

@@ -16,6 +16,8 @@ from mvc_hooks.parts.tree import Difference
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from mvc_hooks.parts.tree import Steps
+
 _KEYS = {"python", "numpy", "torch", "cuda"}
 
 
@@ -80,9 +82,7 @@ class RngPart(Part):
         """Set them back."""
         restore_rng(stored)
 
-    def compare(
-        self, live: object, stored: object, path: tuple[object, ...]
-    ) -> Iterator[Difference]:
+    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
         """Compare the number of CUDA devices, which must be the same."""
         if not isinstance(stored, dict) or set(stored) != _KEYS:
             yield Difference(path, "the process's generators", "something else")
@@ -128,9 +128,7 @@ class GeneratorPart(Part):
         else:
             generator.setstate(state)
 
-    def compare(
-        self, live: object, stored: object, path: tuple[object, ...]
-    ) -> Iterator[Difference]:
+    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
         """Compare the kind of generator."""
         ours, theirs = _find_kind(live), _find_kind(stored)
         if ours != theirs:

@@ -12,6 +12,8 @@ from mvc_hooks.parts.tree import Difference, compare_fixed_arrays, compare_keys,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mvc_hooks.parts.tree import Steps
+
 
 @runtime_checkable
 class Stateful(Protocol):
@@ -46,9 +48,7 @@ class StatefulPart(Part):
         with keep_rng():
             return self._value.state_dict()
 
-    def compare(
-        self, live: object, stored: object, path: tuple[object, ...]
-    ) -> Iterator[Difference]:
+    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
         """Compare keys if they are fixed, and arrays except those that fill as a run goes on."""
         if self._is_strict:
             yield from compare_keys(live, stored, path)

@@ -11,7 +11,7 @@ import copy
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from mvc import ArrayOutline
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+Steps: TypeAlias = "tuple[object, ...]"
+"""A path in a state."""
 ABSENT: Final = object()
 """In place of a value if there is none."""
 _SEQUENCES = (list, tuple, deque)
@@ -30,7 +32,7 @@ _SEQUENCES = (list, tuple, deque)
 class Difference:
     """What differs between the live and the stored state at a path; None stands for nothing."""
 
-    path: tuple[object, ...]
+    path: Steps
     live: str | None
     stored: str | None
 
@@ -44,7 +46,7 @@ class Difference:
         return f"{where} is {self.live} here, {self.stored} in the stored state"
 
 
-def format_path(path: tuple[object, ...]) -> str:
+def format_path(path: Steps) -> str:
     """Return a path dotted."""
     return ".".join(map(str, path))
 
@@ -57,8 +59,8 @@ def list_items(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def pair_leaves(
-    live: Any, stored: Any, path: tuple[object, ...], *, same_type: bool = False
-) -> Iterator[tuple[tuple[object, ...], Any, Any]]:
+    live: Any, stored: Any, path: Steps, *, same_type: bool = False
+) -> Iterator[tuple[Steps, Any, Any]]:
     """Yield path, live and stored value where two nested values stop having the same containers.
 
     Args:
@@ -161,7 +163,7 @@ def outline(value: object) -> Any:
     return tuple(map(outline, value)) if type(value) is tuple else value
 
 
-def compare_arrays(live: object, stored: object, path: tuple[object, ...]) -> Iterator[Difference]:
+def compare_arrays(live: object, stored: object, path: Steps) -> Iterator[Difference]:
     """Yield every array that only one of two outlines has, or that is not the same in both."""
     for place, ours, theirs in pair_leaves(live, stored, path):
         if is_array(ours) and is_array(theirs):
@@ -171,9 +173,7 @@ def compare_arrays(live: object, stored: object, path: tuple[object, ...]) -> It
             yield Difference(place, describe(ours), describe(theirs))
 
 
-def compare_fixed_arrays(
-    live: object, stored: object, path: tuple[object, ...]
-) -> Iterator[Difference]:
+def compare_fixed_arrays(live: object, stored: object, path: Steps) -> Iterator[Difference]:
     """Compare as ``compare_arrays``, except what fills or grows while a run goes on."""
     for difference in compare_arrays(live, stored, path):
         inner = replace(difference, path=difference.path[len(path) :])
@@ -181,7 +181,7 @@ def compare_fixed_arrays(
             yield difference
 
 
-def compare_keys(live: object, stored: object, path: tuple[object, ...]) -> Iterator[Difference]:
+def compare_keys(live: object, stored: object, path: Steps) -> Iterator[Difference]:
     """Yield every key, arrays or not, that only one of two mappings has at the top."""
     if not isinstance(live, Mapping) or not isinstance(stored, Mapping):
         yield Difference(path, type(live).__name__, type(stored).__name__)
@@ -207,7 +207,7 @@ def has_arrays(value: object) -> bool:
     return is_array(value) if items is None else any(has_arrays(item) for _, item in items)
 
 
-def find_at(value: Any, path: tuple[object, ...]) -> Any:
+def find_at(value: Any, path: Steps) -> Any:
     """Return what lies at a path, or ABSENT."""
     for key in path:
         try:

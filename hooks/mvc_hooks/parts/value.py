@@ -15,6 +15,8 @@ from mvc_hooks.parts.tree import Difference, compare_arrays, compare_fixed_array
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from mvc_hooks.parts.tree import Steps
+
 
 class ValuePart(Part):
     """A plain value: containers and arrays change in place, other values are returned.
@@ -33,9 +35,7 @@ class ValuePart(Part):
         """Return it."""
         return self.value.detach() if isinstance(self.value, torch.Tensor) else self.value
 
-    def compare(
-        self, live: object, stored: object, path: tuple[object, ...]
-    ) -> Iterator[Difference]:
+    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
         """Compare arrays, except those that fill as a run goes on; None takes anything."""
         if live is None:
             return
