@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import mvc
 
 HEAVY = ("torch", "numpy", "dulwich", "typer", "rich", "msgspec", "zstandard", "safetensors")
@@ -53,6 +55,7 @@ def run(script):
     return json.loads(done.stdout)
 
 
+@pytest.mark.torch
 def test_what_each_step_imports(tmp_path):
     import torch
 
@@ -116,6 +119,7 @@ def test_the_hooks_say_what_is_missing():
     assert "pip install" in run(script)
 
 
+@pytest.mark.torch
 def test_without_torch_a_torch_state_says_what_to_do(tmp_path):
     script = f"""
 import sys, json

@@ -185,6 +185,7 @@ def test_every_promised_name_is_seen_by_type_checkers():
         assert re.search(rf"\b{name}\b", block), name
 
 
+@pytest.mark.torch
 def test_names_of_mvc_hooks():
     assert set(mvc_hooks.__all__) == {
         "Checkpointer", "CommitFailedError", "CommitReport", "DivergedError", "History",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CLOCK_SLOP_S = 3600
 
 
-class CommitSource(Protocol):
+class CommitReader(Protocol):
     """Whoever can read commits."""
 
     def read_commit(self, commit_id: GitId) -> CommitInfo:
@@ -30,7 +30,7 @@ class CommitSource(Protocol):
 
 
 def walk(
-    source: CommitSource,
+    source: CommitReader,
     starts: Sequence[GitId],
     *,
     limit: int | None = None,
@@ -60,7 +60,7 @@ def walk(
 class _Walk:
     """Two heaps: commits seen but not looked at yet, and commits whose children are all out."""
 
-    def __init__(self, source: CommitSource, *, first_parent: bool) -> None:
+    def __init__(self, source: CommitReader, *, first_parent: bool) -> None:
         self._source = source
         self._first_parent = first_parent
         self._commits: dict[GitId, CommitInfo] = {}
@@ -123,7 +123,7 @@ class _Walk:
 _LEFT, _RIGHT, _STALE, _RESULT = 1, 2, 4, 8
 
 
-def find_merge_bases(source: CommitSource, left: GitId, right: GitId) -> list[GitId]:
+def find_merge_bases(source: CommitReader, left: GitId, right: GitId) -> list[GitId]:
     """Return the best common ancestors, youngest first: none of them is an ancestor of another."""
     if left == right:
         return [left]
@@ -137,7 +137,7 @@ def find_merge_bases(source: CommitSource, left: GitId, right: GitId) -> list[Gi
     return candidates
 
 
-def _paint(source: CommitSource, left: GitId, right: GitId) -> list[GitId]:
+def _paint(source: CommitReader, left: GitId, right: GitId) -> list[GitId]:
     """Colour what each side reaches; the first commits with both colours are the candidates."""
     colours = {left: _LEFT, right: _RIGHT}
     times: dict[GitId, int] = {}
@@ -167,7 +167,7 @@ def _paint(source: CommitSource, left: GitId, right: GitId) -> list[GitId]:
     return sorted(kept, key=lambda commit_id: -found[commit_id])
 
 
-def is_ancestor(source: CommitSource, ancestor: GitId, descendant: GitId) -> bool:
+def is_ancestor(source: CommitReader, ancestor: GitId, descendant: GitId) -> bool:
     """Tell whether one commit can be reached from another (a commit reaches itself)."""
     if ancestor == descendant:
         return True

@@ -185,7 +185,7 @@ def _compare_pair(
     """Return what differs between two tensors of one kind, or None if all bits are the same."""
     chunk_bytes = version.manifest.chunk_bytes
     tensor = StoredTensor(version.path, pair.view, pair.stored, chunk_bytes)
-    count = Difference(get_dtype(pair.view.dtype))
+    count = TensorDifference(get_dtype(pair.view.dtype))
     check = TensorCheck(
         pair.view.name,
         "modified",
@@ -220,7 +220,7 @@ def _compare_pair(
     )
 
 
-class Difference:
+class TensorDifference:
     """Counts how two runs of elements differ, piece by piece, from many threads.
 
     Args:

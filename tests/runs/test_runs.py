@@ -163,6 +163,7 @@ def test_a_flood_of_events_is_cut_off(feed, path, clock):
     assert len(records(path)) == 12
 
 
+@pytest.mark.torch
 def test_values_that_are_not_plain_are_left_out(feed, path):
     import torch
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mvc.dtypes import get_dtype
-from mvc.workspace.tensor_compare import Difference, find_largest
+from mvc.workspace.tensor_compare import TensorDifference, find_largest
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_elements_are_counted_by_their_bits(dtype, size_bytes, places, elements,
     old = np.zeros(size_bytes * 6, np.uint8)
     new = old.copy()
     new[places] = 1
-    count = Difference(get_dtype(dtype))
+    count = TensorDifference(get_dtype(dtype))
     count.add(old, old)
     for _ in range(2):
         count.add(old, new)
@@ -65,7 +65,7 @@ def test_elements_are_counted_by_their_bits(dtype, size_bytes, places, elements,
 
 
 def test_nan_stays_the_largest_difference():
-    count = Difference(get_dtype("F32"))
+    count = TensorDifference(get_dtype("F32"))
     for value in (1, np.nan, 5):
         old, new = np.zeros(1, np.float32), np.full(1, value, np.float32)
         count.add(old.view(np.uint8), new.view(np.uint8))

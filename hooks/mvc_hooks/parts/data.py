@@ -27,7 +27,7 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from mvc import ConflictError, UsageError
-from mvc_hooks.parts.part import Order, Part
+from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.rng import capture_rng, keep_rng, restore_rng
 from mvc_hooks.parts.stateful import Stateful
 
@@ -55,7 +55,7 @@ class DataPart(Part):
         batches_drawn: by ``next_batch`` and ``drop``, in the whole run.
     """
 
-    order = Order.DATA
+    order = RestoreOrder.DATA
 
     def __init__(self, name: str, loader: Any) -> None:
         """Take a loader; an iterator, which cannot be started again, is a UsageError."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mvc_hooks.parts.part import Order, Part
+from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.tree import Difference, compare_arrays, find_at
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class _Watch:
 class GradsPart(Part):
     """The gradients of all parameters that are trained."""
 
-    order = Order.GRADIENTS
+    order = RestoreOrder.GRADIENTS
 
     def __init__(self, optimizers: Iterable[Optimizer], names: Mapping[int, str]) -> None:
         """Watch the parameters of optimizers until ``remove``; ``names`` as for ``OptimizerPart``."""

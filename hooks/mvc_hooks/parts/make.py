@@ -16,7 +16,7 @@ from mvc import UsageError
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.module import ModulePart, name_parameters
 from mvc_hooks.parts.optimizer import OptimizerPart
-from mvc_hooks.parts.part import DETAILS, Group, Order, Part
+from mvc_hooks.parts.part import DETAILS, Group, Part, RestoreOrder
 from mvc_hooks.parts.power_sgd import PowerSgdPart
 from mvc_hooks.parts.rng import GeneratorPart, RngPart
 from mvc_hooks.parts.stateful import Stateful, StatefulPart
@@ -115,7 +115,7 @@ def _find_part(name: str, value: Any, names: Mapping[int, str]) -> Part | None:
 def _make_stateful(name: str, value: Any) -> Part:
     is_fixed = isinstance(value, (LRScheduler, torch.amp.GradScaler))
     if is_fixed:
-        return StatefulPart(name, value, Order.SCHEDULER)
+        return StatefulPart(name, value, RestoreOrder.SCHEDULER)
     return DataPart(name, value) if hasattr(value, "__iter__") else StatefulPart(name, value)
 
 

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from mvc import ConflictError, UnsupportedError, UsageError
-from mvc_hooks.parts.part import Order, Part
+from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.tree import (
     ABSENT,
     Difference,
@@ -73,7 +73,7 @@ class ModulePart(Part):
         module: the model without its wrappers.
     """
 
-    order = Order.MODULE
+    order = RestoreOrder.MODULE
 
     def __init__(self, name: str, module: nn.Module) -> None:
         """Take a model.
@@ -195,7 +195,7 @@ def _list(names: list[str]) -> str:
 class ModuleDetails(Part):
     """What a model has that its state dict leaves out."""
 
-    order = Order.MODULE
+    order = RestoreOrder.MODULE
 
     def __init__(self, module: nn.Module) -> None:
         """Take a model without its wrappers."""

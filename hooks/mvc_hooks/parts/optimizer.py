@@ -23,7 +23,7 @@ import torch
 from torch.optim import Optimizer
 
 from mvc import ConflictError
-from mvc_hooks.parts.part import Order, Part
+from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.tree import (
     ABSENT,
     Difference,
@@ -46,7 +46,7 @@ _ORDER_HINT = "parameter {!r}"
 class OptimizerPart(Part):
     """A torch optimizer."""
 
-    order = Order.OPTIMIZER
+    order = RestoreOrder.OPTIMIZER
 
     def __init__(
         self, name: str, optimizer: Optimizer, names: Mapping[int, str] | None = None
@@ -171,7 +171,7 @@ class OptimizerDetails(Part):
     """
 
     # Before the optimizer, which needs to know what was on the host.
-    order = Order.SCHEDULER
+    order = RestoreOrder.SCHEDULER
 
     def __init__(self, optimizer: Optimizer, names: Mapping[int, str]) -> None:
         """Take an optimizer, and ``id`` of parameter → name."""

@@ -28,7 +28,7 @@ DETAILS = "details"
 """The top-level name for what a part's own state cannot hold (flags, ties, parameter names)."""
 
 
-class Order(IntEnum):
+class RestoreOrder(IntEnum):
     """When a part is restored; random number generators come last, because others may draw.
 
     Schedulers come before optimizers: their constructors and some ``load_state_dict`` write learning
@@ -52,7 +52,7 @@ class Part(ABC):
         companion: a part for what its own state leaves out, stored under ``details``.
     """
 
-    order: Order = Order.OTHER
+    order: RestoreOrder = RestoreOrder.OTHER
     companion: Part | None = None
 
     @abstractmethod

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from mvc import UsageError
-from mvc_hooks.parts.part import Order, Part
+from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.tree import Difference
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def keep_rng(generators: Iterable[torch.Generator] = ()) -> Iterator[None]:
 class RngPart(Part):
     """All generators of the process."""
 
-    order = Order.RNG
+    order = RestoreOrder.RNG
 
     def capture(self) -> object:
         """Return their states."""
@@ -96,7 +96,7 @@ class RngPart(Part):
 class GeneratorPart(Part):
     """A generator of torch, NumPy or Python that is not the global one."""
 
-    order = Order.RNG
+    order = RestoreOrder.RNG
 
     def __init__(self, generator: Any) -> None:
         """Take a torch.Generator, numpy Generator or RandomState, or random.Random."""

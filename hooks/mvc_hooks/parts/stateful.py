@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mvc import ConflictError
-from mvc_hooks.parts.part import Order, Part
+from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.rng import keep_rng
 from mvc_hooks.parts.tree import Difference, compare_fixed_arrays, compare_keys, place_like
 
@@ -35,13 +35,15 @@ class StatefulPart(Part):
     new values already. They are handed over on the device of the live ones.
     """
 
-    def __init__(self, name: str, value: Stateful, order: Order = Order.OTHER) -> None:
+    def __init__(
+        self, name: str, value: Stateful, order: RestoreOrder = RestoreOrder.OTHER
+    ) -> None:
         """Take an object, the name that messages give it, and when to restore it."""
         self._name = name
         self._value = value
         self.order = order
         # Keys of schedulers and scalers are fixed, so other keys mean another kind of object.
-        self._is_strict = order is Order.SCHEDULER
+        self._is_strict = order is RestoreOrder.SCHEDULER
 
     def capture(self) -> object:
         """Return ``state_dict()``; if it draws random numbers, the generators are put back."""
