@@ -852,16 +852,17 @@ class Repo:
             ConflictError: the branch moved meanwhile, is not at ``parent``, or a file of the same
                 name is staged; nothing is lost.
         """
+        encode = states.state.encode_state
         result = operations.commit_state.commit_state(
             self._context,
-            state,
+            encode(state),
             message,
             annotations=workspace.annotations.Annotations(step, metrics, meta),
             branch=branch,
             author=author,
             time_s=time_s,
             delta=delta,
-            previous=previous,
+            previous=() if previous is None else encode(previous),
             parent=parent,
             progress=progress,
         )
@@ -882,27 +883,18 @@ class Repo:
         describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
         progress: Progress = None,
     ) -> CommitResult:
-        """Commit the image of a state (see ``mvc.layout_state``) as its state would be.
+        """Commit the image of a state (see ``mvc.layout_state``) as ``commit_state`` would.
 
-        Args:
-            files: name → bytes of every file of the image; they must not change meanwhile.
-            message: subject, and body after an empty line.
-            step: training step.
-            metrics: name → number.
-            meta: name → one line of text.
-            branch: as for ``commit_state``.
-            delta: as for ``commit_state``.
-            parent: as for ``commit_state``.
-            describe: called once everything but the commit itself is durable; what it returns
-                joins ``meta``.
-            progress: called with bytes taken since the last call.
+        ``files`` is name → bytes of every file of the image; they must not change meanwhile.
+        ``describe`` is called once everything but the commit itself is durable, and what it
+        returns joins ``meta``. All else is as for ``commit_state``.
 
         Raises:
             FormatError: not the files of a state.
             UsageError: no message, or not a valid branch name.
             ConflictError: as for ``commit_state``.
         """
-        result = operations.commit_state.commit_files(
+        result = operations.commit_state.commit_state(
             self._context,
             states.image.open_image(files),
             message,
@@ -1020,12 +1012,7 @@ class Repo:
     def follow_run(
         self, branch: str | None = None, *, losses: int = 2000, events: int = 20
     ) -> RunFollower:
-        """Return a reader of a run that, each time it is asked, reads only what is new.
-
-        Args:
-            branch: as for ``read_run``.
-            losses: as for ``read_run``.
-            events: as for ``read_run``.
+        """Return a reader for ``read_run`` that reads only what is new each time it is asked.
 
         Raises:
             NotFoundError: there is no such run.

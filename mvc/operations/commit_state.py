@@ -15,7 +15,7 @@ from mvc.errors import ConflictError
 from mvc.formats.manifest import encode_manifest
 from mvc.history.refnames import HEADS
 from mvc.history.values import TreeEntry
-from mvc.states.state import encode_state
+from mvc.sources import read_bytes
 from mvc.workspace.additions import delta_mode
 from mvc.workspace.annotations import Annotations
 from mvc.workspace.bases import Relatives, masters_first
@@ -40,38 +40,8 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
 
-def commit_state(
-    context: Context,
-    state: Mapping[str, object],
-    message: str,
-    *,
-    annotations: Annotations | None = None,
-    branch: str | None = None,
-    author: Identity | None = None,
-    time_s: int | None = None,
-    delta: bool | None = None,
-    previous: Mapping[str, object] | None = None,
-    parent: str | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> CommitResult:
-    """Record a nested state as a new commit of a branch; no file is written."""
-    return commit_files(
-        context,
-        encode_state(state),
-        message,
-        annotations=annotations,
-        branch=branch,
-        author=author,
-        time_s=time_s,
-        delta=delta,
-        previous=() if previous is None else encode_state(previous),
-        parent=parent,
-        progress=progress,
-    )
-
-
 @holds_sweep_lock
-def commit_files(
+def commit_state(
     context: Context,
     files: Sequence[StateFile],
     message: str,
@@ -118,13 +88,7 @@ def commit_files(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a commit goes.
-
-    Attributes:
-        head: HEAD at the start.
-        branch: a branch other than HEAD's, or None.
-        tip: the commit it follows, or None.
-    """
+    """Where a commit goes: HEAD at the start, a branch other than its, and the commit it follows."""
 
     head: Head
     branch: str | None
@@ -191,9 +155,8 @@ def _store_state_file(
     progress: Callable[[int], None] | None,
 ) -> TreeEntry:
     if not file.layout.segments and file.layout.size_bytes <= PLAIN_FILE_MAX_BYTES:
-        data = bytearray(file.layout.size_bytes)
-        file.source.read_into(0, memoryview(data))
-        return TreeEntry(MODE_FILE, context.history.write_blob(bytes(data)))
+        data = read_bytes(file.source, 0, file.layout.size_bytes)
+        return TreeEntry(MODE_FILE, context.history.write_blob(data))
     manifest = store_chunks(
         writer,
         file.source,

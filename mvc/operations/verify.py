@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from mvc.formats.manifest import Manifest
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import GitId
-    from mvc.states.state import StateFile
     from mvc.workspace.context import Context
     from mvc.workspace.live_chunks import LiveChunk
 
@@ -144,7 +143,8 @@ def verify_state(context: Context, state: Mapping[str, object], revision: str) -
     tree = context.history.read_tree(commit)
     check_sizes(text, TensorSizes(context, tree))  # or a tensor missing in both would go unnoticed
     live = {file.path: file for file in encode_state(state)}
-    differences = compare_texts(text, _read_all(live[STATE_FILE]))
+    own_text = live[STATE_FILE]
+    differences = compare_texts(text, read_bytes(own_text.source, 0, own_text.layout.size_bytes))
     chunks: list[LiveChunk[tuple[str, str]]] = []
     tensors = size_bytes = 0
     for path in sorted(live.keys() - {STATE_FILE}):
@@ -164,12 +164,6 @@ def verify_state(context: Context, state: Mapping[str, object], revision: str) -
         count = f" in {len(numbers)} of {totals[place]} chunks" if totals[place] > 1 else ""
         differences.append(f"tensor {place[1]!r} of {place[0]} differs{count}")
     return StateCheck(commit, tensors, size_bytes, tuple(differences))
-
-
-def _read_all(file: StateFile) -> bytes:
-    data = bytearray(file.layout.size_bytes)
-    file.source.read_into(0, memoryview(data))
-    return bytes(data)
 
 
 def verify_worktree(

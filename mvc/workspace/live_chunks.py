@@ -26,16 +26,7 @@ Place = TypeVar("Place", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveChunk(Generic[Place]):
-    """A range of bytes and the chunk that it should equal.
-
-    Attributes:
-        source: where to read it.
-        offset: where it begins there.
-        size_bytes: its length.
-        wanted: id of the chunk.
-        place: what it is part of, for the caller.
-        number: which chunk of that part it is.
-    """
+    """A range of a source and the chunk it should equal: chunk ``number`` of a ``place``."""
 
     source: ByteSource
     offset: int

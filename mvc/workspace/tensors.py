@@ -25,14 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where one tensor of a stored file lies.
-
-    Attributes:
-        path: the file.
-        view: the tensor in its segment.
-        stored: the segment and its chunks.
-        chunk_bytes: where the segment is cut.
-    """
+    """Where one tensor of a stored file lies: in a segment that is cut every ``chunk_bytes``."""
 
     path: str
     view: TensorView

@@ -389,3 +389,23 @@ def test_through_a_link_to_the_worktree(repo, root, tmp_path):
     (tmp_path / "short").symlink_to(root)
     other = Repo.open(tmp_path / "short")
     assert added(other.add(tmp_path / "short/a")) == ["a"]
+
+
+def test_many_patterns_look_at_each_file_once(repo, root, monkeypatch):
+    """300 names and 300 wildcards of 300 files: one stat for each name, one walk for wildcards."""
+    from mvc.workspace import additions
+
+    count = 300
+    for number in range(count):
+        write(root, f"d/{number:03}.txt")
+    looks, walks = [], []
+    find, scan = additions.find_file_stat, additions.scan_files
+    monkeypatch.setattr(
+        additions, "find_file_stat", lambda *place: looks.append(place) or find(*place)
+    )
+    monkeypatch.setattr(additions, "scan_files", lambda *place: walks.append(place) or scan(*place))
+    names = [f"d/{number:03}.txt" for number in range(count)]
+    plan = repo.plan_add([*names, *names, *(f"d/{number:03}*" for number in range(count))])
+    assert len(plan.read) == count
+    assert len(looks) == 2 * count
+    assert len(walks) == 1
