@@ -23,8 +23,7 @@ from mvc import MvcError
 from mvc_hooks.reports import CommitReport
 from mvc_hooks.snapshot.image import MemoryPool
 from mvc_hooks.writer.messages import Answer, Commit, MarkHealthy
-from mvc_hooks.writer.process import LOST, WriterProcess
-from mvc_hooks.writer.recall import recall_commit
+from mvc_hooks.writer.process import LOST, WriterProcess, recall_commit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mvc_hooks.commits.schedule import Schedule
+from mvc_hooks.commits.coordinator import Schedule
 
 
 def _due(schedule, steps, *, seconds_per_step=1.0, start_s=0.0):

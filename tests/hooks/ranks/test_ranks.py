@@ -18,7 +18,7 @@ import torch
 
 from mvc import ConflictError, Repo, UnsupportedError
 from mvc_hooks import Checkpointer, replay_steps
-from mvc_hooks.ranks.notes import Note, Talk, decode_notes
+from mvc_hooks.ranks.ranks import Note, Talk, decode_notes
 from mvc_hooks.ranks.state import RANKS
 
 PROGRAM = Path(__file__).with_name("distributed_training.py")

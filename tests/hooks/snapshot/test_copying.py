@@ -1,5 +1,7 @@
 """A snapshot is the state at its moment, bit by bit, whatever its tensors look like in memory."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mvc import UnsupportedError, layout_state, read_image
+from mvc_hooks.snapshot import copying
 from mvc_hooks.snapshot.copying import Fence, copy_layout
 from mvc_hooks.snapshot.image import MemoryPool, take_snapshot
 from mvc_hooks.snapshot.memory import SharedMemory
@@ -218,3 +221,31 @@ def test_torn_is_for_good():
     assert fence.is_done()
     fence.stand()
     assert fence.is_torn
+
+
+def _move(sizes):
+    gap, total = 3, sum(sizes) + 3 * len(sizes)
+    source = torch.randint(0, 255, (total,), dtype=torch.uint8)
+    target, wanted = torch.full((total,), 255, dtype=torch.uint8), None
+    wanted, runs, start = target.clone(), [], 0
+    for size in sizes:
+        runs.append((target.data_ptr() + start, source.data_ptr() + start, size))
+        wanted[start : start + size] = source[start : start + size]
+        start += size + gap
+    copying.move_runs(runs)
+    assert torch.equal(target, wanted)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_every_byte_is_moved_by_several_threads(monkeypatch, threads):
+    monkeypatch.setattr(copying, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(copying, "_WORTH_BYTES", 5000)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    before = set(threading.enumerate())
+    for sizes in ([], [0], [1], [999, 1000, 1001], [5000], [123_457, 0, 1, 77_000], [1] * 50):
+        _move(sizes)
+    assert set(threading.enumerate()) <= before  # one of another test may end meanwhile
+
+
+def test_large_runs_are_moved_whole():
+    _move([2**26, 2**25 + 1, 7])

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mvc import StorageError, UsageError
-from mvc_hooks.snapshot import room
+from mvc_hooks.snapshot import memory
 from mvc_hooks.snapshot.image import MemoryPool
 from mvc_hooks.snapshot.memory import SharedMemory
 from support.committing import read_links
@@ -28,9 +28,9 @@ def test_absurd_sizes(tmp_path, size_bytes, in_folder):
 
 def test_a_machine_that_does_not_tell_its_room(tmp_path, monkeypatch):
     """Then the kernel has to refuse."""
-    monkeypatch.setattr(room, "_MEMINFO", tmp_path / "none")
-    monkeypatch.setattr(room, "_OWN_GROUP", tmp_path / "none")
-    assert room.measure_room() is None
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "none")
+    monkeypatch.setattr(memory, "_OWN_GROUP", tmp_path / "none")
+    assert memory.measure_room() is None
     with pytest.raises(StorageError, match="there is no room"):
         SharedMemory(2**80)
     SharedMemory(1).close()
@@ -45,12 +45,12 @@ def test_room_of_the_machine_and_of_its_group(tmp_path, monkeypatch):
     (group / "memory.current").write_text("40000\n")
     (group / "memory.stat").write_text("anon 30000\ninactive_file 5000\nactive_file 1000\n")
     for name, path in (("_MEMINFO", "meminfo"), ("_OWN_GROUP", "cgroup"), ("_GROUPS", "")):
-        monkeypatch.setattr(room, name, tmp_path / path)
-    assert room.measure_room() == 100 * 1024
+        monkeypatch.setattr(memory, name, tmp_path / path)
+    assert memory.measure_room() == 100 * 1024
     (group / "memory.max").write_text("50000\n")
-    assert room.measure_room() == 16_000
+    assert memory.measure_room() == 16_000
     (group / "memory.max").write_text("100\n")
-    assert room.measure_room() == 0
+    assert memory.measure_room() == 0
     with pytest.raises(StorageError, match="2,097,152 bytes: 0 are free"):
         SharedMemory(1)
 

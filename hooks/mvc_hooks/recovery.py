@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from mvc_hooks.commits.coordinator import Commits
     from mvc_hooks.divergence.judge import Judge
     from mvc_hooks.divergence.ladder import Action, Rollback
-    from mvc_hooks.ranks.notes import Talk
-    from mvc_hooks.ranks.ranks import Ranks
+    from mvc_hooks.ranks.ranks import Ranks, Talk
     from mvc_hooks.run.live import LiveRun, StoredRun
     from mvc_hooks.run.log import RunLog
     from mvc_hooks.snapshot.image import Snapshot
