@@ -163,7 +163,11 @@ class Checkpointer:
             log.start(0, every, run.parts)
             tip = ranks.ask_first(self._find_tip)
             if tip is not None:
-                self._check_may_resume(resume=resume)
+                if not resume:
+                    raise UsageError(
+                        f"branch {self.branch!r} already has commits, and resume is off",
+                        hint="pass branch=... to start a new branch",
+                    )
                 if warm_up is not None:
                     warm_up()
                 ranks.together(lambda: self._resume(tip))
@@ -201,13 +205,6 @@ class Checkpointer:
         if branch is None:
             raise UsageError("HEAD is detached: there is no current branch", hint="pass branch=...")
         return branch
-
-    def _check_may_resume(self, *, resume: bool) -> None:
-        if not resume:
-            raise UsageError(
-                f"branch {self.branch!r} already has commits, and resume is off",
-                hint="pass branch=... to start a new branch",
-            )
 
     def _find_tip(self) -> str | None:
         with contextlib.suppress(NotFoundError):
@@ -276,7 +273,7 @@ class Checkpointer:
     @property
     def queue_depth(self) -> int:
         """Snapshots that wait for the writer or are being written."""
-        return self._commits.depth
+        return self._commits.queue.depth
 
     # The loop.
 

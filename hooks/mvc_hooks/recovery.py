@@ -38,14 +38,7 @@ _MAX_TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class RollbackRequest:
-    """What is asked of a rollback.
-
-    Attributes:
-        target: where to.
-        skip_batches: batches to skip.
-        onset_step: step at which it began to go wrong.
-        reason: why, one line.
-    """
+    """What is asked of a rollback; ``onset_step`` is where it began to go wrong."""
 
     target: Rollback
     skip_batches: int
@@ -64,13 +57,7 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Answers alarms, on all ranks alike.
-
-    Attributes:
-        repo: the repository.
-        run, judge, commits, ranks, talk, log: of the run that goes back.
-        keeps_diverged: whether what diverged is committed to the abandoned branch.
-    """
+    """Answers alarms, on all ranks alike."""
 
     repo: Repo
     run: LiveRun
@@ -83,10 +70,6 @@ class Recovery:
 
     def answer(self, action: Action, started_s: float) -> RollbackReport | None:
         """Do what the ladder decided; return a report if the run was rolled back.
-
-        Args:
-            action: what to do.
-            started_s: ``time.perf_counter()`` at the alarm.
 
         Raises:
             DivergedError: the ladder is used up, or there is nothing to go back to.
@@ -122,7 +105,7 @@ class Recovery:
         """
         commits, from_step = self.commits, self.run.counters.step
         commits.wait(with_marks=True)
-        tip = self.ranks.share(commits.tips.get(commits.branch))
+        tip = self.ranks.share(commits.queue.tips.get(commits.branch))
         frozen = commits.freeze() if self.keeps_diverged and tip else None
         if frozen is not None:
             frozen.fence.wait()  # restoring overwrites what is being copied
@@ -142,7 +125,7 @@ class Recovery:
         commits.forget_after(report.to_step, report.to_commit)
         if frozen is not None and tip:
             name = report.diverged_branch or self._make_diverged_branch(from_step, tip)
-            commits.tips[name] = tip
+            commits.queue.tips[name] = tip
             text = f"diverged at step {from_step}: {report.reason}"
             commits.submit(frozen, text, branch=name)
         self._tell_next_commit(report)
@@ -216,7 +199,7 @@ class Recovery:
             return
         limit = request.onset_step - target.min_steps_back
         frozen = None if commits.ring is None else commits.ring.find(limit)
-        tip = commits.tips.get(commits.branch)
+        tip = commits.queue.tips.get(commits.branch)
         for entry in self.repo.log(tip, first_parent=True) if tip else ():
             step, commit = entry.annotations.step, entry.info.id
             if step is None or step > limit or (target.to == "healthy" and not entry.is_healthy):
@@ -255,7 +238,7 @@ class Recovery:
     def _move_branch(self, chosen: _Candidate, from_step: int, reason: str) -> str | None:
         """Move the branch back; return the branch that keeps what it abandoned, or None."""
         branch = self.commits.branch
-        if not self.commits.tips.get(branch):
+        if not self.commits.queue.tips.get(branch):
             return None
         step = chosen.step if chosen.commit is None else None
         try:
@@ -267,7 +250,7 @@ class Recovery:
         if plan.is_empty:
             return None
         result = self.repo.rollback(plan, reason=reason)
-        self.commits.tips[branch] = result.commit
+        self.commits.queue.tips[branch] = result.commit
         return result.diverged_branch
 
     def _make_diverged_branch(self, step: int, tip: str) -> str:

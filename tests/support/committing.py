@@ -47,20 +47,24 @@ class Rig:
         return self.queue._writer
 
     @property
+    def pid(self):
+        return self.writer._process.pid
+
+    @property
     def is_alive(self):
         return self.writer._process.poll() is None
 
     def signal(self, number):
-        os.kill(self.writer.pid, number)
+        os.kill(self.pid, number)
 
     def hold(self):
         """Stop the writer, for certain."""
         self.signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.writer.pid, os.WSTOPPED)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def kill(self):
         self.signal(signal.SIGKILL)
-        os.waitid(os.P_PID, self.writer.pid, os.WEXITED | os.WNOWAIT)
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     def submit(self, state, step, **meta):
         snapshot = take_snapshot(state, step, self.pool)

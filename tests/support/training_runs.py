@@ -271,7 +271,7 @@ def _strike(ckpt, plan, step):
 
 def find_writer(ckpt):
     """Return the process id of the writer of a checkpointer."""
-    return ckpt._commits._queue._writer.pid
+    return ckpt._commits.queue._writer._process.pid
 
 
 def _hold_writer(ckpt, plan):

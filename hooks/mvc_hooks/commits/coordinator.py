@@ -65,6 +65,7 @@ class Commits:
 
     Attributes:
         branch: the branch of the run.
+        queue: to the writer.
         schedule: when a commit is due.
         ring: of light snapshots, or None.
         reports: of every commit that was tried, oldest first.
@@ -87,7 +88,7 @@ class Commits:
         last_step: int | None,
     ) -> None:
         self.branch = branch
-        self._run, self._judge, self._queue = run, judge, queue
+        self.queue, self._run, self._judge = queue, run, judge
         self._ranks, self._settings, self._log = ranks, settings, log
         self.schedule = Schedule(settings.every, settings.every_seconds)
         self.schedule.note(time.monotonic())
@@ -98,16 +99,6 @@ class Commits:
         self.facts: dict[str, str] = {}
         self.failure: CommitFailedError | None = None
         self._told: dict[int, dict[str, str]] = {}
-
-    @property
-    def depth(self) -> int:
-        """Snapshots that wait for the writer or are being written."""
-        return self._queue.depth
-
-    @property
-    def tips(self) -> dict[str, str]:
-        """Branch → commit that this run left it at, on rank 0; "" if it has none."""
-        return self._queue.tips
 
     @property
     def _step(self) -> int:
@@ -127,7 +118,7 @@ class Commits:
             UsageError: a metric is not a number.
         """
         since_s = time.perf_counter()
-        is_behind = self._queue.depth >= self._settings.in_flight
+        is_behind = self.queue.depth >= self._settings.in_flight
         numbers = self._judge.read_metrics(self._step) | _as_numbers(metrics)
         if self._agree_to_commit(is_asked=is_asked):
             snapshot = self.freeze(since_s)
@@ -136,7 +127,7 @@ class Commits:
                 self._told[snapshot.step], self.facts = self.facts, {}
                 self.submit(snapshot, message, numbers, facts=self._told[snapshot.step])
                 if is_behind and self._settings.when_behind == "sync":
-                    self._take(self._queue.wait())
+                    self._take(self.queue.wait())
             self.schedule.note(time.monotonic())
         self.pump()
 
@@ -152,7 +143,7 @@ class Commits:
     def _make_room(self, *, is_asked: bool) -> bool:
         """Wait for the writer, if it is behind; return False if this commit is not to be made."""
         policy, room = self._settings.when_behind, self._settings.in_flight
-        if self._queue.depth < room:
+        if self.queue.depth < room:
             return True
         if policy == "skip" and not is_asked:
             self.skipped.append(self._step)
@@ -160,7 +151,7 @@ class Commits:
             return False
         self._log.behind(self._step, policy)
         failure = self.failure
-        self._take(self._queue.wait(room - 1))
+        self._take(self.queue.wait(room - 1))
         return self.failure is failure
 
     def freeze(self, since_s: float | None = None) -> Snapshot | None:
@@ -173,7 +164,7 @@ class Commits:
         if not self._ranks.is_first:
             return None
         tensors = self._run.fenced_tensors()
-        snapshot = take_snapshot(state, self._step, self._queue.pool, tensors, since_s=since_s)
+        snapshot = take_snapshot(state, self._step, self.queue.pool, tensors, since_s=since_s)
         self._run.stand_before_step(snapshot.fence)
         return snapshot
 
@@ -187,7 +178,7 @@ class Commits:
         branch: str | None = None,
     ) -> None:
         """Hand a snapshot to the writer, which releases it; ``branch`` defaults to the run's."""
-        self._queue.submit(snapshot, branch or self.branch, message, metrics, facts)
+        self.queue.submit(snapshot, branch or self.branch, message, metrics, facts)
         self._log.snapshot(snapshot)
 
     def freeze_light(self) -> None:
@@ -202,7 +193,7 @@ class Commits:
         """Have memory allocated before the first snapshot is due."""
         state = self._capture()
         if self._ranks.is_first:
-            self._queue.pool.prepare(state)
+            self.queue.pool.prepare(state)
 
     def _capture(self) -> dict[str, object]:
         """Return the whole state; of all ranks, on rank 0."""
@@ -219,25 +210,25 @@ class Commits:
         frozen = None if self.ring is None else self.ring.find(step)
         if self._ranks.size == 1 and frozen is not None and (done is None or frozen.step > done):
             text = f"{message} (as of step {frozen.step})"
-            self._queue.submit(frozen.hold(), self.branch, text)
+            self.queue.submit(frozen.hold(), self.branch, text)
             self.last_step = frozen.step
 
     # From the writer.
 
     def pump(self) -> None:
         """Take in what the writer has done; never waits."""
-        self._take(self._queue.pump())
+        self._take(self.queue.pump())
         self._mark_healthy()
 
     def wait(self, *, with_marks: bool = False) -> None:
         """Wait on every rank until all commits, and if wanted the health marks, are durable."""
 
         def wait() -> None:
-            self._take(self._queue.wait())
+            self._take(self.queue.wait())
             self.raise_failure()
             self._mark_healthy()
             if with_marks:
-                self._queue.wait(with_marks=True)
+                self.queue.wait(with_marks=True)
 
         self._ranks.on_first(wait)
 
@@ -273,7 +264,7 @@ class Commits:
 
     def _mark_healthy(self) -> None:
         for step, commit in self._judge.take_healthy():
-            self._queue.mark_healthy(commit, f"{self._settings.healthy_after} calm steps")
+            self.queue.mark_healthy(commit, f"{self._settings.healthy_after} calm steps")
             self._log.healthy(step, commit)
 
     # The run goes back, or ends.
@@ -287,7 +278,7 @@ class Commits:
     def close(self) -> None:
         """Wait for all commits, end the writer, free the memory."""
         try:
-            self._take(self._queue.close())
+            self._take(self.queue.close())
             self.raise_failure()
         finally:
             if self.ring is not None:

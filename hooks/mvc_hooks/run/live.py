@@ -109,20 +109,13 @@ class LiveRun:
 
     Attributes:
         parts: name → part.
-        data: the loader, or None.
-        counters: how far it has come.
-        environment: record of where it runs.
-        has_scaler: whether a ``GradScaler`` is among the parts.
+        data: the one loader, or None.
         is_clean: whether nothing was drawn, run or stepped since the last complete step, as far
             as hooks can see.
     """
 
     def __init__(self, objects: Mapping[str, object], ranks: Ranks | None = None) -> None:
-        """Take the objects of a run.
-
-        Args:
-            objects: name → object.
-            ranks: the ranks of a distributed run; None means this process is alone.
+        """Take the objects of a run, by name, and its ranks if it is distributed.
 
         Raises:
             UsageError: no model and no optimizer, a reserved name, or an object without a state.
@@ -133,22 +126,23 @@ class LiveRun:
                     f"a part cannot be called {name!r}: mvc uses that name itself",
                     hint="choose another name",
                 )
-        if not any(isinstance(one, (nn.Module, Optimizer)) for one in _walk(objects)):
+        found = list(_walk(objects))
+        self._modules = [one for one in found if isinstance(one, nn.Module)]
+        self._optimizers = [one for one in found if isinstance(one, Optimizer)]
+        self._schedulers = [one for one in found if isinstance(one, LRScheduler)]
+        self.has_scaler = any(isinstance(one, torch.amp.GradScaler) for one in found)
+        if not self._modules and not self._optimizers:
             raise UsageError("no model and no optimizer to commit", hint="pass model=...")
         self.parts = make_parts(objects)
-        self._modules = [one for one in _walk(objects) if isinstance(one, nn.Module)]
-        self._optimizers = [one for one in _walk(objects) if isinstance(one, Optimizer)]
-        self._schedulers = [one for one in _walk(objects) if isinstance(one, LRScheduler)]
         self._grads = GradsPart(self._optimizers, name_all_parameters(objects))
         self.parts[GRADIENTS] = self._grads
         entries = flatten_parts(self.parts)
-        found = [entry.part for entry in entries if isinstance(entry.part, DataPart)]
-        self.data = found[0] if len(found) == 1 else None
-        self._data_parts = found
-        self._data_names = {
-            str(entry.path[0]) for entry in entries if isinstance(entry.part, DataPart)
-        }
-        self.has_scaler = any(isinstance(one, torch.amp.GradScaler) for one in _walk(objects))
+        loaders = [
+            (entry.path, entry.part) for entry in entries if isinstance(entry.part, DataPart)
+        ]
+        self._data_parts = [part for _, part in loaders]
+        self._data_names = {str(path[0]) for path, _ in loaders}
+        self.data = self._data_parts[0] if len(loaders) == 1 else None
         self.counters = Counters()
         self.environment = read_environment()
         self.is_clean = True

@@ -5,20 +5,15 @@ Tensors are never sent; they are in shared memory, whose descriptor accompanies 
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 MAX_LINE_BYTES = 64 * 2**20
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
-    """The first message: where to commit to, and as whom.
+    """The first message: where to commit to, as whom, and with how many threads.
 
-    Attributes:
-        worktree: folder of the repository.
-        name, email: identity, or None for the repository's.
-        threads: of its work; None means all cores.
+    None means the repository's identity, and all cores.
     """
 
     worktree: str
@@ -90,16 +85,5 @@ def encode_line(message: Request | Answer) -> bytes:
     return msgspec.json.encode(message) + b"\n"
 
 
-_REQUESTS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Request)
-_ANSWERS = msgspec.json.Decoder(Answer)
-
-
-def parse_request(line: bytes) -> Request:
-    """Return the request of a line."""
-    request: Request = _REQUESTS.decode(line)
-    return request
-
-
-def parse_answer(line: bytes) -> Answer:
-    """Return the answer of a line."""
-    return _ANSWERS.decode(line)
+parse_request = msgspec.json.Decoder(Request).decode
+parse_answer = msgspec.json.Decoder(Answer).decode

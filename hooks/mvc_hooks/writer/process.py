@@ -49,6 +49,9 @@ class WriterProcess:
 
     ``poll`` and ``wait`` return answers in the order of the requests. If the process is gone, they
     return an error for every request that was still open.
+
+    Attributes:
+        is_lost: whether it is gone.
     """
 
     def __init__(self, opening: Open, held: Sequence[int] = ()) -> None:
@@ -59,7 +62,7 @@ class WriterProcess:
         """
         self._open: list[int] = []
         self._rest = b""
-        self._is_lost = False
+        self.is_lost = False
         try:
             self._begin(held)
         except OSError as error:
@@ -78,19 +81,9 @@ class WriterProcess:
         self._channel = ours
 
     @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
     def in_flight(self) -> int:
         """Requests without an answer."""
         return len(self._open)
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether it is gone."""
-        return self._is_lost
 
     def commit(self, request: Commit, descriptor: int) -> None:
         """Hand over an image; its memory must not change before the answer. Returns at once."""
@@ -138,12 +131,12 @@ class WriterProcess:
 
     def _receive(self, timeout_s: float | None) -> list[Answer]:
         answers: list[Answer] = []
-        while not answers and not self._is_lost:
+        while not answers and not self.is_lost:
             readable, _, _ = select.select([self._channel], [], [], timeout_s)
             if not readable:
                 return []
             answers = self._read()
-        if self._is_lost:
+        if self.is_lost:
             cause = self._cause_of_death() if self._open else ""
             answers += [_lost_answer(number, cause) for number in self._open]
             self._open.clear()
@@ -155,13 +148,13 @@ class WriterProcess:
         except OSError:
             data = b""
         if not data:
-            self._is_lost = True
+            self.is_lost = True
             return []
         *lines, self._rest = (self._rest + data).split(b"\n")
         try:
             answers = [parse_answer(line) for line in lines]
         except msgspec.DecodeError:
-            self._is_lost = True
+            self.is_lost = True
             return []
         for answer in answers:
             self._open.remove(answer.number)
@@ -183,7 +176,7 @@ class WriterProcess:
     def drop_in_child(self) -> None:
         """Close the channel in a forked child; it is the parent's."""
         self._channel.close()
-        self._is_lost = True
+        self.is_lost = True
 
 
 def _lost_answer(number: int, cause: str) -> Answer:

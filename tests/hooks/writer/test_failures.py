@@ -29,10 +29,10 @@ def test_killed_while_it_had_nothing_to_do(tmp_path):
     state = make_state()
     with Rig(tmp_path) as rig:
         good = rig.commit(state, 1).commit
-        old = rig.writer.pid
+        old = rig.pid
         rig.kill()
         _assert_works(rig, state, 2, good)
-        assert rig.writer.pid != old
+        assert rig.pid != old
 
 
 def test_killed_before_it_was_ready(tmp_path):
@@ -166,14 +166,14 @@ def test_files_that_may_not_grow(tmp_path):
     state = make_state(size=2**20)
     with Rig(tmp_path) as rig:
         good, kept = rig.commit(state, 1).commit, clone_state(state)
-        limits = resource.prlimit(rig.writer.pid, resource.RLIMIT_FSIZE, (2**18, -1))
+        limits = resource.prlimit(rig.pid, resource.RLIMIT_FSIZE, (2**18, -1))
         train_on(state, 1)
         report = rig.commit(state, 2)
         assert report.commit is None
         assert "file too large" in report.error
         assert rig.is_alive
         rig.assert_holds(kept, good)
-        resource.prlimit(rig.writer.pid, resource.RLIMIT_FSIZE, limits)
+        resource.prlimit(rig.pid, resource.RLIMIT_FSIZE, limits)
         _assert_works(rig, state, 3, good)
 
 
@@ -242,7 +242,7 @@ def test_a_failed_commit_does_not_take_the_next_one_along(tmp_path):
     with Rig(tmp_path) as rig:
         good = rig.commit(state, 1).commit
         rig.hold()
-        resource.prlimit(rig.writer.pid, resource.RLIMIT_FSIZE, (2**18, -1))
+        resource.prlimit(rig.pid, resource.RLIMIT_FSIZE, (2**18, -1))
         train_on(state, 1)
         rig.submit(state, 2)
         rig.submit(make_state(size=8), 3)

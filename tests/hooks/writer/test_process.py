@@ -20,27 +20,27 @@ pytestmark = pytest.mark.torch
 def test_it_is_fresh_and_without_torch(tmp_path):
     with Rig(tmp_path) as rig:
         assert rig.commit(make_state(), 1).error is None
-        maps = Path(f"/proc/{rig.writer.pid}/maps").read_text()
+        maps = Path(f"/proc/{rig.pid}/maps").read_text()
         assert "libtorch" not in maps
         assert "libpython" in maps or "python" in maps
-        command = Path(f"/proc/{rig.writer.pid}/cmdline").read_bytes().split(b"\0")
+        command = Path(f"/proc/{rig.pid}/cmdline").read_bytes().split(b"\0")
         assert command[1:4] == [b"-P", b"-m", b"mvc_hooks.writer"]
-        assert os.getsid(rig.writer.pid) == rig.writer.pid
+        assert os.getsid(rig.pid) == rig.pid
 
 
 def test_it_keeps_no_image_mapped(tmp_path):
     with Rig(tmp_path) as rig:
         for step in (1, 2):
             rig.commit(make_state(step), step)
-        assert "mvc-snapshot" not in Path(f"/proc/{rig.writer.pid}/maps").read_text()
-        links = read_links(rig.writer.pid)
+        assert "mvc-snapshot" not in Path(f"/proc/{rig.pid}/maps").read_text()
+        links = read_links(rig.pid)
         assert not any("mvc-snapshot" in link for link in links)
 
 
 def test_it_steps_back(tmp_path):
     with Rig(tmp_path) as rig:
         rig.commit(make_state(), 1)
-        ours, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, rig.writer.pid))
+        ours, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, rig.pid))
         assert its >= min(19, ours + 10)
 
 
@@ -49,7 +49,7 @@ def test_signals_do_not_stop_it(tmp_path, number):
     with Rig(tmp_path) as rig:
         rig.signal(number)  # before it could say that it does not listen
         assert rig.commit(make_state(1), 1).error is None
-        os.killpg(rig.writer.pid, number)
+        os.killpg(rig.pid, number)
         assert rig.commit(make_state(2), 2).error is None
 
 
@@ -75,7 +75,7 @@ def test_nothing_is_left_behind(tmp_path):
     gc.collect()  # what other tests have left
     before, descriptors = look(), len(os.listdir("/proc/self/fd"))
     with Rig(tmp_path) as rig:
-        pid = rig.writer.pid
+        pid = rig.pid
         rig.commit(make_state(), 1)
         assert look() == before
         assert len(read_links(os.getpid())) > descriptors
@@ -89,7 +89,7 @@ def test_nothing_is_left_behind(tmp_path):
 
 def _counts(rig):
     gc.collect()
-    return process_counts(os.getpid()), process_counts(rig.writer.pid)
+    return process_counts(os.getpid()), process_counts(rig.pid)
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ lock = BranchLock(repo.git_dir, "main")
 rig = Rig(sys.argv[1], held=(lock.descriptor,))
 rig.hold()
 rig.submit(make_state(7), 7)
-print(rig.writer.pid, flush=True)
+print(rig.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
