@@ -44,7 +44,10 @@ def read_environment(script: Path | None = None) -> dict[str, Any]:
     return {
         "versions": _read_versions(),
         "machine": _read_machine(),
-        "devices": _read_devices(),
+        "devices": [
+            torch.cuda.get_device_name(index)
+            for index in range(torch.cuda.device_count() if _uses_cuda() else 0)
+        ],
         "determinism": _read_switches(),
         "world": _read_world(),
         "variables": _read_variables(),
@@ -85,19 +88,15 @@ def _read_versions() -> dict[str, object]:
         "torch_git": torch.version.git_version,
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
-        "cudnn": _read_cudnn(),
+        # Asking cuDNN loads it, so only a run that already uses CUDA does.
+        "cudnn": torch.backends.cudnn.version() if _uses_cuda() else None,  # type: ignore[no-untyped-call]
         "nccl": _read_nccl(),
-        "driver": _read_driver(),
+        "driver": _search_file("/proc/driver/nvidia/version", r"\b(\d{3}\.\d+(?:\.\d+)?)\b"),
     }
 
 
 def _uses_cuda() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch has no types
-
-
-def _read_cudnn() -> int | None:
-    # Asking cuDNN loads it, so only a run that already uses CUDA does.
-    return torch.backends.cudnn.version() if _uses_cuda() else None  # type: ignore[no-untyped-call]
 
 
 def _read_nccl() -> str | None:
@@ -109,10 +108,6 @@ def _read_nccl() -> str | None:
         return ".".join(map(str, nccl.version()))  # type: ignore[no-untyped-call]
     except (ImportError, AttributeError, RuntimeError):
         return None
-
-
-def _read_driver() -> str | None:
-    return _search_file("/proc/driver/nvidia/version", r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
 
 
 def _search_file(path: str, pattern: str) -> str | None:
@@ -138,12 +133,6 @@ def _read_machine() -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
     }
-
-
-def _read_devices() -> list[str]:
-    if not _uses_cuda():
-        return []
-    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
 def _read_switches() -> dict[str, object]:

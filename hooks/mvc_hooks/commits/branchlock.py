@@ -34,12 +34,7 @@ class BranchLock:
     """
 
     def __init__(self, git_dir: Path, branch: str, *, patience_s: float = 60.0) -> None:
-        """Take it.
-
-        Args:
-            git_dir: of the repository.
-            branch: which one.
-            patience_s: how long to wait for a writer that outlived its run.
+        """Take it; wait so long for a writer that outlived its run.
 
         Raises:
             ConflictError: another run has it.

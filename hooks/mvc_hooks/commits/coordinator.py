@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 
 
 class Schedule:
-    """When a commit is due: by steps, by time, or both. Counts from the last commit, whatever it was made for."""
+    """When a commit is due: by steps, by seconds since the last commit, by both or by neither."""
 
     def __init__(self, every: int | None, every_seconds: float | None) -> None:
-        """Count by steps, by seconds, by both or by neither, as in ``Checkpointer``."""
         self._every = every
         self._every_seconds = every_seconds
         self._last_s: float | None = None

@@ -151,9 +151,8 @@ class LiveRun:
         self._fences: list[Fence] = []
         self._handles = [one.register_step_pre_hook(self._before_step) for one in self._optimizers]
         for module in self._modules:
-            if not hasattr(
-                module, "_orig_mod"
-            ):  # torch.compile would compile a hook in, or drop it
+            # torch.compile would compile a hook in, or drop it.
+            if not hasattr(module, "_orig_mod"):
                 self._handles.append(module.register_forward_pre_hook(self._note_forward))
 
     # The steps.
@@ -243,10 +242,8 @@ class LiveRun:
     def capture(self, extras: Mapping[str, object], *, gather: bool = True) -> dict[str, object]:
         """Return the whole state; tensors are the live ones.
 
-        Args:
-            extras: what to store besides.
-            gather: on rank 0 of a distributed run, include what the other ranks have of their
-                own; then every rank must call this.
+        With ``gather``, rank 0 of a distributed run gets the pieces of the other ranks as well;
+        then every rank must call this.
         """
         state: dict[str, object] = {
             **capture_parts(self.parts),
@@ -259,12 +256,7 @@ class LiveRun:
     def restore(
         self, source: StateSource, *, allow: Sequence[str] = (), leave_data: bool = False
     ) -> StoredRun:
-        """Restore the state of all parts, and verify it to the bit.
-
-        Args:
-            source: where it comes from.
-            allow: patterns of what may differ.
-            leave_data: the loaders keep their positions.
+        """Restore the state of all parts, or all but the loaders, and verify it to the bit.
 
         Raises:
             ConflictError: it does not fit; nothing was touched.

@@ -88,15 +88,9 @@ class Fence:
 def copy_layout(
     layout: StateLayout, memory: SharedMemory, fenced: Mapping[int, torch.Tensor] | None = None
 ) -> Fence:
-    """Copy a live state into memory.
+    """Copy a live state into memory; the fence is done at once if no device is involved.
 
-    Args:
-        layout: of the state; its arrays are read now.
-        memory: takes it, from its first byte on.
-        fenced: storage address → tensor, of those that only ``optimizer.step`` changes.
-
-    Returns:
-        The fence; done at once if no device is involved.
+    ``fenced`` are the tensors that only ``optimizer.step`` changes, by storage address.
     """
     memory.wait_ready()
     image, runs = memory.view(), list[tuple[int, memoryview]]()
@@ -166,16 +160,13 @@ class _DeviceCopier:
 
 
 def move_runs(runs: Iterable[tuple[int, int, int]]) -> None:
-    """Copy runs of host memory, by several threads that share one queue of pieces.
+    """Copy runs of (target, source, bytes) of host memory, by several threads that share one queue of pieces.
 
     One thread cannot fill the memory bus of a large machine. A parallel loop that gives every
     thread its fixed share can, but then waits for the slowest, tensor after tensor; and while a
     writer and data loaders run on the same cores, some thread is always off its core. Here a thread
     that has a core takes the next piece, so the wait at the end is for one piece per thread at most.
 
-    Args:
-        runs: address to copy to, address to copy from, and bytes of each; both stay valid until
-            this returns, and nothing else writes to them.
     """
     pieces = deque(_cut(runs))
     count = 1

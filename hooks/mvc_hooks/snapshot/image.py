@@ -26,13 +26,10 @@ class Snapshot:
 
     Attributes:
         step: training step it was taken after.
-        memory: the memory that holds it.
-        places: name of each file → offset and length in there.
-        size_bytes: length of the whole.
+        places: name of each file → offset and length in ``memory``.
         fence: when it can be read.
         stall_s: how long the training stood still for it.
         pool: gets the memory back from the last holder.
-        holders: how many hold it.
     """
 
     step: int
@@ -145,13 +142,8 @@ def take_snapshot(
 ) -> Snapshot:
     """Freeze a live state.
 
-    Args:
-        state: nested; its tensors may change again when this returns, those of ``fenced`` once
-            the fence stands.
-        step: training step it belongs to.
-        pool: gives the memory.
-        fenced: as for ``copy_layout``.
-        since_s: ``time.perf_counter()`` when the training stopped to wait; defaults to now.
+    Tensors may change again when this returns, those of ``fenced`` once the fence stands. The stall
+    counts from ``since_s`` of ``time.perf_counter()``, if that is given.
 
     Raises:
         StorageError: no memory.

@@ -52,11 +52,7 @@ class SharedMemory:
     """
 
     def __init__(self, size_bytes: int, folder: str | None = None) -> None:
-        """Allocate it.
-
-        Args:
-            size_bytes: its length, rounded up.
-            folder: use an unlinked file there instead of memory.
+        """Allocate at least so many bytes, or in a folder an unlinked file.
 
         Raises:
             StorageError: there is not that much.

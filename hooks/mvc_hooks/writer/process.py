@@ -216,15 +216,11 @@ def _blocked(signals: Sequence[signal.Signals]) -> Iterator[None]:
 
 
 def recall_commit(worktree: str, request: Commit, tip: str | None) -> Answer | None:
-    """Look for a requested commit on its branch; return the answer that its writer owes, or None.
+    """Look for the commit of a lost writer on its branch; return the answer that is owed, or None.
 
-    The commit is recognised by everything in the request, down to the duration of the stall, and by
-    its parent.
-
-    Args:
-        worktree: folder of the repository.
-        request: the commit that was wanted.
-        tip: where the branch was before it: "" for no commit, None if that is not known.
+    A writer may die after the commit and before its answer. The commit is recognised by everything
+    in the request, down to the duration of the stall, and by the tip that it follows: "" for no
+    commit, None if that is not known.
     """
     # As after any crash, the first command on the repository finishes a commit that was begun.
     with contextlib.suppress(MvcError, OSError):

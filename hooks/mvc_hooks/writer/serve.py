@@ -35,11 +35,7 @@ _READ_BYTES = 2**16
 
 
 def serve(channel: socket.socket) -> None:
-    """Answer requests until the other end closes.
-
-    Args:
-        channel: a connected Unix stream socket.
-    """
+    """Answer requests until the other end of a Unix stream socket closes."""
     _step_back()
     writer: _Writer | None = None
     for line, descriptors in _read_lines(channel):
