@@ -14,7 +14,6 @@ from mvc import NotFoundError, UsageError
 from mvc_hooks.parts.make import RNG, make_parts
 from mvc_hooks.parts.part import DETAILS
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
-from mvc_hooks.parts.rng import capture_rng, restore_rng
 from mvc_hooks.parts.sources import ValuesSource
 from mvc_hooks.parts.value import ValuePart
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mvc_hooks.parts.part import Part
-
-__all__ = ["RNG", "capture", "capture_rng", "restore", "restore_rng"]
 
 
 def capture(**parts: object) -> dict[str, Any]:

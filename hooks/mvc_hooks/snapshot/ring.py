@@ -10,7 +10,7 @@ from mvc import UsageError
 from mvc_hooks.snapshot.image import MemoryPool, Snapshot, take_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     import torch
 
@@ -51,10 +51,6 @@ class SnapshotRing:
         self._pool = MemoryPool(settings.folder)
         self._kept: deque[Snapshot] = deque()
 
-    def __iter__(self) -> Iterator[Snapshot]:
-        """Yield the snapshots, oldest first."""
-        return iter(self._kept)
-
     def is_due(self, step: int) -> bool:
         """Return whether a snapshot is due after this step."""
         return step % self._settings.every == 0
@@ -62,12 +58,7 @@ class SnapshotRing:
     def take(
         self, state: Mapping[str, object], step: int, fenced: Mapping[int, torch.Tensor] | None
     ) -> Snapshot:
-        """Freeze a state; a full ring drops its oldest one first.
-
-        Raises:
-            StorageError: no memory.
-            UsageError: a single snapshot is larger than the ring may be.
-        """
+        """Freeze a state; a full ring drops its oldest one first."""
         self._make_room()
         snapshot = take_snapshot(state, step, self._pool, fenced)
         self._kept.append(snapshot)

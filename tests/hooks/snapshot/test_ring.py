@@ -20,7 +20,7 @@ def state():
 
 
 def _steps(ring):
-    return [snapshot.step for snapshot in ring]
+    return [snapshot.step for snapshot in ring._kept]
 
 
 def test_the_newest_are_kept_in_reused_memory(state):
@@ -36,7 +36,7 @@ def test_the_newest_are_kept_in_reused_memory(state):
     assert len(places) == 3
     assert [ring.find(step).step for step in (50, 59, 60, 1000)] == [50, 50, 60, 70]
     assert ring.find(49) is None
-    for snapshot in ring:
+    for snapshot in ring._kept:
         assert_same(read_image(snapshot.files()), kept[snapshot.step])
     ring.close()
     assert _steps(ring) == []
