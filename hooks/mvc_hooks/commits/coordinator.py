@@ -252,7 +252,7 @@ class Commits:
                 self._judge.note_commit(report.step, report.commit)
         for report in failed:
             if self.last_step == report.step:
-                self.last_step = None
+                self.last_step = None  # so that the end of the run commits the state once more
         if failed and self._settings.on_failure == "raise":
             self.failure = CommitFailedError(
                 str(failed[-1]),

@@ -47,6 +47,7 @@ class Ranks:
         self._group: distributed.ProcessGroup | None = None
         if distributed.is_available() and distributed.is_initialized():
             self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+        # Over the CPU: with NCCL every message would wait for the device.
         if self.size > 1 and not _has_cpu_backend():
             self._group = distributed.new_group(backend="gloo")
 
@@ -136,6 +137,7 @@ def _raise(mine: MvcError | None, said: tuple[str, str, str, str | None] | None)
 
 
 def _describe(error: MvcError) -> tuple[str, str, str, str | None]:
+    # The error itself may not pickle: its cause can hold anything.
     kind = type(error)
     return kind.__module__, kind.__qualname__, error.message, error.hint
 

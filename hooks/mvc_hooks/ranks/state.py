@@ -64,6 +64,7 @@ class RankState:
             self._check_replicas(state)
             self._is_checked = True
         mine = {path: find_at(state, path) for path in self._own_paths(state)}
+        # Hashes first: most pieces are the same everywhere, and need not travel or be stored.
         digests = {path: _digest(value) for path, value in mine.items()}
         theirs = ranks.share(digests)
         pieces = [
@@ -157,6 +158,7 @@ class _RankSource:
 
     def load(self, into: Mapping[str, object]) -> dict[str, Any]:
         """Return it; live tensors at this rank's own pieces are not filled here."""
+        # The source would fill them with the values of rank 0.
         for path, _ in _pieces(self._outline, self._rank):
             if find_at(into, path) is not ABSENT:
                 into = edit_at(into, path, None if type(path[-1]) is int else ABSENT)
@@ -165,6 +167,7 @@ class _RankSource:
 
     def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
         """Compare a live state of this rank."""
+        # Put this rank's values where the commit has them, and rank 0's back in their places.
         whole: Any = {**state, RANKS: self._base[RANKS]}
         for number, (path, _) in enumerate(_pieces(self._base, self._rank)):
             whole = edit_at(whole, (RANKS, self._rank, number, "value"), find_at(state, path))

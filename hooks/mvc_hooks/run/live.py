@@ -183,7 +183,7 @@ class LiveRun:
         self.counters.samples += samples
         if self.data is not None and self.data.batches_drawn:
             self.counters.batches = self.data.batches_drawn
-        else:
+        else:  # the user draws the batches, one per step as far as this can tell
             self.counters.batches += 1
             self.pass_over()
         if self._guard is not None:
@@ -290,6 +290,7 @@ class LiveRun:
                 for name in _RATES:
                     if name in group:
                         group[name] = group[name] * factor
+        # A scheduler computes the next rate from its own record of the first ones.
         for scheduler in self._schedulers:
             _scale_scheduler(scheduler, factor)
 

@@ -101,6 +101,7 @@ def copy_layout(
             if words is not None and words.is_cuda:
                 copier.copy(words, part.offset)
                 continue
+            # Small arrays are copied one by one: a thread would cost more than the copy.
             seen = part.view() if part.size_bytes >= _LARGE_BYTES else None
             if seen is None:
                 part.copy_into(image)
@@ -139,6 +140,7 @@ class _DeviceCopier:
             return
         with torch.cuda.stream(side):
             target.copy_(words, non_blocking=True)
+        # Otherwise torch could hand out the memory of a freed tensor while it is being copied.
         words.record_stream(side)
         self._fence.watched.append((live, live._version))  # noqa: SLF001  the only name it has
 

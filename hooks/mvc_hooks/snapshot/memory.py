@@ -62,6 +62,7 @@ class SharedMemory:
             _check_room(self.size_bytes)
         self.descriptor = _open_nameless(folder)
         try:
+            # Takes the pages now: a sparse file would end the run by SIGBUS when they run out.
             os.posix_fallocate(self.descriptor, 0, self.size_bytes)
             self._map = _map_pages(self.descriptor, self.size_bytes)
         except (OSError, ValueError, OverflowError) as error:
@@ -71,6 +72,7 @@ class SharedMemory:
             ) from error
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self._is_pinned = False
+        # Not at exit: then the kernel closes it anyway, after everything that may still use it.
         self._free = weakref.finalize(self, os.close, self.descriptor)
         self._free.atexit = False
         keep_from_children(self)
@@ -142,6 +144,7 @@ def _map_pages(descriptor: int, size_bytes: int) -> ctypes.Array[ctypes.c_uint8]
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     pages: ctypes.Array[ctypes.c_uint8] = Pages.from_address(address)
+    # Views may outlive the SharedMemory, so the mapping lives as long as the array under them.
     weakref.finalize(pages, _libc.munmap, address, size_bytes).atexit = False
     if hasattr(mmap, "MADV_DONTFORK"):
         _libc.madvise(address, size_bytes, mmap.MADV_DONTFORK)
@@ -197,6 +200,7 @@ def _group_room() -> int | None:
         limit = int((group / "memory.max").read_text())  # fails for "max", which means no limit
         used = int((group / "memory.current").read_text())
         cache = _read_numbers(group / "memory.stat")
+        # The page cache counts as used, but the kernel drops it before it kills anything.
         dropped = cache.get("inactive_file", 0) + cache.get("active_file", 0)
         return max(0, limit - used + dropped)
     return None

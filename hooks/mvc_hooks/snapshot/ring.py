@@ -62,6 +62,7 @@ class SnapshotRing:
         self._make_room()
         snapshot = take_snapshot(state, step, self._pool, fenced)
         self._kept.append(snapshot)
+        # How large a snapshot is, is known only now: a state may have grown since the last one.
         limit = self._settings.max_bytes
         if limit is not None and snapshot.memory.size_bytes > limit:
             self.close()

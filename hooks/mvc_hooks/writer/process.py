@@ -145,7 +145,7 @@ class WriterProcess:
     def _read(self) -> list[Answer]:
         try:
             data = self._channel.recv(_READ_BYTES)
-        except OSError:
+        except OSError:  # as good as the end: a killed writer may reset the connection
             data = b""
         if not data:
             self.is_lost = True
