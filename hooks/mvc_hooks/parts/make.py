@@ -24,7 +24,7 @@ from mvc_hooks.parts.tree import list_items
 from mvc_hooks.parts.value import ValuePart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 RNG = "rng"
 """The top-level name of the generators of the process."""
@@ -37,17 +37,18 @@ _TORCH_SCALARS = (torch.Size, torch.dtype, torch.device)
 _CONTAINERS = (dict, list, tuple, deque, set, frozenset, bytearray, np.ndarray, torch.Tensor)
 
 
-def make_parts(objects: Mapping[str, object]) -> dict[str, Part]:
+def make_parts(objects: Mapping[str, object], reserved: Sequence[str] = ()) -> dict[str, Part]:
     """Return the parts of a run, and the generators of the process as ``rng``.
 
     Args:
         objects: name → model, optimizer, scheduler, loader, generator, value, ... or a dict or
             list of them; None is left out.
+        reserved: names that no part may have, besides those of this module.
 
     Raises:
         UsageError: a reserved name, or an object without state.
     """
-    for name in _RESERVED:
+    for name in (*_RESERVED, *reserved):
         if name in objects:
             raise UsageError(
                 f"{name!r} is a name that mvc uses itself; choose another name for the part"

@@ -120,12 +120,6 @@ class LiveRun:
         Raises:
             UsageError: no model and no optimizer, a reserved name, or an object without a state.
         """
-        for name in (*EXTRAS, RANKS):
-            if name in objects:
-                raise UsageError(
-                    f"a part cannot be called {name!r}: mvc uses that name itself",
-                    hint="choose another name",
-                )
         found = list(_walk(objects))
         self._modules = [one for one in found if isinstance(one, nn.Module)]
         self._optimizers = [one for one in found if isinstance(one, Optimizer)]
@@ -133,7 +127,7 @@ class LiveRun:
         self.has_scaler = any(isinstance(one, torch.amp.GradScaler) for one in found)
         if not self._modules and not self._optimizers:
             raise UsageError("no model and no optimizer to commit", hint="pass model=...")
-        self.parts = make_parts(objects)
+        self.parts = make_parts(objects, (*EXTRAS, RANKS))
         self._grads = GradsPart(self._optimizers, name_all_parameters(objects))
         self.parts[GRADIENTS] = self._grads
         entries = flatten_parts(self.parts)
