@@ -104,7 +104,7 @@ def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
     if not merged and not force:
         raise ConflictError(
             f"branch {name!r} is not merged into HEAD",
-            hint=f"`force` deletes it anyway; its tip is {commit}",
+            hint=f'run "mvc branch -D {name}" to delete it anyway; its tip is {commit}',
         )
     history.delete_ref(_HEADS + name, expected=commit, stamp=context.stamp())
     return commit

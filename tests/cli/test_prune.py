@@ -167,7 +167,7 @@ def test_a_rerun_is_recognised(run):
         write_model(run.folder / f"{name}.safetensors", seed=2 + place)
     answer = run.ok("commit", "-am", "again")
     assert re.search(
-        r"bit-identical to released commit [0-9a-f]{7} \(step 1,000\): 2 files of it are back",
+        r"bit-identical to released commit [0-9a-f]{7} \(step 1,000\): 2 files of it restored",
         answer.out,
     )
     assert steps(run) == [3000, 2000, 0]
