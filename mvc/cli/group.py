@@ -9,18 +9,16 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from mvc.cli.arguments import PATHS_KEY
 from mvc.cli.commands import COMMANDS, NAMES
 from mvc.cli.errors import EXIT_CODES
 from mvc.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class _PlainCoercion:
@@ -136,7 +134,7 @@ class Command(_PlainParameters, TyperCommand):
         usage = [one.metavar or "" for one in self.params if one.param_type_name == "argument"]
         if "--" in args and any("[--]" in metavar for metavar in usage):
             position = args.index("--")
-            ctx.meta[_PATHS] = args[position + 1 :]
+            ctx.meta[PATHS_KEY] = args[position + 1 :]
             args = args[:position]
         limit = next((one.opts for one in self.params if one.name == "limit"), None)
         if limit is None:
@@ -158,45 +156,3 @@ class Command(_PlainParameters, TyperCommand):
         options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
         with formatter.section("Options"):
             formatter.write_dl([record for one in options if (record := _help(one, ctx))])
-
-
-_PATHS = "mvc.paths"
-
-
-def paths_after(context: typer.Context) -> list[str] | None:
-    """Return the arguments after ``--``, or None if there was no ``--``."""
-    found: list[str] | None = context.meta.get(_PATHS)
-    return found
-
-
-def usage(message: str, context: typer.Context) -> UsageError:
-    """Return the error for arguments that make no sense together."""
-    return UsageError(message, hint=f'"{context.command_path} --help" shows its usage')
-
-
-def check_alone(context: typer.Context, chosen: Sequence[tuple[str, object]]) -> None:
-    """Check that at most one of these (option, value) pairs was given."""
-    given = [name for name, value in chosen if value]
-    if len(given) > 1:
-        raise usage(f"{given[0]} and {given[1]} cannot be used together", context)
-
-
-def check_limit(context: typer.Context, limit: int | None) -> None:
-    """Check that ``-n`` is not negative."""
-    if limit is not None and limit < 0:
-        raise usage(f"-n {limit} is negative", context)
-
-
-def single_revision(context: typer.Context, revisions: Sequence[str]) -> str | None:
-    """Return the only revision that was given, or None."""
-    if len(revisions) > 1:
-        raise usage(f"expected one revision, not {len(revisions)}", context)
-    return revisions[0] if revisions else None
-
-
-def name_and_start(context: typer.Context, names: Sequence[str]) -> tuple[str, str]:
-    """Return a new name and the revision to give it to: HEAD if omitted."""
-    if len(names) > 2:  # noqa: PLR2004  name and start
-        raise usage(f"unexpected argument {names[2]!r}", context)
-    name, start = [*names, "HEAD"][:2]
-    return name, start

@@ -21,17 +21,51 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.chunkstore.store import ChunkStore
+    from mvc.formats.layout import TensorView
+    from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.ids import GitId
-    from mvc.workspace.manifests import ManifestReader
     from mvc.workspace.notebook import Notebooks
 
 GIT_DIR_NAME = ".mvc"
 STORE_DIR_NAME = "chunks"
 JOURNAL_NAME = "transition.json"
 _DEFAULT_IDENTITY = Identity("mvc", "mvc@localhost")
+_MANIFESTS_KEPT = 8
 _MAX_DIGITS = 12
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
+
+
+class ManifestReader:
+    """Reads manifests; the last few are kept, for a verb asks for the same ones again and again."""
+
+    def __init__(self, history: GitHistory) -> None:
+        self._history = history
+        self._kept: dict[GitId, Manifest] = {}
+        self._table: tuple[GitId, dict[str, tuple[TensorView, StoredSegment]]] | None = None
+
+    def read(self, blob: GitId) -> Manifest:
+        """Return the manifest in a blob.
+
+        Raises:
+            FormatError: the blob is not a manifest or breaks a rule.
+        """
+        manifest = self._kept.get(blob)
+        if manifest is None:
+            from mvc.formats.manifest import parse_manifest  # noqa: PLC0415  log needs none
+
+            manifest = parse_manifest(self._history.read_blob(blob))
+            while len(self._kept) >= _MANIFESTS_KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[blob] = manifest
+        return manifest
+
+    def tensors(self, blob: GitId) -> dict[str, tuple[TensorView, StoredSegment]]:
+        """Return name → place of every tensor of a stored file; the last table is kept."""
+        if self._table is None or self._table[0] != blob:
+            places = self.read(blob).tensors()
+            self._table = (blob, {view.name: (view, stored) for view, stored in places})
+        return self._table[1]
 
 
 @dataclass
@@ -61,8 +95,6 @@ class Context:
     @cached_property
     def manifests(self) -> ManifestReader:
         """Reads manifests from the history."""
-        from mvc.workspace.manifests import ManifestReader  # noqa: PLC0415  log needs none
-
         return ManifestReader(self.history)
 
     @cached_property

@@ -5,46 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
-from mvc.formats.manifest import MANIFEST_PREFIX, MAX_MANIFEST_BYTES, is_manifest, parse_manifest
+from mvc.formats.manifest import MANIFEST_PREFIX, MAX_MANIFEST_BYTES, is_manifest
 
 if TYPE_CHECKING:
-    from mvc.formats.layout import TensorView
-    from mvc.formats.manifest import Manifest, StoredSegment
-    from mvc.history.git import GitHistory
+    from mvc.formats.manifest import Manifest
     from mvc.ids import ChunkId, GitId
     from mvc.workspace.context import Context
-
-_KEPT = 8
-
-
-class ManifestReader:
-    """Reads manifests; the last few are kept, for a verb asks for the same ones again and again."""
-
-    def __init__(self, history: GitHistory) -> None:
-        self._history = history
-        self._kept: dict[GitId, Manifest] = {}
-        self._table: tuple[GitId, dict[str, tuple[TensorView, StoredSegment]]] | None = None
-
-    def read(self, blob: GitId) -> Manifest:
-        """Return the manifest in a blob.
-
-        Raises:
-            FormatError: the blob is not a manifest or breaks a rule.
-        """
-        manifest = self._kept.get(blob)
-        if manifest is None:
-            manifest = parse_manifest(self._history.read_blob(blob))
-            while len(self._kept) >= _KEPT:
-                self._kept.pop(next(iter(self._kept)))
-            self._kept[blob] = manifest
-        return manifest
-
-    def tensors(self, blob: GitId) -> dict[str, tuple[TensorView, StoredSegment]]:
-        """Return name → place of every tensor of a stored file; the last table is kept."""
-        if self._table is None or self._table[0] != blob:
-            places = self.read(blob).tensors()
-            self._table = (blob, {view.name: (view, stored) for view, stored in places})
-        return self._table[1]
 
 
 def find_manifest(context: Context, blob: GitId) -> Manifest | None:

@@ -237,7 +237,7 @@ class TestIgnored:
         write(root, "a.tmp")
         with pytest.raises(UsageError, match="ignored") as caught:
             repo.add("a.tmp")
-        assert "-f" in caught.value.hint
+        assert "`force`" in caught.value.hint
         assert added(repo.add("a.tmp", force=True)) == ["a.tmp"]
 
     def test_tracked_files_are_never_ignored(self, repo, root):

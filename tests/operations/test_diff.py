@@ -11,7 +11,7 @@ from mvc.formats.layout import single_tensor
 from mvc.formats.manifest import Manifest, StoredSegment, encode_manifest
 from mvc.history.values import Stamp
 from mvc.ids import ChunkId
-from mvc.workspace.manifests import ManifestReader
+from mvc.workspace.context import ManifestReader
 from support.models import write_model
 
 

@@ -5,7 +5,7 @@ import pytest
 from mvc import NotFoundError, Repo
 from mvc.history.notes import write_notes
 from mvc.history.values import Stamp
-from mvc.workspace.manifests import ManifestReader
+from mvc.workspace.context import ManifestReader
 from support.stockgit import git, run_git
 
 

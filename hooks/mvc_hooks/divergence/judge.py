@@ -7,7 +7,7 @@ every rank: no host waits for its device, and all ranks decide alike.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mvc_hooks.divergence.ladder import Ladder
 from mvc_hooks.divergence.readings import ReadingQueue
@@ -18,9 +18,21 @@ if TYPE_CHECKING:
 
     from mvc_hooks.divergence.history import History, Reading, Verdict
     from mvc_hooks.divergence.ladder import Action, LadderStep
-    from mvc_hooks.run.log import RunLog
 
 WATCH, LADDER = "watch", "ladder"
+
+
+class AlarmLog(Protocol):
+    """Where a judge reports what it sees: the log of the run."""
+
+    def step(self, reading: Reading, lr: float | None) -> None:
+        """A step was read."""
+
+    def alarm(self, verdict: Verdict) -> None:
+        """A detector raised an alarm."""
+
+    def action(self, step: int, text: str) -> None:
+        """The ladder answered."""
 
 
 class Judge:
@@ -64,7 +76,7 @@ class Judge:
         return self._watch.history.latest
 
     def check(
-        self, step: int, loss: object, grad_norm: object, log: RunLog, note: float = 0.0
+        self, step: int, loss: object, grad_norm: object, log: AlarmLog, note: float = 0.0
     ) -> Action | None:
         """Judge step ``step`` before it is complete, while it can be skipped; waits for the device."""
         self._was_checked = True
@@ -73,7 +85,7 @@ class Judge:
         return self._early
 
     def judge(
-        self, step: int, loss: object, grad_norm: object, log: RunLog, note: float = 0.0
+        self, step: int, loss: object, grad_norm: object, log: AlarmLog, note: float = 0.0
     ) -> Action | None:
         """Judge a complete step, and answer an alarm that ``check`` left open."""
         if not self._was_checked:
@@ -88,7 +100,7 @@ class Judge:
             action = self._answer(self.verdict, log)
         return action
 
-    def _take(self, readings: Iterable[Reading], log: RunLog) -> Action | None:
+    def _take(self, readings: Iterable[Reading], log: AlarmLog) -> Action | None:
         action = None
         for reading in readings:
             verdict = self._watch.take(reading)
@@ -100,7 +112,7 @@ class Judge:
                 action = self._answer(verdict, log)
         return action
 
-    def _answer(self, verdict: Verdict, log: RunLog) -> Action:
+    def _answer(self, verdict: Verdict, log: AlarmLog) -> Action:
         self.verdict = verdict
         action = self.ladder.climb(verdict)
         log.action(verdict.step, action.reason)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.group import usage
+from mvc.cli.arguments import usage
 from mvc.cli.options import Json
 from mvc.cli.output import pick, printable, stdout, write_json
 from mvc.cli.render.listing import TENSOR_FIELDS

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.group import paths_after, single_revision, usage
+from mvc.cli.arguments import paths_after, single_revision, usage
 from mvc.cli.options import Force, Json, Quiet, ShowProgress
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress

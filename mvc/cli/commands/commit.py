@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.group import usage
+from mvc.cli.arguments import usage
 from mvc.cli.options import Delta, Json, Quiet, ShowProgress
 from mvc.cli.output import Output, pick, printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Exit, Option
 
+from mvc.cli.arguments import paths_after, usage
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.group import paths_after, usage
 from mvc.cli.options import All, Json, NameOnly, NameStatus, ShowProgress, Stat, Tensors
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.group import check_limit, paths_after
+from mvc.cli.arguments import check_limit, paths_after
 from mvc.cli.options import Json, Limit
 from mvc.cli.output import stdout, write_json
 from mvc.cli.render.log import entry_fields, write_full, write_oneline

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.group import paths_after, single_revision
+from mvc.cli.arguments import paths_after, single_revision
 from mvc.cli.options import Json, Tensors
 from mvc.cli.output import printable, stdout, write_json
 from mvc.cli.render.listing import file_fields, write_listing

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.group import usage
+from mvc.cli.arguments import usage
 from mvc.cli.options import Json
 from mvc.cli.output import printable, stdout, write_json
 from mvc.cli.session import open_repo, shown_path, to_paths

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.group import check_alone, paths_after, single_revision, usage
+from mvc.cli.arguments import check_alone, paths_after, single_revision, usage
 from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import Output, printable, stdout, write_json
 from mvc.cli.progress import byte_progress

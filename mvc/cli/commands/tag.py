@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.group import name_and_start, usage
+from mvc.cli.arguments import name_and_start, usage
 from mvc.cli.options import Json, Quiet
 from mvc.cli.output import pick, printable, stdout, write_json
 from mvc.cli.render.text import short_id
