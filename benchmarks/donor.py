@@ -72,7 +72,7 @@ def read_text() -> NDArray[np.uint8]:
 
 
 def _train(path: Path, settings: DonorSettings) -> str:
-    import torch  # noqa: PLC0415  only where there is no donor yet
+    import torch  # noqa: PLC0415  only if there is no donor yet
 
     torch.manual_seed(0)
     text = torch.from_numpy(read_text().copy()).long()

@@ -1,6 +1,6 @@
 """Saving a model from a running process: ``python -m benchmarks.inprocess FILE FOLDER ROUNDS PATIENCE``.
 
-A process of its own, so that torch's memory and threads burden nobody else. The state dict lies
+A separate process, so that torch's memory and threads do not affect other measurements. The state dict lies
 in memory; every way of saving starts from it and ends with the bytes on the disk, except
 ``add`` + ``commit``, which start from the file as a user's script would (its bytes in the page
 cache). Ways are interleaved, the order turns around every round, and each save goes to a fresh

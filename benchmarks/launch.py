@@ -1,7 +1,7 @@
 """Runs commands one after the other and says what each cost; a process of its own, kept tiny.
 
 The kernel counts the memory of the process that forks as the child's peak until the child has
-replaced it, so whoever starts a measured command must be small. Hence this script: no import but
+replaced it, so the process that starts a measured command must be small. Hence this script: it imports only
 the standard library's smallest, started with ``python -I -S``. It reads one JSON request from its
 standard input and writes one JSON answer.
 """

@@ -23,7 +23,7 @@ def take_time(action: Callable[[], object], *, patience_s: float = 0, synced: bo
     Args:
         action: what is measured.
         patience_s: how long to wait before for the machine to be idle.
-        synced: write what is dirty to the disk first, so that nobody else's bytes are paid for.
+        synced: write dirty pages to the disk first, so that only the command's own bytes count.
     """
     if synced:
         os.sync()

@@ -95,7 +95,7 @@ def _restore(runner: Runner, peer: Peer, place: Path, base: Path) -> Cost:
 def _record_all(
     runner: Runner, peer: Peer, place: Path, versions: dict[str, Path], base_bytes: int
 ) -> tuple[dict[str, int], dict[str, Cost]]:
-    """Record the versions behind the base; return bytes added by each, and what it cost."""
+    """Record the versions after the base; return bytes added by each, and what it cost."""
     added = {"base": base_bytes}
     costs: dict[str, Cost] = {}
     for name, path in versions.items():

@@ -6,7 +6,7 @@ run, a JSON object of the repositories, how often to repeat loads, and the patie
 * ``commit`` gives every state to every repository (way → folder), side by side and in turning
   order, through ``Repo.commit_state``; bytes that each commit adds are counted, too.
 * ``load`` loads every commit from every repository, side by side; each load opens the
-  repository anew, since what a process remembers from its last load would flatter. What comes
+  repository again, since a process that remembers its last load would be faster. What comes
   back is compared with the state, bit for bit, in the round before the first that counts, which
   also brings everything into the page cache.
 """

@@ -15,7 +15,7 @@ both moments are kept every few steps. Two runs:
 States are safetensors files (``model.*``, ``exp_avg.*``, ``exp_avg_sq.*``), which is the raw size
 that everything is compared with. They are kept, since they take minutes to make.
 
-A process of its own, so that torch's memory and threads burden nobody else.
+A separate process, so that torch's memory and threads do not affect other measurements.
 """
 
 from __future__ import annotations

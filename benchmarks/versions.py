@@ -35,7 +35,7 @@ class Way:
 
     Attributes:
         name: as the tables show it.
-        setting: value of ``mvc.delta``; the default where None.
+        setting: value of ``mvc.delta``; None means the default.
         options: of ``mvc add``.
     """
 

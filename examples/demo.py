@@ -2,8 +2,8 @@
 
 A small character-level transformer learns from the source text of Python's standard library.
 It is committed, fine-tuned on other text, compared, branched, and brought back; sha256sum proves that
-the bytes that come back are the bytes that went in. At the end a training run meets bad data, goes
-back by itself, and is replayed: every tensor of every step is the same to the bit.
+the bytes that come back are the bytes that went in. At the end a training run meets bad data, rolls
+back automatically, and is replayed: every tensor of every step is the same to the bit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MVC = [sys.executable, "-m", "mvc"]
 
 
 class CharModel(nn.Module):
-    """A transformer over ASCII characters, its output tied to its embedding."""
+    """A transformer over ASCII characters, with its output tied to its embedding."""
 
     def __init__(self, width: int = 128, layers: int = 2) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def commit_fine_tuned(folder: Path, model: CharModel, steps: int) -> str:
 
 
 def commit_wild(folder: Path, model: CharModel, steps: int) -> None:
-    """Spoil the model on a branch of its own."""
+    """Spoil the model on another branch."""
     say("try something wild on a branch")
     run(folder, "mvc", "switch", "-c", "wild")
     loss = train(model, read_text("json/*.py"), steps // 10 + 1, 3e-2)
@@ -149,13 +149,13 @@ def go_back(folder: Path, steps: int, base: str, tuned: str) -> None:
     run(folder, "sha256sum", "model.safetensors")
     assert digest(folder) == base, "the base model came back with other bytes"
     load_file(folder / "model.safetensors")
-    say("and every byte of the store is what its name says")
+    say("and every byte in the store matches its hash")
     run(folder, "mvc", "fsck", "--data")
 
 
 def store_less(folder: Path, tuned: str) -> None:
-    """Store the same in less, look at what it costs, and prove that nothing changed."""
-    say("store the same in less, and see what everything costs")
+    """Store the same in less space, look at the sizes, and prove that nothing changed."""
+    say("store the same in less space, and see what everything costs")
     run(folder, "mvc", "switch", "main")
     run(folder, "mvc", "repack")
     run(folder, "mvc", "du")
@@ -164,14 +164,14 @@ def store_less(folder: Path, tuned: str) -> None:
 
 
 def train_and_diverge(folder: Path) -> None:
-    """Train on data of which a stretch is damaged; see the run go back, and prove what is left."""
-    say("train beside a repository, on data of which a stretch is damaged")
+    """Train on partly damaged data, see the run roll back, and prove the result."""
+    say("train with a repository, on partly damaged data")
     loop = Path(__file__).resolve().parent / "plain_loop.py"
     folder.mkdir()
     run(folder, sys.executable, str(loop), "--folder", ".")
-    say("it went back by itself; what it left, and why, is still there")
+    say("it rolled back automatically; the abandoned branch, and why it was left, are still there")
     run(folder, "mvc", "log", "--oneline", "--graph", "--all")
-    say("prove it: train 50 steps again from a commit behind the rollback, compare every tensor")
+    say("prove it: train 50 steps again from a commit after the rollback, compare every tensor")
     run(folder, "mvc", "verify", "--replay", "50", "--entry", f"{loop}:build", "main@250")
     run(folder, "mvc", "fsck", "--data")
 

@@ -1,8 +1,8 @@
-"""A Hugging Face Trainer run that meets bad data, goes back by itself, is stopped, and goes on.
+"""A Hugging Face Trainer run that meets bad data, rolls back automatically, is stopped, and resumes.
 
 A small GPT-2 learns the source text of Python's standard library, byte by byte; nothing is
 downloaded. All that versioning, resuming and rolling back add is a callback, whose `train` is called
-in place of the Trainer's own.
+instead of the Trainer's own.
 
     python examples/hf_trainer.py
 """
@@ -47,7 +47,7 @@ class Text(Dataset[dict[str, Tensor]]):
 
 
 class StopAt(transformers.TrainerCallback):
-    """Ends training early, as a scheduler that wants its machine back."""
+    """Ends training early, as a cluster scheduler does that wants its machine back."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -79,7 +79,7 @@ class BadBatch:
 
 
 def make_trainer(steps: int, stop_at: int = 0, bad_batch: int = 0) -> transformers.Trainer:
-    """Make everything anew, as a new process would."""
+    """Make everything from scratch, as a new process would."""
     transformers.set_seed(0)
     config = transformers.GPT2Config(
         vocab_size=256, n_positions=CONTEXT, n_embd=48, n_layer=2, n_head=4,
@@ -127,7 +127,7 @@ def main() -> None:
     torch.set_num_threads(1)  # the matrices are small, and threads would only wait for each other
     steps = options.steps
     every, bad, middle = steps // 6, steps // 2 + 3, steps * 3 // 4 + 1
-    # No batches are left out, so that the run that went back can be compared with one that need not.
+    # No batches are skipped, so that the run can be compared with one that never rolled back.
     ladder = [rollback(min_steps_back=2, skip_batches=0), stop(after=3)]
 
     trainer = make_trainer(steps)
@@ -145,7 +145,7 @@ def main() -> None:
     callback = MvcCallback(options.folder, every=every, healthy_after=every // 2, ladder=ladder)
     trainer = make_trainer(steps)
     callback.train(trainer)
-    print(f"new trainer, gone on to:   step {steps}  {digest(trainer)[:16]}")
+    print(f"new trainer, continued to: step {steps}  {digest(trainer)[:16]}")
 
     assert callback.checkpointer is not None
     repo = callback.checkpointer.repo

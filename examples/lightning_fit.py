@@ -1,4 +1,4 @@
-"""A Lightning fit that is stopped, goes on in a new trainer, and ends with the same bits.
+"""A Lightning fit that is stopped, resumes in a new trainer, and ends with the same bits.
 
 A small recurrent network learns the source text of Python's standard library, byte by byte. All
 that versioning and resuming add to a usual Lightning script is one callback.
@@ -75,7 +75,7 @@ class CharModel(pl.LightningModule):
 
 
 def fit(steps: int, *callbacks: pl.Callback) -> tuple[CharModel, float]:
-    """Make everything anew, as a new process would, and train until so many steps are complete."""
+    """Make everything from scratch, as a new process would, and train for ``steps`` steps."""
     pl.seed_everything(0, verbose=False)
     model = CharModel()
     trainer = pl.Trainer(
@@ -118,7 +118,7 @@ def main() -> None:
 
     second = MvcCallback(options.folder, every=40)
     resumed, loss = fit(steps, second)
-    print(f"new trainer, gone on to:     step {steps}  loss {loss:.4f}  {digest(resumed)[:16]}")
+    print(f"new trainer, continued to:   step {steps}  loss {loss:.4f}  {digest(resumed)[:16]}")
 
     assert second.checkpointer is not None
     print(f"it resumed from commit {str(second.checkpointer.resumed_from)[:10]}; the branch has:")

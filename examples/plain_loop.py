@@ -1,4 +1,4 @@
-"""A plain training loop that survives bad data: it diverges, goes back by itself, and goes on.
+"""A plain training loop that survives bad data: it diverges, rolls back automatically, and continues.
 
 A small character model learns from the source text of Python's standard library. One stretch of
 the data is damaged, as by a broken shard: its characters are noise. The loss jumps, the run goes
@@ -105,7 +105,7 @@ def build(damage: range = DAMAGE) -> Training:
 
 
 def train(folder: Path) -> Checkpointer:
-    """Train beside a repository: these few lines are all that mvc takes."""
+    """Train with a repository: these few lines are all that mvc needs."""
     training = build()
     checkpointer = Checkpointer(
         folder,
@@ -121,14 +121,14 @@ def train(folder: Path) -> Checkpointer:
 
 
 def main() -> None:
-    """Train, and tell what happened."""
+    """Train, and print what happened."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("loop-run"))
     folder: Path = parser.parse_args().folder
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     done = train(folder)
     for report in done.rollbacks:
-        print(f"diverged at step {report.onset_step}, went back to step {report.to_step}")
+        print(f"diverged at step {report.onset_step}, rolled back to step {report.to_step}")
     print(f"look at it:  cd {folder} && mvc log --graph --all --oneline")
     here = Path(__file__).resolve()
     print(f"prove it:    cd {folder} && mvc verify --replay 50 --entry {here}:build main@250")

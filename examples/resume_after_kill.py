@@ -38,7 +38,7 @@ def train(folder: Path, killed_at: int | None) -> None:
 
 
 def start(folder: Path, killed_at: int | None = None) -> int:
-    """Train in a process of its own; return its exit status, negative where a signal ended it."""
+    """Train in another process; return its exit status, negative if a signal ended it."""
     words = [sys.executable, __file__, "--folder", str(folder), "--child"]
     if killed_at is not None:
         words += ["--killed-at", str(killed_at)]

@@ -61,8 +61,8 @@ def copy_tensors(run: Run) -> list[torch.Tensor]:
 
 def open_checkpointer(run: Run, folder: Path, **more: Any) -> Checkpointer:
     """Open a checkpointer that goes one step back."""
-    rung = rollback(to="last", min_steps_back=1, skip_batches=0, limit=1_000)
-    settings: dict[str, Any] = {"every": 1, "ladder": [rung], "signals": False} | more
+    step = rollback(to="last", min_steps_back=1, skip_batches=0, limit=1_000)
+    settings: dict[str, Any] = {"every": 1, "ladder": [step], "signals": False} | more
     return Checkpointer(folder, model=run.model, optimizer=run.optimizer, **settings)
 
 

@@ -34,7 +34,7 @@ BLOBS = ("bytes", "bytearray")
 
 
 @dataclass(slots=True)
-class Walk:
+class DecodeWalk:
     """One walk over the nodes of a state.
 
     Attributes:

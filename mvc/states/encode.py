@@ -56,7 +56,7 @@ class PlacedArray:
 
 
 @dataclass(slots=True)
-class Walk:
+class EncodeWalk:
     """One walk over a state.
 
     Attributes:

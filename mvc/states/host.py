@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _COLUMNS = 16
 
 
-class Storage(Protocol):
+class TorchStorage(Protocol):
     """The memory of a tensor, as torch gives it; alive as long as it is held."""
 
     def data_ptr(self) -> int:
@@ -39,7 +39,7 @@ class Storage(Protocol):
         ...
 
 
-def check_storage(storage: Storage, address: int, size_bytes: int) -> None:
+def check_storage(storage: TorchStorage, address: int, size_bytes: int) -> None:
     """Raise ConflictError if a storage was resized or freed since it had that address and length."""
     if storage.data_ptr() != address or storage.nbytes() != size_bytes:
         raise ConflictError(
@@ -161,7 +161,7 @@ class HostBytes:
         size_bytes: its length, more than 0.
     """
 
-    storage: Storage
+    storage: TorchStorage
     base: int
     limit: int
     address: int

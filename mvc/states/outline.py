@@ -9,7 +9,7 @@ import numpy as np
 
 from mvc.dtypes import count_elements
 from mvc.errors import FormatError, UnsupportedError
-from mvc.states.decode import ABSENT, BLOBS, Walk
+from mvc.states.decode import ABSENT, BLOBS, DecodeWalk
 from mvc.states.document import get_field, parse_document
 from mvc.states.elements import find_numpy_element
 from mvc.states.factory import NumpyFactory
@@ -72,13 +72,13 @@ def decode_outline(document: Document, node: Any = ABSENT, *, as_key: bool = Fal
     Raises:
         FormatError: a node that no encoder writes.
     """
-    walk = Walk(_OutlineTable({}, (), _load_any), is_first=False)
+    walk = DecodeWalk(_OutlineTable({}, (), _load_any), is_first=False)
     if as_key:
         return walk.decode_key(node)
     return _decode_state(walk, document) if node is ABSENT else walk.decode(node)
 
 
-def _decode_state(walk: Walk, document: Document) -> dict[Any, Any]:
+def _decode_state(walk: DecodeWalk, document: Document) -> dict[Any, Any]:
     try:
         value = walk.decode(document.state)
     except RecursionError:
@@ -97,7 +97,7 @@ def check_sizes(state_json: bytes, sizes: Mapping[str, Mapping[str, int]]) -> No
     """
     document = parse_document(state_json)
     table = _SizeTable(sizes, (), _load_any)
-    _decode_state(Walk(table, is_first=False), document)
+    _decode_state(DecodeWalk(table, is_first=False), document)
     for node in document.shared:
         table.get(node)
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from mvc.states.containers import CONTAINERS, open_value
 from mvc.states.document import keep_text
-from mvc.states.encode import Walk, describe_ndarray
+from mvc.states.encode import EncodeWalk, describe_ndarray
 from mvc.states.files import LiveArray
 from mvc.states.host import HostArray, HostBytes
 from mvc.states.memory import find_flat_bytes
@@ -151,7 +151,7 @@ def _seal(part: StatePart) -> StatePart:
 
 
 @dataclass(slots=True)
-class Recorder(Walk):
+class Recorder(EncodeWalk):
     """A walk that notes the form of what it meets.
 
     Attributes:
@@ -177,7 +177,7 @@ class Recorder(Walk):
         """
         outer, self.parts = self.parts, []
         first = len(self.placed)
-        node = Walk.encode(self, value)  # super() does not work in a class with slots
+        node = EncodeWalk.encode(self, value)  # super() does not work in a class with slots
         form = keep_text(node)
         found = self.placed[first:]
         if not found:
@@ -230,7 +230,7 @@ def _plan_array(value: Any, array: LiveArray, form: JsonValue) -> ArrayPlan | No
 
 
 @dataclass(slots=True)
-class Follow(Walk):
+class Follow(EncodeWalk):
     """A walk along a recorded form.
 
     Attributes:

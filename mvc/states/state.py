@@ -131,7 +131,7 @@ def encode_state(state: Mapping[str, object]) -> list[StateFile]:
     Raises:
         UnsupportedError: something that mvc does not store; the message names its path.
     """
-    encoded = encode_walk(state, state_encode.Walk())
+    encoded = encode_walk(state, state_encode.EncodeWalk())
     return [*encoded.files, plain_file(STATE_FILE, encode_document(encoded.document))]
 
 
@@ -144,7 +144,7 @@ class EncodedState:
     groups: tuple[SharedGroup, ...]
 
 
-def encode_walk(state: Mapping[str, object], walk: state_encode.Walk) -> EncodedState:
+def encode_walk(state: Mapping[str, object], walk: state_encode.EncodeWalk) -> EncodedState:
     """Return the virtual files of a state, with what ``state.json`` will say in place of its text.
 
     Takes a new walk, which knows every array afterwards; raises as ``encode_state``.
@@ -195,7 +195,9 @@ class StatePlan:
         Raises:
             FormatError: the parts of a sparse tensor do not fit together.
         """
-        value: dict[Any, Any] = state_decode.Walk(self._table, is_first=False).decode(self._node)
+        value: dict[Any, Any] = state_decode.DecodeWalk(self._table, is_first=False).decode(
+            self._node
+        )
         return value
 
 
@@ -228,7 +230,7 @@ def plan_state(
     document = parse_document(state_json)
     load = load_torch if framework == "torch" else NumpyFactory
     table = ReadTable(sizes, document.shared, load)
-    walk = state_decode.Walk(table, is_first=True)
+    walk = state_decode.DecodeWalk(table, is_first=True)
     try:
         value = walk.decode(document.state, state_decode.ABSENT if into is None else into)
     except RecursionError:

@@ -22,7 +22,7 @@ def start(name, folder):
 
 def test_the_plain_loop_goes_back_and_can_be_replayed(tmp_path):
     said = start("plain_loop.py", tmp_path / "run")
-    assert "diverged at step 231, went back to step 200" in said
+    assert "diverged at step 231, rolled back to step 200" in said
     repo = Repo.open(tmp_path / "run")
     assert repo.show("main").annotations.step == 400
     assert repo.show("main@250").annotations.meta["skipped_batches"] == "201-240"
