@@ -258,7 +258,7 @@ class _Draft:
         }
 
     def _choose_files(self, info: CommitInfo) -> tuple[str, ...]:
-        """Return the files of a commit that the policy lets go."""
+        """Return the files of a commit that the policy releases."""
         left = self._left[info.id]
         if self._reasons[info.id]:
             return ()

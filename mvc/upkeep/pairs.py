@@ -72,7 +72,7 @@ def find_pairs(
     Args:
         context: the repository.
         commits: parents before children.
-        released: (commit, path) of versions whose content was let go.
+        released: (commit, path) of versions whose content was released.
         skip: commits whose chunks are not paired; later ones may be with theirs.
     """
     pairs: dict[ChunkId, Pair] = {}

@@ -107,7 +107,7 @@ def find_file_stat(
 
 
 def find_obstacle(worktree: Path, path: str) -> str | None:
-    """Return the first name above a path that is there but is no real folder, or None."""
+    """Return the first name above a path that exists but is not a real folder, or None."""
     for folder in folders_above(path):
         stat = find_stat(worktree / folder)
         if stat is None:

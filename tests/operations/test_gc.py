@@ -14,7 +14,6 @@ from mvc.history.reachability import reachable_objects
 from mvc.history.reflog_expiry import DAY_S
 from mvc.operations.gc import plan_gc, run_gc
 from mvc.storage.local import LocalStorage
-from mvc.upkeep.marks import IdSet
 from mvc.upkeep.sweep import upkeep_lock
 from support.kept_repo import WHO, build_kept, commit_step, load_exactly, make_old
 from support.releases import released_commits
@@ -330,12 +329,3 @@ def test_a_repair_waits_for_no_sweep(root, kept, repo):
         repo.fsck(repair=True)
     assert repo.fsck().ok
     assert repo.fsck(repair=True).ok
-
-
-def test_id_set_takes_any_order_and_keeps_nul_bytes():
-    ids, rng = IdSet(), np.random.default_rng(1)
-    given = [rng.bytes(31) + b"\0" for _ in range(500)] + [bytes(32)]
-    for start in range(0, 501, 100):
-        ids.add(given[start : start + 120])
-    data = ids.sorted().tobytes()
-    assert [data[at : at + 32] for at in range(0, len(data), 32)] == sorted(set(given))

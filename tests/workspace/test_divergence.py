@@ -17,7 +17,7 @@ from mvc.workspace.divergence import (
     encode_divergence,
     parse_divergences,
 )
-from mvc.workspace.notebook import MAX_LINE_CHARS, find_time, one_line, time_text
+from mvc.workspace.notebook import MAX_LINE_CHARS, one_line
 
 EXAMPLE = Divergence("loss is NaN", "main", GitId("9b" * 20), 12000, 12345, 1_795_190_400)
 
@@ -77,12 +77,6 @@ def test_any_text_is_read_and_bounded(text):
 )  # fmt: skip
 def test_lines_without_sense_are_left_out(line):
     assert parse_divergences(None, f"Diverged: x\n{line}") == (Divergence("x"),)
-
-
-def test_times():
-    assert find_time(time_text(0)) == 0
-    assert find_time("٢٠٢٦-01-01T00:00:00Z") is None
-    assert find_time("0000-01-01T00:00:00Z") is None
 
 
 def test_notes_add_up_and_keep_what_others_wrote(repo):
