@@ -50,13 +50,9 @@ _EXTRA_ZIP64 = 1
 
 @dataclass(frozen=True, slots=True)
 class ZipEntry:
-    """One entry of the archive.
+    """One entry of the archive: which bytes of the file are its data.
 
-    Attributes:
-        name: path inside the archive.
-        data_start: first byte of its data in the file.
-        size_bytes: length of its data in the file.
-        is_stored: whether those bytes are the content itself, neither compressed nor encrypted.
+    ``is_stored`` tells that they are the content itself, neither compressed nor encrypted.
     """
 
     name: str

@@ -30,8 +30,15 @@ from mvc.formats.decoding import (
     decode_chunk,
     parse_cast,
 )
-from mvc.formats.pack import RECORD_BYTES, PackRecord, parse_record_header
-from mvc.formats.references import MAX_BLOCK_BYTES, MAX_DEPTH, is_referring, parse_references
+from mvc.formats.pack import (
+    MAX_BLOCK_BYTES,
+    MAX_DEPTH,
+    RECORD_BYTES,
+    PackRecord,
+    is_referring,
+    parse_record_header,
+    parse_references,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -144,11 +151,10 @@ class ChainReader:
 
         Args:
             record: what the pack index says of the body.
-            body: not in the slot's buffer for bases.
+            body: must not lie in the slot's buffer for bases.
             plain: where the chunk goes; as long as the chunk.
             slot: reused memory.
-            fill: called with a base and the buffer it is to fill; by default it is decoded
-                without being hashed.
+            fill: called with a base and the buffer to fill; by default, bases are not hashed.
             descent: the way to this chunk, if another needs it.
 
         Raises:

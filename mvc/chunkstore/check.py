@@ -179,13 +179,7 @@ class _PackCheck:
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """What became of a damaged pack.
-
-    Attributes:
-        pack: which one.
-        kept: chunks that are now in a new pack.
-        lost: chunks that are known to have been in it and could not be read.
-    """
+    """How many chunks of a damaged pack are now in a new one, and how many could not be read."""
 
     pack: PackId
     kept: int

@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.chunkstore.values import ChunkLocation
-from mvc.formats.pack import RECORD_BYTES
-from mvc.formats.references import MAX_BASES, MAX_DEPTH
+from mvc.formats.pack import MAX_BASES, MAX_DEPTH, RECORD_BYTES
 from mvc.ids import ID_BYTES, ChunkId
 
 if TYPE_CHECKING:

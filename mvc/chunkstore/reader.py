@@ -63,10 +63,7 @@ class PlannedChunk:
 class ReadGroup:
     """Chunks whose records are neighbours in a pack, by ascending offset; one read fetches them.
 
-    Attributes:
-        pack: where they lie, or None for one chunk that was not found.
-        offset: of the first record header.
-        size_bytes: up to the end of the last body.
+    ``pack`` is None for a single chunk that was not found.
     """
 
     pack: PackId | None
@@ -129,14 +126,10 @@ class ChunkReader:
         context: str,
         descent: Descent | None = None,
     ) -> None:
-        """Fill ``plain`` with a chunk, from any sound copy of it.
+        """Fill ``plain``, which is as long as the chunk, from any sound copy of it.
 
-        Args:
-            chunk_id: which chunk.
-            plain: exactly as long as the chunk.
-            slot: reused memory.
-            context: what the chunk is part of, for errors.
-            descent: the way to this chunk, if another needs it.
+        For errors, ``context`` names what the chunk is part of; ``descent`` is the way to it, if
+        another chunk needs it.
 
         Raises:
             CorruptionError: no copy could be read; says where the first one lies.
@@ -243,12 +236,7 @@ class ChunkReader:
             self._decode(location, record[RECORD_BYTES:], plain, slot, descent)
 
     def decode_record(self, data: memoryview, expected: PackRecord, slot: ReadSlot) -> memoryview:
-        """Return the verified plain bytes of a record.
-
-        Args:
-            data: record header and body.
-            expected: what the pack index says of it.
-            slot: memory the result may lie in; it may also be a part of ``data``.
+        """Return the verified plain bytes of a record; they lie in ``data`` or in the slot.
 
         Raises:
             FormatError: another record, or not the chunk it says it is.

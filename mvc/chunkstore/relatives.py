@@ -33,7 +33,7 @@ from mvc.formats.casts import round_words
 from mvc.formats.decoding import Encoding
 from mvc.formats.deltas import ESTIMATE_BYTES, MIN_DELTA_BYTES, encode_delta, estimate_delta
 from mvc.formats.encoding import EncodeScratch, encode_cast, encode_chunk
-from mvc.formats.references import MAX_BASES, MAX_DEPTH
+from mvc.formats.pack import MAX_BASES, MAX_DEPTH
 from mvc.ids import hash_chunk
 
 if TYPE_CHECKING:

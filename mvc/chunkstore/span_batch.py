@@ -26,12 +26,9 @@ BATCH_SPANS = 4096
 
 @dataclass(frozen=True, slots=True)
 class SpanBatch:
-    """Consecutive spans that one worker handles in one go.
+    """One span of any size, or consecutive ones of at most ``BATCH_BYTES`` together.
 
-    Attributes:
-        first: sequence number of the first span in the write session.
-        spans: one span of any size, or several of at most ``BATCH_BYTES`` together.
-        size_bytes: length of all spans.
+    ``first`` is the number of the first one in its write session.
     """
 
     first: int

@@ -140,12 +140,9 @@ class ChunkStore:
                 self._catalog.repairs.pop(PackId(problem.pack), None)
 
     def read_into(self, chunk_id: ChunkId, plain: memoryview, *, context: str = "") -> None:
-        """Fill ``plain`` with a chunk, verified.
+        """Fill ``plain`` with a chunk, verified; its content is undefined if an error is raised.
 
-        Args:
-            chunk_id: which chunk.
-            plain: exactly as long as the chunk; undefined if an error is raised.
-            context: what the chunk is part of, for errors.
+        For errors, ``context`` names what the chunk is part of.
 
         Raises:
             CorruptionError: the chunk is missing, damaged or of another length.
@@ -248,8 +245,7 @@ class ChunkStore:
 
         Args:
             batch: what to encode and to carry.
-            dtypes: what the words of the chunks to encode are, as far as known; a delta or a cast
-                tells it itself.
+            dtypes: of the chunks to encode, as far as known; a delta or a cast tells it itself.
             progress: called with bytes of old packs.
 
         Raises:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.chunkstore.copies import NONE
-from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
-from mvc.formats.references import MAX_DEPTH
+from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES, MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

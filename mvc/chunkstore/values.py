@@ -69,8 +69,6 @@ class ReadRequest:
     """One chunk that is wanted somewhere.
 
     Attributes:
-        chunk_id: which chunk.
-        plain_size_bytes: how long it must be.
         offset: where it belongs in the destination; passed through to the sink.
         context: what it is part of, for errors (``tensor 'w' of model.safetensors``).
     """

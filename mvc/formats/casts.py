@@ -46,13 +46,7 @@ def find_cast(master: DType, working: DType) -> int | None:
 
 
 def round_words(kind: int, master: Bytes, plain: Bytes, arena: Bytes) -> None:
-    """Fill ``plain`` with the rounded words of ``master``.
-
-    Args:
-        kind: one of the ``CAST_`` constants.
-        master: F32 words, little-endian, twice as many bytes as ``plain`` has.
-        plain: where the words of 16 bits go.
-        arena: temporary memory of at least 2 MiB.
+    """Fill ``plain`` with the rounded F32 words of ``master``; the arena has at least 2 MiB.
 
     Raises:
         FormatError: an unknown kind, or sizes that do not fit each other.

@@ -7,7 +7,7 @@ A body is one of
 * planes: the header of ``mvc.formats.planes``, then the planes one after another. A plane of w
   words is raw (w bytes), constant (1 byte), one zstd frame of w bytes as above, or packed as
   ``mvc.formats.plane_kinds`` says;
-* delta: a reference block (``mvc.formats.references``), then the difference to the one base, cut as
+* delta: a reference block (``mvc.formats.pack``), then the difference to the one base, cut as
   ``mvc.formats.planes`` says: words of one byte are one zstd frame, others a header and planes
   as above, not rotated;
 * cast: a reference block and nothing else; ``mvc.formats.casts`` makes the chunk from its bases.
@@ -24,6 +24,7 @@ import numpy as np
 import zstandard
 
 from mvc.errors import FormatError
+from mvc.formats.pack import References, parse_references
 from mvc.formats.plane_kinds import (
     Positions,
     find_places,
@@ -46,7 +47,6 @@ from mvc.formats.planes import (
     merge_planes,
     parse_header,
 )
-from mvc.formats.references import References, parse_references
 
 Buffer = bytes | bytearray | memoryview
 

@@ -22,6 +22,7 @@ from mvc.formats.encoding import (
     encode_plane,
     join_planes,
 )
+from mvc.formats.pack import References, encode_references
 from mvc.formats.plane_kinds import (
     SMALLEST,
     WORDS_PER_EXCEPTION,
@@ -32,7 +33,6 @@ from mvc.formats.plane_kinds import (
     split_tails,
 )
 from mvc.formats.planes import PLANE_SCATTERED, PLANE_TAILS, Bytes, PlaneLayout
-from mvc.formats.references import References, encode_references
 
 if TYPE_CHECKING:
     from mvc.dtypes import DType

@@ -27,6 +27,7 @@ import numpy as np
 import zstandard
 
 from mvc.formats.decoding import Encoding
+from mvc.formats.pack import References, encode_references
 from mvc.formats.plane_kinds import find_base, pack_nibbles
 from mvc.formats.planes import (
     ARENA_BYTES,
@@ -42,7 +43,6 @@ from mvc.formats.planes import (
     split_difference,
     split_planes,
 )
-from mvc.formats.references import References, encode_references
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,9 +12,20 @@ its first byte on with no index beside it, and an index can be made from the pac
 guards the walk from header to header; a body is guarded by its chunk id. A pack's id, and the
 stem of its file name, is the BLAKE3-256 of the whole file.
 
-Nothing here knows what an encoding tag means, but that from ``FIRST_REFERRING`` on a body begins
-with the ids of the chunks it needs: a reader can list, copy and index packs whose encodings it
-cannot decode.
+Nothing here knows what an encoding tag means, except that bodies with tags from ``FIRST_REFERRING``
+on begin with a *reference block* that names the chunks they need. So a pack can be indexed, copied
+and swept by code that cannot decode what is in it:
+
+    u8     number of bases n, 1 to ``MAX_BASES``
+    u8     what the words are, as the encoding says
+    u8     how the rest of the body is coded, as the encoding says
+    u8     zero
+    u32    CRC-32 of the other bytes of the block
+    32 n   chunk ids of the bases
+
+A base is named by its content, never by its place: it may move to another pack or be encoded
+again. So the length of a chain of references is not written down; a reader follows at most
+``MAX_DEPTH`` of them, and writers stay far below.
 """
 
 from __future__ import annotations
@@ -25,8 +36,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from mvc.errors import FormatError
-from mvc.formats.references import MAX_BLOCK_BYTES, is_referring, parse_references
-from mvc.ids import ChunkId
+from mvc.ids import ID_BYTES, ChunkId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,6 +59,16 @@ MAX_PLAIN_BYTES = 64 * 2**20
 """The longest chunk: what a reader must be ready to hold in memory."""
 MAX_STORED_SLACK_BYTES = 1024
 """How much an encoded body may be longer than the plain bytes."""
+
+FIRST_REFERRING = 4
+"""Tags of encodings from here on have a body that begins with a reference block."""
+MAX_BASES = 2
+MAX_DEPTH = 8
+"""References between a chunk and bytes that need none, at most."""
+
+_REFERENCES = struct.Struct("<BBBBI")
+REFERENCES_BYTES = _REFERENCES.size
+MAX_BLOCK_BYTES = REFERENCES_BYTES + MAX_BASES * ID_BYTES
 
 _HEADER = struct.Struct("<8sII")
 _RECORD = struct.Struct("<4sB3xII")
@@ -193,3 +213,55 @@ def scan_pack(read_at: ReadAt, pack_size_bytes: int) -> Iterator[PackRecord]:
     stated = parse_pack_footer(read_at(end, FOOTER_BYTES), pack_size_bytes)
     if offset != end or count != stated:
         raise FormatError(f"pack footer counts {stated:,} records, found {count:,}")
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """What a body refers to.
+
+    Attributes:
+        bases: ids of the chunks it needs.
+        words: what its words are; the encoding gives the number its meaning.
+        coding: how the rest of the body is coded, as the encoding defines.
+    """
+
+    bases: tuple[ChunkId, ...]
+    words: int
+    coding: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the block."""
+        return REFERENCES_BYTES + ID_BYTES * len(self.bases)
+
+
+def is_referring(encoding: int) -> bool:
+    """Return whether bodies with this tag begin with a reference block."""
+    return encoding >= FIRST_REFERRING
+
+
+def encode_references(references: References) -> bytes:
+    """Return the bytes of a block."""
+    ids = b"".join(references.bases)
+    front = bytes((len(references.bases), references.words, references.coding, 0))
+    return _REFERENCES.pack(*front, crc32(ids, crc32(front))) + ids
+
+
+def parse_references(body: bytes | memoryview) -> References:
+    """Return the block at the start of a body; its first ``MAX_BLOCK_BYTES`` are enough.
+
+    Raises:
+        FormatError: no block, or a damaged one.
+    """
+    if len(body) < REFERENCES_BYTES:
+        raise FormatError("body is shorter than its references")
+    count, words, coding, zero, crc = _REFERENCES.unpack_from(body)
+    end = REFERENCES_BYTES + ID_BYTES * count
+    if not 0 < count <= MAX_BASES or zero or len(body) < end:
+        raise FormatError("body has references that cannot be")
+    ids = bytes(body[REFERENCES_BYTES:end])
+    if crc32(ids, crc32(bytes(body[:4]))) != crc:
+        raise FormatError("the references of a body are damaged")
+    starts = range(0, len(ids), ID_BYTES)
+    bases = tuple(ChunkId(ids[start : start + ID_BYTES]) for start in starts)
+    return References(bases, words, coding)

@@ -28,8 +28,10 @@ from blake3 import blake3
 
 from mvc.errors import FormatError
 from mvc.formats.pack import (
+    FIRST_REFERRING,
     FOOTER_BYTES,
     HEADER_BYTES,
+    MAX_BASES,
     MAX_PACK_BYTES,
     MAX_PACK_RECORDS,
     MAX_PLAIN_BYTES,
@@ -37,7 +39,6 @@ from mvc.formats.pack import (
     RECORD_BYTES,
     PackRecord,
 )
-from mvc.formats.references import FIRST_REFERRING, MAX_BASES
 from mvc.ids import ID_BYTES, ChunkId, PackId
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError
-from mvc.formats.references import MAX_DEPTH
+from mvc.formats.pack import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.chunkstore.copies import NONE
-from mvc.formats.references import MAX_BASES, MAX_DEPTH
+from mvc.formats.pack import MAX_BASES, MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

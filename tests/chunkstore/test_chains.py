@@ -11,9 +11,8 @@ from mvc.chunkstore.chains import ReadSlot
 from mvc.chunkstore.store import ChunkStore, ReadRequest
 from mvc.errors import CorruptionError, FormatError, StorageError
 from mvc.formats.casts import round_words
-from mvc.formats.pack import RECORD_BYTES
+from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES
 from mvc.formats.planes import ARENA_BYTES
-from mvc.formats.references import MAX_DEPTH
 from mvc.ids import ChunkId, hash_chunk
 from mvc.storage.memory import MemoryStorage
 from support.chunks import WatchedStorage, find_missing, objects, overwrite, read_back

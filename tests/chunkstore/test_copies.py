@@ -8,9 +8,8 @@ from mvc.chunkstore.catalog import find_broken
 from mvc.chunkstore.copies import NONE, ChunkTable, StoredCopies
 from mvc.chunkstore.rewriter import find_unsafe
 from mvc.chunkstore.store import ChunkStore
-from mvc.formats.pack import RECORD_BYTES
+from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES
 from mvc.formats.pack_index import PackIndex, parse_pack_index
-from mvc.formats.references import MAX_DEPTH
 from mvc.ids import PackId, hash_chunk
 from mvc.storage.memory import MemoryStorage
 from support.chunks import find_missing

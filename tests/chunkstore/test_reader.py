@@ -254,7 +254,7 @@ def test_an_encoding_of_a_newer_mvc_says_so(monkeypatch):
     with monkeypatch.context() as patch:
         from mvc.chunkstore import relatives
         from mvc.formats.encoding import EncodedChunk
-        from mvc.formats.references import References, encode_references
+        from mvc.formats.pack import References, encode_references
 
         block = encode_references(References((b"b" * 32,), 0, 0))
         patch.setattr(relatives, "encode_chunk", lambda *_: EncodedChunk(6, (block,), (b"b" * 32,)))

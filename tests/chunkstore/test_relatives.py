@@ -15,9 +15,8 @@ from mvc.errors import StorageError
 from mvc.formats.casts import round_words
 from mvc.formats.decoding import Encoding
 from mvc.formats.deltas import MIN_DELTA_BYTES
-from mvc.formats.pack import RECORD_BYTES
+from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES
 from mvc.formats.planes import ARENA_BYTES
-from mvc.formats.references import MAX_DEPTH
 from mvc.ids import ChunkId, hash_chunk
 from mvc.storage.memory import MemoryStorage
 from support.chunks import BytesSource, WatchedStorage, find_missing, objects, overwrite, read_back

@@ -6,7 +6,7 @@ from mvc.errors import FormatError
 from mvc.formats.casts import CAST_F32_BF16, CAST_F32_F16, find_cast, round_words
 from mvc.formats.decoding import DecodeScratch, Encoding
 from mvc.formats.encoding import encode_cast
-from mvc.formats.references import References, encode_references, parse_references
+from mvc.formats.pack import References, encode_references, parse_references
 from mvc.ids import hash_chunk
 from support.casts import apply_cast
 

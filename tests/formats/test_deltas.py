@@ -14,7 +14,7 @@ from mvc.errors import FormatError
 from mvc.formats.decoding import DecodeScratch, Encoding, apply_delta, decode_chunk
 from mvc.formats.deltas import MIN_DELTA_BYTES, encode_delta, estimate_delta
 from mvc.formats.encoding import EncodeScratch, encode_chunk
-from mvc.formats.references import References, encode_references, parse_references
+from mvc.formats.pack import References, encode_references, parse_references
 from mvc.ids import hash_chunk
 from support.casts import apply_cast
 

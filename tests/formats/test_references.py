@@ -7,21 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import FormatError
-from mvc.formats.pack import scan_pack
+from mvc.formats.pack import (
+    MAX_BASES,
+    MAX_BLOCK_BYTES,
+    REFERENCES_BYTES,
+    References,
+    encode_references,
+    is_referring,
+    parse_references,
+    scan_pack,
+)
 from mvc.formats.pack_index import (
     MAX_INDEX_BYTES,
     encode_pack_index,
     index_records,
     parse_pack_index,
-)
-from mvc.formats.references import (
-    HEAD_BYTES,
-    MAX_BASES,
-    MAX_BLOCK_BYTES,
-    References,
-    encode_references,
-    is_referring,
-    parse_references,
 )
 from mvc.ids import ID_BYTES, ChunkId, hash_chunk
 from mvc.storage.memory import MemoryStorage
@@ -83,7 +83,7 @@ def test_the_reserved_byte_must_be_zero():
 
 def test_only_the_tags_from_four_on_refer():
     assert [tag for tag in range(8) if is_referring(tag)] == [4, 5, 6, 7]
-    assert HEAD_BYTES == 8
+    assert REFERENCES_BYTES == 8
 
 
 A, B, C = (bytes([i]) * 64 for i in (1, 2, 3))
@@ -143,7 +143,7 @@ def test_every_damage_to_a_reference_block_ends_a_scan_there(pack):
     *_, data = pack
     second = list(scan(data))[1]
     start = second.offset + 64
-    for place in range(start, start + HEAD_BYTES + ID_BYTES):
+    for place in range(start, start + REFERENCES_BYTES + ID_BYTES):
         damaged = bytearray(data)
         damaged[place] ^= 0x40
         found = []

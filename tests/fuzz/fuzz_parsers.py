@@ -21,9 +21,8 @@ with atheris.instrument_imports(include=["mvc"]):
     from mvc.formats.decoding import DecodeScratch, apply_delta, decode_chunk, parse_cast
     from mvc.formats.layout import check_layout
     from mvc.formats.manifest import encode_manifest, parse_manifest
-    from mvc.formats.pack import scan_pack
+    from mvc.formats.pack import References, encode_references, parse_references, scan_pack
     from mvc.formats.pack_index import parse_pack_index
-    from mvc.formats.references import References, encode_references, parse_references
     from mvc.history.messages import format_message, parse_trailers
     from mvc.history.paths import find_path_fault
     from mvc.sources import MemorySource

@@ -11,12 +11,15 @@ from mvc.formats.encoding import encode_cast
 from mvc.formats.pack import (
     FOOTER_BYTES,
     PackRecord,
+    References,
     encode_pack_footer,
     encode_pack_header,
     encode_record_header,
+    encode_references,
+    is_referring,
+    parse_references,
 )
 from mvc.formats.pack_index import encode_pack_index, index_records
-from mvc.formats.references import References, encode_references, is_referring, parse_references
 from mvc.ids import PackId, hash_chunk
 
 

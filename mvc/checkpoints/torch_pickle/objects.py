@@ -37,13 +37,7 @@ _DTYPES = {f"torch.{name}": dtype for name, dtype in TORCH_DTYPES.items()}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StorageRef:
-    """A storage of the archive.
-
-    Attributes:
-        dtype: canonical dtype name of its elements, or None for one without a name.
-        key: name of its entry in the folder ``data/``.
-        elements: its length in elements of its own dtype.
-    """
+    """A storage of the archive, the entry ``data/<key>``; its dtype is None if it has no name."""
 
     dtype: str | None
     key: str
