@@ -73,7 +73,7 @@ def run_on_terminal(folder: Path, words: list[str]) -> str:
 
 def draw(name: str, words: list[str], output: str) -> None:
     """Write one picture."""
-    text = Text.from_ansi(f"$ mvc {' '.join(words)}\n{output.rstrip()}")
+    text = Text.from_ansi(f"$ mvc {' '.join(words)}\n{output.rstrip()}".expandtabs(8))
     console = Console(width=COLUMNS, force_terminal=True)
     shapes = [
         shape

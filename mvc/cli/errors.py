@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from mvc.cli.output import json_text, pick, printable, stderr
-from mvc.cli.render.text import iso_date
 from mvc.errors import MvcError, ReleasedError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -79,6 +78,8 @@ def _show_options(hint: str | None) -> str | None:
 def _details(error: MvcError) -> dict[str, object]:
     if not isinstance(error, ReleasedError):
         return {}
+    from mvc.cli.render.text import iso_date
+
     released = None if error.time_s is None else iso_date(error.time_s, 0)
     facts = {"commit": error.commit, "policy": error.policy, "time": released}
     return {"released": {**facts, "nearest": error.nearest}}

@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from mvc.cli.arguments import PATHS_KEY
-from mvc.cli.commands import COMMANDS, NAMES
+from mvc.cli.commands import COMMANDS, FAMILIES, NAMES
 from mvc.cli.errors import EXIT_CODES
 from mvc.errors import UsageError
 
@@ -32,7 +32,7 @@ class _PlainCoercion:
             return list(value or ())
         if self._annotation is not int or value is None or isinstance(value, int):
             return value
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):  # 18 digits always fit in 64 bits
             raise typer.BadParameter(f"{value!r} is not a whole number", ctx=ctx, param=param)
         return int(value)
 
@@ -65,7 +65,7 @@ class LazyGroup(_PlainParameters, TyperGroup):
         """Import a command's module and return the command, or None if there is none."""
         if cmd_name not in NAMES:
             return None
-        module = importlib.import_module(f"mvc.cli.commands.{cmd_name}")
+        module = importlib.import_module(f"mvc.cli.commands.{FAMILIES.get(cmd_name, cmd_name)}")
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
         app.command(cmd_name, cls=Command)(getattr(module, cmd_name))
         return get_command(app)
@@ -122,6 +122,7 @@ class Command(_PlainParameters, TyperCommand):
         try:
             return super().parse_args(ctx, self._spell_out(ctx, args))
         except typer.TyperException as error:
+            # An unknown option is reported without its command, which the hint is to name.
             if getattr(error, "ctx", None) is None:
                 error.ctx = ctx  # type: ignore[attr-defined]  # its subclasses for usage have one
             raise

@@ -83,6 +83,7 @@ def _invoke(arguments: list[str]) -> int:
 
 
 def _wants_json(arguments: list[str]) -> bool:
+    # Read from the raw arguments, because the error may be that they cannot be parsed.
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in before
 

@@ -75,6 +75,7 @@ class ByteBar:
         )
         from rich.text import Text
 
+        # Defined here because rich is imported only if there is a bar to show.
         class SpeedColumn(ProgressColumn):
             """Bytes per second in the units that mvc uses everywhere."""
 

@@ -1,6 +1,6 @@
-"""One module per command, and the table of all: what ``mvc --help`` needs without loading any.
+"""The commands, and the table of them: all that ``mvc --help`` needs.
 
-The command ``mvc NAME`` is the function ``NAME`` of the module ``NAME``.
+The command ``mvc NAME`` is the function ``NAME`` of the module ``NAME``, or of its family's module.
 """
 
 from __future__ import annotations
@@ -52,3 +52,20 @@ COMMANDS = {
 """What commands are for: their names, each with one line about it."""
 
 NAMES = [name for commands in COMMANDS.values() for name in commands]
+
+FAMILIES = {
+    "config": "init",
+    "rm": "add",
+    "mv": "add",
+    "show": "log",
+    "reflog": "log",
+    "cat": "ls",
+    "export": "ls",
+    "switch": "checkout",
+    "restore": "checkout",
+    "undo": "reset",
+    "tag": "branch",
+    "repack": "gc",
+    "doctor": "fsck",
+}
+"""The module of each command that shares one."""

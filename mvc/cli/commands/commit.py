@@ -13,13 +13,12 @@ from mvc.cli.options import Delta, Json, Quiet, ShowProgress
 from mvc.cli.output import Output, pick, printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, short_id, size_text
-from mvc.cli.session import open_repo, to_paths
+from mvc.cli.session import find_identity, open_repo, to_paths
 from mvc.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc.repo import Repo
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.rerun import ReleasedTwin
 
@@ -76,7 +75,7 @@ def commit(
         # Checked before files are read, which may take minutes.
         raise UsageError("a commit needs a message", hint='give one with "-m"')
     repo = open_repo()
-    guessed = _set_identity(repo)
+    repo.identity, is_guessed = find_identity(repo.config())
     with byte_progress("adding", wanted=progress and not quiet) as bar:
         result = repo.commit(
             message,
@@ -95,20 +94,14 @@ def commit(
         return
     for path, text in result.warnings:
         warn(f"{path}: {text}")
-    if guessed:
+    if is_guessed:
+        author = f"{repo.identity.name} <{repo.identity.email}>"
         warn(
-            f"the author {guessed} is guessed from the login name; "
+            f"the author {author} is guessed from the login name; "
             '"mvc config user.name NAME" and "mvc config user.email MAIL" set it'
         )
     if not quiet:
         _write(stdout(), result)
-
-
-def _set_identity(repo: Repo) -> str | None:
-    from mvc.cli.identity import find_identity
-
-    repo.identity, is_guessed = find_identity(repo.config())
-    return f"{repo.identity.name} <{repo.identity.email}>" if is_guessed else None
 
 
 def parse_facts(

@@ -11,7 +11,7 @@ from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import All, Json, NameOnly, NameStatus, ShowProgress, Stat, Tensors
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.diff import WITH_TENSORS, choose_form, diff_fields, write_diff
+from mvc.cli.render.files import WITH_TENSORS, choose_form, diff_fields, write_diff
 from mvc.cli.session import open_repo, split_range, split_revisions
 from mvc.errors import NotFoundError
 

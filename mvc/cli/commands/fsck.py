@@ -1,4 +1,4 @@
-"""Check that the repository is sound."""
+"""fsck, doctor: check the repository, and what it runs on."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.text import count_text, short_id
+from mvc.cli.render.text import columns, count_text, short_id, size_text
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
+    from mvc.operations.doctor import DoctorReport
     from mvc.operations.fsck import FsckReport, Problem
-
 
 _SHOWN_COMMITS = 3
 
@@ -101,3 +101,35 @@ def _problem_line(out: Output, problem: Problem) -> str:
         place.append(f"commit {problem.commit}")
     where = f" ({', '.join(place)})" if place else ""
     return f"{out.style(problem.kind, 'red')}: {printable(problem.detail + where)}"
+
+
+def doctor(as_json: Json = False) -> None:
+    """Show versions, the repository's file system, and what is slow here.
+
+    To measure the disk, a file of 64 MiB is written and removed.
+    """
+    report = open_repo().doctor()
+    if as_json:
+        write_json(asdict(report))
+        return
+    out = stdout()
+    for name, text in columns(_doctor_rows(report), "<<"):
+        out.line(f"{out.style(name, 'bold')}  {text}".rstrip())
+    for advice in report.advice:
+        out.line(f"{out.style('slow or risky:', 'yellow', 'bold')} {printable(advice)}")
+    if not report.advice:
+        out.line(out.style("nothing here is slow", "green"))
+
+
+def _doctor_rows(report: DoctorReport) -> list[tuple[str, str]]:
+    rows = [
+        ("python", report.python),
+        *((name, version) for name, version in report.versions.items()),
+        ("system", report.system),
+        ("cores", f"{report.cores:,}"),
+        ("file system", f"{report.filesystem}, {size_text(report.free_bytes)} free"),
+        ("disk", f"{size_text(round(report.write_bytes_per_s))}/s written and synced"),
+        ("one sync", f"{report.sync_s * 1e3:.1f} ms"),
+        ("hashing", f"{size_text(round(report.hash_bytes_per_s))}/s on one core"),
+    ]
+    return [(name, printable(text)) for name, text in rows]

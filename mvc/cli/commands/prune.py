@@ -91,7 +91,7 @@ def prune(
         also_diverged=also_diverged or (),
     )
     if not as_json and not quiet:
-        _write_plan(stdout(), plan)
+        _write_plan(stdout(), plan)  # before the release, which takes a while
     freed_bytes = None if dry_run else repo.prune(plan).freed_bytes
     if as_json:
         write_json(_fields(plan, freed_bytes))

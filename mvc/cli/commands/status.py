@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
@@ -12,7 +13,7 @@ from mvc.cli.render.text import quote_path, short_id
 from mvc.cli.session import open_repo, shown_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from mvc.operations.status import FileStatus, Status
     from mvc.repo import Repo
@@ -96,9 +97,29 @@ def _write_long(repo: Repo, found: Status) -> None:
     staged = [file for file in found.files if file.staged != "unmodified"]
     changed = [file for file in found.files if file.worktree in ("modified", "removed")]
     untracked = [file for file in found.files if file.worktree == "untracked"]
-    _write_staged(repo, out, found, staged)
-    _write_changed(repo, out, changed)
-    _write_untracked(repo, out, untracked)
+    unstage = "rm --cached" if found.commit is None else "restore --staged"
+    _write_section(
+        out,
+        "Changes to be committed:",
+        [f'"mvc {unstage} <file>..." to unstage'],
+        [_entry(repo, out, file, file.staged, "green") for file in staged],
+    )
+    update = "add/rm" if any(file.worktree == "removed" for file in changed) else "add"
+    _write_section(
+        out,
+        "Changes not staged for commit:",
+        [
+            f'"mvc {update} <file>..." to update what will be committed',
+            '"mvc restore <file>..." to discard changes in the worktree',
+        ],
+        [_entry(repo, out, replace(file, old_path=None), file.worktree, "red") for file in changed],
+    )
+    names = [out.style(printable(shown_path(repo, file.path)), "red") for file in untracked]
+    if len(names) > _UNTRACKED_SHOWN:
+        more = len(names) - _UNTRACKED_SHOWN
+        names[_UNTRACKED_SHOWN:] = [f'… and {more:,} more ("mvc status -s" lists all)']
+    include = '"mvc add <file>..." to include in what will be committed'
+    _write_section(out, "Untracked files:", [include], names)
     if not staged:
         out.lines(_last_line(found, changed, untracked))
 
@@ -109,47 +130,15 @@ def _head_line(out: Output, found: Status) -> str:
     return f"{out.style('HEAD detached at', 'red')} {short_id(found.commit)}"
 
 
-def _write_staged(repo: Repo, out: Output, found: Status, files: Sequence[FileStatus]) -> None:
-    if not files:
-        return
-    verb = "rm --cached" if found.commit is None else "restore --staged"
-    out.lines(["", "Changes to be committed:", f'  (use "mvc {verb} <file>..." to unstage)'])
-    for file in files:
-        names = [shown_path(repo, name) for name in (file.old_path, file.path) if name is not None]
-        out.line(_entry(out, _WORDS[file.staged], names, "green"))
+def _write_section(out: Output, title: str, hints: Sequence[str], entries: Sequence[str]) -> None:
+    if entries:
+        out.lines(["", title, *(f"  (use {hint})" for hint in hints)])
+        out.lines(f"\t{entry}" for entry in entries)
 
 
-def _write_changed(repo: Repo, out: Output, files: Sequence[FileStatus]) -> None:
-    if not files:
-        return
-    verb = "add/rm" if any(file.worktree == "removed" for file in files) else "add"
-    out.lines(
-        [
-            "",
-            "Changes not staged for commit:",
-            f'  (use "mvc {verb} <file>..." to update what will be committed)',
-            '  (use "mvc restore <file>..." to discard changes in the worktree)',
-        ]
-    )
-    for file in files:
-        out.line(_entry(out, _WORDS[file.worktree], [shown_path(repo, file.path)], "red"))
-
-
-def _write_untracked(repo: Repo, out: Output, files: Sequence[FileStatus]) -> None:
-    if not files:
-        return
-    out.lines(
-        ["", "Untracked files:", '  (use "mvc add <file>..." to include in what will be committed)']
-    )
-    for file in files[:_UNTRACKED_SHOWN]:
-        out.line("\t" + out.style(printable(shown_path(repo, file.path)), "red"))
-    if len(files) > _UNTRACKED_SHOWN:
-        more = len(files) - _UNTRACKED_SHOWN
-        out.line(f'\t… and {more:,} more ("mvc status -s" lists all)')
-
-
-def _entry(out: Output, word: str, names: Iterable[str], colour: str) -> str:
-    return "\t" + out.style(f"{word + ':':<12}{' -> '.join(map(printable, names))}", colour)
+def _entry(repo: Repo, out: Output, file: FileStatus, change: str, colour: str) -> str:
+    names = [shown_path(repo, name) for name in (file.old_path, file.path) if name is not None]
+    return out.style(f"{_WORDS[change] + ':':<12}{' -> '.join(map(printable, names))}", colour)
 
 
 def _last_line(

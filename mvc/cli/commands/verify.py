@@ -17,7 +17,7 @@ from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.listing import change_rows, shape_change
+from mvc.cli.render.files import change_rows, shape_change
 from mvc.cli.render.text import count_text, number_text, short_id
 from mvc.cli.session import open_repo, split_revisions
 from mvc.errors import NotFoundError, UnsupportedError
@@ -108,7 +108,8 @@ def _replay(
             )
     commit = repo.resolve(revision)
     command = [sys.executable, "-m", _REPLAY, str(repo.worktree), commit, str(steps), entry]
-    sys.stdout.flush()
+    sys.stdout.flush()  # before the other process writes to the same stream
+    # In another process, because this one never imports torch or runs a user's code.
     done = subprocess.run(  # noqa: S603  the user's own code, which they name, is what is to run
         [*command, "--json"] if as_json else command,
         check=False,

@@ -7,7 +7,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, pick, printable
-from mvc.cli.render.graph import Graph, Rows
 from mvc.cli.render.text import (
     SHORT_ID,
     cell_width,
@@ -20,8 +19,9 @@ from mvc.cli.render.text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from mvc.cli.render.graph import Rows
     from mvc.operations.log import LogEntry
     from mvc.workspace.divergence import Divergence
     from mvc.workspace.releases import Release
@@ -91,11 +91,11 @@ def _ref(out: Output, ref: str) -> str:
 
 def write_full(out: Output, entries: Sequence[LogEntry], parents: Parents) -> None:
     """Write commits as ``git log`` does, with the step and metrics in the header."""
-    graph = Graph()
+    draw = _drawing(parents)
     for number, entry in enumerate(entries):
         lines = list(_full_lines(out, entry))
-        if parents is not None:
-            rows = graph.step(entry.info.id, parents[entry.info.id])
+        if draw is not None:
+            rows = draw(entry)
             last = number == len(entries) - 1
             lines = list(_drawn(rows, lines if last else [*lines, ""]))
         elif number:
@@ -159,6 +159,16 @@ def _marks(entry: LogEntry, width: int | None) -> list[tuple[str, str]]:
     return marks
 
 
+def _drawing(parents: Parents) -> Callable[[LogEntry], Rows] | None:
+    """Return what draws one commit after the other, or None without a graph."""
+    if parents is None:
+        return None
+    from mvc.cli.render.graph import Graph
+
+    graph = Graph()
+    return lambda entry: graph.step(entry.info.id, parents[entry.info.id])
+
+
 def _drawn(rows: Rows, lines: Sequence[str]) -> Iterator[str]:
     """Put the graph's rows to the left of their commit's lines."""
     drawing = [rows.commit, *rows.below]
@@ -171,10 +181,10 @@ def _drawn(rows: Rows, lines: Sequence[str]) -> Iterator[str]:
 def write_oneline(out: Output, entries: Sequence[LogEntry], parents: Parents) -> None:
     """Write one line per commit: id, step, metrics in columns, refs, subject."""
     cells = _fact_columns(entries, None if out.width is None else out.width - _LEAST_SUBJECT)
-    graph = Graph()
+    draw = _drawing(parents)
     for entry, facts in zip(entries, cells, strict=True):
-        if parents is not None:
-            rows = graph.step(entry.info.id, parents[entry.info.id])
+        if draw is not None:
+            rows = draw(entry)
             out.lines(_drawn(rows, [_one_line(out, entry, facts, rows.width + 1)]))
         else:
             out.line(_one_line(out, entry, facts, 0))

@@ -158,6 +158,7 @@ def columns(
     """
     widths = [max(map(cell_width, column), default=0) for column in zip(*rows, strict=True)]
     if width is not None and sum(widths) > width:
+        # Names are long and similar at both ends; the other columns are short and all needed.
         widths[0] = min(widths[0], max(width - sum(widths[1:]), _SMALLEST_NAME))
         rows = [[cut_middle(first, widths[0]), *rest] for first, *rest in rows]
     return [
