@@ -125,7 +125,7 @@ def create_and_switch(
         plan = plan_checkout(context, index, base, target, force=force)
     plan.check()
     versions = [(path, entry.blob) for path, entry in plan.write]
-    check_content(context, versions, commit=commit)  # before there is a branch
+    check_content(context, versions, commit=commit)  # or a refusal would leave the branch behind
     history.update_ref(
         ref, commit, expected=None, message=f"branch: Created from {start or 'HEAD'}", stamp=stamp
     )

@@ -66,8 +66,10 @@ def commit(
     committer = context.stamp(author, time_s)
     written = committer if last is None else _amended_stamp(last, author, time_s, committer)
     new = record(context, tree_entries, parents, text, committer=committer, author=written)
+    # Git's own words, so that undo and stock Git read the reflog alike.
     verb = "commit (amend)" if amend else "commit" if parents else "commit (initial)"
     subject = text.lstrip("\n").split("\n", 1)[0]
+    # Objects are written outside the lock, which may be contended; only the branch moves in it.
     with history.lock():
         if history.head() != head:
             raise ConflictError("HEAD moved while the commit was made", hint="commit again")

@@ -66,13 +66,13 @@ def commit_state(
     index, old = context.history.read_index(), find_state_files(context, base)
     if place.is_current:
         _check_not_staged(index, base, {*old, *(file.path for file in files)})
-    mode = delta_mode(context, insist=delta)
+    mode = delta_mode(context, insist=delta)  # before anything is written, too
     entries, counts = _store_state(context, files, base, mode, previous, progress)
     kept = base
     if place.is_current:  # what is staged is committed too, as in any commit
         kept = {path: TreeEntry(item.mode, item.blob) for path, item in index.entries.items()}
     kept = {path: entry for path, entry in kept.items() if path not in old}
-    check_kept(context, kept)
+    check_kept(context, kept)  # only what is carried over: the state itself was just stored
     tree = {**kept, **entries}
     if describe is not None:
         facts = replace(facts, meta={**(facts.meta or {}), **describe(counts)})

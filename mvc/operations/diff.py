@@ -322,6 +322,7 @@ def _compare_tensor(
     same_kind = (old_view.dtype, old_view.shape) == (view.dtype, view.shape)
     if same_place and same_kind and old_stored.chunks == stored.chunks:
         return None
+    # By content, not position: a chunk that only moved inside its tensor did not change.
     known = set(old_stored.chunks)
     return TensorDiff(
         view.name,

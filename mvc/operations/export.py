@@ -96,6 +96,7 @@ def _choose_tensors(
                 _choose(chosen, StoredTensor(source, view, stored, manifest.chunk_bytes))
     if not chosen:
         raise NotFoundError(f"no tensor of {revision} fits", hint='"mvc ls" lists them')
+    # Released content is reported before the output file is begun.
     for source in dict.fromkeys(tensor.path for tensor in chosen.values()):
         parts = [tensor.stored.chunks for tensor in chosen.values() if tensor.path == source]
         version = (source, tree[source].blob)

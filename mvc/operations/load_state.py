@@ -51,6 +51,7 @@ def outline_state(context: Context, revision: str = "HEAD") -> dict[str, Any]:
 
 def _fill(context: Context, reads: Iterable[TensorRead], places: _Places) -> None:
     """Fill the arrays: those of many chunks one by one, chunks in parallel; the others at once."""
+    # One chunk gives threads nothing to share, so tensors of one chunk are read side by side.
     short: list[tuple[TensorRead, StoredTensor]] = []
     for read in reads:
         place = places.find(read)

@@ -132,6 +132,7 @@ def _run(context: Context, index: Index, renames: Sequence[_Rename]) -> tuple[tu
     done: list[tuple[str, str]] = []
     try:
         for rename in renames:
+            # Asked before the rename: afterwards nothing is left to compare.
             clean = {old for old, _ in rename.paths if _is_surely_clean(context, index, old)}
             if rename.on_disk:
                 _rename_on_disk(context, rename)

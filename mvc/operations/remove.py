@@ -40,6 +40,7 @@ def remove(
                 )
     if not force:
         _check_committed(context, index, chosen, cached=cached)
+    # The index first: a crash then leaves untracked files, not tracked ones that are gone.
     update_index(context, {}, chosen)
     if not cached:
         for path in chosen:

@@ -27,7 +27,7 @@ from mvc.states.compare import compare_texts
 from mvc.states.image import pair_segments
 from mvc.states.outline import check_sizes
 from mvc.states.state import STATE_FILE, encode_state
-from mvc.workspace.content import GapStream
+from mvc.workspace.content import GapStream, open_source
 from mvc.workspace.files import PLAIN_FILE_MAX_BYTES
 from mvc.workspace.live_chunks import all_same, cut_live, find_different
 from mvc.workspace.manifests import find_manifest, stored_size
@@ -263,11 +263,7 @@ def _open_unchanged(context: Context, path: str) -> Iterator[FileSource]:
     Raises:
         ConflictError: it changed, went away, or became something else.
     """
-    with ExitStack() as stack:
-        try:
-            source = stack.enter_context(FileSource.open(context.worktree / path))
-        except (FileNotFoundError, NotADirectoryError, UnsupportedError) as error:
-            raise ConflictError(f"{path!r} was removed or replaced meanwhile") from error
+    with open_source(context.worktree / path, path) as source:
         yield source
         if find_file_stat(context.worktree, path) != source.stat:
             raise ConflictError(

@@ -181,7 +181,7 @@ class _Tally:
             if chunk in known or chunk in self._seen:
                 self.reused_bytes += size_bytes
                 continue
-            self._seen.add(chunk)
+            self._seen.add(chunk)  # tied tensors and copies take space only once
             location = self._context.store.find(chunk)
             self.written_bytes += location.stored_size_bytes if location is not None else 0
 

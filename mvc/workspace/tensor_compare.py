@@ -193,6 +193,7 @@ def _compare_pair(
         pair.view.shape,
         elements_total=count_elements(pair.view.shape),
     )
+    # A plain segment is one tensor, so the numbers of its chunks are places in the tensor.
     is_plain = pair.is_aligned and pair.stored.segment.is_plain
     try:
         check_content(context, [(version.path, version.blob)], commit=version.commit)

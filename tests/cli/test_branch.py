@@ -35,7 +35,7 @@ def test_branch_made_moved_renamed_deleted(shell):
     shell.ok("branch", "-f", "new", "side")
     answer = shell("branch", "-d", "new")
     assert answer.code == 4
-    assert "--force" in answer.hint
+    assert "mvc branch -D new" in answer.hint
     side = shell.json("log", "side")[0]["commit"][:7]
     assert shell.ok("branch", "-D", "new").lines == [f"Deleted branch new (was {side})."]
     shell.ok("branch", "-f", "other", base)
