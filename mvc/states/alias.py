@@ -61,21 +61,13 @@ class SharedGroup:
 
 
 def find_shared(regions: Sequence[Region | None]) -> list[SharedGroup]:
-    """Return the groups of arrays that share elements, in the order of their first members.
-
-    Args:
-        regions: where each array lies; None for one that cannot share.
-    """
+    """Return the groups of regions that share elements; None stands for an array that cannot."""
     spans = [(*region.span, index) for index, region in enumerate(regions) if region is not None]
     return find_groups({index: regions[index] for index in find_crowded(spans)})  # type: ignore[misc]  # spans are of regions
 
 
 def find_crowded(spans: Iterable[tuple[int, int, int]]) -> list[int]:
-    """Return the indexes of arrays whose address range meets that of another, ascending.
-
-    Args:
-        spans: lowest address, address past the highest byte, and index of each array.
-    """
+    """Return, ascending, which of (low, high, index) meet the address range of another."""
     crowded: list[int] = []
     cluster: list[int] = []
     end = -1
@@ -91,11 +83,7 @@ def find_crowded(spans: Iterable[tuple[int, int, int]]) -> list[int]:
 
 
 def find_groups(regions: Mapping[int, Region]) -> list[SharedGroup]:
-    """Return the groups of arrays that share elements, in the order of their first members.
-
-    Args:
-        regions: index → where the array lies, ascending; at least of all ``find_crowded`` arrays.
-    """
+    """Return the groups that share elements, by first member; no other region may share any."""
     unique: dict[Region, list[int]] = {}
     for index, region in regions.items():
         unique.setdefault(region, []).append(index)
@@ -180,10 +168,7 @@ def link_shared(placed: Sequence[PlacedArray], groups: Sequence[SharedGroup]) ->
 
     A storage's node is an array's node plus ``skew``, the bytes to leave free in front of it so
     that every view is aligned. If no member covers a group, its bytes are added to the first
-    member's file.
-
-    Raises:
-        UnsupportedError: views that no alignment fits.
+    member's file. Views that no alignment fits are an UnsupportedError.
     """
     storages = []
     for number, group in enumerate(groups):

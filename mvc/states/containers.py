@@ -60,14 +60,9 @@ else its node says (``maxlen``, ``factory``). A plain tuple, because thousands a
 
 
 def open_value(value: Any, path: Sequence[object]) -> OpenValue:
-    """Take a live container apart.
+    """Take a live container of one of ``CONTAINERS`` apart; ``path`` is for messages.
 
-    Args:
-        value: its type is one of ``CONTAINERS``.
-        path: steps to it, for messages.
-
-    Raises:
-        UnsupportedError: an attribute that is not stored, or a factory that is not a builtin type.
+    An attribute that is not stored, or a factory that is not a builtin type, is refused.
     """
     kind = type(value)
     if kind is dict:
@@ -107,11 +102,7 @@ class OpenNode:
 
 
 def open_node(node: JsonValue, path: Sequence[object]) -> OpenNode | None:
-    """Take a stored container apart; return None for the node of anything else.
-
-    Raises:
-        FormatError: a container that no encoder writes; names the path.
-    """
+    """Take a stored container apart, and check it; None if the node is of anything else."""
     if isinstance(node, list):
         return OpenNode("list", _NO_FACTS, tuple(enumerate(node)), is_sequence=True)
     if not isinstance(node, dict):

@@ -48,11 +48,7 @@ class DecodeWalk:
     steps: list[object] = field(default_factory=list)
 
     def decode(self, node: JsonValue, live: object = ABSENT) -> Any:
-        """Return the value of a node.
-
-        Args:
-            node: any JSON value.
-            live: the live value at the same place, or ABSENT.
+        """Return the value of a node; ``live`` is the live value at its place, or ABSENT.
 
         Raises:
             FormatError: a node that no encoder writes.
@@ -174,11 +170,7 @@ def _is_array(live: object) -> bool:
 def _open_live(
     live: object, keys: list[Any], steps: list[object], *, is_sequence: bool
 ) -> Callable[[Any], object]:
-    """Return what finds the live value of a key in a live container.
-
-    Raises:
-        ConflictError: not such a container, or one that holds what the stored one does not.
-    """
+    """Return what finds the live value of a key, in a live container that fits the stored one."""
     what = f"{format_path(steps)} is of type {type(live).__name__}, the stored value a"
     if is_sequence:
         if not isinstance(live, (list, tuple, deque)):

@@ -64,11 +64,7 @@ def keep_text(node: JsonValue) -> JsonValue:
 
 
 def encode_text(value: JsonValue) -> bytes:
-    """Return the canonical text of a JSON value.
-
-    Raises:
-        UnsupportedError: more or longer than ``parse_text`` would accept.
-    """
+    """Return the canonical text of a JSON value; UnsupportedError if ``parse_text`` would refuse it."""
     text = (_render(value, "\n") + "\n").encode("utf-8")
     problem = _find_excess(text)
     if problem:
@@ -159,11 +155,7 @@ class Document:
 
 
 def encode_document(document: Document) -> bytes:
-    """Return the canonical text.
-
-    Raises:
-        UnsupportedError: the text would be past the limits.
-    """
+    """Return the canonical text; UnsupportedError if it would be past the limits."""
     value: dict[str, JsonValue] = {"format": _FORMAT, "version": _VERSION}
     value["files"] = list(document.files)
     if document.shared:
@@ -215,11 +207,7 @@ def _is_storage(node: object) -> bool:
 
 
 def get_field(node: Node, name: str, kind: type | tuple[type, ...]) -> Any:
-    """Return a field of a tagged object.
-
-    Raises:
-        FormatError: missing, or of another type.
-    """
+    """Return a field of a tagged object; FormatError if it is missing, or of another type."""
     value = node.get(name)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
         raise FormatError(f"state.json has a {_tag(node)} with no valid {name!r}")

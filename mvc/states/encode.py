@@ -73,11 +73,7 @@ class EncodeWalk:
     _values: int = 0
 
     def encode(self, value: object) -> JsonValue:
-        """Return the node of any value.
-
-        Raises:
-            UnsupportedError: names the path of what cannot be stored.
-        """
+        """Return the node of any value; an UnsupportedError names the path of what cannot be stored."""
         self._count(1)
         if type(value) in CONTAINERS:
             held = self._enter(value)

@@ -86,8 +86,7 @@ class NumpyFactory(PlainScalars):
     ) -> tuple[Destination, Region | None] | None:
         """Return how to fill a live array in place, and where it lies; None if it is not an array.
 
-        Raises:
-            ConflictError: its dtype or shape is another, or it cannot be written to.
+        Another dtype or shape, or an array that cannot be written to, is a ConflictError.
         """
         if not isinstance(live, np.ndarray):
             return None
@@ -117,11 +116,7 @@ def numpy_dtype(element: ElementType) -> AnyDType:
 
 
 def view_array(memory: Any, dtype: AnyDType, form: ArrayForm) -> NDArray[Any]:
-    """Return the array of that form in memory, which may be torch's.
-
-    Raises:
-        FormatError: a shape that NumPy cannot have.
-    """
+    """Return the array of that form in memory, which may be torch's; FormatError if it cannot be."""
     try:
         return np.ndarray(form.shape, dtype, np.asarray(memory), form.offset, form.strides)
     except (ValueError, TypeError, OverflowError):

@@ -63,13 +63,7 @@ class LiveArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateFile:
-    """One virtual file of a state.
-
-    Attributes:
-        path: its name, safe as a file name on every system.
-        layout: where its tensors lie.
-        source: its bytes, read from the live arrays when they are asked for.
-    """
+    """One virtual file of a state: a name that is safe on every system, and bytes of live arrays."""
 
     path: str
     layout: FileLayout
@@ -106,11 +100,7 @@ def plain_file(path: str, data: bytes) -> StateFile:
 
 
 def tensor_file(path: str, arrays: Sequence[tuple[str, LiveArray]]) -> StateFile:
-    """Return the safetensors file of named arrays.
-
-    Raises:
-        UnsupportedError: so many or so long names that no reader takes the header.
-    """
+    """Return the safetensors file of named arrays; UnsupportedError if no reader took its header."""
     forms = {name: stored_form(array.element, array.shape) for name, array in arrays}
     ordered = sorted(arrays, key=lambda item: (-_RANK[forms[item[0]][0]], item[0].encode()))
     header, offset = {"__metadata__": {"format": "pt"}}, 0

@@ -52,9 +52,7 @@ def check_storage(storage: TorchStorage, address: int, size_bytes: int) -> None:
 class HostArray:
     """The bytes of an array in host memory.
 
-    Attributes:
-        words: its words as ``view_memory`` returns them.
-        check_alive: raises if the memory is gone; called before every access. None if it cannot go.
+    ``words`` is what ``view_memory`` returned; ``check_alive`` raises if that memory is gone.
     """
 
     words: NDArray[Any]
@@ -132,14 +130,7 @@ def _is_row_major(words: NDArray[Any]) -> bool:
 def read_units(
     gather: Callable[[int, NDArray[np.uint8]], None], unit: int, offset: int, buffer: memoryview
 ) -> None:
-    """Fill a buffer at any offset through a function that only knows whole units.
-
-    Args:
-        gather: fills an array of bytes with units, from the unit of that index on.
-        unit: bytes of one.
-        offset: where to begin, in bytes.
-        buffer: what to fill.
-    """
+    """Fill a buffer from any offset with ``gather``, which only knows whole units of some bytes."""
     first, skip = divmod(offset, unit)
     if not skip and not len(buffer) % unit and buffer:
         gather(first, np.frombuffer(buffer, np.uint8))
@@ -184,12 +175,7 @@ class HostBytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostRun:
-    """Several small tensors that follow each other in a file.
-
-    Attributes:
-        parts: the tensors.
-        starts: where each begins, and where the last one ends.
-    """
+    """Several small tensors that follow each other in a file; ``starts`` also says where the last ends."""
 
     parts: Sequence[HostBytes]
     starts: tuple[int, ...]

@@ -45,10 +45,7 @@ _PIECE_BYTES = 2**22
 
 
 def open_image(files: Mapping[str, memoryview]) -> list[StateFile]:
-    """Return the files of an image as ``encode_state`` gave them.
-
-    Args:
-        files: name → bytes, ``state.json`` among them.
+    """Return the files of an image, given their bytes by name, as ``encode_state`` returned them.
 
     Raises:
         FormatError: not the files of a state, all of them and no other.
@@ -81,12 +78,7 @@ def read_image(
     framework: Literal["torch", "numpy"] = "torch",
     into: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
-    """Return the state of an image.
-
-    Args:
-        files: name → bytes.
-        framework: as for ``Repo.load_state``.
-        into: live tensors to fill in place, as there.
+    """Return the state of an image; ``framework`` and ``into`` as for ``Repo.load_state``.
 
     Raises:
         FormatError: not the files of a state.
@@ -107,21 +99,14 @@ def read_image(
 
 
 def outline_image(files: Mapping[str, memoryview]) -> dict[str, Any]:
-    """Return the structure of an image's state, with ``ArrayOutline`` in place of arrays.
-
-    Raises:
-        FormatError: not the files of a state.
-    """
+    """Return the state of an image with an ``ArrayOutline`` in place of every array."""
     if STATE_FILE not in files:
         raise FormatError(f"an image of a state has a {STATE_FILE}")
     return outline_state(bytes(files[STATE_FILE]))
 
 
 def compare_image(state: Mapping[str, object], files: Mapping[str, memoryview]) -> tuple[str, ...]:
-    """Return what of a live state is not, bit for bit, what an image holds.
-
-    Returns:
-        A line for every tensor, file or value that differs.
+    """Return a line for every tensor, file or value of a live state that differs from an image.
 
     Raises:
         FormatError: not the files of a state.

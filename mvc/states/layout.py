@@ -93,15 +93,8 @@ class StateLayout:
 class LayoutPlan:
     """What a layout keeps for the next one; no memory of the live state.
 
-    Attributes:
-        root: form of the state.
-        arrays: forms of its arrays, in the order of the walk.
-        ties: which of them share memory, and how.
-        document: content of ``state.json`` but for the state.
-        files: files with arrays.
-        pieces: what the image is made of, ascending.
-        text: of ``state.json``.
-        text_offset: of that in the image.
+    ``root`` and ``arrays`` are forms, in the order of the walk; ``ties`` say which arrays share
+    memory, and how; ``document`` lacks the state; ``pieces`` are what the image is made of.
     """
 
     root: StatePart
@@ -116,12 +109,9 @@ class LayoutPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
-    """Arrays that follow each other in the image.
+    """Arrays that follow each other in the image from ``offset`` on, by index in the walk.
 
-    Attributes:
-        offset: of the first one.
-        indexes: which they are, in the order of the walk.
-        starts: where each begins, counted from ``offset``, and where the last one ends.
+    ``starts`` counts from ``offset``, and also says where the last array ends.
     """
 
     offset: int

@@ -78,10 +78,7 @@ class Region:
 def is_dense(shape: Sequence[int], strides: Sequence[int], unit: int) -> bool:
     """Return whether positive strides are a reordering of the C-contiguous ones.
 
-    Args:
-        shape: elements per dimension, none of them 0.
-        strides: distance of neighbours per dimension.
-        unit: distance of neighbours in the innermost dimension.
+    ``unit`` is the distance of neighbours in the innermost dimension; no dimension is 0.
     """
     for stride, dim in sorted(
         (stride, dim) for dim, stride in zip(shape, strides, strict=True) if dim != 1
@@ -104,12 +101,9 @@ def c_strides(shape: Sequence[int], unit: int = 1) -> tuple[int, ...]:
 def find_kept_strides(
     shape: tuple[int, ...], strides: tuple[int, ...], size_bytes: int
 ) -> tuple[int, ...] | None:
-    """Return the strides, in elements, of an array that is dense but not in C order.
+    """Return the strides, in elements, of an array that is dense but not in C order; else None.
 
-    Args:
-        shape: elements per dimension, none of them 0.
-        strides: bytes between neighbours.
-        size_bytes: bytes of an element.
+    ``strides`` and ``size_bytes`` (of an element) are in bytes; no dimension is 0.
     """
     if strides == c_strides(shape, size_bytes) or not is_dense(shape, strides, size_bytes):
         return None
@@ -135,16 +129,8 @@ def view_memory(
 ) -> NDArray[Any]:
     """Return the words of an array that lies at an address; nothing is copied.
 
-    Args:
-        address: of its first element.
-        shape: elements per dimension.
-        strides: bytes between neighbours per dimension.
-        element: says how many words an element has and how wide they are.
-        owner: object that keeps the memory alive, held by the result.
-        writable: whether the result may be written to.
-
-    Returns:
-        An array of unsigned words; one more dimension where an element has several.
+    Strides are in bytes; ``owner`` keeps the memory alive. The result has one more dimension if
+    elements have several words.
     """
     words = () if element.words == 1 else (element.words,)
     full_shape = (*shape, *words)

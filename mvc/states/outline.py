@@ -51,27 +51,13 @@ class ArrayOutline:
 
 
 def outline_state(state_json: bytes) -> dict[Any, Any]:
-    """Return a state with an ``ArrayOutline`` in place of every array; no array is read.
-
-    Raises:
-        FormatError: not the text of a state.
-        UnsupportedError: the text of a newer state.
-    """
+    """Return a state with an ``ArrayOutline`` in place of every array; raises as ``parse_document``."""
     value: dict[Any, Any] = decode_outline(parse_document(state_json))
     return value
 
 
 def decode_outline(document: Document, node: Any = ABSENT, *, as_key: bool = False) -> Any:
-    """Return the value of a node with an ``ArrayOutline`` in place of every array.
-
-    Args:
-        document: what it belongs to.
-        node: defaults to the node of the whole state.
-        as_key: whether it is the key of a mapping.
-
-    Raises:
-        FormatError: a node that no encoder writes.
-    """
+    """Return the value of a node, or of the whole state, with an ``ArrayOutline`` for every array."""
     walk = DecodeWalk(_OutlineTable({}, (), _load_any), is_first=False)
     if as_key:
         return walk.decode_key(node)
@@ -89,12 +75,7 @@ def _decode_state(walk: DecodeWalk, document: Document) -> dict[Any, Any]:
 
 
 def check_sizes(state_json: bytes, sizes: Mapping[str, Mapping[str, int]]) -> None:
-    """Check that files (file → tensor → bytes) hold all the arrays of a state.
-
-    Raises:
-        FormatError: not the text of a state, or one that does not fit the files.
-        UnsupportedError: the text of a newer state.
-    """
+    """Check that files (file → tensor → bytes) hold all the arrays of a state; FormatError if not."""
     document = parse_document(state_json)
     table = _SizeTable(sizes, (), _load_any)
     _decode_state(DecodeWalk(table, is_first=False), document)

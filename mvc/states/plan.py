@@ -67,11 +67,7 @@ class TensorForm:
     size_bytes: int
 
     def fits(self, tensor: Any) -> bool:
-        """Return whether a tensor is the same except for its address.
-
-        Raises:
-            RuntimeError: torch has no answer for a tensor of that sort.
-        """
+        """Return whether a tensor is the same except for its address; torch may raise RuntimeError."""
         return (
             type(tensor) is self.kind
             and tensor.dtype is self.dtype
@@ -97,14 +93,7 @@ class TensorForm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayPlan:
-    """An array.
-
-    Attributes:
-        form: its node, or what keeps the node's text.
-        tensor: what it is; None for NumPy arrays.
-        element, shape, strides: as of ``LiveArray``.
-        region: where it lay; only its address may have changed.
-    """
+    """An array: its node, and what it was. Only the address of ``region`` may have changed."""
 
     form: JsonValue
     tensor: TensorForm | None
@@ -170,11 +159,7 @@ class Recorder(EncodeWalk):
         return _seal(self.parts[0])
 
     def encode(self, value: object) -> JsonValue:
-        """Return the node of any value, which keeps its text.
-
-        Raises:
-            UnsupportedError: names the path of what cannot be stored.
-        """
+        """Return the node of any value, which keeps its text."""
         outer, self.parts = self.parts, []
         first = len(self.placed)
         node = EncodeWalk.encode(self, value)  # super() does not work in a class with slots
@@ -245,9 +230,7 @@ class Follow(EncodeWalk):
     def follow(self, part: StatePart, value: object) -> StatePart:
         """Return the form of a value: the recorded one if only addresses have changed.
 
-        Raises:
-            DiffersError: it is another one.
-            MvcError, RuntimeError, ValueError: it is another one, and not a good one.
+        Raises DiffersError, or any error of the ordinary walk, if it is another one.
         """
         if isinstance(part, ArrayPlan):
             return self._follow_array(part, value)

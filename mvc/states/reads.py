@@ -45,11 +45,7 @@ _NUMPY = NumpyFactory()
 
 @cache
 def load_torch() -> TorchFactory:
-    """Return what makes torch's tensors; imports torch when it is first called.
-
-    Raises:
-        UnsupportedError: torch is not installed.
-    """
+    """Return what makes torch's tensors; imports torch when it is first called."""
     try:
         from mvc.states.torch_arrays import TorchFactory  # noqa: PLC0415  torch on demand
     except ImportError:
@@ -135,12 +131,7 @@ class ReadTable:
         self._values[id(node)] = _Blob(buffer, is_mutable=node["$"] == "bytearray")
 
     def add(self, node: Node, live: object, steps: Sequence[object]) -> None:
-        """Add a tensor or an array.
-
-        Args:
-            node: its node; must stay alive.
-            live: the array to fill in place, or anything that is not an array.
-            steps: path of the node.
+        """Add a tensor or an array; ``live`` is the one to fill in place, if it is an array.
 
         Raises:
             FormatError: fields that no encoder writes, or bytes that the file does not hold.
@@ -175,11 +166,7 @@ class ReadTable:
     def make_sparse(
         self, tag: str, shape: tuple[int, ...], parts: list[Any], **flags: bool
     ) -> object:
-        """Return the sparse tensor of dense parts.
-
-        Raises:
-            FormatError: parts that do not fit together.
-        """
+        """Return the sparse tensor of dense parts; FormatError if they do not fit together."""
         return load_torch().sparse(tag, shape, parts, **flags)
 
     def _place(

@@ -168,14 +168,9 @@ class PlainScalars:
 
 
 def decode_scalar(node: JsonValue, load: Callable[[], PlainScalars]) -> object:
-    """Return the scalar of a JSON value.
+    """Return the scalar of a JSON value; ``load`` returns what makes torch's, and is called only for one.
 
-    Args:
-        node: any JSON value.
-        load: returns what makes torch's scalars; called only if the node is one.
-
-    Raises:
-        FormatError: not a scalar, or fields that no encoder writes.
+    Anything else, and fields that no encoder writes, are a FormatError.
     """
     tag = node.get("$") if isinstance(node, dict) else None
     if not isinstance(node, dict) or not isinstance(tag, str) or tag not in _TORCH_DECODERS:

@@ -52,11 +52,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def describe_tensor(
     tensor: torch.Tensor, steps: Sequence[object]
 ) -> tuple[Node, LiveArray | dict[str, torch.Tensor]]:
-    """Return a tensor's flags for its node, and its array; for a sparse one, node and dense parts.
-
-    Raises:
-        UnsupportedError: a tensor that has no plain data; names its path.
-    """
+    """Return a tensor's flags for its node, and its array; for a sparse one, node and dense parts."""
     what = _find_objection(tensor)
     if what is not None:
         raise UnsupportedError(
@@ -170,10 +166,9 @@ def view_words(tensor: torch.Tensor, element: ElementType) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TorchArray:
-    """The bytes of a tensor that the host cannot see.
+    """The bytes of a tensor that the host cannot see, as units of ``unit`` bytes.
 
-    ``tensor`` holds its words, or its values if they are conjugated or negated lazily; ``unit`` is
-    the bytes of one element of it.
+    ``tensor`` holds its words, or its values if they are conjugated or negated lazily.
     """
 
     tensor: torch.Tensor
@@ -283,9 +278,7 @@ class TorchFactory(PlainScalars):
     ) -> tuple[Destination, Region | None] | None:
         """Return how to fill a live tensor, and where it lies; None if it is not a tensor.
 
-        Raises:
-            ConflictError: its dtype or shape is another, or its elements share memory.
-            UnsupportedError: a tensor without plain data; names its path.
+        A tensor that does not fit, or cannot be filled, is a ConflictError or UnsupportedError.
         """
         if not isinstance(live, torch.Tensor):
             return None

@@ -79,11 +79,7 @@ class DataPart(Part):
     # Drawing.
 
     def next_batch(self) -> Any:
-        """Return the next batch, starting the next epoch when one is over.
-
-        Raises:
-            UsageError: the loader gives no batch at all.
-        """
+        """Return the next batch, starting the next epoch when one is over; UsageError if there is none."""
         for _ in range(2):
             if self._iterator is None:
                 self._begin()
@@ -138,11 +134,7 @@ class DataPart(Part):
     # State.
 
     def capture(self) -> dict[str, object]:
-        """Return the position; no generator moves, and no iterator is made.
-
-        Raises:
-            UsageError: the run iterates over a loader that does not know its position.
-        """
+        """Return the position, if the loader or this part knows it; no generator moves, no iterator is made."""
         self._check_known()
         return {
             "epoch": self.epoch,
@@ -155,11 +147,7 @@ class DataPart(Part):
         }
 
     def restore(self, stored: object) -> None:
-        """Go to a stored position.
-
-        Raises:
-            ConflictError: the run holds an iterator, which would go on where it is.
-        """
+        """Go to a stored position, unless the run holds an iterator, which would go on where it is."""
         assert isinstance(stored, dict)
         if not self.can_rewind:
             raise ConflictError(

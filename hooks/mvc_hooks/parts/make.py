@@ -61,13 +61,7 @@ def make_parts(objects: Mapping[str, object], reserved: Sequence[str] = ()) -> d
 
 
 def make_part(name: str, value: Any, names: Mapping[int, str] | None = None) -> Part:
-    """Return the part that an object is.
-
-    Messages call it ``name``; ``names`` is what ``name_all_parameters`` returns.
-
-    Raises:
-        UsageError: an object without state.
-    """
+    """Return the part that fits an object; ``names`` is what ``name_all_parameters`` returns."""
     part = value if isinstance(value, Part) else _find_part(name, value, names or {})
     if part is not None:
         return part

@@ -67,21 +67,12 @@ def name_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 class ModulePart(Part):
-    """The state dict of a model.
-
-    Attributes:
-        module: the model without its wrappers.
-    """
+    """The state dict of a model; ``module`` is the model without its wrappers."""
 
     order = RestoreOrder.MODULE
 
     def __init__(self, name: str, module: nn.Module) -> None:
-        """Take a model.
-
-        Raises:
-            UsageError: lazy parameters, before the first forward pass has made them.
-            UnsupportedError: quantised, distributed or data-less parameters.
-        """
+        """Take a model; lazy, quantised, distributed or data-less parameters are refused."""
         self.module = unwrap_module(module)
         _check_parameters(name, self.module)
         self.companion = ModuleDetails(self.module)
@@ -115,11 +106,7 @@ class ModulePart(Part):
         }
 
     def restore(self, stored: object) -> None:
-        """Take what could not be filled in place through the model's own ``load_state_dict``.
-
-        Raises:
-            ConflictError: the model refuses it.
-        """
+        """Take what could not be filled in place through the model's own ``load_state_dict``."""
         assert isinstance(stored, dict)
         own, live = self._locate_own(), self.capture()
         if any(not _is_taken(stored[name], live.get(name), own) for name in stored):

@@ -101,11 +101,7 @@ class OptimizerPart(Part):
         return {"state": state, "param_groups": groups}
 
     def restore(self, stored: object) -> None:
-        """Make state and groups what is stored.
-
-        Raises:
-            ConflictError: the optimizer overrides ``load_state_dict``, and refuses the state.
-        """
+        """Make state and groups what is stored."""
         assert isinstance(stored, dict)
         if self._is_custom:
             self._load(stored)

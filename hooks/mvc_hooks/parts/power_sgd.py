@@ -49,11 +49,7 @@ class PowerSgdPart(Part):
         return fields | {"rng": self._state.rng.get_state(legacy=False)}
 
     def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
-        """Compare the fields; memory of buckets is made in the first compressed steps.
-
-        Raises:
-            ConflictError: there is memory, and DDP has not filled its final buckets yet.
-        """
+        """Compare the fields; there must be no stored memory before DDP has made its final buckets."""
         has_memory = any(find_at(stored, (name,)) not in ({}, ABSENT) for name in _MEMORY)
         if has_memory and find_at(live, ("iter",)) == 0:
             raise ConflictError(

@@ -34,11 +34,7 @@ def capture_rng() -> dict[str, object]:
 
 
 def restore_rng(state: object) -> None:
-    """Set every generator back.
-
-    Raises:
-        UsageError: not the result of ``capture_rng``, or from more CUDA devices than there are.
-    """
+    """Set every generator back; UsageError if the state is of something else, or of more devices."""
     if not isinstance(state, dict) or set(state) != _KEYS:
         raise UsageError("not the state of the random number generators")
     devices = state["cuda"]

@@ -57,11 +57,7 @@ class StatefulPart(Part):
         yield from compare_fixed_arrays(live, stored, path)
 
     def restore(self, stored: object) -> None:
-        """Hand over the state.
-
-        Raises:
-            ConflictError: the object refuses it.
-        """
+        """Hand over the state."""
         try:
             self._value.load_state_dict(place_like(stored, self.capture()))
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:

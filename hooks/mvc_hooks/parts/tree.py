@@ -63,11 +63,8 @@ def pair_leaves(
 ) -> Iterator[tuple[Steps, Any, Any]]:
     """Yield path, live and stored value where two nested values stop having the same containers.
 
-    Args:
-        live: one of them; its order counts.
-        stored: the other. Where only one of them has something, the other side is ABSENT.
-        path: of both.
-        same_type: whether a list and a tuple, say, are not the same container.
+    One side is ABSENT where only the other has something; the order is that of ``live``. With
+    ``same_type``, a list and a tuple, say, are not the same container.
     """
     sides = (live, stored)
     is_mapping = all(isinstance(side, Mapping) for side in sides)
@@ -86,10 +83,7 @@ def pair_leaves(
 def map_leaves(value: Any, convert: Callable[[Any, Any], Any], beside: object = ABSENT) -> Any:
     """Return nested containers, copied, with every leaf converted.
 
-    Args:
-        value: the containers.
-        convert: is given a leaf, and what lies at its place in ``beside`` (or ABSENT).
-        beside: nested like ``value``.
+    ``convert`` is given a leaf, and what lies at its place in ``beside`` (or ABSENT).
     """
     if type(value) is tuple:
         return tuple(
@@ -220,10 +214,7 @@ def find_at(value: Any, path: Steps) -> Any:
 def edit_at(value: Any, path: tuple[Any, ...], new: object) -> Any:
     """Return a copy of nested containers with another value at a path; arrays are not copied.
 
-    Args:
-        value: the containers.
-        path: of the value; containers that are missing on the way become dicts.
-        new: the value to put there; ABSENT removes what is there.
+    Containers that are missing on the way become dicts; ABSENT removes what is there.
     """
     if not path:
         return new

@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 
 
 class ValuePart(Part):
-    """A plain value: containers and arrays change in place, other values are returned.
+    """A plain value; after a restore ``value`` is the stored one.
 
-    Attributes:
-        value: the live value; after a restore the stored one, which for containers, tensors and
-            arrays is the same object as before.
+    Containers, tensors and arrays are changed in place, and stay the same objects.
     """
 
     def __init__(self, name: str, value: object) -> None:
@@ -48,11 +46,7 @@ class ValuePart(Part):
         return captured
 
     def restore(self, stored: object) -> None:
-        """Put the stored content into the live containers.
-
-        Raises:
-            UsageError: an array of the user's that cannot take it.
-        """
+        """Put the stored content into the live containers and arrays."""
         try:
             self.value = _fill(self.value, stored)
         except (ValueError, TypeError) as error:
