@@ -15,7 +15,7 @@ import numpy as np
 from mvc.checkpoints.detect import read_layout
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout
-from mvc.sources import MemorySource
+from mvc.sources import MemorySource, read_bytes
 from mvc.states.compare import compare_texts
 from mvc.states.document import parse_document
 from mvc.states.files import StateFile
@@ -114,8 +114,8 @@ def compare_image(state: Mapping[str, object], files: Mapping[str, memoryview]) 
     """
     stored = {file.path: file for file in open_image(files)}
     live = {file.path: file for file in encode_state(state)}
-    texts = (bytes(_read(one[STATE_FILE])) for one in (stored, live))
-    found = compare_texts(*texts)
+    text = live[STATE_FILE].source
+    found = compare_texts(bytes(files[STATE_FILE]), read_bytes(text, 0, text.size_bytes))
     for path in sorted(stored.keys() & live.keys() - {STATE_FILE}):
         left, right = stored[path], live[path]
         found += [
@@ -151,9 +151,3 @@ def _is_same(stored: ByteSource, old: Segment, live: ByteSource, new: Segment) -
         ):
             return False
     return True
-
-
-def _read(file: StateFile) -> memoryview:
-    data = memoryview(bytearray(file.layout.size_bytes))
-    file.source.read_into(0, data)
-    return data

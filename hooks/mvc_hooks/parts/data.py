@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, Wei
 from mvc import ConflictError, UsageError
 from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.rng import capture_rng, keep_rng, restore_rng
-from mvc_hooks.parts.stateful import Stateful
+from mvc_hooks.parts.value import Stateful
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,9 +19,8 @@ from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.part import DETAILS, Group, Part, RestoreOrder
 from mvc_hooks.parts.power_sgd import PowerSgdPart
 from mvc_hooks.parts.rng import GeneratorPart, RngPart
-from mvc_hooks.parts.stateful import Stateful, StatefulPart
 from mvc_hooks.parts.tree import list_items
-from mvc_hooks.parts.value import ValuePart
+from mvc_hooks.parts.value import Stateful, StatefulPart, ValuePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
