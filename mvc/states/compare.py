@@ -37,7 +37,7 @@ _TIES = ("shared", "offset", "byte_strides")
 def compare_texts(stored: bytes, live: bytes) -> list[str]:
     """Return a line for every value that differs between two descriptions of a state.
 
-    Arrays count as the same where kind, type, shape, strides and ties are.
+    Arrays count as the same if kind, type, shape, strides and ties are.
 
     Raises:
         FormatError: not the text of a state.
@@ -129,7 +129,7 @@ def _name_items(held: OpenNode, document: Document) -> dict[str, tuple[object, J
 
 
 def _facts_of(node: JsonValue, document: Document) -> Any:
-    """Return all that a leaf says, with the storage it shares in place of that one's number."""
+    """Return all that a leaf says; for the number of a shared storage, the storage itself."""
     if not isinstance(node, dict):
         return node
     facts: Node = {key: value for key, value in sorted(node.items()) if key not in _PLACE}
@@ -149,7 +149,7 @@ def _brief(node: JsonValue, document: Document) -> str:
 
 
 def _without_counters(node: JsonValue) -> JsonValue:
-    """Return a node with dicts for Counters, whose ``repr`` sorts: some values compare for ages."""
+    """Return a node with dicts for Counters: their ``repr`` sorts by value, whatever that costs."""
     if isinstance(node, list):
         return list(map(_without_counters, node))
     if not isinstance(node, dict):

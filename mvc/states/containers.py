@@ -79,7 +79,7 @@ def open_value(value: Any, path: Sequence[object]) -> OpenValue:
     for name, item in vars(value).items():
         if name != METADATA or kind is not OrderedDict:
             raise refusal(item, [*path, Attribute(name)])
-    own = vars(value).values()
+    own = vars(value).values()  # metadata goes first, as ``state.json`` has it
     steps = (METADATA, *value) if own else tuple(value)
     return steps, (*own, *value.values()), _NO_FACTS
 

@@ -40,7 +40,7 @@ class DecodeWalk:
     Attributes:
         table: the arrays.
         is_first: whether this walk adds arrays to the table; else it takes them from there.
-        steps: the path to where the walk is.
+        steps: the current path.
     """
 
     table: ReadTable

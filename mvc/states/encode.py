@@ -62,7 +62,7 @@ class EncodeWalk:
     Attributes:
         files: drafts by top-level key, in the order of the state.
         placed: every array met.
-        steps: the path to where the walk is.
+        steps: the current path.
     """
 
     files: dict[object, FileDraft] = field(default_factory=dict)

@@ -48,7 +48,7 @@ class LiveArray:
         element: its element type.
         shape: elements per dimension.
         source: its C-contiguous little-endian bytes.
-        region: where it lies in memory, or None where it shares nothing.
+        region: where it lies in memory, or None if it shares nothing.
         strides: elements between neighbours, if it is dense but not C-contiguous.
         is_torch: whether it is a torch tensor.
     """

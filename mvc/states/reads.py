@@ -201,6 +201,7 @@ class ReadTable:
         element, shape = get_form(node)
         size = count_elements(shape) * element.size_bytes
         self._claim(node, size)
+        # A view may begin so that torch's alignment needs a storage that starts some bytes late.
         skew = get_field(node, "skew", int) if "skew" in node else 0
         if not 0 <= skew < MAX_SKEW:
             raise FormatError(f"a shared storage begins {skew} bytes late")

@@ -3,7 +3,7 @@
 Between two optimizer steps of a run that accumulates, gradients are state like any other. After a
 step they are leftovers: the run clears them before it uses them again. Which of the two it is
 cannot be seen from outside, so every parameter reports when its gradient was accumulated into, and
-every optimizer when it stepped. Where in doubt, gradients are stored.
+every optimizer when it stepped. If in doubt, gradients are stored.
 
 Of leftovers only their presence is stored, and they come back as zeros: a run that clears gradients
 to zeros instead of None makes the optimizer step on parameters that got no gradient, and that must

@@ -2,11 +2,11 @@
 
 ``Optimizer.load_state_dict`` is not used to restore: it casts every state tensor to the type of its
 parameter (32-bit moments of bfloat16 parameters lose half of their bits), and it copies all of
-them. Here the state of a parameter is taken as it was stored, in type and in presence: a parameter
-that had no state yet has none afterwards, because *absent* means that the optimizer will initialise
-it, and that is not always zero.
+them. Here the state of a parameter comes back with its stored type, and only if it was stored: a
+parameter that had no state yet has none afterwards, because *absent* means that the optimizer will
+initialise it, and that is not always zero.
 
-The device is that of the parameter, but for tensors that were kept on the host beside a parameter
+The device is that of the parameter, except for tensors that were kept on the host beside a parameter
 on a device (``step`` of most optimizers); ``details`` says which. It also says which parameter has
 which index, by name, because an optimizer matches state to parameters by position alone.
 
@@ -28,6 +28,7 @@ from mvc_hooks.parts.tree import (
     ABSENT,
     Difference,
     compare_arrays,
+    compare_keys,
     describe,
     find_at,
     is_array,
@@ -76,10 +77,7 @@ class OptimizerPart(Part):
         for key, theirs in stored["state"].items():
             ours = live["state"].get(key, ABSENT)
             yield from _compare_entry(ours, theirs, (*path, "state", key))
-        for key in stored.keys() - live.keys():
-            yield Difference((*path, key), None, describe(stored[key]))
-        for key in live.keys() - stored.keys():
-            yield Difference((*path, key), describe(live[key]), None)
+        yield from compare_keys(live, stored, path)
 
     def targets(self, captured: object) -> object:
         """Return the tensors of state and groups that share their memory with nothing else."""
@@ -177,7 +175,7 @@ class OptimizerDetails(Part):
         self.was_on_device = False
 
     def capture(self) -> dict[str, object]:
-        """Return the names by group (None where unknown), and what is on the host."""
+        """Return the names by group (None if unknown), and what is on the host."""
         groups = self._optimizer.param_groups
         known = index_parameters(self._optimizer)
         state = self._optimizer.state

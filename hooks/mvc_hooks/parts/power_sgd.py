@@ -43,7 +43,7 @@ class PowerSgdPart(Part):
         self._state = state
 
     def capture(self) -> dict[str, object]:
-        """Return all of its fields, its generator as that one's state."""
+        """Return all of its fields, and the state of its generator."""
         names = [name for name in type(self._state).__slots__ if name not in self._LEFT]
         fields = {name: getattr(self._state, name) for name in names}
         return fields | {"rng": self._state.rng.get_state(legacy=False)}

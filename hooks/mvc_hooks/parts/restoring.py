@@ -141,7 +141,7 @@ def _lend(entries: list[Entry], captured: object, stored: object) -> dict[str, A
 
 
 def _put(lent: Any, path: tuple[Any, ...], value: object, like: Any) -> Any:
-    """Return nested containers with a value at a path; lists where the stored state has them."""
+    """Return nested containers with a value at a path; lists if the stored state has lists."""
     if not path:
         return value
     key = path[0]

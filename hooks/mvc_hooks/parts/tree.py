@@ -76,6 +76,7 @@ def pair_leaves(
         return
     keys = {**live, **stored} if is_mapping else range(max(map(len, sides)))
     for key in keys:
+        # The longer side goes on: what only one of them has is paired with ABSENT.
         ours, theirs = (find_at(side, (key,)) for side in sides)
         yield from pair_leaves(ours, theirs, (*path, key), same_type=same_type)
 
