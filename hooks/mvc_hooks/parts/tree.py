@@ -206,7 +206,8 @@ def find_at(value: Any, path: Steps) -> Any:
     """Return what lies at a path, or ABSENT."""
     for key in path:
         try:
-            value = value[key]
+            # A defaultdict would make the item that it lacks, a Counter would say 0.
+            value = value.get(key, ABSENT) if isinstance(value, Mapping) else value[key]
         except (KeyError, IndexError, TypeError):
             return ABSENT
     return value
