@@ -143,9 +143,10 @@ def _facts_of(node: JsonValue, document: Document) -> Any:
 def _brief(node: JsonValue, document: Document) -> str:
     value = decode_outline(document, _without_counters(node))
     try:
-        return _cut(str(value) if isinstance(value, ArrayOutline) else repr(value))
+        text = str(value) if isinstance(value, ArrayOutline) else repr(value)
     except ValueError:  # NumPy cannot show a date without a unit
         return f"a {_kind(node)}"
+    return _cut(f"Counter({text})" if _kind(node) == "Counter" else text)
 
 
 def _without_counters(node: JsonValue) -> JsonValue:
