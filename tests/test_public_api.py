@@ -89,8 +89,8 @@ RESULTS = {
     "workspace.checkout_plan.CheckoutResult": "commit branch written removed",
     "workspace.commits.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "
     "written_bytes reused_bytes seconds warnings files_total files_changed identical_to",
-    "upkeep.costs.DuEntry": "kind name raw_bytes alone_bytes shared_bytes commit subject path versions",
-    "upkeep.costs.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
+    "operations.du.DuEntry": "kind name raw_bytes alone_bytes shared_bytes commit subject path versions",
+    "operations.du.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
     "needed_bytes base_bytes reflog_bytes unneeded_bytes",
     "operations.diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
     "mode_changed size_bytes",

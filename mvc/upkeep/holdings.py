@@ -18,7 +18,7 @@ from mvc.workspace.manifests import find_manifest
 from mvc.workspace.releases import read_releases
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from mvc.chunkstore.copies import Numbers, StoredCopies
     from mvc.formats.manifest import Manifest
@@ -31,21 +31,14 @@ if TYPE_CHECKING:
 class Parts:
     """Which chunks of a manifest belong to which tensor names.
 
-    Every array has one element per view; a segment of several views is in several.
-
-    Attributes:
-        names: the number of its name.
-        starts: where its chunks begin in ``chunks``.
-        counts: how many they are.
-        sizes: length of its segment in bytes.
-        chunks: the chunks of the whole file in order, repeated where the file repeats them.
+    Every array but ``chunks`` has one element per view; a segment of several views is in several.
     """
 
     names: Users
-    starts: Numbers
+    starts: Numbers  # where its chunks begin in ``chunks``
     counts: Numbers
-    sizes: Numbers
-    chunks: Chunks
+    sizes: Numbers  # of its segment
+    chunks: Chunks  # of the whole file in order, repeated where the file repeats them
 
     def expand(self, users: Users) -> tuple[Chunks, Users]:
         """Return (chunk, user) for every chunk of every view, given the user of each view."""
@@ -58,13 +51,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """One manifest: how long the file is, and its chunks, each once, as far as the store has them.
-
-    Attributes:
-        size_bytes: length of the file.
-        chunks: numbers of its chunks.
-        parts: its tensors, if they were asked for.
-    """
+    """One manifest: how long the file is, and its chunks, each once, as far as the store has them."""
 
     size_bytes: int
     chunks: Chunks
@@ -74,17 +61,13 @@ class Content:
 class Holdings:
     """A repository's refs, commits and file versions.
 
-    Args:
-        context: the repository.
-        copies: its chunks.
-        with_tensors: whether to keep which chunks belong to which tensor.
-
     Attributes:
         refs: full name (or ``HEAD``, if it is detached) → commit.
         commits: every commit that can be reached, newest first.
+        parents: of each of them.
         named: those of them that a ref or HEAD reaches.
         staged: path → blob of what is in the index and not in HEAD's commit.
-        names: the names of tensors; None stands for bytes between tensors.
+        names: the numbers of tensor names; None stands for bytes between tensors.
 
     Raises:
         FormatError: the history is damaged.
@@ -99,17 +82,14 @@ class Holdings:
         self._versions = Versions(context)
         self._files: dict[GitId, Mapping[str, GitId]] = {}
         self.names: dict[str | None, int] = {None: 0}
-        self.refs = _find_refs(context)
+        head = context.history.head()
+        self.refs = context.ref_commits()
+        if head.branch is None and head.commit is not None:
+            self.refs["HEAD"] = head.commit
         self.commits = {info.id: info for info in walk_all(context)}
-        self._parents = {info.id: info.parents for info in self.commits.values()}
-        self.named: set[GitId] = set()
-        for tip in self.refs.values():
-            self.named |= self.reach(tip, without=self.named)
-        self.staged = self._find_staged()
-
-    def reach(self, tip: GitId, *, without: Collection[GitId] = frozenset()) -> set[GitId]:
-        """Return a commit and all before it, except for those that are known already."""
-        return reach(self._parents, [tip], without)
+        self.parents = {info.id: info.parents for info in self.commits.values()}
+        self.named = reach(self.parents, self.refs.values())
+        self.staged = self._find_staged(head.commit)
 
     def files(self, commit: GitId) -> Mapping[str, GitId]:
         """Return path → manifest of the versions of a commit that were not released."""
@@ -135,10 +115,9 @@ class Holdings:
             if content is not None:
                 yield content
 
-    def chunks_of(self, commits: Iterable[GitId]) -> Iterator[Chunks]:
-        """Yield the chunks of some commits, manifest by manifest."""
-        blobs = (blob for commit in commits for blob in self.files(commit).values())
-        return (content.chunks for content in self.contents(blobs))
+    def contents_of(self, commits: Iterable[GitId]) -> Iterator[Content]:
+        """Yield what the manifests of some commits hold."""
+        return self.contents(blob for commit in commits for blob in self.files(commit).values())
 
     def _read(self, manifest: Manifest) -> Content:
         joined = b"".join(manifest.chunk_ids())
@@ -166,8 +145,7 @@ class Holdings:
             numbers,
         )
 
-    def _find_staged(self) -> dict[str, GitId]:
-        head = self._context.history.head().commit
+    def _find_staged(self, head: GitId | None) -> dict[str, GitId]:
         tree = {} if head is None else self._versions.of(self.commits[head])
         entries = self._context.history.read_index().entries
         return {
@@ -175,11 +153,3 @@ class Holdings:
             for path, entry in entries.items()
             if tree.get(path) != entry.blob and self.content(entry.blob) is not None
         }
-
-
-def _find_refs(context: Context) -> dict[str, GitId]:
-    head = context.history.head()
-    found = context.ref_commits()
-    if head.branch is None and head.commit is not None:
-        found["HEAD"] = head.commit
-    return found

@@ -32,12 +32,7 @@ _COMPACT_FROM = 2**21
 
 
 class Needs:
-    """What each chunk takes and builds on, by its chosen copy.
-
-    Attributes:
-        sizes: of every chunk, the bytes of its chosen copy; 0 if it cannot be decoded.
-        bases: of every chunk, the chunks it is based on; negative means none.
-    """
+    """What each chunk takes and builds on, by its chosen copy; 0 bytes if it cannot be decoded."""
 
     def __init__(self, copies: StoredCopies) -> None:
         chosen = copies.chosen
@@ -54,9 +49,7 @@ class Needs:
 class Owners:
     """Of every chunk, the least and the greatest of the users that need it.
 
-    Args:
-        needs: the chunks.
-        users: how many users there are. One more, ``others``, stands for all that is not listed.
+    One more user, ``others``, stands for all that is not listed.
     """
 
     def __init__(self, needs: Needs, users: int) -> None:
@@ -97,10 +90,6 @@ class Totals:
     """All that each user needs, bases included.
 
     Users are counted in groups: everything about a user is added before ``finish`` is called.
-
-    Args:
-        needs: the chunks.
-        users: how many users there are.
     """
 
     def __init__(self, needs: Needs, users: int) -> None:
@@ -140,12 +129,7 @@ class Totals:
 
 
 class Union:
-    """What some users need together; grows.
-
-    Attributes:
-        bytes: stored bytes of it, bases included.
-        mask: which chunks they are.
-    """
+    """What some users need together, bases included; grows."""
 
     def __init__(self, needs: Needs) -> None:
         self._needs = needs

@@ -25,8 +25,7 @@ from mvc.cli.session import open_repo
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mvc.operations.du import DuReport
-    from mvc.upkeep.costs import DuEntry, DuTotals
+    from mvc.operations.du import DuEntry, DuReport, DuTotals
 
 
 _LISTS = {
