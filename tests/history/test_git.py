@@ -72,7 +72,7 @@ def test_bad_names_for_the_first_branch_make_nothing(tmp_path):
 def test_no_repository_is_said_so(tmp_path):
     for path in (tmp_path, tmp_path / "nothing", tmp_path / "file"):
         (tmp_path / "file").write_text("x")
-        with pytest.raises(RepositoryNotFoundError, match="no repository") as caught:
+        with pytest.raises(RepositoryNotFoundError, match="is not a repository") as caught:
             GitHistory.open(path)
         assert "mvc init" in caught.value.hint
 

@@ -114,7 +114,7 @@ def rm(
         bool, Option("-f", "--force", help="Remove files even if no commit holds their changes.")
     ] = False,
     recursive: Annotated[
-        bool, Option("-r", help="Remove folders with everything tracked in them.")
+        bool, Option("-r", "--recursive", help="Remove folders with everything tracked in them.")
     ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
