@@ -134,7 +134,9 @@ def test_mistakes(prepared, arguments, code, message, hint):
     assert message in answer.error
     assert hint in answer.hint
     named = re.findall(r'"(--[a-z-]+)"', answer.hint)
-    assert not named or set(named) <= set(re.findall(r"--[a-z-]+", prepared(arguments[0], "-h").out))
+    assert not named or set(named) <= set(
+        re.findall(r"--[a-z-]+", prepared(arguments[0], "-h").out)
+    )
     assert "Traceback" not in answer.err
     assert not answer.error.endswith(".")
     assert not answer.error[0].isupper() or answer.error.startswith("HEAD ")
