@@ -119,10 +119,8 @@ class ObjectStore:
         return found
 
     def has(self, object_id: GitId) -> bool:
-        """Tell whether the object exists, without reading it whole."""
-        if fs.find_stat(self._path_text(object_id)) is not None:
-            return True
-        return self.packs.find(object_id) is not None
+        """Return whether the object exists, without reading it."""
+        return fs.find_stat(self._path_text(object_id)) is not None or self.packs.has(object_id)
 
     def find_header(self, object_id: GitId) -> tuple[str, int] | None:
         """Return (kind, length of the content), or None where there is no such object.
@@ -134,8 +132,8 @@ class ObjectStore:
         if start is not None:
             kind, size_bytes, _ = _parse_header(start, object_id)
             return kind, size_bytes
-        packed = self.packs.find(object_id)
-        return None if packed is None else (packed[0], len(packed[1]))
+        packed = self.packs.find_start(object_id, 0)
+        return None if packed is None else packed[:2]
 
     def read_prefix(self, object_id: GitId, count: int) -> tuple[str, bytes]:
         """Return (kind, first ``count`` bytes), inflating no more than that; not hashed.
@@ -145,7 +143,8 @@ class ObjectStore:
         """
         start = self._inflate_start(object_id, _MAX_HEADER + count)
         if start is None:
-            kind, data = self.read(object_id)
+            packed = self.packs.find_start(object_id, count)
+            kind, data = self.read(object_id) if packed is None else packed[::2]
             return kind, data[:count]
         kind, size_bytes, header_bytes = _parse_header(start, object_id)
         prefix = start[header_bytes : header_bytes + count]
@@ -236,7 +235,7 @@ class ObjectStore:
     def _path_text(self, object_id: GitId) -> str:
         # Text, because a Path costs as much to make as a commit costs to read.
         if not is_hex_id(object_id, GIT_ID_DIGITS):
-            raise UsageError(f"{object_id!r} is no object id")
+            raise UsageError(f"{object_id!r} is not an object id")
         return f"{self._prefix}{object_id[:2]}{os.sep}{object_id[2:]}"
 
     def _new_file(self, folder: Path) -> fs.DurableFile:
@@ -288,7 +287,7 @@ class ObjectStore:
             )
         data = start[header_bytes:] + rest
         if len(data) != size_bytes or not inflater.eof or inflater.unused_data:
-            raise _damaged(object_id, "its length is not the one it announces")
+            raise _damaged(object_id, "its length is not the one its header announces")
         if _hash(start[:header_bytes], data) != object_id:
             raise _damaged(object_id, "its bytes hash to another id")
         return kind, data
@@ -309,7 +308,7 @@ class ObjectStore:
                 with open(path, "rb") as file:
                     size_bytes = os.fstat(file.fileno()).st_size
                     if limit_bytes is not None and size_bytes > limit_bytes:
-                        raise _damaged(object_id, f"{size_bytes:,} bytes are no Git object")
+                        raise _damaged(object_id, f"a Git object cannot have {size_bytes:,} bytes")
                     return file.read(count)
             except FileNotFoundError:
                 return None
@@ -324,7 +323,7 @@ def _hash(header: bytes, data: bytes) -> GitId:
 def _parse_header(start: bytes, object_id: GitId) -> tuple[str, int, int]:
     match = _HEADER.match(start)
     if match is None:
-        raise _damaged(object_id, "its header is none of Git")
+        raise _damaged(object_id, "not a valid Git header")
     size_bytes = int(match[2])
     if size_bytes > MAX_OBJECT_BYTES:
         raise _damaged(object_id, f"it announces {size_bytes:,} bytes")

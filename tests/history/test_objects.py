@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import tracemalloc
 import zlib
 
@@ -210,6 +212,77 @@ def test_a_process_that_was_open_sees_what_git_packs_meanwhile(history):
     git(history.git_dir, "gc", "--quiet", "--prune=now")
     assert history.read_blob(blob) == b"moves into a pack"
     assert len(list(history.walk([history.head().commit]))) == 2
+
+
+def make_packed(history):
+    """Commit versions of a long file that Git packs as deltas; return blob → content."""
+    chooser = random.Random(4)
+    lines = [f"{number} {chooser.random()}" for number in range(20_000)]
+    contents = {}
+    for number in range(6):
+        lines[number * 50] = lines[-number - 1] = f"changed {number}"
+        lines.insert(0, f"new {number}")
+        text = "\n".join(lines)
+        commit_on_head(history, f"c{number}", files={"long": text, "short": text[: number * 9]})
+        contents[history.write_blob(text.encode())] = text.encode()
+    git(history.git_dir, "gc", "--quiet", "--prune=now")
+    return contents
+
+
+def test_the_start_of_a_packed_object_is_read_without_the_rest(history, monkeypatch):
+    contents = make_packed(history)
+    listing = git(
+        history.git_dir, "verify-pack", "-v", *(history.git_dir / "objects").rglob("*.idx")
+    )
+    assert "chain length = 3" in listing
+    real, read = os.pread, []
+
+    def pread(descriptor, count, offset):
+        read.append(count)
+        return real(descriptor, count, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr("dulwich.object_store.DiskObjectStore.get_raw", None)
+    for blob, content in contents.items():
+        read.clear()
+        assert history.has_object(blob)
+        assert history.find_blob_size(blob) == len(content)
+        for count in (0, 1, 40, 200):
+            assert history.blob_prefix(blob, count) == content[:count]
+        assert sum(read) < 300_000 < 5 * max(map(len, contents.values()))
+
+
+def test_any_start_of_any_packed_object_is_that_of_the_whole(history):
+    make_packed(history)
+    with GitHistory.open(history.git_dir) as packed:
+        for name in packed.objects.packs.names():
+            for object_id in packed.objects.packs.read_ids(name):
+                kind, data = packed.objects.read(object_id)
+                for count in (0, 7, 1000, 70_000, abs(len(data) - 1), len(data), len(data) + 9):
+                    start = packed.objects.packs.find_start(object_id, count)
+                    assert start == (kind, len(data), data[:count])
+
+
+def test_a_damaged_start_of_a_packed_object_is_a_format_error_and_nothing_else(history):
+    make_packed(history)
+    (pack,) = (history.git_dir / "objects" / "pack").glob("*.pack")
+    (index,) = (history.git_dir / "objects" / "pack").glob("*.idx")
+    whole = pack.read_bytes()
+    ids = git(history.git_dir, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
+    offsets = [
+        int(line.split()[0])
+        for line in git(history.git_dir, "show-index", data=index.read_bytes()).splitlines()
+    ]
+    for offset in offsets:
+        for shift in (0, 1, 2, 3, 5, 9, 20):
+            damaged = bytearray(whole)
+            damaged[min(offset + shift, len(whole) - 1)] ^= 0x5D
+            replace(pack, bytes(damaged))
+            with GitHistory(history.git_dir) as opened:
+                for object_id in ids.split():
+                    with contextlib.suppress(FormatError):
+                        opened.objects.find_header(object_id)
+                        opened.objects.read_prefix(object_id, 100)
 
 
 def test_every_changed_byte_of_a_pack_is_noticed_or_harmless(history):
