@@ -80,7 +80,7 @@ def _from_os(result: os.stat_result) -> FileStat:
 
 
 def find_stat(path: Path | str) -> FileStat | None:
-    """Return the stat of a path itself (links are not followed), or None where nothing is.
+    """Return the stat of a path itself (links are not followed), or None if there is nothing.
 
     Raises:
         StorageError: it may not be looked at, or its name is too long to exist.
@@ -222,7 +222,7 @@ class DurableFile:
         Args:
             folder: where the target will be.
             mode: permission bits of the file.
-            name: name of the temporary file where it matters (a lock that others respect).
+            name: name of the temporary file if it matters (a lock that others respect).
 
         Raises:
             FileExistsError: something has that ``name`` already.
@@ -283,7 +283,7 @@ class DurableFile:
 
         Args:
             target: final path, in the folder the file was created in.
-            expected_bytes: length the file must have; the bytes appended where not given.
+            expected_bytes: length the file must have; the bytes appended unless given.
             read_only: take the write permission away (immutable objects).
             sync_folder: make the name durable too; False where the caller syncs the folder
                 itself once many files are in it.
@@ -410,7 +410,7 @@ def remove_empty_dirs(folder: Path, stop: Path) -> None:
 def append_line(path: Path, line: bytes) -> int:
     """Append one line to a log durably; return the length of the log before it.
 
-    A torn last line, left by a crash, is cut off first: nobody saw it as written. Callers take
+    A torn last line, left by a crash, is cut off first: its writer never returned. Callers take
     turns under a lock of theirs.
 
     Args:

@@ -50,5 +50,5 @@ def hash_git_blob(data: bytes) -> GitId:
 
 
 def is_hex_id(text: str, digits: int) -> bool:
-    """Tell whether ``text`` is exactly ``digits`` lower-case hex digits."""
+    """Return whether ``text`` is exactly ``digits`` lower-case hex digits."""
     return len(text) == digits and _HEX.issuperset(text)

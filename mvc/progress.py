@@ -1,8 +1,8 @@
-"""How long work tells how far it is.
+"""How long work reports its progress.
 
-A ``progress`` argument is called with the bytes done since its last call. Where it also has a
-method ``expect``, it is told first how many bytes are to come, as often as more turn up: enough
-for a bar that knows the time left.
+A ``progress`` argument is called with the bytes done since its last call. If it also has a method
+``expect``, that is called first with the bytes to come, and again whenever more turn up: enough
+for a bar that shows the time left.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def announce(progress: Callable[[int], None] | None, size_bytes: int) -> None:
-    """Tell a progress callback, where it wants to know, that so many bytes will come."""
+    """Announce bytes to come to a progress callback that has ``expect``."""
     expect = getattr(progress, "expect", None)
     if expect is not None:
         expect(size_bytes)

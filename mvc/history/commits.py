@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _CRUD = " .,:;<>\"\\'\t\r\n\v\f\0"
 _INSIDE = re.compile(r"[<>\r\n\0]")
-# Python knows codecs that run code paths nobody wants on strange bytes: take only these.
+# Some of Python's codecs do odd things with strange bytes: only these are used.
 _ENCODING = re.compile(
     rb"utf-?8|(us-)?ascii|latin-?1|iso-?8859-?\d{1,2}|(windows-|cp)\d{3,4}"
     rb"|euc-?(jp|kr)|shift[-_]jis|koi8-[ru]|big5|gbk|gb2312|gb18030",
@@ -39,14 +39,14 @@ def encode_identity(who: Identity) -> bytes:
     email = _INSIDE.sub("", who.email).strip(_CRUD)
     if not name:
         raise UsageError(
-            f"{who.name!r} is no name for an author", hint='set one: "mvc config user.name NAME"'
+            f"{who.name!r} is not a name for an author", hint='set one: "mvc config user.name NAME"'
         )
     return encode_text(f"{name} <{email}>", "name")
 
 
 @lru_cache(maxsize=256)  # a history has many commits by few people
 def parse_identity(text: bytes) -> Identity:
-    """Return the name and the mail address in ``Name <mail>``; the whole text where it is not so."""
+    """Return name and mail address of ``Name <mail>``; any other text is all name."""
     name, bracket, rest = text.decode("utf-8", "replace").partition("<")
     email, end, _ = rest.partition(">")
     return Identity(name.strip(), email) if bracket and end else Identity(name + rest, "")
@@ -61,7 +61,7 @@ def encode_text(text: str, what: str) -> bytes:
     try:
         encoded = text.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"the {what} is no valid text: {error.reason}") from error
+        raise UsageError(f"the {what} is not valid text: {error.reason}") from error
     if b"\0" in encoded:
         raise UsageError(f"the {what} holds a NUL character")
     return encoded
@@ -122,7 +122,7 @@ def parse_commit(commit_id: GitId, data: bytes) -> CommitInfo:
     """Return the commit in an object's content.
 
     Raises:
-        CorruptionError: it is none.
+        CorruptionError: it is not a commit.
     """
     with translate_damage(f"commit {commit_id}"):
         commit = Commit.from_string(data)
@@ -145,7 +145,7 @@ def parse_tag(tag_id: GitId, data: bytes) -> tuple[str, GitId]:
     """Return (kind, id) of what an annotated tag names.
 
     Raises:
-        CorruptionError: it is no tag.
+        CorruptionError: it is not a tag.
     """
     with translate_damage(f"tag {tag_id}"):
         kind, target = Tag.from_string(data).object
@@ -157,7 +157,7 @@ def parse_tag(tag_id: GitId, data: bytes) -> tuple[str, GitId]:
 def _checked_id(text: bytes) -> GitId:
     decoded = text.decode("ascii")
     if not is_hex_id(decoded, _ID_DIGITS):
-        raise ValueError(f"{decoded[:80]!r} is no object id")
+        raise ValueError(f"{decoded[:80]!r} is not an object id")
     return GitId(decoded)
 
 

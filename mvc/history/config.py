@@ -38,7 +38,7 @@ def parse_config(data: bytes, name: str) -> Config:
         name: what the file is called in errors.
 
     Raises:
-        FormatError: it is no config file of Git.
+        FormatError: not a Git config file.
     """
     if len(data) > MAX_CONFIG_BYTES:
         raise FormatError(f"{name} is longer than {MAX_CONFIG_BYTES:,} bytes")
@@ -100,13 +100,13 @@ def split_key(key: str) -> tuple[str, str | None, str]:
     """Return (section, subsection or None, name) of a key.
 
     Raises:
-        UsageError: it is no key.
+        UsageError: not a valid key.
     """
     section, dot, rest = key.partition(".")
     subsection, inner, name = rest.rpartition(".")
     bad = "\n" in subsection or "\0" in subsection
     if not dot or not _SECTION.fullmatch(section) or not _NAME.fullmatch(name) or bad:
-        raise UsageError(f"{key!r} is no config key", hint='write it as "section.name"')
+        raise UsageError(f"{key!r} is not a config key", hint='write it as "section.name"')
     return section.lower(), subsection if inner else None, name.lower()
 
 
@@ -114,7 +114,7 @@ def normal_key(key: str) -> str:
     """Return a key as ``parse_config`` spells it.
 
     Raises:
-        UsageError: it is no key.
+        UsageError: not a valid key.
     """
     section, subsection, name = split_key(key)
     return f"{section}.{name}" if subsection is None else f"{section}.{subsection}.{name}"
@@ -124,22 +124,22 @@ def check_value(value: str) -> str:
     """Return a value that a config file can hold.
 
     Raises:
-        UsageError: it holds a NUL or is no text.
+        UsageError: it holds a NUL or is not text.
     """
     if "\0" in value:
         raise UsageError("a config value cannot hold a NUL character")
     try:
         value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise UsageError("the config value is no valid text") from error
+        raise UsageError("the config value is not valid text") from error
     return value
 
 
 def read_config_file(path: Path) -> Config:
-    """Return what a config file says; nothing where there is no file.
+    """Return what a config file says; nothing if there is no file.
 
     Raises:
-        FormatError: it is no config file of Git.
+        FormatError: not a Git config file.
         StorageError: the machine failed.
     """
     with translate_damage(str(path), FormatError, f"correct or remove {path}"):
@@ -158,7 +158,7 @@ def read_user(paths: Iterable[Path]) -> tuple[str | None, str | None]:
     never looks at the home folder by itself.
 
     Raises:
-        FormatError: a file is no config file of Git.
+        FormatError: a file is not a Git config file.
     """
     name = email = None
     for path in paths:

@@ -2,7 +2,7 @@
 
 dulwich writes and reads the entries; what it does not check is checked here first: the checksum
 over the whole file, the extensions that a reader must know, and the paths. dulwich's index module
-pulls in all of its object store, so this module is imported by those only who touch an index.
+imports all of its object store, so this module is imported only when an index is touched.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MAX_TIME_NS = (_WORD + 1) * _BILLION - 1
 
 
 def read_index_file(path: Path) -> Index:
-    """Return the index; an empty one where there is no file.
+    """Return the index; an empty one if there is no file.
 
     Raises:
         CorruptionError: the file is damaged.
@@ -79,10 +79,10 @@ def parse_index(data: bytes, timestamp_ns: int) -> dict[str, IndexEntry]:
         UnsupportedError: an extension that mvc does not know, or an unmerged path.
     """
     if not _HEADER_BYTES + _DIGEST_BYTES <= len(data) <= MAX_INDEX_BYTES:
-        raise _damaged(f"{len(data):,} bytes are no index")
+        raise _damaged(f"{len(data):,} bytes are not an index")
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if hashlib.sha1(body, usedforsecurity=False).digest() != digest:
-        raise _damaged("its checksum does not hold")
+        raise _damaged("its checksum does not match")
     version = int.from_bytes(body[4:8], "big")
     if body[:4] == b"DIRC" and version not in _VERSIONS:
         raise UnsupportedError(f"the index has version {version}", hint="upgrade mvc")
@@ -92,7 +92,7 @@ def parse_index(data: bytes, timestamp_ns: int) -> dict[str, IndexEntry]:
         for stored in read_index(stream):
             entry = _from_stored(stored, timestamp_ns)
             if entry.path in entries:
-                raise _damaged(f"path {entry.path!r} stands in it twice")
+                raise _damaged(f"path {entry.path!r} is in it twice")
             entries[entry.path] = entry
         _check_extensions(body[stream.tell() :])
     clash = _find_clash(entries)
@@ -134,7 +134,9 @@ def _clean_mode(mode: int, path: str) -> int:
     if stat_bits.S_ISREG(mode):
         return MODE_EXECUTABLE if mode & stat_bits.S_IXUSR else MODE_FILE
     if mode not in FILE_MODES:
-        raise UnsupportedError(f"path {path!r} has mode {mode:o} in the index: no file and no link")
+        raise UnsupportedError(
+            f"path {path!r} has mode {mode:o} in the index: neither a file nor a link"
+        )
     return mode
 
 
@@ -158,7 +160,7 @@ def write_index_file(path: Path, index: Index) -> None:
     """Replace the index file durably, under Git's lock on it.
 
     Raises:
-        UsageError: an entry that no index may hold.
+        UsageError: an entry that an index cannot hold.
         ConflictError: a stock Git holds the lock.
     """
     data = encode_index(index)
@@ -171,7 +173,7 @@ def encode_index(index: Index) -> bytes:
     """Return the bytes of an index file.
 
     Raises:
-        UsageError: a path or mode that no index may hold.
+        UsageError: a path or mode that an index cannot hold.
     """
     clash = _find_clash(index.entries)
     if clash is not None:
@@ -190,7 +192,7 @@ def _to_stored(path: str, entry: IndexEntry) -> SerializedIndexEntry:
     if fault is not None or path != entry.path:
         raise UsageError(f"path {path!r} cannot be staged: it {fault or 'names another entry'}")
     if entry.mode not in FILE_MODES:
-        raise UsageError(f"path {path!r} has mode {entry.mode:o}, none of Git's")
+        raise UsageError(f"path {path!r} has mode {entry.mode:o}, which Git does not know")
     return SerializedIndexEntry(
         name=encode_path(path),
         ctime=_split_time(entry.ctime_ns),

@@ -6,15 +6,15 @@ Two kinds of lock, because two kinds of program write here.
 the config happens under it, so mvc processes simply wait for each other, and the kernel drops it
 when its holder dies, however it dies.
 
-``<file>.lock`` is Git's own protocol: whoever creates it may replace the file. mvc follows it, so
-that a stock Git running at the same time is kept out; but such a file survives its maker's death.
-Therefore the holder of ``mvc.lock`` first writes into it the names of the files it is about to
-lock and the lengths of the logs it is about to extend (the *mark*), and clears it afterwards.
-Whoever gets ``mvc.lock`` and finds a mark knows that the former holder died in between, and takes
-back exactly what that one can have left behind: its lock files and, where one of them is still
-there because the move it stood for never happened, what was appended to the logs.
-After a loss of power the mark may be gone, but then every lock file is older than the boot of the
-machine. Any other lock file may belong to a living Git: that is a ConflictError.
+``<file>.lock`` is Git's own protocol: the process that creates it may replace the file. mvc follows
+it, so that a stock Git running at the same time is kept out; but such a file survives its maker's
+death. Therefore the holder of ``mvc.lock`` first writes into it the names of the files it is about
+to lock and the lengths of the logs it is about to extend (the *mark*), and clears it afterwards. A
+process that gets ``mvc.lock`` and finds a mark knows that the former holder died in between, and
+takes back exactly what it can have left: its lock files and, if one of them is still there because
+the move it stood for never happened, what was appended to the logs. After a loss of power the mark
+may be gone, but then every lock file is older than the boot of the machine. Any other lock file may
+belong to a living Git: that is a ConflictError.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class RepositoryLock:
         self._write_mark(_Mark())
 
     def _read_mark(self) -> _Mark | None:
-        """Return the mark, or None where it is torn."""
+        """Return the mark, or None if it is torn."""
         with translate_os_errors(f"read {self._git_dir / LOCK_NAME}"):
             size_bytes = min(os.fstat(self._descriptor).st_size, _MAX_MARK_BYTES)
             buffer = bytearray(size_bytes)
@@ -210,7 +210,7 @@ def _create(path: Path) -> fs.DurableFile:
                 fs.remove_file(lock)
     raise ConflictError(
         f"{path.name!r} is locked by {lock}",
-        hint="a git process may be working here: let it end; if there is none, remove that file",
+        hint="a git process may be working here: let it end; if none is running, remove that file",
     )
 
 
@@ -219,7 +219,7 @@ def _lock_path(path: Path) -> Path:
 
 
 def _boot_ns() -> int:
-    """Return when the machine started, 0 where that cannot be known."""
+    """Return when the machine started, or 0 if that cannot be known."""
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return 0
     return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)

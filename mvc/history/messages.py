@@ -44,7 +44,7 @@ def format_message(text: str, trailers: Sequence[tuple[str, str]]) -> str:
 def _format_trailer(key: str, value: str) -> str:
     if not _KEY.fullmatch(key):
         raise UsageError(
-            f"{key!r} is no key for a trailer", hint="use letters, digits and dashes only"
+            f"{key!r} cannot be a trailer key", hint="use letters, digits and dashes only"
         )
     return f"{key}: {_LINE_BREAK.sub(' ', value).strip()}".rstrip() + "\n"
 
@@ -71,16 +71,16 @@ def parse_trailers(message: str) -> tuple[tuple[str, str], ...]:
 def message_subject(message: str) -> str:
     """Return the first paragraph of a message on one line."""
     lines = message.split("\n")
-    first, behind = _find_title(lines)
-    return " ".join(line.rstrip(_SPACE) for line in lines[first:behind])
+    first, end = _find_title(lines)
+    return " ".join(line.rstrip(_SPACE) for line in lines[first:end])
 
 
 def message_body(message: str) -> str:
     """Return what stands between the subject and the trailers, without blank lines around it."""
     lines = message.rstrip(_SPACE + "\n").split("\n")
     start = _find_block(lines)
-    _, behind = _find_title(lines)
-    return "\n".join(lines[behind:start]).strip("\n")
+    _, end = _find_title(lines)
+    return "\n".join(lines[end:start]).strip("\n")
 
 
 def _is_blank(line: str) -> bool:
@@ -88,14 +88,14 @@ def _is_blank(line: str) -> bool:
 
 
 def _find_title(lines: Sequence[str]) -> tuple[int, int]:
-    """Return the first line of the first paragraph and the one behind its last."""
+    """Return the first line of the first paragraph and the line after its last."""
     first = 0
     while first < len(lines) and _is_blank(lines[first]):
         first += 1
-    behind = first
-    while behind < len(lines) and not _is_blank(lines[behind]):
-        behind += 1
-    return first, behind
+    end = first
+    while end < len(lines) and not _is_blank(lines[end]):
+        end += 1
+    return first, end
 
 
 def _find_block(lines: Sequence[str]) -> int | None:

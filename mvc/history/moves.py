@@ -1,8 +1,8 @@
 """Moving refs: objects durable first, then the ref by compare-and-swap, with a log entry.
 
-``RefMoves`` is the part of ``GitHistory`` that changes where branches, tags and HEAD stand. ``refs``
-below it does one move at a time; here is what must hold before one: the object is there and of the
-right kind, and everything that was written so far is on the disk.
+``RefMoves`` is the part of ``GitHistory`` that changes where branches, tags and HEAD stand.
+``refs`` below it does one move at a time; here is what must hold before one: the object is there
+and of the right kind, and everything that was written so far is on the disk.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RefMoves:
         return self._lock.hold()
 
     def no_sweep(self) -> AbstractContextManager[None]:
-        """Hold the sweep lock together with all who write; see ``mvc.history.sweep_lock``.
+        """Hold the sweep lock together with other writers; see ``mvc.history.sweep_lock``.
 
         From before the first look at what is there until the index or a ref has moved. A thread
         may take it again, but not while it holds only ``lock()``.
@@ -52,7 +52,7 @@ class RefMoves:
         return self._sweep_lock.shared()
 
     def sweep_alone(self, *, wait: bool = True) -> AbstractContextManager[None]:
-        """Hold the sweep lock alone: only so may anything be deleted that nothing refers to.
+        """Hold the sweep lock alone: nothing may be deleted without it.
 
         Raises:
             UsageError: this thread holds ``no_sweep()`` or ``lock()``.
@@ -80,7 +80,7 @@ class RefMoves:
     def list_refs(self, prefix: str = "refs/") -> dict[str, GitId]:
         """Return full name → id of all refs below a prefix, sorted by name.
 
-        Notes are no places to go to: they are only there where the prefix names them.
+        Notes are not revisions to check out: they are listed only if the prefix names them.
         """
         found = self.refs.values(prefix)
         if prefix.startswith(NOTES):
@@ -100,15 +100,15 @@ class RefMoves:
 
         Args:
             name: full name, such as ``refs/heads/main``.
-            new: the id it shall hold.
-            expected: the id it must hold now; None where it must not exist.
+            new: the id it will hold.
+            expected: the id it must hold now; None if it must not exist.
             message: why, for the reflog.
             stamp: who moves it, and when.
 
         Raises:
             ConflictError: the ref holds something else, or a stock Git holds its lock.
             NotFoundError: there is no object ``new``, or a branch would get another kind.
-            UsageError: no valid name.
+            UsageError: not a valid name.
         """
         check_ref_name(name)
         with self.lock():
@@ -154,7 +154,7 @@ class RefMoves:
             message: why; defaults to ``checkout: moving from A to B``.
 
         Raises:
-            UsageError: no valid name for a branch.
+            UsageError: not a valid branch name.
         """
         with self.lock():
             reason = Reason(message or self._switch_text(branch), stamp)
@@ -203,12 +203,12 @@ class RefMoves:
         *,
         stamp: Stamp,
     ) -> None:
-        """Give a branch another name; its log goes with it, and HEAD where it is on it.
+        """Give a branch another name; its log goes with it, and HEAD if it is on it.
 
         Raises:
             NotFoundError: there is no branch ``old``.
             ConflictError: there is a branch ``new``, or one that clashes with it.
-            UsageError: no valid name for a branch.
+            UsageError: not a valid branch name.
         """
         source, target = HEADS + old, branch_ref(new)
         with self.lock():
@@ -232,7 +232,7 @@ class RefMoves:
         stamp: Stamp,
         expected: GitId | None = None,
     ) -> GitId:
-        """Make a tag and return the id it holds: an annotated one where there is a message.
+        """Make a tag and return the id it holds: an annotated one if there is a message.
 
         Args:
             name: short name.
@@ -244,7 +244,7 @@ class RefMoves:
         Raises:
             ConflictError: the tag exists (or holds something else than ``expected``).
             NotFoundError: there is no such commit.
-            UsageError: no valid name for a tag.
+            UsageError: not a valid tag name.
         """
         ref = tag_ref(name)
         self._require(target, "commit")

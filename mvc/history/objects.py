@@ -2,9 +2,9 @@
 
 A new object is a file of its own, ``objects/ab/cdef…``: ``kind SP length NUL content``, deflated.
 It is written under a temporary name that stock Git knows as garbage, synced, then renamed; so a
-file with an object's name is always whole. Its *name* becomes durable in ``sync``, one folder at
-a time for many objects: whoever moves a ref calls it first. An object that already exists counts
-as new too, because the process that wrote it may have died before its own ``sync``.
+file with an object's name is always whole. Its *name* becomes durable in ``sync``, one folder at a
+time for many objects: a process calls it before it moves a ref. An object that already exists
+counts as new too, because the process that wrote it may have died before its own ``sync``.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ObjectStore:
         return fs.find_stat(self._path_text(object_id)) is not None or self.packs.has(object_id)
 
     def find_header(self, object_id: GitId) -> tuple[str, int] | None:
-        """Return (kind, length of the content), or None where there is no such object.
+        """Return (kind, length of the content), or None if there is no such object.
 
         Raises:
             CorruptionError: the object is damaged at its beginning.
@@ -243,7 +243,7 @@ class ObjectStore:
         return fs.DurableFile(folder, mode=0o444, name=name)
 
     def _is_sound(self, object_id: GitId, path: Path) -> bool:
-        """Tell whether the object exists whole: a damaged one is written again, and so healed."""
+        """Return whether the object exists whole: a damaged one is written again, and so healed."""
         exists = fs.find_stat(path) is not None
         if exists and object_id in self._sound:
             return True

@@ -60,7 +60,7 @@ class Reflogs:
         self._folder = git_dir / "logs"
 
     def wants(self, name: str) -> bool:
-        """Tell whether moves of a ref are logged: branches as in Git, others once a log exists."""
+        """Return whether moves of a ref are logged: branches, and others once a log exists."""
         return (
             name == "HEAD" or name.startswith(_LOGGED) or fs.find_stat(self.path(name)) is not None
         )
@@ -79,10 +79,10 @@ class Reflogs:
         fs.truncate_file(self.path(name), size_bytes)
 
     def read(self, name: str) -> list[ReflogEntry]:
-        """Return the moves of a ref, newest first; empty where there is no log.
+        """Return the moves of a ref, newest first; empty if there is no log.
 
         Raises:
-            CorruptionError: a line in it, other than a torn last one, is none of Git's.
+            CorruptionError: a line in it, other than a torn last one, is not a reflog line.
         """
         return [parse_line(line, name) for line in reversed(self.read_lines(name))]
 
@@ -112,10 +112,10 @@ class Reflogs:
                 return []
         if len(data) > _MAX_LOG_BYTES:
             raise CorruptionError(f"reflog of {name} is larger than any log", hint=FSCK_HINT)
-        return data.split(b"\n")[:-1]  # what stands behind the last line feed is a torn line
+        return data.split(b"\n")[:-1]  # after the last line feed: a torn line
 
     def size_bytes(self, name: str) -> int:
-        """Return the length of a ref's log; 0 where there is none."""
+        """Return the length of a ref's log; 0 if there is none."""
         stat = fs.find_stat(self.path(name))
         return 0 if stat is None or not stat.is_regular else stat.size_bytes
 
@@ -168,11 +168,11 @@ def parse_line(line: bytes, name: str) -> ReflogEntry:
     """Return one line of a reflog.
 
     Raises:
-        CorruptionError: it is none.
+        CorruptionError: it is not a reflog line.
     """
     with translate_damage(f"reflog of {name}"):
         if b"\t" not in line:
-            line += b"\t"  # Git leaves the tab out where there is no message
+            line += b"\t"  # Git omits the tab if there is no message
         entry = parse_reflog_line(line)
         return ReflogEntry(
             old=_parse_id(entry.old_sha),
@@ -187,7 +187,7 @@ def parse_line(line: bytes, name: str) -> ReflogEntry:
 def _parse_id(text: bytes) -> GitId | None:
     decoded = text.decode("ascii")
     if not is_hex_id(decoded, _ID_DIGITS):
-        raise ValueError(f"{decoded[:80]!r} is no object id")
+        raise ValueError(f"{decoded[:80]!r} is not an object id")
     return None if decoded == NO_ID else GitId(decoded)
 
 

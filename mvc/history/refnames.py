@@ -25,7 +25,7 @@ _MAX_PART_BYTES = 250  # a file name may have 255, and ".lock" must fit
 
 
 def is_ref_name(name: str) -> bool:
-    """Tell whether this is a full ref name such as ``refs/heads/main``, valid for Git."""
+    """Return whether this is a full ref name such as ``refs/heads/main``, valid for Git."""
     try:
         encoded = name.encode()
     except UnicodeEncodeError:
@@ -39,7 +39,7 @@ def is_ref_name(name: str) -> bool:
 
 
 def is_top_name(name: str) -> bool:
-    """Tell whether this is a ref outside ``refs/``: HEAD, ORIG_HEAD and the like."""
+    """Return whether this is a ref outside ``refs/``: HEAD, ORIG_HEAD and the like."""
     return bool(name) and _TOP_NAME.issuperset(name)
 
 
@@ -50,7 +50,7 @@ def check_ref_name(name: str) -> str:
         UsageError: it is not.
     """
     if not is_ref_name(name):
-        raise UsageError(f"{name!r} is no valid ref name", hint=_NAME_HINT)
+        raise UsageError(f"{name!r} is not a valid ref name", hint=_NAME_HINT)
     return name
 
 
@@ -58,10 +58,10 @@ def branch_ref(branch: str) -> str:
     """Return the full ref name of a branch.
 
     Raises:
-        UsageError: no branch may have that name.
+        UsageError: not a valid branch name.
     """
     if branch.startswith("-") or branch == "HEAD" or not is_ref_name(HEADS + branch):
-        raise UsageError(f"{branch!r} is no valid name for a branch", hint=_NAME_HINT)
+        raise UsageError(f"{branch!r} is not a valid branch name", hint=_NAME_HINT)
     return HEADS + branch
 
 
@@ -69,10 +69,10 @@ def tag_ref(tag: str) -> str:
     """Return the full ref name of a tag.
 
     Raises:
-        UsageError: no tag may have that name.
+        UsageError: not a valid tag name.
     """
     if tag.startswith("-") or not is_ref_name(TAGS + tag):
-        raise UsageError(f"{tag!r} is no valid name for a tag", hint=_NAME_HINT)
+        raise UsageError(f"{tag!r} is not a valid tag name", hint=_NAME_HINT)
     return TAGS + tag
 
 

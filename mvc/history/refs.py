@@ -6,8 +6,8 @@ One move, in this order, under the repository's lock with the files marked:
     → lock file renamed onto the ref → folder synced
 
 A process that dies before the rename leaves a lock file and perhaps a log line for a move that
-never happened; the repository's lock takes both back (``locks``). A ref is a file below ``refs/`` or a line of
-``packed-refs``, where stock Git puts many of them; the file wins.
+never happened; the repository's lock takes both back (``locks``). A ref is a file below ``refs/``
+or a line of ``packed-refs``, where stock Git puts many of them; the file wins.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RefStore:
         if value is None:
             raise _broken(HEAD, "is missing")
         if value.startswith("ref: ") and not value.startswith(f"ref: {HEADS}"):
-            raise _broken(HEAD, f"points to {value[5:]}, which is no branch")
+            raise _broken(HEAD, f"points to {value[5:]}, which is not a branch")
         return value
 
     def find(self, name: str) -> GitId | None:
@@ -124,7 +124,7 @@ class RefStore:
         return sorted(name for name in names if name.startswith(prefix) and is_ref_name(name))
 
     def _read_loose(self, name: str) -> str | None:
-        """Return an id, ``ref: NAME``, or None where there is no such file."""
+        """Return an id, ``ref: NAME``, or None if there is no such file."""
         with translate_damage(f"ref {name}", hint=_ref_hint(name)):
             try:
                 with open(self._git_dir / name, "rb") as file:
@@ -135,11 +135,11 @@ class RefStore:
             if line.startswith(_SYMREF):
                 target = line[len(_SYMREF) :].strip().decode()
                 if not is_ref_name(target):
-                    raise _broken(name, f"points to {target[:80]!r}, which is no ref")
+                    raise _broken(name, f"points to {target[:80]!r}, which is not a ref")
                 return f"ref: {target}"
             value = line.decode("ascii")
             if not is_hex_id(value, _ID_DIGITS):
-                raise _broken(name, f"holds {value[:80]!r}, which is no object id")
+                raise _broken(name, f"holds {value[:80]!r}, which is not an object id")
             return value
 
     def _read_packed(self) -> dict[str, GitId]:
@@ -180,7 +180,7 @@ class RefStore:
 
         Raises:
             ConflictError: the ref holds something else, or its name clashes with another ref.
-            UsageError: no valid name.
+            UsageError: not a valid name.
         """
         name, _ = self._follow(check_ref_name(name))
         with self.lock.hold():
@@ -204,7 +204,7 @@ class RefStore:
         """Put HEAD onto a branch, which need not exist yet.
 
         Raises:
-            UsageError: no valid name for a branch.
+            UsageError: not a valid branch name.
         """
         name = branch_ref(branch)
         with self.lock.hold():
@@ -235,7 +235,7 @@ class RefStore:
             fs.remove_empty_dirs(path.parent, self._git_dir / "refs" / name.split("/")[1])
 
     def rename(self, old: str, new: str, reason: Reason) -> None:
-        """Give a branch another name; its log goes with it, and HEAD where it is on it.
+        """Give a branch another name; its log goes with it, and HEAD if it is on it.
 
         A crash in between leaves both names, never none, and neither without its log.
 
@@ -271,7 +271,7 @@ class RefStore:
         """
         path = self._git_dir / name
         with self.lock.writing([name]), contextlib.ExitStack() as stack:
-            if path.parent.is_dir():  # or else there is no such ref, and nobody extends its log
+            if path.parent.is_dir():  # otherwise there is no such ref, and no Git extends its log
                 stack.enter_context(git_lock(path))
             self.logs.write_lines(name, lines)
 
@@ -358,7 +358,7 @@ def fs_read(path: Path, limit_bytes: int) -> bytes:
 def _ref_hint(name: str) -> str:
     if name == HEAD:
         return 'write the line "ref: refs/heads/main" (or your branch) into .mvc/HEAD'
-    return f'the last line of .mvc/logs/{name} tells where it was; "mvc fsck" shows the rest'
+    return f'the last line of .mvc/logs/{name} says where it was; "mvc fsck" shows the rest'
 
 
 def _broken(name: str, detail: str) -> CorruptionError:

@@ -1,8 +1,8 @@
-"""Who may delete: nobody while others write, and nobody writes while something is deleted.
+"""Who may delete: no process while others write, and none writes while something is deleted.
 
 A command that writes chunks or objects owns them before anything points to them, and one that makes
-an old commit reachable again builds upon what may be garbage at that moment. Both hold the sweep
-lock *shared*, from before their first look until the index or the ref has moved. Whoever deletes
+an old commit reachable again builds on what may be garbage at that moment. Both hold the sweep lock
+*shared*, from before their first look until the index or the ref has moved. A process that deletes
 holds it *exclusively* and looks at all roots again once it has it: then garbage is garbage.
 
 Two files in ``.mvc``, locked by the kernel, which drops both locks when a process dies:
@@ -11,7 +11,7 @@ Two files in ``.mvc``, locked by the kernel, which drops both locks when a proce
     exclusive    gate exclusive ──► sweep.lock exclusive, both kept to the end
 
 The gate is a turnstile: a sweeper who waits for the writers at work closes it, so a stream of new
-writers cannot keep it waiting for ever. A thread that holds the lock does not pass the gate again,
+writers cannot keep it waiting forever. A thread that holds the lock does not pass the gate again,
 or it would wait for a sweeper that waits for it.
 
 The sweep lock is always taken before ``mvc.lock``.
@@ -106,7 +106,7 @@ class SweepLock:
 
         Raises:
             UsageError: this thread holds the lock shared, or ``mvc.lock``.
-            ConflictError: somebody else holds the lock, and not ``wait``.
+            ConflictError: another process holds the lock, and not ``wait``.
         """
         with contextlib.ExitStack() as stack:
             if not self.is_held:
@@ -114,7 +114,7 @@ class SweepLock:
                 stack.enter_context(fs.exclusive_lock(self._gate, wait=wait))
                 stack.enter_context(fs.exclusive_lock(self._path, wait=wait))
             elif not self.is_alone:
-                raise UsageError("who writes to a repository cannot sweep it at the same time")
+                raise UsageError("a thread that writes cannot sweep at the same time")
             stack.enter_context(self._noted(is_alone=True))
             yield
 

@@ -69,5 +69,5 @@ def translate_damage(
 
 
 def is_of_dulwich(fault: BaseException) -> bool:
-    """Tell whether an exception is one of dulwich's own classes, of whatever module."""
+    """Return whether an exception is one of dulwich's own classes, of whatever module."""
     return any(kind.__module__.partition(".")[0] == "dulwich" for kind in type(fault).__mro__)

@@ -1,6 +1,6 @@
 """Folders of a commit: path → entry in, nested Git trees out, and back.
 
-Reading flattens and checks: a tree made by somebody else may name paths that reach outside the
+Reading flattens and checks: a tree from elsewhere may name paths that reach outside the
 worktree, name one path twice, or hold the same subtree so often that the paths would fill the
 memory; all of that is a FormatError.
 """
@@ -49,7 +49,7 @@ def write_tree(
         if fault is not None:
             raise UsageError(f"path {path!r} cannot be recorded: it {fault}")
         if entry.mode not in FILE_MODES:
-            raise UsageError(f"path {path!r} has mode {entry.mode:o}, none of Git's")
+            raise UsageError(f"path {path!r} has mode {entry.mode:o}, which Git does not know")
         _place(root, path, entry)
     return _write_folder(root, write_object)
 
@@ -91,7 +91,7 @@ def parse_tree_object(tree_id: GitId, data: bytes) -> Iterator[tuple[bytes, int,
     """Yield (name, mode, id) of one tree object, as it is stored.
 
     Raises:
-        CorruptionError: it is no tree.
+        CorruptionError: it is not a tree.
     """
     with translate_damage(f"tree {tree_id}"):
         parsed = list(parse_tree(data, _ID_BYTES))

@@ -1,12 +1,12 @@
-"""The values that go in and out of the history; none of them knows dulwich.
+"""The values that go in and out of the history, without dulwich.
 
 The index is path → blob plus stat data, and the stat data answer "did this file change?" without
-reading it. They can lie in one case: a file written twice within one tick of the clock, the second
-time after it was hashed, keeps its time and perhaps its size. Git's answer, taken over here: an
-entry whose time is not older than the index file itself is *racy*, never trusted, and when it is
-carried over into a younger index, it is written with size 0, so that it can never match before
-somebody has compared the content and made a new entry. The mark sits on the entry (``racy``), so
-it survives any way of building a new ``Index`` from an old one.
+reading it. They can be wrong in one case: a file written twice within one tick of the clock, the
+second time after it was hashed, keeps its time and perhaps its size. Git's answer, taken over here:
+an entry whose time is not older than the index file itself is *racy*, never trusted, and when it is
+carried over into a younger index, it is written with size 0, so that it can never match before the
+content has been compared and made a new entry. The mark sits on the entry (``racy``), so it
+survives any way of building a new ``Index`` from an old one.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where HEAD stands.
+    """Where HEAD is.
 
     Attributes:
         branch: short name of the current branch; None while HEAD is detached.
-        commit: the commit it stands on; None before the first commit of a branch.
+        commit: the commit it is on; None before the first commit of a branch.
     """
 
     branch: str | None
@@ -180,7 +180,7 @@ class IndexEntry:
         blob: what is staged.
         mode: Git's file mode.
         size_bytes: length of the file when it was read; modulo 2**32 once it was stored.
-        mtime_ns: its time of change then; all stat data are 0 where no file stands behind it.
+        mtime_ns: its time of change then; all stat data are 0 if there is no such file.
         ctime_ns: its time of metadata change.
         inode: its inode; modulo 2**32 once it was stored.
         device: its device; modulo 2**32 once it was stored.
@@ -200,7 +200,7 @@ class IndexEntry:
     racy: bool = field(default=False, compare=False)
 
     def matches(self, stat: FileStat) -> bool:
-        """Tell whether a file surely is the one that was staged, from its stat data alone."""
+        """Return whether a file surely is the one that was staged, from its stat data alone."""
         if self.racy or self._was_smudged:
             return False
         return (
@@ -236,5 +236,5 @@ class Index:
     timestamp_ns: int = 0
 
     def is_racy(self, entry: IndexEntry) -> bool:
-        """Tell whether an entry's stat data cannot be trusted: compare the content instead."""
+        """Return whether an entry's stat data cannot be trusted: compare the content instead."""
         return entry.racy or 0 < self.timestamp_ns <= entry.mtime_ns

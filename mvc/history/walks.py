@@ -22,7 +22,7 @@ CLOCK_SLOP_S = 3600
 
 
 class CommitReader(Protocol):
-    """Whoever can read commits."""
+    """Anything that can read commits."""
 
     def read_commit(self, commit_id: GitId) -> CommitInfo:
         """Return a commit."""
@@ -168,7 +168,7 @@ def _paint(source: CommitReader, left: GitId, right: GitId) -> list[GitId]:
 
 
 def is_ancestor(source: CommitReader, ancestor: GitId, descendant: GitId) -> bool:
-    """Tell whether one commit can be reached from another (a commit reaches itself)."""
+    """Return whether one commit can be reached from another (a commit reaches itself)."""
     if ancestor == descendant:
         return True
     seen = {descendant}

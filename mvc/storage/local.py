@@ -30,7 +30,7 @@ MAX_OPEN_FILES = 64
 
 
 class _Descriptor:
-    """A descriptor that closes when nobody holds it any more."""
+    """A descriptor that closes with its last reader."""
 
     __slots__ = ("number",)
 
@@ -92,7 +92,7 @@ class LocalStorage:
             return (self.root / key).read_bytes()
 
     def find_size(self, key: str) -> int | None:
-        """Return the length of an object in bytes, or None where there is none."""
+        """Return the length of an object in bytes, or None if there is none."""
         check_key(key)
         with translate_os_errors(f"look at {key}"):
             found = fs.find_stat(self.root / key)
@@ -117,7 +117,7 @@ class LocalStorage:
             fs.remove_file(self.root / key)
 
     def sweep(self, prefix: str) -> int:
-        """Remove temporary files below a folder prefix; only while nobody writes."""
+        """Remove temporary files below a folder prefix; only while no process writes."""
         check_prefix(prefix)
         folder = self.root / prefix
         freed_bytes = 0

@@ -49,7 +49,7 @@ class MemoryStorage:
             return self._objects[key]
 
     def find_size(self, key: str) -> int | None:
-        """Return the length of an object in bytes, or None where there is none."""
+        """Return the length of an object in bytes, or None if there is none."""
         check_key(key)
         with self._lock:
             data = self._objects.get(key)

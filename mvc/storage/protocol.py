@@ -2,7 +2,7 @@
 
 A key is a relative path of ASCII letters, digits, ``-``, ``_`` and ``.`` joined by ``/``. Objects
 are immutable once published: a storage never appends to or rewrites an object that has a name.
-Whoever implements this must pass ``tests/support/storage_contract.py``.
+An implementation must pass ``tests/support/storage_contract.py``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Storage(Protocol):
         ...
 
     def find_size(self, key: str) -> int | None:
-        """Return the length of an object in bytes, or None where there is none."""
+        """Return the length of an object in bytes, or None if there is none."""
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -98,10 +98,10 @@ class Storage(Protocol):
         ...
 
     def sync(self, prefix: str) -> None:
-        """Make the names of all objects below a folder prefix durable, whoever published them.
+        """Make the names of all objects below a folder prefix durable, by whatever process.
 
         A process that died in ``publish`` may have left an object that is visible but would not
-        survive a loss of power; whoever builds upon such an object calls this first.
+        survive a loss of power; a process that builds on such an object calls this first.
         """
         ...
 
@@ -112,6 +112,6 @@ class Storage(Protocol):
     def sweep(self, prefix: str) -> int:
         """Remove what processes that died left of objects they never published.
 
-        Only while nobody writes. Returns the bytes that are free then.
+        Only while no process writes. Returns the bytes that frees.
         """
         ...

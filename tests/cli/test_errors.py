@@ -105,7 +105,7 @@ MISTAKES = [
     (["export", "HEAD", "--tensors", "zz*", "-o", "x"], 3, "fits", ""),
     (["export", "HEAD", "-o", "no/such/folder/x"], 2, "does not exist", ""),
     (["config", "name"], 3, "'name' is not set", "--list"),
-    (["config", "name", "x"], 2, "'name' is no config key", "section.name"),
+    (["config", "name", "x"], 2, "'name' is not a config key", "section.name"),
     (["config", "--unset", "a.b", "c.d"], 2, "--unset takes a key", "--help"),
     (["init", "config.json"], 2, "config.json", ""),
 ]

@@ -107,7 +107,7 @@ def test_an_encoding_without_blocks(run):
     ("arguments", "code", "error", "hint"),
     [
         (("side",), 3, "there is no training run on branch 'side'", "there are runs on main"),
-        (("a b",), 2, "'a b' is no valid name for a branch", ""),
+        (("a b",), 2, "'a b' is not a valid branch name", ""),
         (("--interval", "0"), 2, "--interval '0' is not a number", "--help"),
         (("--interval", "nan"), 2, "--interval 'nan' is not a number", ""),
         (("--interval", "x"), 2, "--interval 'x' is not a number", ""),
