@@ -52,7 +52,7 @@ class TestCreate:
          "a/", "a//b", ".a", "a/.b", "a.lock", "a.", "a@{b", "a\nb", "a\0b", "x" * 300],
     )  # fmt: skip
     def test_names_that_git_refuses(self, two, root, name):
-        with pytest.raises(UsageError, match="no valid name"):
+        with pytest.raises(UsageError, match="is not a valid branch name"):
             two.create_branch(name)
         if "\0" not in name and name not in ("HEAD", "x" * 300):
             answer = run_git(root / ".mvc", "check-ref-format", "--branch", name, check=False)
@@ -180,7 +180,7 @@ class TestTags:
     @pytest.mark.parametrize("name", ["", "-d", "a b", "a..b", "a.lock"])
     def test_names(self, two, name):
         for force in (False, True):
-            with pytest.raises(UsageError, match="no valid name"):
+            with pytest.raises(UsageError, match="is not a valid (branch|tag) name"):
                 two.create_tag(name, force=force)
 
     def test_an_annotation_says_something(self, two):

@@ -126,7 +126,7 @@ class TestNames:
         with pytest.raises(NotFoundError):
             two.switch("x", create=True, start="nope")
         for name in ("-x", "HEAD", "a..b", "a b", "topic/a/b/.lock", ""):
-            with pytest.raises(UsageError, match="no valid name"):
+            with pytest.raises(UsageError, match="is not a valid branch name"):
                 two.switch(name, create=True)
 
     def test_new_branch_from_a_tag_name(self, two):

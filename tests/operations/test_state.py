@@ -337,7 +337,7 @@ class TestBranches:
 
     @pytest.mark.parametrize("name", ["a b", "HEAD", "-x", ""])
     def test_no_valid_name(self, repo, root, name):
-        with pytest.raises(UsageError, match="no valid name"):
+        with pytest.raises(UsageError, match="is not a valid branch name"):
             repo.commit_state({"model": {"w": array(1)}}, message="x", branch=name)
         assert not list((root / ".mvc/chunks").rglob("*.pack"))
 
