@@ -180,7 +180,7 @@ class TestTags:
     @pytest.mark.parametrize("name", ["", "-d", "a b", "a..b", "a.lock"])
     def test_names(self, two, name):
         for force in (False, True):
-            with pytest.raises(UsageError, match="is not a valid (branch|tag) name"):
+            with pytest.raises(UsageError, match="is not a valid tag name"):
                 two.create_tag(name, force=force)
 
     def test_an_annotation_says_something(self, two):
