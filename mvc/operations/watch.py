@@ -9,9 +9,8 @@ from mvc.errors import NotFoundError, translate_os_errors
 from mvc.fs import find_stat
 from mvc.history.refnames import HEADS, branch_ref
 from mvc.runs.feed import FEED_SUFFIX, MAX_FEED_BYTES, RUNS_DIR_NAME, feed_path
+from mvc.runs.reading import FeedTail, RunTotals
 from mvc.runs.records import feed_name, find_branch
-from mvc.runs.tail import FeedTail
-from mvc.runs.totals import RunTotals
 
 if TYPE_CHECKING:
     from mvc.runs.view import RunView
@@ -78,14 +77,9 @@ def _find_branches(context: Context, stems: list[str]) -> dict[str, str]:
 
 
 class RunFollower:
-    """Reads a run again and again; each time only what is new in its feed.
-
-    Attributes:
-        branch: which run.
-    """
+    """Reads the run of a branch again and again; each time only what is new in its feed."""
 
     def __init__(self, context: Context, branch: str, *, losses: int, events: int) -> None:
-        """Prepare to read the feed of a branch; the limits are those of ``RunTotals``."""
         self.branch = branch
         self._tail = FeedTail(feed_path(context.git_dir, branch), limit_bytes=READ_BYTES)
         self._totals = RunTotals(losses=losses, events=events)

@@ -55,12 +55,8 @@ def feed_path(git_dir: Path, branch: str) -> Path:
 
 
 def open_feed(context: Context, branch: str) -> RunFeed:
-    """Return the writing end of a branch's feed; nothing is written yet.
-
-    Raises:
-        UsageError: not a valid name of a branch.
-    """
-    branch_ref(branch)
+    """Return the writing end of a branch's feed; nothing is written yet."""
+    branch_ref(branch)  # refuses what is not a valid name
     return RunFeed(feed_path(context.git_dir, branch))
 
 
@@ -68,9 +64,6 @@ class _Steps:
     """Step records since the last write, thinned so that there are never many."""
 
     def __init__(self) -> None:
-        self._clear()
-
-    def _clear(self) -> None:
         self._kept: list[_Pending] = []
         self._newest: _Pending | None = None
         self._odd: _Pending | None = None
@@ -90,11 +83,10 @@ class _Steps:
             self._kept = self._kept[1::2]
             self._stride *= 2
 
-    def take(self) -> list[_Pending]:
+    def choose(self) -> list[_Pending]:
         """Return evenly spaced ones, the newest, and the first whose loss is not finite."""
         every = -(-len(self._kept) // _STEPS_PER_WRITE) or 1
         chosen = [*self._kept[every - 1 :: every], self._newest, self._odd]
-        self._clear()
         once = {id(record): record for record in chosen if record is not None}
         return sorted(once.values(), key=lambda record: record[1])
 
@@ -117,14 +109,6 @@ class RunFeed:
         interval_s: float = _INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to write.
-
-        Args:
-            path: the file; its folder's parent exists.
-            max_bytes: length at which it becomes the older file.
-            interval_s: how long steps are gathered.
-            clock: monotonic seconds.
-        """
         self.dropped = 0
         self.last_error: str | None = None
         self._path = path
@@ -199,7 +183,8 @@ class RunFeed:
 
     def _write(self, now_s: float, event: _Pending | None = None) -> None:
         self._written_s = now_s
-        lines = [line for step in self._steps.take() if (line := self._encode(step))]
+        steps, self._steps = self._steps, _Steps()
+        lines = [line for step in steps.choose() if (line := self._encode(step))]
         last = None if event is None else self._encode(event)
         if last is not None:
             lines.append(last)

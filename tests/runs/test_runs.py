@@ -21,6 +21,7 @@ from mvc import NotFoundError, Repo, StorageError, UsageError
 from mvc.operations.watch import READ_BYTES
 from mvc.runs.feed import RunFeed, feed_path
 from mvc.runs.process import is_process_alive, this_process
+from mvc.runs.reading import FeedTail, RunTotals
 from mvc.runs.records import (
     MAX_LINE_BYTES,
     encode_record,
@@ -29,8 +30,6 @@ from mvc.runs.records import (
     find_number,
     parse_record,
 )
-from mvc.runs.tail import FeedTail
-from mvc.runs.totals import RunTotals
 from support import stockgit
 from support.faults import OneFault
 from support.fulldisk import FullDisk

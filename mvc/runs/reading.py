@@ -1,13 +1,25 @@
-"""What the records of a feed add up to; every list in it is bounded."""
+"""The reading end of a feed: its lines, and what their records add up to.
+
+Another process appends to the file meanwhile and replaces it. Reading is bounded whatever is there:
+never more than ``limit_bytes`` at once, from the end. A last line without its line feed is still
+being written: it waits for the next look. Every list in the sum is bounded too.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import stat
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mvc.errors import StorageError, translate_os_errors
+from mvc.fs import read_at
+from mvc.runs.feed import FEED_SUFFIX, OLDER_SUFFIX
 from mvc.runs.process import is_process_alive
 from mvc.runs.records import (
+    MAX_LINE_BYTES,
     Record,
     find_amount,
     find_number,
@@ -18,23 +30,106 @@ from mvc.runs.records import (
 from mvc.runs.view import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     _Value = TypeVar("_Value", RunAlarm, RunCommit, RunRollback)
 
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SPEED_STEPS = 64
 _SPEED_S = 60.0
 _LEAST_SPEED_S = 0.05
 _REMEMBERED_LINES = 512
 _REMEMBERED_COMMITS = 512
 
+_NEEDED = {
+    "step": ["step"],
+    "snapshot": ["step"],
+    "commit": ["step"],
+    "rollback": ["step", "to_step"],
+}
+
+_FileId = tuple[int, int]
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, _FileId, int] | None]:
+    """Yield descriptor, identity and length of a feed, or None if there is none."""
+    descriptor = -1
+    try:
+        with translate_os_errors(f"read {path}"):
+            descriptor = os.open(path, _FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        yield None
+        return
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise StorageError(f"{path} is not a file", hint="remove it")
+        yield descriptor, (found.st_dev, found.st_ino), found.st_size
+    finally:
+        os.close(descriptor)
+
+
+class FeedTail:
+    """Reads what is new in a feed since the last call; at first its last ``limit_bytes``."""
+
+    def __init__(self, path: Path, *, limit_bytes: int) -> None:
+        self._path = path
+        self._older = path.with_name(path.name.removesuffix(FEED_SUFFIX) + OLDER_SUFFIX)
+        self._limit = limit_bytes
+        self._file: _FileId | None = None
+        self._offset = 0
+        self._in_line = False  # the offset is inside a line whose beginning was skipped
+
+    def read_lines(self) -> list[bytes]:
+        """Return the new lines, without line feeds."""
+        with _opened(self._path) as found:
+            if found is None:
+                return []
+            descriptor, file, size = found
+            before: list[bytes] = []
+            if file != self._file:
+                before = self._read_older(max(self._limit - size, 0))
+            if file != self._file or size < self._offset:  # another file, or it was emptied
+                self._begin(file)
+            return before + self._read(descriptor, size, self._limit)
+
+    def _begin(self, file: _FileId) -> None:
+        self._file, self._offset, self._in_line = file, 0, False
+
+    def _read_older(self, room: int) -> list[bytes]:
+        """Return the rest of the file that was the feed until now; at first its end."""
+        with _opened(self._older) as found:
+            if found is None:
+                return []
+            descriptor, file, size = found
+            if self._file is None:
+                self._begin(file)
+            if file != self._file or size < self._offset:
+                return []
+            return self._read(descriptor, size, room)
+
+    def _read(self, descriptor: int, size: int, room: int) -> list[bytes]:
+        if size - self._offset > room:
+            self._offset, self._in_line = size - room, True
+        buffer = bytearray(size - self._offset)
+        with translate_os_errors(f"read {self._path}"):
+            count = read_at(descriptor, memoryview(buffer), self._offset)
+        *lines, rest = bytes(buffer[:count]).split(b"\n")
+        if lines and self._in_line:
+            del lines[0]
+            self._in_line = False
+        self._offset += count - len(rest)
+        if len(rest) > MAX_LINE_BYTES:
+            self._offset, self._in_line = self._offset + len(rest), True
+        return lines
+
 
 class RunTotals:
     """Adds up records, in the order in which they were written.
 
-    Args:
-        losses: how many of the last losses are kept.
-        events: how many of the last events of each sort are kept.
+    Of the losses and of each sort of events, only the last are kept.
     """
 
     def __init__(self, *, losses: int, events: int) -> None:
@@ -50,7 +145,7 @@ class RunTotals:
         self._healthy = deque[str]([], _REMEMBERED_COMMITS)
         self._seen: dict[bytes, None] = {}
         self._damaged = 0
-        self._adders: dict[str, Callable[[Record, float], bool]] = {
+        self._adders: dict[str, Callable[[Record, float], None]] = {
             "start": self._add_start,
             "step": self._add_step,
             "snapshot": self._add_snapshot,
@@ -85,13 +180,15 @@ class RunTotals:
         if record is None:
             self._damaged += 1
             return
-        add, time_s = self._adders.get(record["kind"]), float(record["time"])
-        if add is None or (record["kind"] != "step" and not self._is_new(line)):
+        kind, time_s = record["kind"], float(record["time"])
+        add = self._adders.get(kind)
+        if add is None or (kind != "step" and not self._is_new(line)):
             return
-        if add(record, time_s):  # it had what a record of its kind must have
-            self._facts["updated_s"] = max(self._facts.get("updated_s", 0.0), time_s)
-        else:
+        if not _is_whole(record):
             self._damaged += 1
+            return
+        add(record, time_s)
+        self._facts["updated_s"] = max(self._facts.get("updated_s", 0.0), time_s)
 
     def _is_new(self, line: bytes) -> bool:
         """Return False for an event that is repeated, as at the beginning of a new file."""
@@ -118,7 +215,7 @@ class RunTotals:
         is_healthy = bool(commit.commit) and commit.commit in self._healthy
         return dataclasses.replace(commit, is_healthy=is_healthy, is_abandoned=was_left)
 
-    def _add_start(self, record: Record, time_s: float) -> bool:
+    def _add_start(self, record: Record, time_s: float) -> None:
         host, pid = find_text(record, "host"), find_whole(record, "pid")
         self._facts |= {"started_s": time_s, "pid": pid, "host": host, "stopped": None}
         self._facts |= {name: find_whole(record, name) for name in ("every", "total")}
@@ -126,13 +223,9 @@ class RunTotals:
         self._paces.clear()
         text = f"process {pid} on {host}" if pid is not None else ""
         self._events.append(RunEvent("start", find_whole(record, "step"), time_s, text))
-        return True
 
-    def _add_step(self, record: Record, time_s: float) -> bool:
-        step = find_whole(record, "step")
-        if step is None:
-            return False
-        loss = find_number(record, "loss")
+    def _add_step(self, record: Record, time_s: float) -> None:
+        step, loss = record["step"], find_number(record, "loss")
         self._facts |= {"step": step, "loss": loss, "stopped": None}
         self._facts |= {name: find_number(record, name) for name in ("grad_norm", "lr")}
         if loss is not None:
@@ -141,50 +234,45 @@ class RunTotals:
         if self._paces and (step <= self._paces[-1][1] or time_s < self._paces[-1][0]):
             self._paces.clear()
         self._paces.append((time_s, step))
-        return True
 
-    def _add_snapshot(self, record: Record, _time_s: float) -> bool:
+    def _add_snapshot(self, record: Record, _time_s: float) -> None:
         self._facts["stall_s"] = find_amount(record, "stall_s")
-        return find_whole(record, "step") is not None
 
-    def _add_commit(self, record: Record, time_s: float) -> bool:
-        if find_whole(record, "step") is None:
-            return False
+    def _add_commit(self, record: Record, time_s: float) -> None:
         made = _read(RunCommit, record, time_s)
         self._commits.append(made)
         self._facts["queue_depth"] = made.queue_depth
         if made.stall_s is not None:
             self._facts["stall_s"] = made.stall_s
-        return True
 
-    def _add_healthy(self, record: Record, _time_s: float) -> bool:
-        commit = find_text(record, "commit")
-        self._healthy.append(commit)
-        return bool(commit)
+    def _add_healthy(self, record: Record, _time_s: float) -> None:
+        self._healthy.append(find_text(record, "commit"))
 
-    def _add_alarm(self, record: Record, time_s: float) -> bool:
+    def _add_alarm(self, record: Record, time_s: float) -> None:
         self._alarms.append(_read(RunAlarm, record, time_s))
-        return True
 
-    def _add_rollback(self, record: Record, time_s: float) -> bool:
-        if find_whole(record, "step") is None or find_whole(record, "to_step") is None:
-            return False
+    def _add_rollback(self, record: Record, time_s: float) -> None:
         self._rollbacks.append(_read(RunRollback, record, time_s))
         self._paces.clear()
-        return True
 
-    def _add_event(self, record: Record, time_s: float) -> bool:
+    def _add_event(self, record: Record, time_s: float) -> None:
         kind = record["kind"]
         text = find_text(record, "commit" if kind == "resume" else "text")
-        event = RunEvent(
-            kind, find_whole(record, "step"), time_s, text or find_text(record, "reason")
-        )
+        text = text or find_text(record, "reason")
+        event = RunEvent(kind, find_whole(record, "step"), time_s, text)
         (self._errors if kind == "error" else self._events).append(event)
         if kind == "stop":
-            self._facts["stopped"] = event.text
+            self._facts["stopped"] = text
         elif kind == "resume":
             self._paces.clear()
-        return True
+
+
+def _is_whole(record: Record) -> bool:
+    """Return whether a record has what one of its kind must have."""
+    kind = record["kind"]
+    if kind == "healthy":
+        return bool(find_text(record, "commit"))
+    return all(find_whole(record, name) is not None for name in _NEEDED.get(kind, ()))
 
 
 _READERS: dict[str, Callable[[Record, str], object]] = {
