@@ -58,10 +58,7 @@ def read_environment(script: Path | None = None) -> dict[str, Any]:
 def compare_environments(
     old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> list[tuple[str, object, object]]:
-    """Return (item, old value, new value) for every item that differs.
-
-    Items have dotted names (``versions.torch``); a missing value reads ``absent``.
-    """
+    """Return (dotted name, old, new) for every item that differs; a missing value reads ``absent``."""
     left, right = dict(_flatten(old, "")), dict(_flatten(new, ""))
     return [
         (item, left.get(item, _ABSENT), right.get(item, _ABSENT))

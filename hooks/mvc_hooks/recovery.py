@@ -69,11 +69,7 @@ class Recovery:
     keeps_diverged: bool
 
     def answer(self, action: Action, started_s: float) -> RollbackReport | None:
-        """Do what the ladder decided; return a report if the run was rolled back.
-
-        Raises:
-            DivergedError: the ladder is used up, or there is nothing to go back to.
-        """
+        """Do what the ladder decided; return a report if the run was rolled back."""
         verdict = self.judge.verdict
         assert verdict is not None
         if action.stop:
@@ -96,13 +92,7 @@ class Recovery:
         ) from cause
 
     def roll_back(self, request: RollbackRequest, started_s: float) -> RollbackReport:
-        """Take run and branch back.
-
-        Raises:
-            DivergedError: there is nothing to go back to.
-            ConflictError: the branch was moved from outside, or the target does not fit the run.
-            MvcError: no such revision, or the branch does not come from it.
-        """
+        """Take run and branch back; DivergedError means that there is nothing to go back to."""
         commits, from_step = self.commits, self.run.counters.step
         commits.wait(with_marks=True)
         tip = self.ranks.share(commits.queue.tips.get(commits.branch))

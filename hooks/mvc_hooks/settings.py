@@ -32,11 +32,6 @@ class Settings:
     signals: bool
 
     def __post_init__(self) -> None:
-        """Check them.
-
-        Raises:
-            UsageError: a value makes no sense; the message names it.
-        """
         for name in ("every", "in_flight", "healthy_after", "writer_threads"):
             _check_count(name, getattr(self, name), optional=name in ("every", "writer_threads"))
         seconds = self.every_seconds

@@ -75,11 +75,6 @@ class Training:
     ladder: Iterable[LadderStep] | None = None
 
     def __post_init__(self) -> None:
-        """Check them.
-
-        Raises:
-            UsageError: no parts, or nothing to call.
-        """
         parts: object = self.parts
         if not isinstance(parts, Mapping) or not parts:
             raise UsageError(
@@ -90,11 +85,7 @@ class Training:
 
 
 def as_training(value: object) -> Training:
-    """Return what an entry built: a ``Training``, or a dict with the same keys.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """Return what an entry built: a ``Training``, or a dict with the same keys."""
     if isinstance(value, Training):
         return value
     names = [one.name for one in fields(Training)]

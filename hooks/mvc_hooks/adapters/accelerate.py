@@ -32,17 +32,9 @@ _ACCELERATOR: Any = import_library("accelerate", extra="accelerate").Accelerator
 def make_checkpointer(
     accelerator: Any, path: str | os.PathLike[str], **options: Any
 ) -> Checkpointer:
-    """Return a checkpointer of everything that was prepared or registered.
+    """Return a checkpointer of everything that was prepared or registered so far.
 
-    Args:
-        accelerator: an ``Accelerator``; call this once everything is prepared.
-        path: folder of the repository; created if missing.
-        **options: of ``Checkpointer``: ``every``, ``branch``, ``ladder``, ... and further parts by
-            name, such as ``ema=ema``.
-
-    Raises:
-        UsageError: not an accelerator, or one that has prepared nothing.
-        UnsupportedError: several processes.
+    ``options`` are those of ``Checkpointer``, and further parts by name, such as ``ema=ema``.
     """
     if not isinstance(accelerator, _ACCELERATOR):
         raise UsageError(f"a {type(accelerator).__name__} is not an Accelerator")

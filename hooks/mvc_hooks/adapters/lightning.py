@@ -171,11 +171,7 @@ def _find_parts(trainer: Any, module: Any) -> dict[str, object]:
 
 
 class _LightningState(LibraryState):
-    """What Lightning itself knows of a fit.
-
-    Attributes:
-        counts_epoch: whether an epoch that Lightning counts as processed is over.
-    """
+    """What Lightning itself knows of a fit."""
 
     def __init__(self, trainer: Any, session: Session) -> None:
         super().__init__(trainer, session)

@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 
 def import_library(*modules: str, extra: str) -> Any:
-    """Return the first module that can be imported.
-
-    Args:
-        *modules: names, best first.
-        extra: the extra of this project that installs it.
-    """
+    """Return the first module that can be imported; ``extra`` is the extra that installs it."""
     for name in modules:
         try:
             return importlib.import_module(name)
@@ -67,13 +62,9 @@ class SessionCallback:
     ) -> None:
         """Make a callback for one trainer.
 
-        Args:
-            path: folder of the repository; created if missing.
-            grad_norm: measure the norm of the gradients at every step and watch it beside the loss.
-                Lightning measures it before the gradients are clipped, the Hugging Face Trainer
-                after.
-            **options: of ``Checkpointer``: ``every``, ``branch``, ``ladder``, ``detectors``, ...
-                and further parts by name, such as ``ema=ema``.
+        ``path`` and ``options`` are as for ``Checkpointer``, with further parts by name (``ema=ema``).
+        ``grad_norm`` measures the norm of the gradients at every step, to watch it beside the loss:
+        Lightning measures it before the gradients are clipped, the Hugging Face Trainer after.
         """
         super().__init__()
         self._path, self._options, self._with_grad_norm = path, options, grad_norm
@@ -129,17 +120,11 @@ class LibraryState:
 
 
 class Session:
-    """One fit.
-
-    Attributes:
-        data: position in the data.
-        checkpointer: of the fit, once it is open.
-    """
+    """One fit."""
 
     def __init__(
         self, callback: SessionCallback, path: str | os.PathLike[str], options: dict[str, Any]
     ) -> None:
-        """Prepare; nothing is opened."""
         self._callback, self._path, self._options = callback, path, options
         self._landing: object = None
         self._seen_steps = 0
@@ -225,14 +210,7 @@ class Session:
         return report
 
     def finish(self, *, is_between: bool) -> RollbackReport | None:
-        """Complete the last step of the fit, commit it, and close.
-
-        Args:
-            is_between: whether the pass over the data is over, too.
-
-        Returns:
-            A report if the last step raised an alarm: the run was rolled back and is not over.
-        """
+        """Complete the last step of the fit, commit it, and close; the report of a rollback means go on."""
         if self.checkpointer is None or not self.is_open:
             return None
         self.data.is_between = is_between

@@ -56,20 +56,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
     _tip: str | None = None
 
     def train(self, trainer: Any, **options: Any) -> Any:
-        """Train as ``trainer.train()`` does: from where the branch stands, across rollbacks.
-
-        Args:
-            trainer: a ``Trainer``, or an instance of a subclass.
-            **options: of ``trainer.train``.
-
-        Returns:
-            What ``trainer.train`` returns.
-
-        Raises:
-            UsageError: the trainer has another of these callbacks, or ``resume_from_checkpoint``.
-            UnsupportedError: several processes.
-            DivergedError: the ladder says to stop.
-        """
+        """Train as ``trainer.train(**options)`` does: from where the branch stands, across rollbacks."""
         self._check(trainer, options)
         self._feed = None
         session = self._start_session(trainer)
@@ -247,11 +234,7 @@ def _find_parts(trainer: Any) -> dict[str, object]:
 
 
 class _TrainerState(LibraryState):
-    """What the Trainer itself knows of a run.
-
-    Attributes:
-        known: its ``TrainerState``, as last restored; None before that.
-    """
+    """What the Trainer itself knows of a run; ``known`` is its ``TrainerState`` as last restored."""
 
     def __init__(self, trainer: Any, session: Session) -> None:
         super().__init__(trainer, session)

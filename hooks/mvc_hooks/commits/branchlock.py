@@ -27,19 +27,10 @@ _HOLDER_BYTES = 512
 
 
 class BranchLock:
-    """The lock of one branch.
-
-    Attributes:
-        descriptor: for the writer to inherit.
-    """
+    """The lock of one branch; the writer inherits its descriptor."""
 
     def __init__(self, git_dir: Path, branch: str, *, patience_s: float = 60.0) -> None:
-        """Take it; wait so long for a writer that outlived its run.
-
-        Raises:
-            ConflictError: another run has it.
-            StorageError: the file cannot be opened or locked.
-        """
+        """Take it; wait so long for a writer that outlived its run, then raise ConflictError."""
         folder = git_dir / _FOLDER
         path = folder / f"{urllib.parse.quote(branch, safe='')}.lock"
         try:

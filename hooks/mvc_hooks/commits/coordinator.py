@@ -63,12 +63,6 @@ class Commits:
     stop the run.
 
     Attributes:
-        branch: the branch of the run.
-        queue: to the writer.
-        schedule: when a commit is due.
-        ring: of light snapshots, or None.
-        reports: of every commit that was tried, oldest first.
-        skipped: steps that were not committed because the writer was behind.
         last_step: newest step that is committed or on its way, or None.
         facts: what the next commit records besides: name → text.
         failure: a failed commit that is to stop the run and that the other ranks do not know of.
@@ -106,16 +100,7 @@ class Commits:
     # To the writer.
 
     def commit(self, message: str, metrics: Mapping[str, float], *, is_asked: bool) -> None:
-        """Freeze the live state and hand it to the writer.
-
-        Args:
-            message: subject, and body after an empty line.
-            metrics: name → number, or a tensor or an array of one element.
-            is_asked: the user asked for it, so it is made even if the writer is behind.
-
-        Raises:
-            UsageError: a metric is not a number.
-        """
+        """Freeze the live state and hand it to the writer, even if that is behind and ``is_asked``."""
         since_s = time.perf_counter()
         is_behind = self.queue.depth >= self._settings.in_flight
         numbers = self._judge.read_metrics(self._step) | _as_numbers(metrics)
@@ -154,11 +139,7 @@ class Commits:
         return self.failure is failure
 
     def freeze(self, since_s: float | None = None) -> Snapshot | None:
-        """Freeze the live state, for ``submit`` or to be released; None on ranks other than 0.
-
-        Raises:
-            StorageError: no memory for it.
-        """
+        """Freeze the live state, for ``submit`` or to be released; None on ranks other than 0."""
         state = self._capture()
         if not self._ranks.is_first:
             return None

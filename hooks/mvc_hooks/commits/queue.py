@@ -49,18 +49,13 @@ class _Pending:
 class CommitQueue:
     """Commits snapshots through a writer process, which is restarted if it dies.
 
-    Attributes:
-        pool: memory for the snapshots; closed with the queue.
-        tips: branch → commit that this run left it at; "" if it has none.
+    ``tips`` are branch → commit that this run left it at; "" if it has none.
     """
 
     def __init__(
         self, opening: Open, *, held: Sequence[int] = (), delta: bool | None = None
     ) -> None:
-        """Make an empty queue; the writer starts with ``start_writer`` or the first commit.
-
-        ``opening`` and ``held`` are those of ``WriterProcess``, ``delta`` of ``commit_state``.
-        """
+        """Make an empty queue; the writer starts with ``start_writer`` or the first commit."""
         self.pool = MemoryPool()
         self.tips: dict[str, str] = {}
         self._opening, self._held, self._delta = opening, held, delta
@@ -83,10 +78,7 @@ class CommitQueue:
         metrics: Mapping[str, float] | None = None,
         facts: Mapping[str, str] | None = None,
     ) -> None:
-        """Commit a snapshot to a branch, and release it then; returns at once.
-
-        ``facts`` are name → text, for the commit to record.
-        """
+        """Commit a snapshot to a branch, with facts to record, and release it then; returns at once."""
         self._number += 1
         depth = len(self._pending) + 1
         numbers = {k: v if math.isfinite(v) else repr(v) for k, v in (metrics or {}).items()}
@@ -123,11 +115,7 @@ class CommitQueue:
         return self._take_reports()
 
     def wait(self, at_most: int = 0, *, with_marks: bool = False) -> list[CommitReport]:
-        """Wait until at most so many snapshots are left, and with marks no mark either.
-
-        Returns:
-            Reports of what was committed since.
-        """
+        """Wait until at most so many snapshots are left, and with marks no mark; return new reports."""
 
         def has_more() -> bool:
             return len(self._pending) > at_most or (with_marks and bool(self._marks))
@@ -192,11 +180,7 @@ class CommitQueue:
         writer.mark(request)
 
     def start_writer(self) -> WriterProcess:
-        """Return the writer; start one if there is none, or the last one died and owes nothing.
-
-        Raises:
-            StorageError: the process cannot be started.
-        """
+        """Return the writer; start one if there is none, or the last one died and owes nothing."""
         writer = self._writer
         if writer is not None and not writer.in_flight:
             writer.poll()  # notices that it is gone

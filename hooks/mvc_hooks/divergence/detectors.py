@@ -34,9 +34,8 @@ _FEWEST_BLOCKS_BEFORE = 2
 class NotFinite:
     """NaN or infinity, at once.
 
-    Attributes:
-        overflows: gradient norms in a row that may be infinite or NaN while the loss is finite. A
-            ``GradScaler`` finds its scale by overflowing, and skips those steps itself.
+    While the loss is finite, up to ``overflows`` gradient norms in a row may be infinite or NaN: a
+    ``GradScaler`` finds its scale by overflowing, and skips those steps itself.
     """
 
     overflows: int = 0

@@ -36,12 +36,7 @@ class AlarmLog(Protocol):
 
 
 class Judge:
-    """Judges a run step by step.
-
-    Attributes:
-        verdict: the last alarm, or None.
-        ladder: of answers.
-    """
+    """Judges a run step by step; ``verdict`` is the last alarm, or None."""
 
     def __init__(
         self,
@@ -51,14 +46,6 @@ class Judge:
         *,
         has_scaler: bool = False,
     ) -> None:
-        """Set up the detectors and the ladder.
-
-        Args:
-            detectors: None means ``default_detectors()``.
-            ladder: None means ``default_ladder()``.
-            healthy_after: calm steps that make a commit healthy.
-            has_scaler: a ``GradScaler`` is in use, which overflows on purpose.
-        """
         if detectors is None:
             detectors = default_detectors(has_scaler=has_scaler)
         self._watch = Watch(detectors)

@@ -57,12 +57,8 @@ class Rollback:
 class LadderStep:
     """What to do about an alarm; most steps do one of these things, ``both`` several.
 
-    Attributes:
-        limit: alarms that it answers before the next step's turn.
-        skip: drop the next optimizer step.
-        rollback: go back to a commit.
-        lr_factor: multiply the learning rate.
-        stop_after: stop the run, once so many rollbacks were made.
+    After ``limit`` alarms it is the next step's turn. ``stop_after`` stops the run once so many
+    rollbacks were made.
     """
 
     limit: float

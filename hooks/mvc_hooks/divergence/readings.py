@@ -47,10 +47,9 @@ class _Slot:
 class _PendingReading:
     """A reading under way.
 
-    Attributes:
-        vector: on the CPU: sum of losses, their number, sum of norms, their number, and among
-            several ranks the sum of their notes.
-        is_summed: whether the vector is the sum over all ranks, or will be after ``work``.
+    ``vector`` is on the CPU: sum of losses, their number, sum of norms, their number, and among
+    several ranks the sum of their notes. It is the sum over all ranks if ``is_summed``, or will be
+    after ``work``.
     """
 
     step: int
@@ -79,14 +78,9 @@ class ReadingQueue:
     def put(
         self, step: int, loss: object = None, grad_norm: object = None, *, note: float = 0.0
     ) -> None:
-        """Start the reading of a step.
+        """Start the reading of a step; their numbers rise.
 
-        Args:
-            step: the number of the step; it rises.
-            loss: a number, NumPy scalar or tensor of one element on any device, or None. Its value
-                now counts; its graph is not kept.
-            grad_norm: the same.
-            note: a finite number for ``take_notes`` of every rank, if there are several.
+        The values count as they are now. ``note`` is a finite number, summed for ``take_notes``.
         """
         Reading(step)
         if step <= self._newest_step:
@@ -99,11 +93,7 @@ class ReadingQueue:
         self._newest_step = step
 
     def take(self, step: int | None = None) -> list[Reading]:
-        """Return the readings that are due, oldest first.
-
-        Args:
-            step: where the run is now; defaults to the newest step that was put.
-        """
+        """Return the readings that are due at a step (by default the newest that was put), oldest first."""
         now = self._newest_step if step is None else max(step, self._newest_step)
         due = []
         while self._queue and now - self._queue[0].step >= self._queue[0].lag_steps:

@@ -117,11 +117,7 @@ class Watch:
     """
 
     def __init__(self, detectors: Iterable[Callable[[History], object]] | None = None) -> None:
-        """Watch a history.
-
-        Args:
-            detectors: called in this order; defaults to ``default_detectors()``.
-        """
+        """Watch a history with ``default_detectors()``, or those given, called in this order."""
         self.history = History()
         chosen = default_detectors() if detectors is None else tuple(map(as_detector, detectors))
         self._detectors = _name_apart(chosen)

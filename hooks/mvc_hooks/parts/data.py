@@ -47,13 +47,7 @@ _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 class DataPart(Part):
-    """A loader of batches and the position in it.
-
-    Attributes:
-        loader: the loader.
-        epoch: how often ``next_batch`` started the loader again.
-        batches_drawn: by ``next_batch`` and ``drop``, in the whole run.
-    """
+    """A loader of batches and the position in it; ``batches_drawn`` counts over the whole run."""
 
     order = RestoreOrder.DATA
 

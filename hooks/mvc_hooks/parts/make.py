@@ -37,15 +37,9 @@ _CONTAINERS = (dict, list, tuple, deque, set, frozenset, bytearray, np.ndarray, 
 
 
 def make_parts(objects: Mapping[str, object], reserved: Sequence[str] = ()) -> dict[str, Part]:
-    """Return the parts of a run, and the generators of the process as ``rng``.
+    """Return the parts of a run, and the generators of the process as ``rng``; None is left out.
 
-    Args:
-        objects: name → model, optimizer, scheduler, loader, generator, value, ... or a dict or
-            list of them; None is left out.
-        reserved: names that no part may have, besides those of this module.
-
-    Raises:
-        UsageError: a reserved name, or an object without state.
+    Names in ``reserved`` are refused, besides those of this module.
     """
     for name in (*_RESERVED, *reserved):
         if name in objects:

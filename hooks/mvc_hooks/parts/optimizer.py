@@ -158,10 +158,8 @@ class OptimizerPart(Part):
 class OptimizerDetails(Part):
     """Which parameter an index means, and what of the state lies on the host.
 
-    Attributes:
-        hosted: (index, key) of state tensors that were on the host beside a parameter on a device,
-            as last restored.
-        was_on_device: whether there were parameters on a device, so that ``hosted`` says all.
+    ``hosted`` are (index, key) of state tensors that were on the host beside a parameter on a
+    device, as last restored; they say all if there were parameters on a device.
     """
 
     # Before the optimizer, which needs to know what was on the host.

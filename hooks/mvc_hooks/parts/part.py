@@ -45,12 +45,7 @@ class RestoreOrder(IntEnum):
 
 
 class Part(ABC):
-    """A live object of the run.
-
-    Attributes:
-        order: when it is restored.
-        companion: a part for what its own state leaves out, stored under ``details``.
-    """
+    """A live object of the run; ``companion`` holds what its own state leaves out, for ``details``."""
 
     order: RestoreOrder = RestoreOrder.OTHER
     companion: Part | None = None
@@ -61,13 +56,10 @@ class Part(ABC):
 
     @abstractmethod
     def restore(self, stored: object) -> None:
-        """Take a stored state.
+        """Take a stored state, or raise ConflictError.
 
         The tensors that ``targets`` lent are in it, filled; others are new, on the host. Nothing
         else holds its containers.
-
-        Raises:
-            ConflictError: it cannot be taken as it is.
         """
 
     def compare(self, live: object, stored: object, path: Steps) -> Iterable[Difference]:

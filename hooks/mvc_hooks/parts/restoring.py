@@ -54,21 +54,10 @@ def restore_parts(
     allow: Sequence[str] = (),
     leave: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Give a stored state back to the live parts, exactly.
+    """Give a stored state back to the live parts, exactly; return name → value of plain values.
 
-    Args:
-        source: where it comes from.
-        parts: name → part, as for ``capture_parts``.
-        allow: patterns (``model.head.*``) of what may differ in structure: it stays as it is live.
-        leave: top-level names that stay as they are, here and in the stored state.
-
-    Returns:
-        Name → value of the parts that are plain values.
-
-    Raises:
-        ConflictError: something is missing, extra, or of another type or shape; the message names
-            it all. Nothing was touched.
-        InexactRestoreError: what is live afterwards is not what was stored.
+    Top-level names in ``leave`` stay as they are, here and in the stored state. ConflictError
+    means that something is missing, extra, or of another type or shape, and nothing was touched.
     """
     parts = {name: part for name, part in parts.items() if name not in leave}
     entries = flatten_parts(parts)

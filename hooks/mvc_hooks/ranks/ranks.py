@@ -33,13 +33,7 @@ _DUE, _FAILED = 1, 1 << 8
 
 
 class Ranks:
-    """All ranks of a run, as one of them sees them.
-
-    Attributes:
-        rank: which one this is.
-        size: how many there are.
-        has_left: whether this rank stopped taking part, as after an error.
-    """
+    """All ranks of a run, as one of them sees them, until it has left, as after an error."""
 
     def __init__(self) -> None:
         """Join the other ranks; every rank must."""
@@ -157,11 +151,6 @@ class Note:
     A note is one number that is summed over the ranks along with the readings. In base 65536 its
     digits are: how many ranks caught SIGTERM, how many SIGINT, and the flags of rank 0. A double
     holds three such digits exactly.
-
-    Attributes:
-        signal: name of a caught signal, or None.
-        is_due: it is time for a commit.
-        has_failed: a commit failed, and that is to stop the run.
     """
 
     signal: str | None = None
@@ -185,11 +174,7 @@ def decode_notes(total: float) -> Note:
 
 
 class Talk:
-    """Notes as they go out and come in.
-
-    Attributes:
-        heard: the latest of all ranks.
-    """
+    """Notes as they go out and come in; ``heard`` is the latest of all ranks."""
 
     def __init__(self) -> None:
         self._has_asked = False

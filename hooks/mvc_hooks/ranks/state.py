@@ -52,11 +52,7 @@ class RankState:
         self._is_checked = False
 
     def gather(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the state, on rank 0 with the pieces of all ranks; every rank must call it.
-
-        Raises:
-            UnsupportedError: the ranks do not hold the same model.
-        """
+        """Return the state, on rank 0 with the pieces of all ranks; every rank must call it."""
         ranks = self._ranks
         if ranks.is_alone:
             return state
@@ -81,11 +77,7 @@ class RankState:
     def open(
         self, source: StateSource, allow: Sequence[str]
     ) -> tuple[StateSource, Collection[str]]:
-        """Return the state as this rank has it, and which parts of it are not stored.
-
-        Raises:
-            ConflictError: it is of another number of ranks, and ``allow`` lacks "ranks".
-        """
+        """Return the state as this rank has it, and which parts of it are not stored."""
         if isinstance(source, ImageSource):  # this rank's own snapshot
             return source, ()
         outline = source.outline()
@@ -121,11 +113,7 @@ class RankState:
         yield from self._own_parts()
 
     def _check_replicas(self, state: Mapping[str, Any]) -> None:
-        """Compare parameters and optimizer states over the ranks.
-
-        Raises:
-            UnsupportedError: they differ.
-        """
+        """Compare parameters and optimizer states over the ranks."""
         found: dict[str, bytes] = {}
         for entry in flatten_parts(self._parts):
             if isinstance(entry.part, ModulePart):

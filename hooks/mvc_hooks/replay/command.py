@@ -28,11 +28,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replay, write a report to standard output, and return the exit code.
-
-    Returns:
-        0: exact; 1: not exact; otherwise the code of the error, which is on standard error.
-    """
+    """Replay, write a report to standard output, and return the exit code: 1 if it is not exact."""
     try:
         chosen = _parse(arguments)
         build = load_entry(chosen.entry)

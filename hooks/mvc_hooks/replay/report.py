@@ -162,17 +162,7 @@ def _plain(value: object) -> object:
 def compare_run(
     repo: Repo, run: LiveRun, point: Point, exact_to: int
 ) -> tuple[int, FirstDifference | None]:
-    """Compare the parts of a live run with those of a commit.
-
-    Args:
-        repo: the repository.
-        run: the live run.
-        point: the commit.
-        exact_to: the last step that was exact.
-
-    Returns:
-        How many tensors were compared, and the first difference.
-    """
+    """Count the tensors of a live run and a commit; find their first difference after ``exact_to``."""
     live = run.capture({})
     stored_outline = repo.outline_state(point.commit)
     names = [name for name in stored_outline if name not in EXTRAS]

@@ -31,14 +31,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What is replayed.
+    """What is replayed: from ``start`` over later ``points``, oldest first, to the last of them.
 
-    Attributes:
-        branch: the branch that it is on.
-        start: the commit that is loaded.
-        points: later commits to compare with, oldest first; the last is the end.
-        rollback: the step that the run was rolled back to within the requested steps, if it was;
-            the stretch ends there.
+    ``rollback`` is the step that the run was rolled back to within the requested steps, if it was;
+    the stretch ends there.
     """
 
     branch: str

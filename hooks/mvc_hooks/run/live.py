@@ -39,13 +39,8 @@ _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 class Counters:
     """How far the run has come.
 
-    Attributes:
-        step: completed steps.
-        tokens: tokens seen, if the user counts them.
-        samples: samples seen, if the user counts them.
-        batches: batches drawn, skipped ones included.
-        left_out: batches to skip whenever they come: first and last of each run of them, counted
-            from 1, in order.
+    ``batches`` were drawn, skipped ones included. ``left_out`` are batches to skip whenever they
+    come: first and last of each run of them, counted from 1, in order.
     """
 
     step: int = 0
@@ -56,11 +51,7 @@ class Counters:
 
     @classmethod
     def parse(cls, state: object) -> Counters:
-        """Return stored counters.
-
-        Raises:
-            FormatError: they are not the counters of a run.
-        """
+        """Return stored counters."""
         names = [one.name for one in fields(cls) if one.name != "left_out"]
         if not isinstance(state, Mapping) or not all(
             type(state.get(name)) is int for name in names
@@ -105,21 +96,14 @@ class StoredRun:
 
 
 class LiveRun:
-    """Everything that is alive in a run.
+    """Everything that is alive in a run; ``data`` is the one loader, if there is just one.
 
-    Attributes:
-        parts: name → part.
-        data: the one loader, or None.
-        is_clean: whether nothing was drawn, run or stepped since the last complete step, as far
-            as hooks can see.
+    It is clean if nothing was drawn, run or stepped since the last complete step, as far as hooks
+    can see.
     """
 
     def __init__(self, objects: Mapping[str, object], ranks: Ranks | None = None) -> None:
-        """Take the objects of a run, by name, and its ranks if it is distributed.
-
-        Raises:
-            UsageError: no model and no optimizer, a reserved name, or an object without a state.
-        """
+        """Take the objects of a run, by name, and its ranks if it is distributed."""
         found = list(_walk(objects))
         self._modules = [one for one in found if isinstance(one, nn.Module)]
         self._optimizers = [one for one in found if isinstance(one, Optimizer)]
@@ -195,11 +179,7 @@ class LiveRun:
     # Data.
 
     def next_batch(self) -> Any:
-        """Return the next batch; those to skip are drawn and dropped.
-
-        Raises:
-            UsageError: no loader, or several.
-        """
+        """Return the next batch; those to skip are drawn and dropped."""
         if self.data is None:
             what = "no dataloader was" if not self._data_parts else "several dataloaders were"
             raise UsageError(f"{what} passed", hint="draw the batches yourself")
@@ -250,12 +230,7 @@ class LiveRun:
     def restore(
         self, source: StateSource, *, allow: Sequence[str] = (), leave_data: bool = False
     ) -> StoredRun:
-        """Restore the state of all parts, or all but the loaders, and verify it to the bit.
-
-        Raises:
-            ConflictError: it does not fit; nothing was touched.
-            InexactRestoreError: the parts do not have that state now.
-        """
+        """Restore the state of all parts, or all but the loaders, and verify it to the bit."""
         extras = {name: ValuePart(name, None) for name in EXTRAS}
         source, unknown = self._ranks.open(source, allow)
         leave: Collection[str] = {*unknown, *(self._data_names if leave_data else ())}

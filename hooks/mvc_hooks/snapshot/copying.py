@@ -43,10 +43,8 @@ _memmove.restype = None
 class Fence:
     """What has to happen before a snapshot can be read, and before its tensors may change.
 
-    Attributes:
-        events: device and end of the copies, one per stream.
-        watched: tensors that are copied on a side stream, and their version counters.
-        is_torn: whether one of them changed before the fence stood.
+    Per stream there is an event at the end of the copies; a tensor that is copied on a side stream
+    is watched by its version counter, and a change before the fence tears the snapshot.
     """
 
     events: list[tuple[int, torch.cuda.Event]] = field(default_factory=list)

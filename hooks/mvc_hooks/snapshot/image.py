@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 class Snapshot:
     """A frozen state, held by the ring, by commits that read it, or by both.
 
-    Attributes:
-        step: training step it was taken after.
-        places: name of each file → offset and length in ``memory``.
-        fence: when it can be read.
-        stall_s: how long the training stood still for it.
-        pool: gets the memory back from the last holder.
+    ``places`` are name of each file → offset and length in the memory, which goes back to the pool
+    when the last holder releases it.
     """
 
     step: int
@@ -62,8 +58,7 @@ class Snapshot:
 class MemoryPool:
     """Memory for snapshots, used again and again.
 
-    Attributes:
-        plan: how the last state was laid out; the next one is mostly laid out the same way.
+    ``plan`` says how the last state was laid out; the next one is mostly laid out the same way.
     """
 
     def __init__(self, folder: str | None = None) -> None:
@@ -95,11 +90,7 @@ class MemoryPool:
         return SharedMemory(size_bytes + size_bytes // 64, self._folder)
 
     def take(self, size_bytes: int) -> SharedMemory:
-        """Return free memory of at least that length.
-
-        Raises:
-            StorageError: there is not that much.
-        """
+        """Return free memory of at least that length."""
         self._wait_prepared()
         for memory in self._free:
             if memory.size_bytes >= size_bytes:
@@ -144,10 +135,6 @@ def take_snapshot(
 
     Tensors may change again when this returns, those of ``fenced`` once the fence stands. The stall
     counts from ``since_s`` of ``time.perf_counter()``, if that is given.
-
-    Raises:
-        StorageError: no memory.
-        UnsupportedError: a value that is not data; the message names its path.
     """
     since_s = time.perf_counter() if since_s is None else since_s
     layout = layout_state(state, pool.plan)

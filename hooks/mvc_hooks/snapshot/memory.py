@@ -44,19 +44,10 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class SharedMemory:
-    """Bytes that this process writes and another one reads.
-
-    Attributes:
-        size_bytes: its length.
-        descriptor: to be handed to the other process; -1 once closed.
-    """
+    """Bytes that this process writes and another one reads; the descriptor is -1 once closed."""
 
     def __init__(self, size_bytes: int, folder: str | None = None) -> None:
-        """Allocate at least so many bytes, or in a folder an unlinked file.
-
-        Raises:
-            StorageError: there is not that much.
-        """
+        """Allocate at least so many bytes, or in a folder an unlinked file."""
         self.size_bytes = -(-max(size_bytes, 1) // _ROUND_BYTES) * _ROUND_BYTES
         if folder is None:
             _check_room(self.size_bytes)
@@ -89,11 +80,7 @@ class SharedMemory:
         return memoryview(self._map).cast("B")[start:stop]
 
     def wait_ready(self) -> None:
-        """Wait until all of it is mapped.
-
-        Raises:
-            UsageError: it is closed, or belongs to the process that this one was forked from.
-        """
+        """Wait until all of it is mapped."""
         if self.descriptor < 0:
             raise UsageError("the memory of this snapshot is closed, or another process's")
         self._touching.join()
@@ -130,9 +117,6 @@ def _map_pages(descriptor: int, size_bytes: int) -> ctypes.Array[ctypes.c_uint8]
     """Map a file, for this process only; the mapping lives as long as anything that views it.
 
     ``mmap.mmap`` would keep a second descriptor, which forked children inherit.
-
-    Raises:
-        OSError: the machine refused.
     """
 
     class Pages(ctypes.c_uint8 * size_bytes):  # type: ignore[misc]  # the length is not a constant

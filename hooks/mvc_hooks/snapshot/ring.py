@@ -32,11 +32,6 @@ class Ring:
     folder: str | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            UsageError: a number is not positive.
-        """
         for name in ("every", "keep", "max_bytes"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):

@@ -11,10 +11,7 @@ MAX_LINE_BYTES = 64 * 2**20
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
-    """The first message: where to commit to, as whom, and with how many threads.
-
-    None means the repository's identity, and all cores.
-    """
+    """The first message; None means the repository's identity, and all cores."""
 
     worktree: str
     name: str | None = None
@@ -25,15 +22,9 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
 class Commit(msgspec.Struct, frozen=True, tag="commit"):
     """Commit an image; the descriptor of its memory comes with this line.
 
-    Attributes:
-        number: repeated in the answer.
-        size_bytes: length of the memory.
-        places: name of each file → offset and length.
-        branch: which branch.
-        parent: commit that the branch must be at ("" for none yet); None means where the last
-            commit of this writer left it.
-        message, step, meta, delta: as for ``Repo.commit_image``.
-        metrics: as well, but infinities and NaN, which JSON lacks, as text.
+    ``places`` are name of each file → offset and length. The branch must be at ``parent`` ("" for
+    no commit yet); None means where the last commit of this writer left it. ``metrics`` have
+    infinities and NaN, which JSON lacks, as text.
     """
 
     number: int
@@ -62,12 +53,8 @@ Request = Open | Commit | MarkHealthy
 class Answer(msgspec.Struct, frozen=True):
     """The result of the request with the same number.
 
-    Attributes:
-        commit: id of the new or marked commit.
-        write_s: seconds from the request to the durable commit.
-        written_bytes: bytes written to the repository.
-        plain_bytes: length of the files.
-        error, message, hint: kind and text of what went wrong, or None.
+    ``commit`` is the new or marked one; ``error``, if any, the kind of what went wrong. ``write_s``
+    counts from the request to the durable commit.
     """
 
     number: int

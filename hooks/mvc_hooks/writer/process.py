@@ -49,17 +49,10 @@ class WriterProcess:
 
     ``poll`` and ``wait`` return answers in the order of the requests. If the process is gone, they
     return an error for every request that was still open.
-
-    Attributes:
-        is_lost: whether it is gone.
     """
 
     def __init__(self, opening: Open, held: Sequence[int] = ()) -> None:
-        """Start it; returns before it is ready.
-
-        Raises:
-            StorageError: the process cannot be started.
-        """
+        """Start it; returns before it is ready."""
         self._open: list[int] = []
         self._rest = b""
         self.is_lost = False
