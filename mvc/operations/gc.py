@@ -85,15 +85,8 @@ def plan_gc(
 ) -> GcPlan:
     """Return what nothing reaches; changes nothing, but finishes an interrupted checkout.
 
-    Args:
-        context: the repository.
-        grace_s: garbage younger than this stays, two weeks by default; what was released goes at once.
-        expiry: how long reflogs remember; defaults to Git's 90 and 30 days.
-        releasing: acts of releasing that count as done.
-
-    Raises:
-        FormatError: the history is damaged.
-        CorruptionError: something that is needed is not there.
+    Garbage younger than ``grace_s`` stays, but what was released goes at once; ``releasing`` counts
+    as released already.
     """
     recover(context)
     expiry = expiry or ReflogExpiry()
@@ -129,12 +122,7 @@ def reflog_expiry(older_than_s: float | None) -> ReflogExpiry:
 def run_gc(
     context: Context, plan: GcPlan, progress: Callable[[int], None] | None = None
 ) -> GcResult:
-    """Carry out a plan; may be killed at any time.
-
-    Raises:
-        ConflictError: another gc or repack is running, or has run since the plan was made.
-        CorruptionError: a pack is damaged; nothing of it was removed.
-    """
+    """Carry out a plan; may be killed at any time."""
     with upkeep_lock(context):
         return sweep_garbage(context, plan, progress)
 

@@ -91,11 +91,7 @@ def _check_place(
 
 
 def _is_on_disk(context: Context, index: Index, source: str, tracked: Sequence[str]) -> bool:
-    """Return whether a source is in the worktree, as the kind of thing that is tracked.
-
-    Raises:
-        NotFoundError: it should be and is not.
-    """
+    """Return whether a source is in the worktree, as the kind of thing that is tracked."""
     for path in tracked:
         if not index.entries[path].skip_worktree and not _exists(context, path, is_folder=False):
             raise _gone(path)

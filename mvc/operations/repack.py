@@ -110,15 +110,8 @@ def plan_repack(
 ) -> RepackPlan:
     """Return how to store the repository in less.
 
-    Args:
-        context: the repository.
-        everything: also pair commits that an earlier repack has looked at.
-        grace_s: garbage younger than this stays; defaults to two weeks.
-        only: pair only the chunks of this commit, gather no small packs and remove no garbage.
-
-    Raises:
-        FormatError: the history is damaged.
-        CorruptionError: something that is needed is not there.
+    ``everything`` also pairs commits that an earlier repack has looked at. ``only`` pairs nothing but
+    the chunks of this commit, gathers no small packs and removes no garbage.
     """
     recover(context)
     started_s = time.time()
@@ -177,12 +170,7 @@ def _find_new_pairs(
 def run_repack(
     context: Context, plan: RepackPlan, progress: Callable[[int], None] | None = None
 ) -> RepackResult:
-    """Carry out a plan; may be killed at any time.
-
-    Raises:
-        ConflictError: another gc or repack is running, or has run since the plan was made.
-        CorruptionError: a pack is damaged; nothing of it was removed.
-    """
+    """Carry out a plan; may be killed at any time."""
     grace_s = DEFAULT_GRACE_S if plan.grace_s is None else plan.grace_s
     with upkeep_lock(context):
         sweep = Sweep(context, plan.sweep, plan.marks, plan.unnamed, grace_s=grace_s, expiry=None)

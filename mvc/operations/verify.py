@@ -258,11 +258,7 @@ def _different(check: FileCheck, reason: str) -> FileCheck:
 
 @contextmanager
 def _open_unchanged(context: Context, path: str) -> Iterator[FileSource]:
-    """Open a file of the worktree, and check at the end that it did not change meanwhile.
-
-    Raises:
-        ConflictError: it changed, went away, or became something else.
-    """
+    """Open a file of the worktree, and check at the end that it did not change meanwhile."""
     with open_source(context.worktree / path, path) as source:
         yield source
         if find_file_stat(context.worktree, path) != source.stat:

@@ -252,11 +252,7 @@ def store_planned(
 
 
 def delta_mode(context: Context, *, insist: bool | None) -> DeltaMode:
-    """Return when chunks are stored as differences: what the caller insists on, else the config.
-
-    Raises:
-        FormatError: ``mvc.delta`` of the config is not never, auto or always.
-    """
+    """Return when chunks are stored as differences: what the caller insists on, else the config."""
     if insist is not None:
         return DeltaMode.ALWAYS if insist else DeltaMode.NEVER
     text = context.history.get_config("mvc.delta") or DeltaMode.AUTO.value

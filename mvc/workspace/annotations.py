@@ -35,12 +35,7 @@ class Annotations:
     meta: Mapping[str, str] | None = None
 
     def trailers(self) -> list[tuple[str, str]]:
-        """Return the trailers.
-
-        Raises:
-            UsageError: a step that is not a number of steps, a metric that is not a number, or a
-                name with ``=`` or a space.
-        """
+        """Return the trailers."""
         found: list[tuple[str, str]] = []
         if self.step is not None:
             found.append((STEP_TRAILER, str(_checked_step(self.step))))

@@ -97,13 +97,9 @@ class PathSource(ByteSource):
 
 
 class Relatives:
-    """What is known of the files that one session stores.
+    """What is known of the files that one session stores on top of a parent commit's ``tree``.
 
-    Args:
-        context: the repository.
-        writer: the session; it learns which chunks can be read more cheaply than from the store.
-        tree: path → entry of the parent commit.
-        sources: path → where the bytes of that file are; defaults to the worktree.
+    ``sources`` is where the bytes of a file are if it is not in the worktree.
     """
 
     def __init__(
@@ -233,14 +229,9 @@ def match_segments(
     segments: Iterable[Segment],
     chunk_bytes: int,
 ) -> dict[tuple[str, str], tuple[str, StoredSegment]]:
-    """Return key → (path, segment) of the version of each tensor in a parent commit.
+    """Return key → (path, segment) of the version of each tensor in a parent commit's ``tree``.
 
-    Args:
-        context: the repository.
-        tree: path → entry of the parent commit.
-        path: of the file.
-        segments: its tensors.
-        chunk_bytes: where they are cut; versions cut elsewhere have no chunk in common.
+    Versions that were cut elsewhere are left out: they have no chunk in common.
     """
     wanted = {segment_key(segment) for segment in segments}
     found: dict[tuple[str, str], tuple[str, StoredSegment]] = {}

@@ -70,11 +70,7 @@ class CheckoutPlan:
     into_index: bool = True
 
     def check(self) -> None:
-        """Check that the plan can run.
-
-        Raises:
-            ConflictError: something would be lost.
-        """
+        """Check that the plan can run."""
         if self.conflicts:
             raise ConflictError(
                 f"local changes would be overwritten: {_show(self.conflicts)}",
@@ -115,15 +111,9 @@ def plan_checkout(
     force: bool = False,
     materialise: bool = True,
 ) -> CheckoutPlan:
-    """Return what it takes to turn index and worktree into ``target``.
+    """Return what it takes to turn index and worktree from HEAD's tree (``base``) into ``target``.
 
-    Args:
-        context: the repository.
-        index: the index as it stands.
-        base: path → entry of HEAD's commit.
-        target: path → entry of the tree to reach.
-        force: overwrite local changes.
-        materialise: also make files that were committed from memory and never written.
+    ``materialise`` also writes files that were committed from memory and never written.
     """
     planner = _Planner(context, index, materialise=materialise)
     if force:
@@ -300,21 +290,10 @@ def execute(
     command: str = "mvc checkout {}",
     before: Callable[[], None] | None = None,
 ) -> CheckoutResult:
-    """Carry out a plan.
+    """Carry out a plan that was made against ``index``; a refusal changes nothing.
 
-    Args:
-        context: the repository.
-        plan: what to do.
-        index: the index that it was planned against.
-        head: where HEAD goes.
-        progress: called with bytes written.
-        source: the commit that the files to write come from, if it is one.
-        command: what to do instead if their content was released; ``{}`` is another commit.
-        before: as for ``transition.run``; not called if there is nothing to do.
-
-    Raises:
-        ConflictError: the plan has conflicts, or something moved since it was made.
-        ReleasedError: content to write was released; nothing was changed.
+    ``command`` is what to do instead if content of ``source`` was released. ``before`` is called as
+    in ``transition.run``, but not if there is nothing to do.
     """
     plan.check()
     versions = [(path, entry.blob) for path, entry in plan.write]

@@ -63,11 +63,7 @@ class CommitResult:
 def new_message(
     message: str | None, annotations: Annotations, kept: Sequence[tuple[str, str]] = ()
 ) -> str:
-    """Return the text of a new commit: blank lines tidied as Git does, trailers at its end.
-
-    Raises:
-        UsageError: no message, or annotations that no trailer can hold.
-    """
+    """Return the text of a new commit: blank lines tidied as Git does, trailers at its end."""
     if message is None or not message.strip():
         raise UsageError("a commit needs a message", hint="give one with `message`")
     return format_message(_tidy(message), [*kept, *annotations.trailers()])

@@ -39,11 +39,9 @@ _TICK_NS = 10_000_000  # file systems use the kernel's tick as their clock: 1 to
 
 
 class GapStream(ByteSource):
-    """The gaps of a file, one after another, as one run of bytes.
+    """The gaps of a file, (start, size) of each, one after another as one run of bytes.
 
-    Args:
-        gaps: (start, size) of each.
-        source: the file to read them from; None if they are only written.
+    Without a source it only says where they are, for writing.
     """
 
     def __init__(self, gaps: Iterable[tuple[int, int]], source: ByteSource | None = None) -> None:
@@ -96,11 +94,7 @@ def write_content(
     write_at: Callable[[memoryview, int], None],
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Write every byte of a stored file through ``write_at(bytes, offset)``, verified, any order.
-
-    Raises:
-        CorruptionError: a chunk is missing or damaged; says which tensor and where.
-    """
+    """Write every byte of a stored file through ``write_at(bytes, offset)``, verified, any order."""
     gaps = GapStream(manifest.gap_ranges())
 
     def sink(request: ReadRequest, plain: memoryview) -> None:
@@ -162,11 +156,7 @@ def let_tick_pass(stat: FileStat) -> None:
 
 @contextmanager
 def open_source(absolute: Path, path: str) -> Iterator[FileSource]:
-    """Open a file that was seen to be a regular one a moment ago.
-
-    Raises:
-        ConflictError: it was removed or replaced since.
-    """
+    """Open a file that was seen to be a regular one a moment ago."""
     with ExitStack() as stack:
         try:
             source = stack.enter_context(FileSource.open(absolute))

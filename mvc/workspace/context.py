@@ -45,11 +45,7 @@ class ManifestReader:
         self._table: tuple[GitId, dict[str, tuple[TensorView, StoredSegment]]] | None = None
 
     def read(self, blob: GitId) -> Manifest:
-        """Return the manifest in a blob.
-
-        Raises:
-            FormatError: the blob is not a manifest or breaks a rule.
-        """
+        """Return the manifest in a blob."""
         manifest = self._kept.get(blob)
         if manifest is None:
             from mvc.formats.manifest import parse_manifest  # noqa: PLC0415  log needs none
@@ -174,21 +170,13 @@ def init(worktree: Path, *, branch: str = "main") -> Context:
 
 
 def open_at(worktree: Path) -> Context:
-    """Open the repository of exactly this folder.
-
-    Raises:
-        RepositoryNotFoundError: no ``.mvc`` there.
-    """
+    """Open the repository of exactly this folder."""
     worktree = worktree.resolve()
     return Context(worktree, GitHistory.open(worktree / GIT_DIR_NAME))
 
 
 def discover(start: Path) -> Context:
-    """Open the repository of a folder or of the nearest folder above it.
-
-    Raises:
-        RepositoryNotFoundError: no ``.mvc`` there or above.
-    """
+    """Open the repository of a folder or of the nearest folder above it."""
     start = start.resolve()
     for folder in (start, *start.parents):
         if os.path.isdir(folder / GIT_DIR_NAME):

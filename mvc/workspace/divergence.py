@@ -96,11 +96,7 @@ def _parse_paragraph(paragraph: str) -> Divergence:
 def add_divergence(
     context: Context, commit: GitId, divergence: Divergence, *, stamp: Stamp
 ) -> None:
-    """Record on an abandoned tip why it was left, durably; what its note says already stays.
-
-    Raises:
-        FormatError: the tree of the notes is damaged.
-    """
+    """Record on an abandoned tip why it was left, durably; what its note says already stays."""
     notes = context.notebooks.of(DIVERGENCES)
     with context.history.no_sweep(), context.history.lock():
         try:

@@ -86,18 +86,7 @@ def store_file(
 ) -> StoredFile:
     """Store one file of the worktree; its blob is written, but nothing refers to it yet.
 
-    Args:
-        context: the repository.
-        writer: the session that stores its chunks.
-        path: which file.
-        progress: called with bytes read.
-        relatives: knows what its tensors may resemble, or None.
-        seen: what ``find_layout`` returned, if it was asked before.
-        folders: as for ``find_file_stat``.
-
-    Raises:
-        NotFoundError: nothing there.
-        ConflictError: not a file or link, or it changed while it was read.
+    ``seen`` is what ``find_layout`` returned earlier; the file must not have changed since.
     """
     cutter = _Cutter(writer, context.chunk_bytes, progress, relatives)
     return _take_file(context, path, cutter, context.history.write_blob, seen, folders)
@@ -106,12 +95,7 @@ def store_file(
 def hash_file(
     context: Context, path: str, progress: Callable[[int], None] | None = None
 ) -> StoredFile:
-    """Return what ``store_file`` would, without storing anything.
-
-    Raises:
-        NotFoundError: nothing there.
-        ConflictError: not a file or link, or it changed while it was read.
-    """
+    """Return what ``store_file`` would, without storing anything."""
     cutter = _Cutter(ChunkHasher(), context.chunk_bytes, progress)
     return _take_file(context, path, cutter, hash_git_blob)
 
@@ -216,17 +200,7 @@ def store_chunks(
     path: str = "",
     relatives: Relatives | None = None,
 ) -> Manifest:
-    """Cut a source into chunks, store what is new, and return its manifest.
-
-    Args:
-        writer: stores or only hashes them.
-        source: the bytes.
-        layout: where its tensors lie.
-        chunk_bytes: where they are cut.
-        progress: called with bytes done.
-        path: of the file, for ``relatives``.
-        relatives: knows what its tensors may resemble, or None.
-    """
+    """Cut a source into chunks, store what is new, and return its manifest."""
     return _Cutter(writer, chunk_bytes, progress, relatives).store(source, layout, path)
 
 

@@ -32,12 +32,7 @@ HEALTH_MARKS: NoteKind[None] = NoteKind(HEALTHY_REF, "health mark", lambda _comm
 
 @holds_sweep_lock
 def mark_healthy(context: Context, revision: str, *, note: str = "") -> None:
-    """Mark a commit as healthy, durably; a mark that is there already stays as it is.
-
-    Raises:
-        NotFoundError: no such revision.
-        FormatError: the notes that are there are damaged.
-    """
+    """Mark a commit as healthy, durably; a mark that is there already stays as it is."""
     commit = context.history.resolve_commit(revision)
     marks = context.notebooks.of(HEALTH_MARKS)
     with context.history.lock():
@@ -56,12 +51,7 @@ def mark_healthy(context: Context, revision: str, *, note: str = "") -> None:
 
 
 def healthy_commits(context: Context, branch: str | None = None) -> tuple[GitId, ...]:
-    """Return the healthy commits of a branch (HEAD's if None) along first parents, newest first.
-
-    Raises:
-        NotFoundError: no such branch.
-        FormatError: the history or its notes are damaged.
-    """
+    """Return the healthy commits of a branch (HEAD's if None) along first parents, newest first."""
     tip = context.history.head().commit
     if branch is not None:
         tip = context.history.find_ref(HEADS + branch)

@@ -121,13 +121,7 @@ def encode_journal(transition: Transition) -> bytes:
 
 
 def parse_journal(data: bytes) -> Transition:
-    """Return what a journal says, every rule checked.
-
-    Raises:
-        CorruptionError: it is damaged.
-        FormatError: it says what no mvc would do.
-        UnsupportedError: it was written by a newer mvc.
-    """
+    """Return what a journal says, every rule checked: a FormatError if no mvc would write it."""
     line, _, rest = data.partition(b"\n")
     if rest != blake3(line).hexdigest().encode() + b"\n":
         raise CorruptionError("its checksum does not hold")
@@ -200,13 +194,7 @@ def _check_head(move: HeadMove) -> None:
 
 
 def read_journal(path: Path) -> Transition | None:
-    """Return the journal at a path, or None if there is none.
-
-    Raises:
-        CorruptionError: it is damaged, or says what no mvc would do.
-        UnsupportedError: it was written by a newer mvc.
-        StorageError: the machine failed.
-    """
+    """Return the journal at a path, or None if there is none."""
     hint = f'remove {path}; "mvc status" then shows how far that checkout got'
     try:
         with translate_os_errors(f"read {path}"), path.open("rb") as file:

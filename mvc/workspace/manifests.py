@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def find_manifest(context: Context, blob: GitId) -> Manifest | None:
-    """Return the manifest in a blob, or None if the blob is a plain file or link.
-
-    Raises:
-        FormatError: a manifest that breaks a rule or is over the limit.
-    """
+    """Return the manifest in a blob, or None if the blob is a plain file or link."""
     history = context.history
     if not is_manifest(history.blob_prefix(blob, len(MANIFEST_PREFIX))):
         return None
@@ -36,11 +32,7 @@ def stored_size(context: Context, blob: GitId) -> int:
 
 
 def is_complete(context: Context, blob: GitId) -> bool:
-    """Return whether all chunks that a stored file needs are in the store.
-
-    Raises:
-        FormatError: the blob is damaged.
-    """
+    """Return whether all chunks that a stored file needs are in the store."""
     manifest = find_manifest(context, blob)
     return manifest is None or has_chunks(context, list(manifest.chunk_ids()))
 

@@ -66,11 +66,7 @@ class Notebook(Generic[_Entry]):
         self._read: tuple[GitId, dict[GitId, tuple[_Entry, ...]]] | None = None
 
     def open(self) -> NoteFinder | None:
-        """Return what finds single notes as they are now, or None if there never was one.
-
-        Raises:
-            FormatError: the newest commit of the notes is damaged.
-        """
+        """Return what finds single notes as they are now, or None if there never was one."""
         tip = self._history.find_ref(self._kind.ref)
         if tip is None:
             return None
@@ -82,29 +78,17 @@ class Notebook(Generic[_Entry]):
         return self._found[1]
 
     def find_note(self, commit: GitId) -> GitId | None:
-        """Return the blob of a commit's note, or None; only the folders above it are read.
-
-        Raises:
-            FormatError: the tree of the notes is damaged.
-        """
+        """Return the blob of a commit's note, or None; only the folders above it are read."""
         notes = self.open()
         return None if notes is None else notes.find(commit)
 
     def find(self, commit: GitId) -> tuple[_Entry, ...]:
-        """Return the entries of a commit's note, oldest first; none if it has no note.
-
-        Raises:
-            FormatError: the notes or this one are damaged.
-        """
+        """Return the entries of a commit's note, oldest first; none if it has no note."""
         note = self.find_note(commit)
         return () if note is None else self.parse(commit, note)
 
     def read(self) -> Mapping[GitId, tuple[_Entry, ...]]:
-        """Return commit → entries of all notes that have any; damaged notes are left out.
-
-        Raises:
-            FormatError: the notes cannot be listed.
-        """
+        """Return commit → entries of all notes that have any; damaged notes are left out."""
         tip = self._history.find_ref(self._kind.ref)
         if tip is None:
             return {}
@@ -119,11 +103,7 @@ class Notebook(Generic[_Entry]):
         return self._read[1]
 
     def check(self) -> Iterator[tuple[GitId, str]]:
-        """Yield (commit, what is wrong) for every damaged note.
-
-        Raises:
-            FormatError: the notes cannot be listed.
-        """
+        """Yield (commit, what is wrong) for every damaged note."""
         for commit, note in read_notes(self._history, self._kind.ref).items():
             try:
                 self.parse(commit, note)
@@ -131,29 +111,17 @@ class Notebook(Generic[_Entry]):
                 yield commit, error.message
 
     def find_paragraphs(self, commit: GitId) -> list[str]:
-        """Return the paragraphs of a commit's note; none if it has no note.
-
-        Raises:
-            FormatError: the notes or this one are damaged.
-        """
+        """Return the paragraphs of a commit's note; none if it has no note."""
         note = self.find_note(commit)
         return [] if note is None else split_paragraphs(self._read_text(commit, note))
 
     def write(self, changes: Mapping[GitId, Sequence[str]], *, message: str, stamp: Stamp) -> None:
-        """Replace the notes of some commits durably; no paragraphs take the note away.
-
-        Raises:
-            FormatError: the notes that are there are damaged.
-        """
+        """Replace the notes of some commits durably; no paragraphs take the note away."""
         notes = {commit: _join(paragraphs) for commit, paragraphs in changes.items()}
         write_notes(self._history, self._kind.ref, notes, message=message, stamp=stamp)
 
     def parse(self, commit: GitId, note: GitId) -> tuple[_Entry, ...]:
-        """Return the entries of a note (a blob).
-
-        Raises:
-            FormatError: it is missing, damaged or over the limit.
-        """
+        """Return the entries of a note (a blob)."""
         return self._kind.parse(commit, self._read_text(commit, note))
 
     def _read_text(self, commit: GitId, note: GitId) -> str:

@@ -58,11 +58,7 @@ class PathTable:
 
 
 def select_paths(patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
-    """Return the paths that patterns name, in the order given; all of them without a pattern.
-
-    Raises:
-        NotFoundError: a pattern names nothing.
-    """
+    """Return the paths that patterns name, in the order given; all of them without a pattern."""
     paths = list(paths)
     if not patterns:
         return paths

@@ -24,14 +24,7 @@ def walk_ranges(
 ) -> Iterator[CommitInfo]:
     """Yield the commits that ranges name, newest first; HEAD's if they name no start.
 
-    Args:
-        context: the repository.
-        revisions: the ranges.
-        everything: start from every ref as well.
-        first_parent: follow only the first parent of merges.
-
-    Raises:
-        NotFoundError: a revision does not exist; raised on the first step of the iteration.
+    A revision that does not exist raises on the first step of the iteration.
     """
     starts, excluded = _parse(context, revisions, everything=everything)
     hidden = {info.id for info in context.history.walk(excluded)} if excluded else set()

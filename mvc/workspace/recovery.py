@@ -12,11 +12,7 @@ if TYPE_CHECKING:
 
 
 def recover(context: Context) -> bool:
-    """Finish a checkout that a crash interrupted; return whether there was one.
-
-    Raises:
-        CorruptionError: its journal is damaged, or a file that it needs.
-    """
+    """Finish a checkout that a crash interrupted; return whether there was one."""
     if find_stat(context.git_dir / JOURNAL_NAME) is None:
         return False
     from mvc.workspace.transition import finish  # noqa: PLC0415  heavy, and rarely needed

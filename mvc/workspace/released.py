@@ -39,16 +39,9 @@ def check_content(
     commit: GitId | None = None,
     command: str = "mvc checkout {}",
 ) -> None:
-    """Check that the content of file versions was not released.
+    """Check that the content of file versions (of ``commit``, if known) was not released.
 
-    Args:
-        context: the repository.
-        versions: what is about to be read.
-        commit: whose they are, if that is known.
-        command: what the hint shows, with the nearest commit put in for ``{}``.
-
-    Raises:
-        ReleasedError: all that is missing of them was released.
+    The hint shows ``command`` with the nearest commit that has the content put in for ``{}``.
     """
     if context.history.find_ref(RELEASED_REF) is None:
         return
@@ -65,11 +58,7 @@ def check_chunks(
     commit: GitId | None = None,
     command: str = "mvc checkout {}",
 ) -> None:
-    """Check that some chunks of a file version were not released.
-
-    Raises:
-        ReleasedError: one of them is missing, and the version was released.
-    """
+    """Check that some chunks of a file version were not released."""
     if context.history.find_ref(RELEASED_REF) is None:
         return
     if not has_chunks(context, list(chunks)):

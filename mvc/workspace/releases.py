@@ -73,11 +73,7 @@ def encode_release(release: Release) -> str:
 
 
 def parse_releases(commit: GitId, text: str) -> tuple[Release, ...]:
-    """Return the acts of releasing in a note.
-
-    Raises:
-        FormatError: a paragraph begins like a release record but is malformed.
-    """
+    """Return the acts of releasing in a note."""
     parts = (part for part in split_paragraphs(text) if part.startswith(_RELEASED))
     found = (_parse_release(commit, part) for part in parts)
     return tuple(release for release in found if release is not None)
@@ -127,9 +123,6 @@ def read_releases(context: Context) -> Mapping[GitId, tuple[Release, ...]]:
     """Return commit → its acts of releasing, oldest first; damaged records are left out.
 
     Leaving one out is safe: what was not released is kept.
-
-    Raises:
-        FormatError: the notes cannot be listed.
     """
     return release_notes(context).read()
 
@@ -152,11 +145,7 @@ def join_releases(releases: Sequence[Release]) -> Release | None:
 
 
 def add_releases(context: Context, releases: Iterable[Release]) -> None:
-    """Record acts of releasing, durably; what was recorded before stays.
-
-    Raises:
-        FormatError: a commit is damaged.
-    """
+    """Record acts of releasing, durably; what was recorded before stays."""
     added: dict[GitId, list[str]] = defaultdict(list)
     for release in releases:
         if release.paths:
@@ -179,15 +168,7 @@ def _with_blobs(context: Context, release: Release) -> Release:
 
 
 def drop_releases(context: Context, gone: Mapping[GitId, Iterable[str]]) -> None:
-    """Take files out of the release records: their content is back.
-
-    Args:
-        context: the repository.
-        gone: commit → paths.
-
-    Raises:
-        FormatError: the notes cannot be listed.
-    """
+    """Take files (commit → paths) out of the release records: their content is back."""
     notes = release_notes(context)
     with context.history.no_sweep(), context.history.lock():
         changes = {

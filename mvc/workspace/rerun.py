@@ -46,9 +46,6 @@ def check_kept(context: Context, tree: Mapping[str, TreeEntry]) -> None:
     """Check that a new commit holds nothing that was released and is gone.
 
     A reset to a released commit puts such entries into the index.
-
-    Raises:
-        ReleasedError: it does.
     """
     if context.history.find_ref(RELEASED_REF) is None:
         return

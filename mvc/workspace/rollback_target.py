@@ -33,11 +33,7 @@ _TARGET_HINT = 'name one by REV, --step or --steps-back; "mvc log" lists the com
 
 
 def checked(name: str, value: int) -> int:
-    """Return a number of steps as an int.
-
-    Raises:
-        UsageError: not a whole number, or a negative one.
-    """
+    """Return a number of steps as an int."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -57,12 +53,7 @@ class BranchLine:
 
     @classmethod
     def find(cls, context: Context, branch: str | None) -> BranchLine:
-        """Return a branch; defaults to the current one.
-
-        Raises:
-            UsageError: HEAD is on no branch, and none was named.
-            NotFoundError: no such branch, or it has no commit yet.
-        """
+        """Return a branch; defaults to the current one."""
         history = context.history
         head = history.head()
         name = head.branch if branch is None else branch
@@ -79,13 +70,7 @@ class BranchLine:
         return cls(context, name, history.read_commit(tip))
 
     def find_ancestor(self, revision: str) -> tuple[CommitInfo, str]:
-        """Return the commit that a revision names.
-
-        Raises:
-            NotFoundError: no such revision.
-            ConflictError: it is not an ancestor of the branch.
-            ReleasedError: its content was released.
-        """
+        """Return the commit that a revision names: an ancestor that still has its content."""
         history = self.context.history
         target = history.read_commit(history.resolve_commit(revision))
         if not history.is_ancestor(target.id, self.tip.id):
@@ -98,12 +83,7 @@ class BranchLine:
         return target, revision
 
     def find_healthy(self) -> tuple[CommitInfo, str]:
-        """Return the newest healthy commit below the tip.
-
-        Raises:
-            NotFoundError: there is none that still has its content.
-            FormatError: the marks are damaged.
-        """
+        """Return the newest healthy commit below the tip."""
         marks = self.context.notebooks.of(HEALTH_MARKS).open()
         below = islice(self._commits(), 1, None) if marks is not None else ()
         skipped = 0
@@ -120,21 +100,13 @@ class BranchLine:
         )
 
     def find_step(self, step: int) -> tuple[CommitInfo, str]:
-        """Return the commit of a step, or else the newest before it.
-
-        Raises:
-            NotFoundError: there is none that still has its content.
-        """
+        """Return the commit of a step, or else the newest before it."""
         found, skipped = self._find_until(step, exactly=True)
         what = "commit of" if read_annotations(found).step == step else "newest commit up to"
         return found, f"the {what} step {step:,}{_note_skipped(skipped)}"
 
     def find_back(self, steps: int) -> tuple[CommitInfo, str]:
-        """Return the newest commit at least so many steps before the tip.
-
-        Raises:
-            NotFoundError: there is none that still has its content, or the tip has no step.
-        """
+        """Return the newest commit at least so many steps before the tip."""
         last = read_annotations(self.tip).step
         if last is None:
             raise NotFoundError(
@@ -196,11 +168,7 @@ def _is_whole(context: Context, commit: GitId) -> bool:
 
 
 def check_whole(context: Context, commit: GitId) -> None:
-    """Check that no content of a commit was released, or that it came back.
-
-    Raises:
-        ReleasedError: some of it is gone.
-    """
+    """Check that no content of a commit was released, or that it came back."""
     tree = context.history.read_tree(commit)
     versions = [(path, entry.blob) for path, entry in tree.items()]
     check_content(context, versions, commit=commit, command=ROLLBACK_COMMAND)

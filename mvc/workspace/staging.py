@@ -81,12 +81,8 @@ def stage_all(
 ) -> tuple[FileWrite, ...]:
     """Stage the files to write, durably, and return the writes with their places.
 
-    Args:
-        context: the repository.
-        writes: what to stage.
-        folder: a staging folder; files go beside their targets if those are on another file system.
-        stack: removes what was staged outside the folder, unless a journal needs it by then.
-        progress: called with bytes written.
+    Files go beside their targets if those are not on the file system of ``folder``; ``stack`` removes
+    these again, unless a journal needs them by then.
     """
     staged: list[FileWrite] = []
     for write in writes:

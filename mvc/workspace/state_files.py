@@ -34,12 +34,7 @@ def find_state_files(context: Context, tree: Mapping[str, TreeEntry]) -> set[str
 
 
 def read_state_text(context: Context, commit: GitId, revision: str) -> bytes:
-    """Return ``state.json`` of a commit.
-
-    Raises:
-        NotFoundError: the commit holds no state.
-        ReleasedError: it was released.
-    """
+    """Return ``state.json`` of a commit."""
     entry = context.history.read_tree(commit).get(STATE_FILE)
     if entry is None:
         raise NotFoundError(
@@ -78,11 +73,7 @@ def tensor_sizes(manifest: Manifest) -> dict[str, int]:
 
 
 def read_small_file(context: Context, blob: GitId) -> bytes:
-    """Return the content of a small file, from its blob or its chunks.
-
-    Raises:
-        FormatError: it is larger than a state description can be.
-    """
+    """Return the content of a small file, from its blob or its chunks."""
     manifest = find_manifest(context, blob)
     if manifest is None:
         return context.history.read_blob(blob)

@@ -132,16 +132,10 @@ def compare_tensors(
     live: Mapping[str, LiveTensor],
     progress: Callable[[int], None] | None = None,
 ) -> list[TensorCheck]:
-    """Compare the tensors of a checkpoint with those of open files, which may hold others too.
+    """Return the tensors of a checkpoint that are missing or differ in open files, in its order.
 
-    Returns:
-        The tensors that are missing or differ, in the order of the commit.
-
-    Raises:
-        ReleasedError: a tensor with another layout can only be compared by its content, which was
-            released.
-        CorruptionError: what differs cannot be read from the store.
-        StorageError: a transposed tensor that does not fit into memory.
+    The files may hold others too. A tensor with another layout can only be compared by its content,
+    so a ReleasedError is raised if that was released.
     """
     found: dict[str, TensorCheck] = {}
     pairs: list[_Pair] = []
@@ -222,16 +216,7 @@ def _compare_pair(
 
 
 class TensorDifference:
-    """Counts how two runs of elements differ, piece by piece, from many threads.
-
-    Args:
-        dtype: what the elements are.
-
-    Attributes:
-        bytes_changed: bytes that differ.
-        elements_changed: elements that differ in a bit; None for packed types.
-        largest: largest difference, as in ``TensorCheck``.
-    """
+    """Counts how two runs of elements differ, piece by piece, from many threads."""
 
     def __init__(self, dtype: DType) -> None:
         self._dtype = dtype

@@ -50,9 +50,6 @@ def check_fits(tensor: StoredTensor) -> None:
     """Check that a tensor's values fit into this machine's memory.
 
     A few stored bytes can stand for any number of elements (a repeated chunk, a stride of 0).
-
-    Raises:
-        StorageError: they do not.
     """
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     size_bytes = max(tensor.size_bytes, view_extent_bytes(tensor.view))
@@ -65,12 +62,7 @@ def check_fits(tensor: StoredTensor) -> None:
 
 
 def read_tensor_into(context: Context, tensor: StoredTensor, target: memoryview) -> None:
-    """Fill ``target`` with the bytes from a tensor's first element to its last.
-
-    Raises:
-        FormatError: ``target`` has another length.
-        CorruptionError: a chunk is missing or damaged.
-    """
+    """Fill ``target`` with the bytes from a tensor's first element to its last."""
     if len(target) != view_extent_bytes(tensor.view):
         raise FormatError(f"tensor {tensor.view.name!r} does not have {len(target)} bytes")
 

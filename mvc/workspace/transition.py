@@ -96,18 +96,9 @@ def run(
 ) -> None:
     """Carry out a transition that was planned against ``index``.
 
-    Args:
-        context: the repository.
-        transition: what to do.
-        index: the index that it was planned against.
-        progress: called with bytes written.
-        before: called under the repository's lock once nothing is in the way; what it makes
-            durable precedes everything of the transition.
-
-    Raises:
-        ConflictError: the index or HEAD moved since the plan was made; nothing was changed.
-        CorruptionError: a file to write is damaged in the store; nothing was changed.
-        StorageError: the machine failed; nothing was changed, or the journal waits.
+    If it raises, nothing was changed, or the machine failed and the journal waits. ``before`` is
+    called under the repository's lock once nothing is in the way; what it makes durable precedes
+    everything of the transition.
     """
     with contextlib.ExitStack() as stack:
         ready = transition
@@ -144,11 +135,7 @@ def _write_journal(context: Context, transition: Transition, space_bytes: int) -
 
 
 def finish(context: Context) -> bool:
-    """Finish a transition that a crash interrupted; return whether there was one.
-
-    Raises:
-        CorruptionError: the journal itself is damaged, or a file it needs.
-    """
+    """Finish a transition that a crash interrupted; return whether there was one."""
     journal = _journal(context)
     if find_stat(journal) is None:
         return False

@@ -31,11 +31,7 @@ def git_mode(stat: FileStat) -> int:
 
 
 def relative_path(worktree: Path, cwd: Path, name: str) -> str:
-    """Return a user's path as a repository path (``""`` for the worktree itself).
-
-    Raises:
-        UsageError: it lies outside the worktree or inside ``.mvc``.
-    """
+    """Return a user's path as a repository path (``""`` for the worktree itself)."""
     if "\0" in name:
         raise UsageError("a path cannot hold a NUL character")
     absolute = Path(os.path.normpath(cwd / name))
@@ -96,11 +92,7 @@ def find_file_stat(
 
     What lies beyond a link is not in the worktree: below a folder that was replaced by a link,
     there is nothing, as in Git. Everything that looks at a tracked path looks at it through here.
-
-    Args:
-        worktree: its root.
-        path: repository path.
-        folders: remembers the folders above, for a pass over many files; new unless given.
+    ``folders`` remembers the folders above, for a pass over many files.
     """
     folders = RealFolders(worktree) if folders is None else folders
     return find_stat(worktree / path) if path.rpartition("/")[0] in folders else None
@@ -134,11 +126,7 @@ def folders_above(path: str) -> Iterator[str]:
 
 
 def check_parents(worktree: Path, path: str) -> None:
-    """Check that no folder above a path is a link or a file: writing there stays inside.
-
-    Raises:
-        ConflictError: something that is not a real folder is in the way.
-    """
+    """Check that no folder above a path is a link or a file: writing there stays inside."""
     obstacle = find_obstacle(worktree, path)
     if obstacle is not None:
         raise ConflictError(
