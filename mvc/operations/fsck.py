@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from mvc.chunkstore.store import StoreProblem
     from mvc.formats.manifest import Manifest
+    from mvc.history.values import IndexEntry
     from mvc.ids import ChunkId, GitId
     from mvc.workspace.context import Context
     from mvc.workspace.releases import Release
@@ -132,8 +133,7 @@ def fsck(
         Problem(problem.kind, f"{problem.what}: {problem.detail}")
         for problem in check(context.history)
     ]
-    problems.extend(_check_journal(context))
-    problems.extend(_check_records(context))
+    problems.extend(_check_notes(context))
     found = list(context.store.check(data=data, progress=progress))
     walk = _Reachable(context, found)
     lost = list(walk.check())
@@ -182,14 +182,12 @@ def _without_settled(context: Context, found: list[StoreProblem]) -> list[StoreP
     return [item for item in found if item.kind != "missing-index" or item.pack in again]
 
 
-def _check_journal(context: Context) -> Iterator[Problem]:
+def _check_notes(context: Context) -> Iterator[Problem]:
+    """Yield what is wrong with the journal and the records of releases."""
     try:
         read_journal(context.git_dir / JOURNAL_NAME)
     except MvcError as error:
         yield Problem("bad-journal", error.message, hint=error.hint)
-
-
-def _check_records(context: Context) -> Iterator[Problem]:
     try:
         for commit, detail in release_notes(context).check():
             yield Problem("bad-release-record", detail, commit=commit, hint=_RECORD_HINT)
@@ -246,20 +244,15 @@ class _Reachable:
         found = list(self._check_all())
         holders = self._find_holders({blob for _, blob in found if blob is not None})
         for problem, blob in found:
-            commits = holders.get(blob, ()) if blob is not None else ()
-            if commits:
-                yield replace(problem, commit=commits[0], commits=commits)
-            else:
-                yield problem
+            commits = tuple(holders[blob]) if blob in holders else ()
+            yield replace(problem, commit=commits[0], commits=commits) if commits else problem
 
-    def _find_holders(self, blobs: set[GitId]) -> dict[GitId, tuple[GitId, ...]]:
+    def _find_holders(self, blobs: set[GitId]) -> dict[GitId | None, list[GitId]]:
         """Return blob → all commits that hold it and did not release it, newest first."""
-        found: dict[GitId, list[GitId]] = {}
-        if not blobs:
-            return {}
+        found: dict[GitId | None, list[GitId]] = {}
         try:
-            releases = read_releases(self._context)
-            for info in walk_all(self._context):
+            releases = read_releases(self._context) if blobs else {}
+            for info in walk_all(self._context) if blobs else ():
                 with contextlib.suppress(MvcError):  # a damaged tree was reported
                     gone = released_paths(releases.get(info.id, ()))
                     tree = self._context.history.read_tree(info.tree)
@@ -268,7 +261,7 @@ class _Reachable:
                         found.setdefault(blob, []).append(info.id)
         except MvcError:
             return {}  # a damaged history was reported; one commit is known of each
-        return {blob: tuple(commits) for blob, commits in found.items()}
+        return found
 
     def _check_all(self) -> Iterator[tuple[Problem, GitId | None]]:
         """Yield each problem with the blob that it is about."""
@@ -283,16 +276,12 @@ class _Reachable:
         except MvcError as error:
             yield Problem("unreadable-history", str(error), hint=error.hint), None
         self.commits = len(seen_commits)
-        for path, blob in self._index_blobs():
-            if blob not in seen_blobs:
-                yield from self._check_file(None, path, blob)
-
-    def _index_blobs(self) -> list[tuple[str, GitId]]:
-        try:
-            index = self._context.history.read_index()
-        except MvcError:
-            return []  # the history check has reported it
-        return [(path, entry.blob) for path, entry in index.entries.items()]
+        staged: Mapping[str, IndexEntry] = {}
+        with contextlib.suppress(MvcError):  # the history check has reported it
+            staged = self._context.history.read_index().entries
+        for path, entry in staged.items():
+            if entry.blob not in seen_blobs:
+                yield from self._check_file(None, path, entry.blob)
 
     def _check_file(
         self, commit: str | None, path: str, blob: GitId
@@ -304,10 +293,8 @@ class _Reachable:
             return
         if manifest is None:
             return
-        if self.health.lacks_indexes and self._was_released(blob):
-            self.released += 1  # it may be on its way out, pack by pack
-            return
-        if any(map(self._is_lost, manifest.chunk_ids())):
+        # Without an index of every pack, what was released may be on its way out, pack by pack.
+        if self.health.lacks_indexes or any(map(self._is_lost, manifest.chunk_ids())):
             if self._was_released(blob):
                 self.released += 1
                 return

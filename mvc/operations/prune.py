@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.errors import ConflictError, FormatError, NotFoundError, UnsupportedError
+from mvc.history.refnames import HEADS, TAGS
 from mvc.operations.gc import plan_gc, sweep_garbage
 from mvc.states.state import STATE_FILE, find_files
 from mvc.upkeep.model_files import state_paths
@@ -38,15 +39,13 @@ from mvc.workspace.releases import Release, add_releases, read_releases
 from mvc.workspace.state_files import read_small_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from mvc.chunkstore.copies import Ids
     from mvc.history.values import CommitInfo
     from mvc.ids import ChunkId, GitId
     from mvc.upkeep.retention import RetentionPolicy
     from mvc.workspace.context import Context
-
-_HEADS, _TAGS = "refs/heads/", "refs/tags/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +147,10 @@ def run_prune(context: Context, plan: PrunePlan) -> PruneResult:
 
 def read_landmarks(context: Context) -> Landmarks:
     """Return where HEAD, branches, tags and other refs stand, tags followed to their commits."""
-    branches: dict[str, GitId] = {}
-    tags: dict[str, GitId] = {}
-    others: dict[str, GitId] = {}
-    for name, commit in context.ref_commits().items():
-        if name.startswith(_HEADS):
-            branches[name.removeprefix(_HEADS)] = commit
-        elif name.startswith(_TAGS):
-            tags[name.removeprefix(_TAGS)] = commit
-        else:
-            others[name] = commit
+    refs = context.ref_commits()
+    branches = {name[len(HEADS) :]: refs[name] for name in refs if name.startswith(HEADS)}
+    tags = {name[len(TAGS) :]: refs[name] for name in refs if name.startswith(TAGS)}
+    others = {name: refs[name] for name in refs if not name.startswith((HEADS, TAGS))}
     return Landmarks(context.history.head().commit, branches, tags, others)
 
 
@@ -170,25 +163,17 @@ def _check_names(policy: RetentionPolicy, landmarks: Landmarks) -> None:
             )
 
 
-def _all_tips(landmarks: Landmarks) -> list[GitId]:
-    named = (landmarks.branches, landmarks.tags, landmarks.others)
-    tips = [commit for group in named for commit in group.values()]
-    return list(dict.fromkeys([*([landmarks.head] if landmarks.head else []), *tips]))
-
-
 def _check_unmoved(context: Context, plan: PrunePlan) -> None:
     current = read_landmarks(context)
     if current == plan.landmarks:
         return
-    infos = context.history.walk(commits_of(context, _all_tips(current)))
+    infos = context.history.walk(commits_of(context, current.tips()))
     commits = (Candidate(info.id, info.parents, info.commit_time_s) for info in infos)
     protected = find_protected(commits, current, plan.policy)
     for release in plan.releases:
         if release.commit in protected:
-            raise ConflictError(
-                f"a ref moved and now protects commit {release.commit}",
-                hint="plan it again",
-            )
+            fact = f"a ref moved and now protects commit {release.commit}"
+            raise ConflictError(fact, hint="plan it again")
 
 
 def _without(chunks: list[ChunkId], needed: Ids) -> list[ChunkId]:
@@ -211,20 +196,15 @@ class _Draft:
         self._policy = policy
         self._now_s = now_s
         self._versions = Versions(context)
-        self._gone = {
-            commit: released_paths(many) for commit, many in read_releases(context).items()
-        }
-        self._infos = list(context.history.walk(commits_of(context, _all_tips(landmarks))))
+        acts = read_releases(context)
+        self._gone = {commit: released_paths(many) for commit, many in acts.items()}
+        self.has_released = bool(acts)  # an earlier prune may not have finished
+        self._infos = list(context.history.walk(commits_of(context, landmarks.tips())))
         self._left = {info.id: self._find_left(info) for info in self._infos}
         self._facts = {info.id: read_annotations(info) for info in self._infos}
         candidates = [self._candidate(info) for info in self._infos]
         self._reasons = choose(candidates, landmarks, policy, now_s)
         self._released = self._find_released()
-
-    @property
-    def has_released(self) -> bool:
-        """Whether anything was released before: an earlier prune may not have finished."""
-        return bool(self._gone)
 
     def _find_left(self, info: CommitInfo) -> dict[str, GitId]:
         """Return the files in chunks of a commit that were not released before."""
@@ -277,11 +257,7 @@ class _Draft:
             return set()  # the user's own file of that name, or its content is gone
 
     def measure(self, needed: Ids) -> dict[GitId, int]:
-        """Return commit → stored bytes of the chunks that go with it and not with a newer one.
-
-        Args:
-            needed: the chunks that stay, ascending.
-        """
+        """Return commit → stored bytes of the chunks that go with it and not with a newer one."""
         seen: set[ChunkId] = set()
         sizes: dict[GitId, int] = {}
         for commit, paths in self._released.items():
@@ -290,20 +266,14 @@ class _Draft:
                 manifest = find_manifest(self._context, self._left[commit][path])
                 ids = set() if manifest is None else set(manifest.chunk_ids()) - seen
                 seen |= ids
-                sizes[commit] += self._stored_bytes(_without(list(ids), needed))
+                places = map(self._context.store.find, _without(list(ids), needed))
+                sizes[commit] += sum(place.stored_size_bytes for place in places if place)
         return sizes
-
-    def _stored_bytes(self, chunks: Iterable[ChunkId]) -> int:
-        places = map(self._context.store.find, chunks)
-        return sum(place.stored_size_bytes for place in places if place is not None)
 
     def releases(self) -> tuple[Release, ...]:
         """Return what is to be recorded."""
-        found = [
-            self._release(commit, self._left[commit], paths)
-            for commit, paths in self._released.items()
-            if paths
-        ]
+        chosen = ((commit, paths) for commit, paths in self._released.items() if paths)
+        found = [self._release(commit, self._left[commit], paths) for commit, paths in chosen]
         blobs = {blob for release in found for blob in release.blobs}
         # Commits that only a reflog knows protect nothing: what they share goes for them too.
         for info in walk_all(self._context) if blobs else ():

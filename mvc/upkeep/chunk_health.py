@@ -27,21 +27,13 @@ _SHORT_HEX = 12
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a chunk cannot be read.
-
-    Attributes:
-        kind: ``missing-chunk``, ``damaged-chunk`` or ``lost-base``.
-        fact: the same in words, to follow the chunk's name.
-        location: where the damage is; None if a chunk is missing.
-        root: the chunk whose loss caused this one, or None.
-        links: how many bases lie on the way there, the root included.
-    """
+    """Why a chunk cannot be read."""
 
     kind: str
-    fact: str
-    location: ChunkLocation | None = None
-    root: ChunkId | None = None
-    links: int = 0
+    fact: str  # in words, to follow the chunk's name
+    location: ChunkLocation | None = None  # where the damage is; None if a chunk is missing
+    root: ChunkId | None = None  # the chunk whose loss caused this one
+    links: int = 0  # how many bases lie on the way there, the root included
 
     @property
     def is_damage(self) -> bool:
@@ -50,15 +42,9 @@ class Loss:
 
 
 class ChunkHealth:
-    """Looks at chunks one by one, each once.
+    """Looks at chunks one by one, each once, given what a check of the store has found.
 
-    Args:
-        store: where they lie.
-        found: what a check of the store has found.
-
-    Attributes:
-        lost: the chunks that cannot be read, of those looked at.
-        packs: the packs that hold what was looked at.
+    ``lost`` has those that cannot be read, ``packs`` the packs of all that were looked at.
     """
 
     def __init__(self, store: ChunkStore, found: Iterable[StoreProblem]) -> None:

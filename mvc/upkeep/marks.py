@@ -62,25 +62,15 @@ class IdSet:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What one look at the repository found.
+    """What one look at the repository found; chunks are in ascending order."""
 
-    Attributes:
-        versions: remembers which files commits have, for the next look.
-        objects: all Git objects in use.
-        needed: chunks that must stay, ascending.
-        released: chunks that released versions name, ascending; some may be needed all the same.
-        promised: manifests that a commit names, so all their chunks must be there.
-        live: what ``needed`` was read from.
-        let_go: manifests that ``released`` was read from.
-    """
-
-    versions: Versions
+    versions: Versions  # remembers which files commits have, for the next look
     objects: Collection[GitId] = frozenset()
     needed: Ids = field(default_factory=lambda: _NO_IDS)
-    released: Ids = field(default_factory=lambda: _NO_IDS)
-    promised: frozenset[GitId] = frozenset()
-    live: frozenset[GitId] = frozenset()
-    let_go: frozenset[GitId] = frozenset()
+    released: Ids = field(default_factory=lambda: _NO_IDS)  # some may be needed all the same
+    promised: frozenset[GitId] = frozenset()  # a commit names them: all their chunks must be there
+    live: frozenset[GitId] = frozenset()  # what ``needed`` was read from
+    let_go: frozenset[GitId] = frozenset()  # what ``released`` was read from
 
 
 def mark(
@@ -91,14 +81,9 @@ def mark(
     releasing: Sequence[Release] = (),
     before: Marks | None = None,
 ) -> Marks:
-    """Return what is needed now, and what was needed before.
+    """Return what is needed now, and what was needed ``before``: only what is new since is read.
 
-    Args:
-        context: the repository.
-        grace_s: how old garbage objects must be to lose their content.
-        expiry: how long reflogs hold what only they know; None means for ever.
-        releasing: acts of releasing that count as done.
-        before: an earlier look: only what is new since is read.
+    Garbage younger than ``grace_s`` keeps its content; ``releasing`` counts as done.
 
     Raises:
         FormatError: the history is damaged: nothing may be removed.

@@ -50,9 +50,7 @@ def is_model_path(path: str) -> bool | None:
 def state_paths(paths: Iterable[str], state_files: Collection[str] = ()) -> tuple[str, ...]:
     """Return those of some files that are not the model.
 
-    Args:
-        paths: files that are kept in chunks.
-        state_files: those of them that are top-level names of a committed state.
+    ``state_files`` are those of them that are top-level names of a committed state.
     """
     has_model = any(is_model_name(path) for path in state_files)
     found: list[str] = []

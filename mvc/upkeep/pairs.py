@@ -47,17 +47,11 @@ _PACKS_PER_LOOK = 8
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What a chunk could be a difference to.
-
-    Attributes:
-        base: the other chunk.
-        dtype: what the words of both are.
-        group: tensors of one group change alike.
-    """
+    """What a chunk could be a difference to."""
 
     base: ChunkId
     dtype: DType
-    group: str
+    group: str  # tensors of one group change alike
 
 
 def find_pairs(
@@ -69,11 +63,8 @@ def find_pairs(
 ) -> dict[ChunkId, Pair]:
     """Return chunk → its pair, in the order in which chunks first appear.
 
-    Args:
-        context: the repository.
-        commits: parents before children.
-        released: (commit, path) of versions whose content was released.
-        skip: commits whose chunks are not paired; later ones may be with theirs.
+    Commits come parents first. Chunks of those to ``skip`` are not paired, but later ones may be
+    with them. Versions that were released, (commit, path), are left out.
     """
     pairs: dict[ChunkId, Pair] = {}
     seen: set[ChunkId] = set()
@@ -132,11 +123,7 @@ def plan_chains(
 ) -> dict[int, int]:
     """Return chunk → base by chunk number, for chunks that are stored whole and may be differences.
 
-    Args:
-        copies: what is stored.
-        pairs: possibilities, older chunks first.
-        is_promising: whether to try a chunk with a base, by number; what is not tried stays
-            whole, and may be the start of a chain.
+    Pairs come older chunks first. What is not promising stays whole, and may start a chain.
     """
     if not pairs or not len(copies):
         return {}

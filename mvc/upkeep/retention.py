@@ -141,16 +141,7 @@ def _quoted(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One commit as a policy sees it.
-
-    Attributes:
-        id: the commit.
-        parents: the commits before it.
-        time_s: when it was recorded, seconds since 1970.
-        step: training step, or None.
-        metrics: name → number.
-        has_content: whether any of its content is left.
-    """
+    """One commit as a policy sees it."""
 
     id: GitId
     parents: tuple[GitId, ...]
@@ -162,19 +153,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Landmarks:
-    """Where the refs of a repository stand.
-
-    Attributes:
-        head: HEAD's commit, or None.
-        branches: branch name → its tip.
-        tags: tag name → the commit it points to.
-        others: name of any other ref → the commit it points to.
-    """
+    """Where the refs of a repository stand: name → commit, tags followed."""
 
     head: GitId | None = None
     branches: Mapping[str, GitId] = field(default_factory=dict)
     tags: Mapping[str, GitId] = field(default_factory=dict)
     others: Mapping[str, GitId] = field(default_factory=dict)
+
+    def tips(self) -> list[GitId]:
+        """Return every commit that a ref or HEAD points to, each once."""
+        named = (*self.branches.values(), *self.tags.values(), *self.others.values())
+        return list(dict.fromkeys(named if self.head is None else (self.head, *named)))
 
 
 def choose(
@@ -182,14 +171,7 @@ def choose(
 ) -> dict[GitId, tuple[str, ...]]:
     """Return for every commit why it is kept; no reason means that its content may go.
 
-    Args:
-        commits: all that the refs reach, newest first, children before parents.
-        landmarks: where the refs stand.
-        policy: what to keep.
-        now_s: the time that ``keep_within_s`` counts back from, in seconds since 1970.
-
-    Raises:
-        UsageError: a policy that makes no sense.
+    ``commits`` are all that the refs reach, newest first, children before parents.
     """
     policy.check()
     reasons: dict[GitId, list[str]] = {commit.id: [] for commit in commits}

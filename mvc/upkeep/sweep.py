@@ -46,11 +46,7 @@ _FSCK_HINT = 'run "mvc fsck --data"; nothing is removed from a damaged repositor
 
 @contextlib.contextmanager
 def upkeep_lock(context: Context) -> Iterator[None]:
-    """Be the only one who rewrites packs.
-
-    Raises:
-        ConflictError: another process is doing so.
-    """
+    """Be the only one who rewrites packs, or raise ``ConflictError``."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(exclusive_lock(context.git_dir / LOCK_NAME, wait=False))
@@ -64,8 +60,7 @@ def upkeep_lock(context: Context) -> Iterator[None]:
 def find_needed(context: Context, copies: StoredCopies, marks: Marks) -> Mask:
     """Return which stored chunks must stay because something names them.
 
-    Raises:
-        CorruptionError: one that a commit needs is not there, or cannot be decoded.
+    Fails if one that a commit needs is not there, or cannot be decoded.
     """
     numbers = copies.find(marks.needed)
     is_there = np.append(copies.chosen, NONE)[numbers] != NONE
@@ -107,15 +102,10 @@ class Tally:
 
 
 class Sweep:
-    """A sweep that is being carried out; may be killed at any time.
+    """A sweep that is being carried out under ``upkeep_lock``; may be killed at any time.
 
-    Args:
-        context: the repository; the caller has ``upkeep_lock``.
-        plan: what happens to the packs.
-        marks: what was needed when that was planned, if anything was looked at.
-        unnamed: chunks of young packs that nothing names.
-        grace_s: garbage younger than this stays.
-        expiry: how long reflogs remember; None means for ever.
+    ``marks`` are what was needed when it was planned, ``unnamed`` the chunks of young packs that
+    nothing names.
 
     Raises:
         ConflictError: another sweep has run since the plan was made.
@@ -170,9 +160,7 @@ class Sweep:
     ) -> Tally:
         """Carry out the plan batch by batch, each durable before anything of it is removed.
 
-        Args:
-            dtypes: chunk → what its words are, of those to be encoded again.
-            progress: called with bytes of old packs that are read.
+        ``dtypes`` says what the words of chunks are that will be encoded again.
 
         Raises:
             CorruptionError: a pack is damaged; nothing of it was removed.

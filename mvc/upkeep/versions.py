@@ -32,11 +32,7 @@ class Versions:
         self._is_manifest: dict[GitId, bool] = {}
 
     def of(self, info: CommitInfo) -> Mapping[str, GitId]:
-        """Return path → manifest blob of a commit.
-
-        Raises:
-            FormatError: a tree is damaged.
-        """
+        """Return path → manifest blob of a commit."""
         found = self._by_tree.get(info.tree)
         if found is None:
             tree = self._context.history.read_tree(info.tree)
@@ -55,12 +51,7 @@ class Versions:
 def walk_all(context: Context, *, expiry: ReflogExpiry | None = None) -> list[CommitInfo]:
     """Return every commit that HEAD, a ref or a reflog reaches, newest first.
 
-    Args:
-        context: the repository.
-        expiry: leave out what only expired entries of reflogs reach.
-
-    Raises:
-        CorruptionError: one is damaged or missing.
+    Entries of reflogs that an ``expiry`` calls old do not count. Fails if a commit is damaged.
     """
     roots = find_roots(context.history, expiry=expiry)
     return list(context.history.walk(commits_of(context, roots)))
@@ -71,12 +62,9 @@ def reach(
     tips: Iterable[GitId],
     without: Collection[GitId] = frozenset(),
 ) -> set[GitId]:
-    """Return the commits that tips lead to, themselves included.
+    """Return the commits that tips lead to, themselves included, of those in ``parents``.
 
-    Args:
-        parents: commit → its parents, of all commits that count.
-        tips: where to begin.
-        without: commits to stop at.
+    The commits in ``without`` are left out, and so is what only they lead to.
     """
     found: set[GitId] = set()
     pending = list(tips)
@@ -113,16 +101,7 @@ def find_live(
     """Return manifest → (commit, path) of a version that was not released; no commit: the index.
 
     Nothing needs a manifest that is not among them: all versions that have it were released.
-
-    Args:
-        context: the repository.
-        releases: commit → its acts of releasing.
-        versions: what was looked at before.
-        expiry: leave out what only expired entries of reflogs reach.
-        trust_index: fail if the index is damaged; else it is skipped.
-
-    Raises:
-        FormatError: a commit, a tree or the index is damaged.
+    A damaged history fails; a damaged index is skipped unless it is to be trusted.
     """
     versions = versions or Versions(context)
     live: dict[GitId, tuple[GitId | None, str]] = {}
