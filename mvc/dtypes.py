@@ -24,23 +24,16 @@ MAX_TENSOR_BYTES = 2**62
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One element type.
+    """One element type."""
 
-    Attributes:
-        name: canonical name, as in a safetensors header where that has one.
-        block_elements: elements in one block; 1 for everything but packed types.
-        block_bytes: bytes of one block.
-        word_bytes: width of the words that byte planes are cut from (1, 2, 4 or 8).
-        is_float: whether a word is sign, exponent, mantissa from its highest bit down, so that
-            rotating the sign away makes the top plane the exponent.
-        numpy_name: name of the NumPy or ml_dtypes scalar type; empty where values cannot be shown.
-    """
-
-    name: str
-    block_elements: int
+    name: str  # canonical name, as in a safetensors header where that has one
+    block_elements: int  # elements in one block; 1 for everything but packed types
     block_bytes: int
-    word_bytes: int
+    word_bytes: int  # width of the words that byte planes are cut from (1, 2, 4 or 8)
+    # whether a word is sign, exponent, mantissa from its highest bit down, so that rotating the
+    # sign away makes the top plane the exponent
     is_float: bool
+    # name of the NumPy or ml_dtypes scalar type; empty where values cannot be shown
     numpy_name: str
 
 
@@ -126,11 +119,7 @@ TORCH_NAMES["C32"] = "complex32"
 
 
 def get_dtype(name: str) -> DType:
-    """Return the dtype of that canonical name.
-
-    Raises:
-        FormatError: the name is not in the table.
-    """
+    """Return the dtype of that canonical name."""
     try:
         return DTYPES[name]
     except KeyError:
@@ -138,11 +127,7 @@ def get_dtype(name: str) -> DType:
 
 
 def count_elements(shape: Sequence[int]) -> int:
-    """Return the number of elements of a shape; 1 for a 0-d tensor.
-
-    Raises:
-        FormatError: too many dimensions, a negative one, or a product past 2**62.
-    """
+    """Return the number of elements of a shape; 1 for a 0-d tensor."""
     if len(shape) > MAX_DIMS:
         raise FormatError(f"tensor has {len(shape)} dimensions, the limit is {MAX_DIMS}")
     if shape and not 0 <= min(shape) <= max(shape) <= MAX_TENSOR_BYTES:
@@ -155,12 +140,7 @@ def count_elements(shape: Sequence[int]) -> int:
 
 
 def size_in_bytes(dtype: DType, shape: Sequence[int]) -> int:
-    """Return the bytes of a C-contiguous tensor.
-
-    Raises:
-        FormatError: a packed type whose element count does not fill whole blocks, or a size past
-            2**62 bytes.
-    """
+    """Return the bytes of a C-contiguous tensor; packed types need whole blocks."""
     elements = count_elements(shape)
     if elements % dtype.block_elements:
         raise FormatError(f"{elements} elements of {dtype.name} do not fill whole blocks")

@@ -29,23 +29,14 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What tells whether a file changed without reading it (Git's stat data).
+    """What tells whether a file changed without reading it (Git's stat data)."""
 
-    Attributes:
-        size_bytes: length (of the link text for a symlink).
-        mtime_ns: time of the last change of the content.
-        ctime_ns: time of the last change of content or metadata.
-        inode: inode number.
-        device: device number.
-        mode: st_mode with type and permission bits.
-    """
-
-    size_bytes: int
-    mtime_ns: int
-    ctime_ns: int
+    size_bytes: int  # length (of the link text for a symlink)
+    mtime_ns: int  # time of the last change of the content
+    ctime_ns: int  # time of the last change of content or metadata
     inode: int
     device: int
-    mode: int
+    mode: int  # st_mode with type and permission bits
 
     @property
     def is_regular(self) -> bool:
@@ -80,11 +71,7 @@ def _from_os(result: os.stat_result) -> FileStat:
 
 
 def find_stat(path: Path | str) -> FileStat | None:
-    """Return the stat of a path itself (links are not followed), or None if there is nothing.
-
-    Raises:
-        StorageError: it may not be looked at, or its name is too long to exist.
-    """
+    """Return the stat of a path itself (links are not followed), or None if there is nothing."""
     try:
         return _from_os(os.lstat(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -138,8 +125,7 @@ def fsync_dir(folder: Path | str) -> None:
 def reserve_space(path: Path, size_bytes: int) -> None:
     """Fill a scratch file with zeros: once it is removed, that much space is there to use.
 
-    Raises:
-        StorageError: there is less; the file is gone again.
+    If there is less, the file is gone again.
     """
     with translate_os_errors(f"reserve {size_bytes:,} bytes in {path.parent}"):
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -219,13 +205,8 @@ class DurableFile:
     def __init__(self, folder: Path, *, mode: int = 0o644, name: str | None = None) -> None:
         """Open a temporary file in ``folder``, the folder of the later target.
 
-        Args:
-            folder: where the target will be.
-            mode: permission bits of the file.
-            name: name of the temporary file if it matters (a lock that others respect).
-
-        Raises:
-            FileExistsError: something has that ``name`` already.
+        ``name`` is for a file that others look for, such as a lock; one that exists already is a
+        FileExistsError.
         """
         self.folder = folder
         self.path = folder / (name or f"{os.urandom(8).hex()}{TEMP_SUFFIX}")
@@ -279,20 +260,11 @@ class DurableFile:
         read_only: bool = False,
         sync_folder: bool = True,
     ) -> FileStat:
-        """Check the length, sync, rename onto ``target``, sync the folder.
+        """Check the length, sync, rename onto ``target``, sync the folder; return the stat.
 
-        Args:
-            target: final path, in the folder the file was created in.
-            expected_bytes: length the file must have; the bytes appended unless given.
-            read_only: take the write permission away (immutable objects).
-            sync_folder: make the name durable too; False where the caller syncs the folder
-                itself once many files are in it.
-
-        Returns:
-            The stat of the published file.
-
-        Raises:
-            StorageError: a length that is not the expected one, or the machine failed.
+        ``target`` lies in the folder the file was created in; its length must be
+        ``expected_bytes``, by default the bytes appended. A caller that puts many files into a
+        folder passes ``sync_folder=False``, and syncs it itself once they are there.
         """
         self._check_usable()
         expected_bytes = self.size_bytes if expected_bytes is None else expected_bytes
@@ -316,13 +288,10 @@ class DurableFile:
         return result
 
     def keep(self) -> Path:
-        """Make the bytes durable and leave the file under its temporary name.
+        """Make the bytes durable and leave the file under its temporary name, which is returned.
 
         For a caller that renames several files together later (``replace_staged``); the name is
         durable once the folder is synced.
-
-        Returns:
-            The path of the temporary file.
         """
         self.sync()
         self._published = True
@@ -408,14 +377,10 @@ def remove_empty_dirs(folder: Path, stop: Path) -> None:
 
 
 def append_line(path: Path, line: bytes) -> int:
-    """Append one line to a log durably; return the length of the log before it.
+    """Append one line, with its line feed, to a log durably; return the log's length before it.
 
     A torn last line, left by a crash, is cut off first: its writer never returned. Callers take
     turns under a lock of theirs.
-
-    Args:
-        path: the log; made, with its folder, where it does not exist.
-        line: the line with its line feed.
     """
     make_dirs(path.parent)
     with translate_os_errors(f"append to {path}"):
@@ -463,13 +428,10 @@ def truncate_file(path: Path, size_bytes: int) -> None:
 
 @contextlib.contextmanager
 def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[int]:
-    """Hold an advisory lock on a file; the kernel drops it when the process dies.
+    """Hold an advisory lock on a file, whose descriptor is yielded.
 
-    Yields:
-        The open descriptor of the lock file.
-
-    Raises:
-        ConflictError: ``wait`` is false and another process holds it.
+    The kernel drops it when the process dies. A lock that another process holds is a ConflictError
+    unless ``wait``.
     """
     with _locked(path, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)) as descriptor:
         yield descriptor

@@ -34,9 +34,7 @@ class ByteSource(Protocol):
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the whole buffer, a memoryview of bytes, from ``offset`` on.
 
-        Raises:
-            ConflictError: the bytes ended early or moved since the source was opened.
-            StorageError: the machine failed.
+        A file that ended early or changed since it was opened is a ConflictError.
         """
         ...
 
@@ -53,7 +51,6 @@ class FileSource(ByteSource):
 
     Attributes:
         path: where it was opened; for messages.
-        descriptor: the open descriptor, valid inside the ``with`` block.
         stat: taken when the file was opened.
     """
 
@@ -65,13 +62,7 @@ class FileSource(ByteSource):
     @classmethod
     @contextmanager
     def open(cls, path: Path) -> Iterator[Self]:
-        """Open a regular file for the length of a ``with`` block; a link is never followed.
-
-        Raises:
-            FileNotFoundError: nothing is there.
-            UnsupportedError: it is a link, a folder, a pipe or a device.
-            StorageError: the machine refused.
-        """
+        """Open a regular file for the length of a ``with`` block; a link is never followed."""
         descriptor = _open_without_following(path)
         try:
             source = cls(path, descriptor)
@@ -174,15 +165,10 @@ class JoinedSource(ByteSource):
 def split_buffer(
     starts: Sequence[int], offset: int, buffer: memoryview
 ) -> Iterator[tuple[int, int, memoryview]]:
-    """Cut a buffer where the parts of a joined run of bytes meet.
+    """Cut a buffer, whose first byte is the run's at ``offset``, where the parts of the run meet.
 
-    Args:
-        starts: where each part begins, and where the last one ends.
-        offset: what the buffer begins with.
-        buffer: bytes of the run from there on.
-
-    Yields:
-        The number of the part, the offset in it, and the piece of the buffer that belongs there.
+    ``starts`` also says where the last part ends. Yields the number of the part, the offset in it,
+    and the piece of the buffer that belongs there.
     """
     if not buffer:
         return
@@ -204,12 +190,7 @@ def _find_part(starts: Sequence[int], offset: int) -> int:
 
 
 def read_bytes(source: ByteSource, offset: int, size_bytes: int) -> bytes:
-    """Return a small run of bytes, never more than the source holds.
-
-    Raises:
-        FormatError: the run lies outside the source.
-        ConflictError: the file became shorter since it was opened.
-    """
+    """Return a small run of bytes, never more than the source holds."""
     if offset < 0 or size_bytes < 0 or offset + size_bytes > source.size_bytes:
         raise FormatError(
             f"file of {source.size_bytes:,} bytes ends before byte {offset + size_bytes:,}"

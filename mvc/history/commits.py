@@ -30,11 +30,7 @@ _MAX_TIMEZONE_S = 100 * 3600
 
 
 def encode_identity(who: Identity) -> bytes:
-    """Return ``Name <mail>`` as Git writes it, without the signs it leaves out.
-
-    Raises:
-        UsageError: nothing is left of the name.
-    """
+    """Return ``Name <mail>`` as Git writes it, without the signs it leaves out."""
     name = _INSIDE.sub("", who.name).strip(_CRUD)
     email = _INSIDE.sub("", who.email).strip(_CRUD)
     if not name:
@@ -53,11 +49,7 @@ def parse_identity(text: bytes) -> Identity:
 
 
 def encode_text(text: str, what: str) -> bytes:
-    """Return text as UTF-8.
-
-    Raises:
-        UsageError: it holds a NUL or a lone surrogate, which Git cannot store.
-    """
+    """Return text as UTF-8; Git stores neither NUL nor a lone surrogate."""
     try:
         encoded = text.encode()
     except UnicodeEncodeError as error:
@@ -75,11 +67,7 @@ def encode_commit(
     author: Stamp,
     committer: Stamp,
 ) -> bytes:
-    """Return the bytes of a commit; the message gets a line feed at its end if it has none.
-
-    Raises:
-        UsageError: a text or time that Git cannot store.
-    """
+    """Return the bytes of a commit; the message gets a line feed at its end if it has none."""
     commit = Commit()
     commit.tree = ObjectID(tree.encode())
     commit.parents = [ObjectID(parent.encode()) for parent in parents]
@@ -92,11 +80,7 @@ def encode_commit(
 
 
 def encode_tag(*, name: str, commit: GitId, message: str, tagger: Stamp) -> bytes:
-    """Return the bytes of an annotated tag on a commit.
-
-    Raises:
-        UsageError: a text or time that Git cannot store.
-    """
+    """Return the bytes of an annotated tag on a commit."""
     tag = Tag()
     tag.name = encode_text(name, "tag name")
     tag.object = (Commit, commit.encode())
@@ -106,11 +90,7 @@ def encode_tag(*, name: str, commit: GitId, message: str, tagger: Stamp) -> byte
 
 
 def split_stamp(stamp: Stamp) -> tuple[bytes, int, int]:
-    """Return identity, time and offset from UTC (in whole minutes) as Git stores them.
-
-    Raises:
-        UsageError: a name, time or offset that Git cannot store.
-    """
+    """Return identity, time and offset from UTC (in whole minutes) as Git stores them."""
     if not 0 <= stamp.time_s < _MAX_TIME_S:
         raise UsageError(f"{stamp.time_s} s since 1970 is not a time that Git can store")
     if abs(stamp.timezone_s) >= _MAX_TIMEZONE_S:
@@ -119,11 +99,7 @@ def split_stamp(stamp: Stamp) -> tuple[bytes, int, int]:
 
 
 def parse_commit(commit_id: GitId, data: bytes) -> CommitInfo:
-    """Return the commit in an object's content.
-
-    Raises:
-        CorruptionError: it is not a commit.
-    """
+    """Return the commit in an object's content."""
     with translate_damage(f"commit {commit_id}"):
         commit = Commit.from_string(data)
         if commit.author is None or commit.committer is None:
@@ -142,11 +118,7 @@ def parse_commit(commit_id: GitId, data: bytes) -> CommitInfo:
 
 
 def parse_tag(tag_id: GitId, data: bytes) -> tuple[str, GitId]:
-    """Return (kind, id) of what an annotated tag names.
-
-    Raises:
-        CorruptionError: it is not a tag.
-    """
+    """Return (kind, id) of what an annotated tag names."""
     with translate_damage(f"tag {tag_id}"):
         kind, target = Tag.from_string(data).object
         if object_class(kind.type_name) is None:

@@ -31,15 +31,7 @@ Config = dict[str, list[str]]
 
 
 def parse_config(data: bytes, name: str) -> Config:
-    """Return what a config file says.
-
-    Args:
-        data: the whole file.
-        name: what the file is called in errors.
-
-    Raises:
-        FormatError: not a Git config file.
-    """
+    """Return what a config file says."""
     if len(data) > MAX_CONFIG_BYTES:
         raise FormatError(f"{name} is longer than {MAX_CONFIG_BYTES:,} bytes")
     found: Config = {}
@@ -61,11 +53,7 @@ def _decode(text: bytes) -> str:
 
 
 def encode_config(config: Config) -> bytes:
-    """Return the bytes of a config file that says this, one block per section.
-
-    Raises:
-        UsageError: a key that would not be read back.
-    """
+    """Return the bytes of a config file that says this, one block per section."""
     blocks: dict[str, list[str]] = {}
     for key, values in config.items():
         section, subsection, name = split_key(key)
@@ -97,11 +85,7 @@ def _quote(value: str) -> str:
 
 
 def split_key(key: str) -> tuple[str, str | None, str]:
-    """Return (section, subsection or None, name) of a key.
-
-    Raises:
-        UsageError: not a valid key.
-    """
+    """Return (section, subsection or None, name) of a key."""
     section, dot, rest = key.partition(".")
     subsection, inner, name = rest.rpartition(".")
     bad = "\n" in subsection or "\0" in subsection
@@ -111,21 +95,13 @@ def split_key(key: str) -> tuple[str, str | None, str]:
 
 
 def normal_key(key: str) -> str:
-    """Return a key as ``parse_config`` spells it.
-
-    Raises:
-        UsageError: not a valid key.
-    """
+    """Return a key as ``parse_config`` spells it."""
     section, subsection, name = split_key(key)
     return f"{section}.{name}" if subsection is None else f"{section}.{subsection}.{name}"
 
 
 def check_value(value: str) -> str:
-    """Return a value that a config file can hold.
-
-    Raises:
-        UsageError: it holds a NUL or is not text.
-    """
+    """Return a value that a config file can hold."""
     if "\0" in value:
         raise UsageError("a config value cannot hold a NUL character")
     try:
@@ -136,12 +112,7 @@ def check_value(value: str) -> str:
 
 
 def read_config_file(path: Path) -> Config:
-    """Return what a config file says; nothing if there is no file.
-
-    Raises:
-        FormatError: not a Git config file.
-        StorageError: the machine failed.
-    """
+    """Return what a config file says; nothing if there is no file."""
     with translate_damage(str(path), FormatError, f"correct or remove {path}"):
         try:
             with path.open("rb") as file:
@@ -156,9 +127,6 @@ def read_user(paths: Iterable[Path]) -> tuple[str | None, str | None]:
 
     Files that do not exist say nothing. Which files to ask is the caller's business: the library
     never looks at the home folder by itself.
-
-    Raises:
-        FormatError: a file is not a Git config file.
     """
     name = email = None
     for path in paths:

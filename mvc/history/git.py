@@ -64,16 +64,7 @@ class GitHistory(RefMoves):
 
     @classmethod
     def init(cls, git_dir: Path, *, branch: str = "main") -> Self:
-        """Create a repository durably and open it; an existing one is opened unchanged.
-
-        Args:
-            git_dir: folder to create.
-            branch: the branch of the first commit.
-
-        Raises:
-            UsageError: not a valid branch name.
-            StorageError: the machine failed, or a file is in the way.
-        """
+        """Create a repository durably and open it; an existing one is opened unchanged."""
         name = branch_ref(branch)
         if fs.find_stat(git_dir / HEAD) is not None:
             return cls.open(git_dir)
@@ -90,13 +81,7 @@ class GitHistory(RefMoves):
 
     @classmethod
     def open(cls, git_dir: Path) -> Self:
-        """Open an existing repository.
-
-        Raises:
-            RepositoryNotFoundError: there is none.
-            FormatError: its config or HEAD is damaged.
-            UnsupportedError: it needs a Git feature that mvc does not support.
-        """
+        """Open an existing repository."""
         parts = [fs.find_stat(git_dir / part) for part in (HEAD, "objects", "refs")]
         if None in parts:
             raise RepositoryNotFoundError(
@@ -136,38 +121,20 @@ class GitHistory(RefMoves):
     # -- objects
 
     def write_blob(self, data: bytes) -> GitId:
-        """Store bytes and return their id; durable after ``sync_objects``.
-
-        Raises:
-            UsageError: more than 512 MiB.
-        """
+        """Store bytes, at most 512 MiB, and return their id; durable after ``sync_objects``."""
         return self.objects.write("blob", data)
 
     def read_blob(self, blob: GitId) -> bytes:
-        """Return the bytes of a blob, hashed against its id.
-
-        Raises:
-            CorruptionError: it is damaged or missing.
-            FormatError: the object is not a blob.
-        """
+        """Return the bytes of a blob, hashed against its id."""
         return self.objects.read_kind(blob, "blob")
 
     def find_blob_size(self, blob: GitId) -> int | None:
-        """Return the length of a blob in bytes, or None if there is no such blob.
-
-        Raises:
-            CorruptionError: its header is damaged.
-        """
+        """Return the length of a blob in bytes, or None if there is no such blob."""
         header = self.objects.find_header(blob)
         return header[1] if header is not None and header[0] == "blob" else None
 
     def blob_prefix(self, blob: GitId, count: int) -> bytes:
-        """Return the first ``count`` bytes of a blob without reading the rest; not hashed.
-
-        Raises:
-            CorruptionError: it is damaged there, or missing.
-            FormatError: the object is not a blob.
-        """
+        """Return the first ``count`` bytes of a blob without reading the rest; not hashed."""
         kind, prefix = self.objects.read_prefix(blob, count)
         if kind != "blob":
             raise FormatError(f"object {blob} is a {kind}, not a blob")
@@ -178,23 +145,11 @@ class GitHistory(RefMoves):
         return self.objects.has(object_id)
 
     def write_tree(self, entries: Mapping[str, TreeEntry]) -> GitId:
-        """Store the trees of a commit and return the id of the outermost.
-
-        Args:
-            entries: path → mode and blob; folders follow from the paths.
-
-        Raises:
-            UsageError: a path or mode that a tree cannot hold.
-        """
+        """Store the trees that the paths need and return the id of the outermost."""
         return write_tree(entries, self.objects.write)
 
     def read_tree(self, commit_or_tree: GitId) -> dict[str, TreeEntry]:
-        """Return path → mode and blob of everything in a commit, tag or tree, sorted by path.
-
-        Raises:
-            FormatError: paths or modes that mvc does not allow.
-            CorruptionError: something is damaged or missing.
-        """
+        """Return path → mode and blob of everything in a commit, tag or tree, sorted by path."""
         tree = self._revisions.find_tree(commit_or_tree)
         return read_tree(tree, lambda tree_id: self.objects.read_kind(tree_id, "tree"))
 
@@ -207,18 +162,7 @@ class GitHistory(RefMoves):
         author: Stamp,
         committer: Stamp | None = None,
     ) -> GitId:
-        """Store a commit and return its id; no ref moves.
-
-        Args:
-            tree: id from ``write_tree``.
-            parents: the commits before it.
-            message: its text, trailers included.
-            author: who wrote it, and when.
-            committer: who records it, and when; defaults to the author.
-
-        Raises:
-            UsageError: a text or time that Git cannot store.
-        """
+        """Store a commit and return its id; no ref moves. The committer defaults to the author."""
         data = encode_commit(
             tree=tree,
             parents=parents,
@@ -229,20 +173,11 @@ class GitHistory(RefMoves):
         return self.objects.write("commit", data)
 
     def read_commit(self, commit: GitId) -> CommitInfo:
-        """Return a commit.
-
-        Raises:
-            CorruptionError: it is damaged or missing.
-            FormatError: the object is not a commit.
-        """
+        """Return a commit."""
         return self.objects.read_commit(commit)
 
     def sync_objects(self) -> None:
-        """Make every object written so far durable, name and bytes.
-
-        Raises:
-            StorageError: the machine failed, now or in an earlier call.
-        """
+        """Make every object written so far durable, name and bytes."""
         self.objects.sync()
 
     # -- the graph
@@ -250,11 +185,7 @@ class GitHistory(RefMoves):
     def walk(
         self, starts: Sequence[GitId], *, limit: int | None = None, first_parent: bool = False
     ) -> Iterator[CommitInfo]:
-        """Yield reachable commits, children before parents, youngest first.
-
-        Raises:
-            CorruptionError: a commit is damaged or missing.
-        """
+        """Yield reachable commits, children before parents, youngest first."""
         return walk(self.objects, starts, limit=limit, first_parent=first_parent)
 
     def find_merge_base(self, left: GitId, right: GitId) -> GitId | None:
@@ -270,19 +201,11 @@ class GitHistory(RefMoves):
         return is_ancestor(self.objects, ancestor, descendant)
 
     def resolve(self, revision: str) -> GitId:
-        """Return the id that a revision names, tags followed; see ``mvc.history.revisions``.
-
-        Raises:
-            NotFoundError: it names nothing, or more than one object; the hint suggests names.
-        """
+        """Return the id that a revision names, tags followed; see ``mvc.history.revisions``."""
         return self._revisions.resolve(revision)
 
     def resolve_commit(self, revision: str) -> GitId:
-        """Return the commit that a revision names.
-
-        Raises:
-            NotFoundError: there is none, or more than one, or it is not a commit.
-        """
+        """Return the commit that a revision names."""
         return self._revisions.resolve_commit(revision)
 
     def find_commit(self, object_id: GitId) -> GitId | None:
@@ -299,11 +222,7 @@ class GitHistory(RefMoves):
     # -- index
 
     def read_index(self) -> Index:
-        """Return the staging area; an empty one before the first ``add``.
-
-        Raises:
-            CorruptionError: the index is damaged.
-        """
+        """Return the staging area; an empty one before the first ``add``."""
         from mvc.history.index import NAME, read_index_file  # noqa: PLC0415  see its text
 
         return read_index_file(self.git_dir / NAME)
@@ -313,10 +232,6 @@ class GitHistory(RefMoves):
 
         The blobs it names are made durable first. Racy entries are written so that they match no
         file until its content has been compared.
-
-        Raises:
-            UsageError: the lock is not held, or an entry that an index cannot hold.
-            ConflictError: a stock Git holds the index.
         """
         from mvc.history.index import NAME, write_index_file  # noqa: PLC0415  see its text
 
@@ -329,35 +244,19 @@ class GitHistory(RefMoves):
     # -- config
 
     def read_config(self) -> dict[str, str]:
-        """Return ``section.key`` → value; the last one if there are several.
-
-        Raises:
-            FormatError: the config is damaged.
-        """
+        """Return ``section.key`` → value; the last one if there are several."""
         return {key: values[-1] for key, values in self._read_config().items()}
 
     def get_config(self, key: str) -> str | None:
-        """Return one value, or None.
-
-        Raises:
-            UsageError: not a valid key.
-        """
+        """Return one value, or None."""
         return config_format.last_value(self._read_config(), config_format.normal_key(key))
 
     def set_config(self, key: str, value: str) -> None:
-        """Set a value durably; it replaces all values of that key.
-
-        Raises:
-            UsageError: not a valid key, or a value that a config cannot hold.
-        """
+        """Set a value durably; it replaces all values of that key."""
         self._change_config(config_format.normal_key(key), [config_format.check_value(value)])
 
     def unset_config(self, key: str) -> None:
-        """Remove a key durably.
-
-        Raises:
-            NotFoundError: it is not set.
-        """
+        """Remove a key durably."""
         key = config_format.normal_key(key)
         with self.lock():
             if key not in self._read_config():

@@ -54,27 +54,14 @@ class IgnoreRules:
     """The ignore rules of a worktree; each folder is looked at once, when first needed."""
 
     def __init__(self, worktree: Path, *, name: str = IGNORE_NAME) -> None:
-        """Take the worktree; nothing is read yet.
-
-        Args:
-            worktree: folder whose rules these are.
-            name: what its rule files are called.
-        """
+        """Take a worktree and what its rule files are called; nothing is read yet."""
         self._worktree = worktree
         self._name = name
         self._real = fs.RealFolders(worktree)
         self._chains: dict[str, _Chain | None] = {}
 
     def is_ignored(self, path: str, is_dir: bool) -> bool:  # noqa: FBT001  reads well at every call
-        """Return whether a path is ignored.
-
-        Args:
-            path: ``/``-separated, relative to the worktree.
-            is_dir: whether it is a folder (a link to one is not).
-
-        Raises:
-            FormatError: a rule file is larger than any rule file.
-        """
+        """Return whether a path is ignored; a link to a folder is not a folder."""
         path = path.strip("/")
         if is_dir:
             return self._find_chain(path) is None
@@ -139,11 +126,7 @@ def _decide(path: str, chain: _Chain, *, is_dir: bool) -> bool:
 
 
 def parse_rules(data: bytes) -> list[_Rule]:
-    """Return the rules of a file, in order; lines that Git would not understand are skipped.
-
-    Raises:
-        FormatError: a pattern that could take forever.
-    """
+    """Return the rules of a file, in order; lines that Git would not understand are skipped."""
     lines = read_ignore_patterns(data.splitlines(keepends=True))  # type: ignore[arg-type]  # it only loops over lines
     return [rule for rule in map(_parse_rule, lines) if rule is not None]
 

@@ -51,9 +51,7 @@ _MAX_TIME_NS = (_WORD + 1) * _BILLION - 1
 def read_index_file(path: Path) -> Index:
     """Return the index; an empty one if there is no file.
 
-    Raises:
-        CorruptionError: the file is damaged.
-        UnsupportedError: a stock Git wrote it in a way mvc does not know (split, sparse, unmerged).
+    One that a stock Git wrote split, sparse or unmerged is an UnsupportedError.
     """
     with translate_damage("the index", hint=_HINT):
         try:
@@ -70,13 +68,7 @@ def read_index_file(path: Path) -> Index:
 def parse_index(data: bytes, timestamp_ns: int) -> dict[str, IndexEntry]:
     """Return the entries in the bytes of an index file.
 
-    Args:
-        data: the whole file.
-        timestamp_ns: when it was written; entries not older than that are marked racy.
-
-    Raises:
-        CorruptionError: the bytes are damaged.
-        UnsupportedError: an extension that mvc does not know, or an unmerged path.
+    Entries not older than ``timestamp_ns``, when the file was written, are marked racy.
     """
     if not _HEADER_BYTES + _DIGEST_BYTES <= len(data) <= MAX_INDEX_BYTES:
         raise _damaged(f"{len(data):,} bytes are not an index")
@@ -157,12 +149,7 @@ def _check_extensions(rest: bytes) -> None:
 
 
 def write_index_file(path: Path, index: Index) -> None:
-    """Replace the index file durably, under Git's lock on it.
-
-    Raises:
-        UsageError: an entry that an index cannot hold.
-        ConflictError: a stock Git holds the lock.
-    """
+    """Replace the index file durably, under Git's lock on it."""
     data = encode_index(index)
     with git_lock(path) as file:
         file.write([data])
@@ -170,11 +157,7 @@ def write_index_file(path: Path, index: Index) -> None:
 
 
 def encode_index(index: Index) -> bytes:
-    """Return the bytes of an index file.
-
-    Raises:
-        UsageError: a path or mode that an index cannot hold.
-    """
+    """Return the bytes of an index file."""
     clash = _find_clash(index.entries)
     if clash is not None:
         raise UsageError(f"path {clash!r} cannot be staged as a file and as a folder")

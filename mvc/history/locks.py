@@ -94,9 +94,8 @@ class RepositoryLock:
     ) -> Iterator[None]:
         """Hold the lock and mark these files as being written.
 
-        Args:
-            names: files whose Git lock will be taken: refs, HEAD, index, config.
-            logs: ref name → length in bytes of each reflog that will be extended.
+        ``names`` are the files whose Git lock will be taken; ``logs`` maps each ref whose reflog
+        will be extended to the length of that log in bytes.
         """
         with self.hold():
             before = self._read_mark() or _Mark()
@@ -191,9 +190,6 @@ def git_lock(path: Path) -> Iterator[fs.DurableFile]:
     """Hold Git's lock on a file; what is written to the yielded file may be published as it.
 
     The caller holds the repository's lock and has marked the file.
-
-    Raises:
-        ConflictError: a stock Git holds the lock.
     """
     with _create(path) as file:
         yield file

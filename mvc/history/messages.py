@@ -24,15 +24,7 @@ _GIT_WROTE = ("Signed-off-by: ", "(cherry picked from commit ")
 
 
 def format_message(text: str, trailers: Sequence[tuple[str, str]]) -> str:
-    """Return a commit message with trailers added at its end.
-
-    Args:
-        text: subject and body; trailers it already ends with are kept and come first.
-        trailers: (key, value) in order; keys of letters, digits and ``-``.
-
-    Raises:
-        UsageError: a key that Git could not read back.
-    """
+    """Return a message with trailers added after those that it already ends with."""
     block = "".join(_format_trailer(key, value) for key, value in trailers)
     text = text.rstrip(_SPACE + "\n")
     if not block:

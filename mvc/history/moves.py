@@ -45,19 +45,11 @@ class RefMoves:
 
         From before the first look at what is there until the index or a ref has moved. A thread
         may take it again, but not while it holds only ``lock()``.
-
-        Raises:
-            UsageError: this thread holds ``lock()`` already.
         """
         return self._sweep_lock.shared()
 
     def sweep_alone(self, *, wait: bool = True) -> AbstractContextManager[None]:
-        """Hold the sweep lock alone: nothing may be deleted without it.
-
-        Raises:
-            UsageError: this thread holds ``no_sweep()`` or ``lock()``.
-            ConflictError: others are writing, and not ``wait``.
-        """
+        """Hold the sweep lock alone: nothing may be deleted without it."""
         return self._sweep_lock.exclusive(wait=wait)
 
     @property
@@ -66,11 +58,7 @@ class RefMoves:
         return self._sweep_lock.is_alone
 
     def head(self) -> Head:
-        """Return where HEAD stands.
-
-        Raises:
-            CorruptionError: HEAD is damaged.
-        """
+        """Return where HEAD stands."""
         return self.refs.head()
 
     def find_ref(self, name: str) -> GitId | None:
@@ -98,17 +86,7 @@ class RefMoves:
     ) -> None:
         """Move a ref by compare-and-swap, durably, with a reflog entry.
 
-        Args:
-            name: full name, such as ``refs/heads/main``.
-            new: the id it will hold.
-            expected: the id it must hold now; None if it must not exist.
-            message: why, for the reflog.
-            stamp: who moves it, and when.
-
-        Raises:
-            ConflictError: the ref holds something else, or a stock Git holds its lock.
-            NotFoundError: there is no object ``new``, or a branch would get another kind.
-            UsageError: not a valid name.
+        It must hold ``expected`` now; None: it must not exist.
         """
         check_ref_name(name)
         with self.lock():
@@ -123,12 +101,7 @@ class RefMoves:
         message: str,
         stamp: Stamp,
     ) -> None:
-        """Move the current branch (or a detached HEAD) by compare-and-swap.
-
-        Raises:
-            ConflictError: HEAD stands on another commit than ``expected``.
-            NotFoundError: there is no commit ``new``.
-        """
+        """Move the current branch (or a detached HEAD) by compare-and-swap."""
         reason = Reason(message, stamp)
         with self.lock():
             branch = self.head().branch
@@ -148,13 +121,7 @@ class RefMoves:
     ) -> None:
         """Put HEAD onto a branch; one that does not exist yet begins with the next commit.
 
-        Args:
-            branch: short name.
-            stamp: who moves it, and when.
-            message: why; defaults to ``checkout: moving from A to B``.
-
-        Raises:
-            UsageError: not a valid branch name.
+        The message defaults to ``checkout: moving from A to B``.
         """
         with self.lock():
             reason = Reason(message or self._switch_text(branch), stamp)
@@ -167,11 +134,7 @@ class RefMoves:
         stamp: Stamp,
         message: str | None = None,
     ) -> None:
-        """Put HEAD onto a commit itself, off any branch.
-
-        Raises:
-            NotFoundError: there is no such commit.
-        """
+        """Put HEAD onto a commit itself, off any branch."""
         with self.lock():
             self._prepare_move(HEAD, commit)
             reason = Reason(message or self._switch_text(commit), stamp)
@@ -189,11 +152,7 @@ class RefMoves:
         stamp: Stamp,
         message: str = "",
     ) -> None:
-        """Remove a ref and its log by compare-and-swap.
-
-        Raises:
-            ConflictError: it does not hold ``expected``.
-        """
+        """Remove a ref and its log by compare-and-swap."""
         self.refs.delete(name, expected, Reason(message, stamp))
 
     def rename_branch(
@@ -203,13 +162,7 @@ class RefMoves:
         *,
         stamp: Stamp,
     ) -> None:
-        """Give a branch another name; its log goes with it, and HEAD if it is on it.
-
-        Raises:
-            NotFoundError: there is no branch ``old``.
-            ConflictError: there is a branch ``new``, or one that clashes with it.
-            UsageError: not a valid branch name.
-        """
+        """Give a branch another name; its log goes with it, and HEAD if it is on it."""
         source, target = HEADS + old, branch_ref(new)
         with self.lock():
             head = self.head()
@@ -234,17 +187,7 @@ class RefMoves:
     ) -> GitId:
         """Make a tag and return the id it holds: an annotated one if there is a message.
 
-        Args:
-            name: short name.
-            target: the commit to tag.
-            message: text of an annotated tag, or None.
-            stamp: who tags, and when.
-            expected: the id a tag of that name must hold now, to replace it.
-
-        Raises:
-            ConflictError: the tag exists (or holds something else than ``expected``).
-            NotFoundError: there is no such commit.
-            UsageError: not a valid tag name.
+        To replace a tag, give the id that it holds now as ``expected``.
         """
         ref = tag_ref(name)
         self._require(target, "commit")
@@ -269,19 +212,11 @@ class RefMoves:
         return self.refs.logs.read_sound(ref)
 
     def check_branch_name(self, branch: str) -> str:
-        """Return the full ref name of a branch.
-
-        Raises:
-            UsageError: no branch may have that name.
-        """
+        """Return the full ref name of a branch."""
         return branch_ref(branch)
 
     def check_tag_name(self, tag: str) -> str:
-        """Return the full ref name of a tag.
-
-        Raises:
-            UsageError: no tag may have that name.
-        """
+        """Return the full ref name of a tag."""
         return tag_ref(tag)
 
     def _prepare_move(self, name: str, new: GitId) -> None:

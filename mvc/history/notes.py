@@ -29,16 +29,7 @@ _MAX_FLAT = 256
 
 
 def read_notes(history: GitHistory, ref: str) -> dict[GitId, GitId]:
-    """Return commit → blob of its note; empty if there is no such ref.
-
-    Args:
-        history: the repository.
-        ref: full name, such as ``refs/notes/released``.
-
-    Raises:
-        UsageError: not a ref for notes.
-        FormatError: the tree of the notes is damaged, missing, or not one that mvc reads.
-    """
+    """Return commit → blob of its note; empty if there is no such ref."""
     tip = history.find_ref(_check_name(ref))
     entries = {} if tip is None else history.read_tree(tip)
     noted = {path: _noted_id(path) for path in entries}
@@ -46,11 +37,7 @@ def read_notes(history: GitHistory, ref: str) -> dict[GitId, GitId]:
 
 
 def find_notes(history: GitHistory, ref: str) -> NoteFinder | None:
-    """Return what finds the notes of single commits, or None if there is no such ref.
-
-    Raises:
-        FormatError: the newest commit of the notes is damaged or missing.
-    """
+    """Return what finds the notes of single commits, or None if there is no such ref."""
     tip = history.find_ref(ref)
     if tip is None:
         return None
@@ -58,12 +45,7 @@ def find_notes(history: GitHistory, ref: str) -> NoteFinder | None:
 
 
 class NoteFinder:
-    """Finds the notes of single commits; reads only the folders on the way to them, each once.
-
-    Args:
-        tree: the outermost tree of the notes.
-        read_items: reads one tree as (name, mode, id).
-    """
+    """Finds the notes of single commits; reads only the folders on the way to them, each once."""
 
     def __init__(
         self, tree: GitId, read_items: Callable[[GitId], Iterable[tuple[bytes, int, GitId]]]
@@ -73,11 +55,7 @@ class NoteFinder:
         self._folders: dict[GitId, dict[str, tuple[int, GitId]]] = {}
 
     def find(self, noted: GitId) -> GitId | None:
-        """Return the blob of a commit's note, or None.
-
-        Raises:
-            FormatError: a tree of the notes is damaged or missing.
-        """
+        """Return the blob of a commit's note, or None."""
         folder, rest = self._tree, str(noted)
         while rest:
             items = self._items(folder)
@@ -107,22 +85,11 @@ def write_notes(
     message: str,
     stamp: Stamp,
 ) -> None:
-    """Replace the notes of some commits durably, as one commit on the notes ref.
+    """Replace the notes of some commits durably, as one commit on the notes ref; None removes one.
 
     Notes of other commits stay, and so does everything else in that tree. If nothing changes, no
     commit is made. Takes ``no_sweep()`` and ``lock()`` itself, so not to be called under ``lock()``
     alone.
-
-    Args:
-        history: the repository.
-        ref: full name below ``refs/notes/``.
-        changes: commit → its new note; None removes the note.
-        message: of the commit on the notes ref and of its reflog.
-        stamp: who writes them, and when.
-
-    Raises:
-        UsageError: not a ref for notes, or not a commit id.
-        FormatError: the existing notes are damaged.
     """
     _check_name(ref)
     for noted in changes:

@@ -38,20 +38,14 @@ _FOLDER_DIGITS = 2
 
 @dataclass(frozen=True, slots=True)
 class GarbageObject:
-    """A file below ``objects`` that nothing needs.
+    """A file below ``objects`` that nothing needs."""
 
-    Attributes:
-        kind: ``commit``, ``tag``, ``tree``, ``blob``, ``damaged`` (an object that cannot be
-            read) or ``temporary`` (left of one by a process that died).
-        name: its file, relative to ``objects``.
-        size_bytes: length of that file.
-        mtime_ns: when it was last written or touched.
-    """
-
+    # ``commit``, ``tag``, ``tree``, ``blob``, ``damaged`` (an object that cannot be read) or
+    # ``temporary`` (left of one by a process that died)
     kind: str
-    name: str
+    name: str  # its file, relative to ``objects``
     size_bytes: int
-    mtime_ns: int
+    mtime_ns: int  # when it was last written or touched
 
     @property
     def id(self) -> GitId | None:
@@ -65,11 +59,6 @@ def find_recent(
     """Return what nothing reaches but is too young to go, with all that it leads to.
 
     Only as far as it can be read: garbage may be damaged, or have lost a part.
-
-    Args:
-        history: the repository.
-        reachable: what ``reachable_objects`` found.
-        older_than_s: age in seconds that a loose object needs to be garbage.
     """
     objects, limit_ns = history.objects, _limit_ns(older_than_s)
     pending = [
@@ -97,10 +86,7 @@ def list_garbage(
 ) -> list[GarbageObject]:
     """Return loose objects and stray temporary files that may go, in the order of removal.
 
-    Args:
-        history: the repository.
-        reachable: what ``reachable_objects`` found.
-        older_than_s: age in seconds that they need; what younger ones lead to stays as well.
+    What objects younger than ``older_than_s`` lead to stays as well.
     """
     objects, limit_ns = history.objects, _limit_ns(older_than_s)
     recent = find_recent(history, reachable, older_than_s=older_than_s)
@@ -123,10 +109,6 @@ def remove_objects(history: GitHistory, garbage: Iterable[GarbageObject]) -> int
 
     Only under ``sweep_alone()``, and after the roots were looked at again under it. What is gone
     already, or was written again since, is skipped.
-
-    Raises:
-        UsageError: the sweep lock is not held alone.
-        StorageError: the machine failed; all that was removed by then was in the right order.
     """
     if not history.is_alone:
         raise UsageError("objects are removed under the sweep lock only")

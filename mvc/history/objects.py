@@ -58,12 +58,7 @@ class ObjectStore:
         self._failed = False
 
     def write(self, kind: str, data: bytes) -> GitId:
-        """Store an object and return its id; durable after ``sync``.
-
-        Raises:
-            UsageError: it is larger than MAX_OBJECT_BYTES.
-            StorageError: the machine failed.
-        """
+        """Store an object and return its id; durable after ``sync``."""
         if len(data) > MAX_OBJECT_BYTES:
             raise UsageError(f"a {kind} of {len(data):,} bytes is over {MAX_OBJECT_BYTES:,}")
         header = b"%s %d\x00" % (kind.encode(), len(data))
@@ -84,11 +79,7 @@ class ObjectStore:
         return object_id
 
     def read(self, object_id: GitId) -> tuple[str, bytes]:
-        """Return (kind, content) of an object, hashed against its id.
-
-        Raises:
-            CorruptionError: it is damaged or missing; the message names it.
-        """
+        """Return (kind, content) of an object, hashed against its id."""
         loose: CorruptionError | None = None
         try:
             found = self._read_loose(object_id)
@@ -123,11 +114,7 @@ class ObjectStore:
         return fs.find_stat(self._path_text(object_id)) is not None or self.packs.has(object_id)
 
     def find_header(self, object_id: GitId) -> tuple[str, int] | None:
-        """Return (kind, length of the content), or None if there is no such object.
-
-        Raises:
-            CorruptionError: the object is damaged at its beginning.
-        """
+        """Return (kind, length of the content), or None if there is no such object."""
         start = self._inflate_start(object_id, _MAX_HEADER)
         if start is not None:
             kind, size_bytes, _ = _parse_header(start, object_id)
@@ -136,11 +123,7 @@ class ObjectStore:
         return None if packed is None else packed[:2]
 
     def read_prefix(self, object_id: GitId, count: int) -> tuple[str, bytes]:
-        """Return (kind, first ``count`` bytes), inflating no more than that; not hashed.
-
-        Raises:
-            CorruptionError: the object is damaged there, or missing.
-        """
+        """Return (kind, first ``count`` bytes), inflating no more than that; not hashed."""
         start = self._inflate_start(object_id, _MAX_HEADER + count)
         if start is None:
             packed = self.packs.find_start(object_id, count)
@@ -170,8 +153,7 @@ class ObjectStore:
     def sync(self) -> None:
         """Make every object written since the last call durable: bytes, names, folders.
 
-        Raises:
-            StorageError: the machine failed, now or in an earlier call: what it kept is unknown.
+        After a failure every later call fails too: what the machine kept is unknown.
         """
         with self._mutex:
             if self._failed:
@@ -199,11 +181,7 @@ class ObjectStore:
             self._sound.difference_update(object_ids)
 
     def check_loose(self, object_id: GitId) -> None:
-        """Read and hash one loose object.
-
-        Raises:
-            CorruptionError: it is damaged.
-        """
+        """Read and hash one loose object."""
         self._read_loose(object_id)
 
     def close(self) -> None:
@@ -213,12 +191,7 @@ class ObjectStore:
     # -- objects as what they are
 
     def read_kind(self, object_id: GitId, kind: str) -> bytes:
-        """Return the content of an object of this kind.
-
-        Raises:
-            FormatError: it is of another kind.
-            CorruptionError: it is damaged or missing.
-        """
+        """Return the content of an object of this kind."""
         found, data = self.read(object_id)
         if found != kind:
             raise FormatError(f"object {object_id} is a {found}, not a {kind}")

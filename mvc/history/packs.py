@@ -53,11 +53,7 @@ class PackedObjects:
         self._store: DiskObjectStore | None = None
 
     def find(self, object_id: GitId) -> tuple[str, bytes] | None:
-        """Return (kind, content) of an object, or None if no pack has it.
-
-        Raises:
-            CorruptionError: the pack is damaged there. The content is not hashed here.
-        """
+        """Return (kind, content) of an object, or None if no pack has it; nothing is hashed."""
         store = self._find_store()
         if store is None:
             return None
@@ -72,11 +68,7 @@ class PackedObjects:
             return _KINDS[number], data
 
     def has(self, object_id: GitId) -> bool:
-        """Return whether a pack (or an alternate) has an object, by the indexes alone.
-
-        Raises:
-            CorruptionError: the index of a pack is damaged.
-        """
+        """Return whether a pack (or an alternate) has an object, by the indexes alone."""
         store = self._find_store()
         if store is None:
             return False
@@ -86,8 +78,7 @@ class PackedObjects:
     def find_start(self, object_id: GitId, count: int) -> tuple[str, int, bytes] | None:
         """Return (kind, length, first ``count`` bytes) of an object, or None if no pack has it.
 
-        Raises:
-            CorruptionError: the pack is damaged there. Nothing is hashed.
+        Nothing is hashed.
         """
         store = self._find_store()
         if store is None:
@@ -124,11 +115,7 @@ class PackedObjects:
         return sorted(name.removesuffix(".pack") for name in names if name.endswith(".pack"))
 
     def read_ids(self, name: str) -> list[GitId]:
-        """Return the ids of a pack's objects, once its checksums were found to hold.
-
-        Raises:
-            CorruptionError: the pack or its index is damaged.
-        """
+        """Return the ids of a pack's objects, once its checksums were found to hold."""
         from dulwich.object_format import DEFAULT_OBJECT_FORMAT  # noqa: PLC0415  see the module
         from dulwich.pack import Pack, PackFileDisappeared  # noqa: PLC0415
 

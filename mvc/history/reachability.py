@@ -38,13 +38,7 @@ def find_roots(
 ) -> list[GitId]:
     """Return every commit, tag or other object that something names, each once; not the index.
 
-    Args:
-        history: the repository.
-        notes: include notes, which hold texts and no files.
-        expiry: leave out what only expired entries of the reflogs name.
-
-    Raises:
-        CorruptionError: HEAD or a ref is damaged, or a commit that ``expiry`` had to look at.
+    With ``expiry``, what only expired entries of the reflogs name is left out.
     """
     objects, refs = history.objects, history.refs
     found = [refs.head().commit]
@@ -70,11 +64,7 @@ def _existing(objects: ObjectStore, values: Iterator[GitId | None]) -> Iterator[
 
 
 def links_of(object_id: GitId, kind: str, data: bytes) -> list[Link]:
-    """Return what an object points to; nothing for a blob.
-
-    Raises:
-        CorruptionError: it cannot be parsed.
-    """
+    """Return what an object points to; nothing for a blob."""
     if kind == "commit":
         commit = parse_commit(object_id, data)
         return [*((b"", parent, "commit") for parent in commit.parents), (b"", commit.tree, "tree")]
@@ -98,13 +88,8 @@ def reachable_blobs(
 ) -> Iterator[tuple[GitId, str, GitId]]:
     """Yield (commit, path, blob) of every blob below some commits, each blob once.
 
-    Args:
-        history: the repository.
-        starts: ids of commits or tags, others are skipped; defaults to ``find_roots``. The index
-            is not included, and notes hold no files.
-
-    Raises:
-        FormatError: a damaged or missing object.
+    ``starts`` are ids of commits or tags (others are skipped), by default ``find_roots``. The index
+    is not included, and notes hold no files.
     """
     seen: set[bytes] = set()
     pending = list(reversed(find_roots(history) if starts is None else starts))
@@ -142,15 +127,8 @@ def _new_blobs(objects: ObjectStore, root: GitId, seen: set[bytes]) -> Iterator[
 def reachable_objects(history: GitHistory, *, expiry: ReflogExpiry | None = None) -> set[GitId]:
     """Return all commits, tags, trees and blobs in use: by roots, notes and the index.
 
-    Commits and trees are read and hashed, each once; blobs only have to be there.
-
-    Args:
-        history: the repository.
-        expiry: as in ``find_roots``.
-
-    Raises:
-        CorruptionError: an object is missing, damaged, or not of the kind that a link expects:
-            nothing may be removed then.
+    Commits and trees are read and hashed, each once; blobs only have to be there. Damage is a
+    CorruptionError: nothing may be removed then.
     """
     objects = history.objects
     blobs = (entry.blob for entry in history.read_index().entries.values())

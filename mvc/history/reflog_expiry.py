@@ -31,16 +31,12 @@ _KEPT_WHOLE = "refs/stash"
 
 @dataclass(frozen=True, slots=True)
 class ReflogExpiry:
-    """How long the reflogs remember.
+    """How long the reflogs remember."""
 
-    Attributes:
-        reachable_older_than_s: age in seconds at which any entry goes.
-        unreachable_older_than_s: age at which an entry goes that its ref does not lead to.
-        now_s: the time that ages are counted from, seconds since 1970.
-    """
-
-    reachable_older_than_s: int = 90 * DAY_S
+    reachable_older_than_s: int = 90 * DAY_S  # age in seconds at which any entry goes
+    # age at which an entry goes that its ref does not lead to
     unreachable_older_than_s: int = 30 * DAY_S
+    # the time that ages are counted from, seconds since 1970
     now_s: float = field(default_factory=time.time)
 
 
@@ -58,9 +54,6 @@ class ExpiringLogs:
         """Return the lines of a log that stay and those that expired, oldest first.
 
         A damaged line stays, for fsck to report.
-
-        Raises:
-            CorruptionError: a commit that had to be looked at is damaged or missing.
         """
         lines = self._refs.logs.read_lines(name)
         if name == _KEPT_WHOLE:
@@ -132,19 +125,9 @@ def _parse(line: bytes, name: str) -> ReflogEntry | None:
 def expire_reflogs(
     history: GitHistory, expiry: ReflogExpiry | None = None, *, dry_run: bool = False
 ) -> dict[str, int]:
-    """Remove expired entries from all reflogs, durably; the newest entry of a log stays.
+    """Remove expired entries from all reflogs, durably; return how many by ref.
 
-    Args:
-        history: the repository.
-        expiry: how old; defaults to Git's 90 and 30 days.
-        dry_run: only count.
-
-    Returns:
-        Ref → how many entries, for each log that has any.
-
-    Raises:
-        CorruptionError: a commit that had to be looked at is damaged or missing.
-        ConflictError: a stock Git holds the lock of a ref.
+    The newest entry of a log stays. The ages default to Git's 90 and 30 days.
     """
     refs, counts = history.refs, dict[str, int]()
     with refs.lock.hold():

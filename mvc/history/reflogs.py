@@ -38,11 +38,7 @@ class Reason:
     stamp: Stamp
 
     def encode(self, old: GitId | None, new: GitId | None) -> bytes:
-        """Return the line of one move.
-
-        Raises:
-            UsageError: a name, text or time that Git cannot store.
-        """
+        """Return the line of one move."""
         line = format_reflog_line(
             (old or NO_ID).encode(),
             (new or NO_ID).encode(),
@@ -81,8 +77,7 @@ class Reflogs:
     def read(self, name: str) -> list[ReflogEntry]:
         """Return the moves of a ref, newest first; empty if there is no log.
 
-        Raises:
-            CorruptionError: a line in it, other than a torn last one, is not a reflog line.
+        Only a torn last line is passed over; any other damage is a CorruptionError.
         """
         return [parse_line(line, name) for line in reversed(self.read_lines(name))]
 
@@ -97,11 +92,7 @@ class Reflogs:
         return found
 
     def read_lines(self, name: str) -> list[bytes]:
-        """Return the whole lines of a log as they are stored, oldest first.
-
-        Raises:
-            CorruptionError: it is longer than any log.
-        """
+        """Return the whole lines of a log as they are stored, oldest first."""
         path = self.path(name)
         with translate_damage(f"reflog of {name}"):
             try:
@@ -142,9 +133,7 @@ class Reflogs:
     def clear_way(self, name: str, above: Sequence[str]) -> None:
         """Remove logs that a crash left of refs that are gone, where this one's log is to be.
 
-        Args:
-            name: the ref that will be made.
-            above: names of the folders it lies in; none of them is a ref.
+        ``above`` are the names of the folders it lies in; none of them is a ref.
         """
         for folder in above:
             if self.size_bytes(folder):
@@ -165,11 +154,7 @@ class Reflogs:
 
 
 def parse_line(line: bytes, name: str) -> ReflogEntry:
-    """Return one line of a reflog.
-
-    Raises:
-        CorruptionError: it is not a reflog line.
-    """
+    """Return one line of a reflog."""
     with translate_damage(f"reflog of {name}"):
         if b"\t" not in line:
             line += b"\t"  # Git omits the tab if there is no message

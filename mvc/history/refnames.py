@@ -44,33 +44,21 @@ def is_top_name(name: str) -> bool:
 
 
 def check_ref_name(name: str) -> str:
-    """Return a full ref name that is valid.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Return a full ref name that is valid."""
     if not is_ref_name(name):
         raise UsageError(f"{name!r} is not a valid ref name", hint=_NAME_HINT)
     return name
 
 
 def branch_ref(branch: str) -> str:
-    """Return the full ref name of a branch.
-
-    Raises:
-        UsageError: not a valid branch name.
-    """
+    """Return the full ref name of a branch."""
     if branch.startswith("-") or branch == "HEAD" or not is_ref_name(HEADS + branch):
         raise UsageError(f"{branch!r} is not a valid branch name", hint=_NAME_HINT)
     return HEADS + branch
 
 
 def tag_ref(tag: str) -> str:
-    """Return the full ref name of a tag.
-
-    Raises:
-        UsageError: not a valid tag name.
-    """
+    """Return the full ref name of a tag."""
     if tag.startswith("-") or not is_ref_name(TAGS + tag):
         raise UsageError(f"{tag!r} is not a valid tag name", hint=_NAME_HINT)
     return TAGS + tag

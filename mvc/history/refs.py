@@ -57,11 +57,7 @@ class RefStore:
     # -- reading
 
     def head(self) -> Head:
-        """Return where HEAD stands.
-
-        Raises:
-            CorruptionError: HEAD is missing or damaged.
-        """
+        """Return where HEAD stands."""
         value = self.read_head()
         if value.startswith("ref: "):
             name = value.removeprefix("ref: ")
@@ -71,8 +67,7 @@ class RefStore:
     def read_head(self) -> str:
         """Return what HEAD itself says: ``ref: `` and a branch, or a commit id.
 
-        Raises:
-            CorruptionError: HEAD is missing or damaged; what its branch holds is not looked at.
+        What its branch holds is not looked at.
         """
         value = self._read_loose(HEAD)
         if value is None:
@@ -82,11 +77,7 @@ class RefStore:
         return value
 
     def find(self, name: str) -> GitId | None:
-        """Return the id a full ref name holds (symbolic refs followed), or None.
-
-        Raises:
-            CorruptionError: the ref is damaged.
-        """
+        """Return the id a full ref name holds (symbolic refs followed), or None."""
         return self._follow(name)[1]
 
     def _follow(self, name: str) -> tuple[str, GitId | None]:
@@ -103,11 +94,7 @@ class RefStore:
         raise _broken(name, "is a symbolic ref that leads round in a circle")
 
     def values(self, prefix: str = "refs/") -> dict[str, GitId]:
-        """Return full name → id of all refs below a prefix, sorted.
-
-        Raises:
-            CorruptionError: one of them is damaged.
-        """
+        """Return full name → id of all refs below a prefix, sorted."""
         found: dict[str, GitId] = {}
         for name in self.names(prefix):
             value = self.find(name)
@@ -177,10 +164,6 @@ class RefStore:
         """Move a ref from the expected value (None: it must not exist) to a new one.
 
         Where HEAD is on that branch, HEAD's log gets the entry too, as in Git.
-
-        Raises:
-            ConflictError: the ref holds something else, or its name clashes with another ref.
-            UsageError: not a valid name.
         """
         name, _ = self._follow(check_ref_name(name))
         with self.lock.hold():
@@ -192,20 +175,12 @@ class RefStore:
             self._replace(name, f"{new}\n", logs=logs, expected=expected, new=new, reason=reason)
 
     def set_detached(self, new: GitId, expected: GitId | None, reason: Reason) -> None:
-        """Make HEAD hold a commit, no branch; ``expected`` is the commit HEAD is on now.
-
-        Raises:
-            ConflictError: HEAD is on another commit.
-        """
+        """Make HEAD hold a commit, no branch; ``expected`` is the commit HEAD is on now."""
         with self.lock.hold():
             self._replace(HEAD, f"{new}\n", logs=[HEAD], expected=expected, new=new, reason=reason)
 
     def set_symbolic(self, branch: str, reason: Reason) -> None:
-        """Put HEAD onto a branch, which need not exist yet.
-
-        Raises:
-            UsageError: not a valid branch name.
-        """
+        """Put HEAD onto a branch, which need not exist yet."""
         name = branch_ref(branch)
         with self.lock.hold():
             old, new = self.head().commit, self.find(name)
@@ -213,11 +188,7 @@ class RefStore:
             self._replace(HEAD, f"ref: {name}\n", logs=logs, expected=old, new=new, reason=reason)
 
     def delete(self, name: str, expected: GitId, reason: Reason) -> None:
-        """Remove a ref and its log.
-
-        Raises:
-            ConflictError: it does not hold the expected value.
-        """
+        """Remove a ref and its log."""
         check_ref_name(name)
         with self.lock.writing([name, PACKED]):
             path = self._git_dir / name
@@ -238,9 +209,6 @@ class RefStore:
         """Give a branch another name; its log goes with it, and HEAD if it is on it.
 
         A crash in between leaves both names, never none, and neither without its log.
-
-        Raises:
-            ConflictError: there is no branch of the old name, or one of the new.
         """
         with self.lock.hold():
             value = self.find(old)
@@ -264,11 +232,7 @@ class RefStore:
             self.delete(old, value, reason)
 
     def rewrite_log(self, name: str, lines: Sequence[bytes]) -> None:
-        """Replace the log of a ref; a stock Git is kept from extending it meanwhile.
-
-        Raises:
-            ConflictError: a stock Git holds the lock of the ref.
-        """
+        """Replace the log of a ref; a stock Git is kept from extending it meanwhile."""
         path = self._git_dir / name
         with self.lock.writing([name]), contextlib.ExitStack() as stack:
             if path.parent.is_dir():  # otherwise there is no such ref, and no Git extends its log
@@ -343,11 +307,7 @@ class RefStore:
 
 
 def fs_read(path: Path, limit_bytes: int) -> bytes:
-    """Return a whole file of a bounded length.
-
-    Raises:
-        CorruptionError: it is longer.
-    """
+    """Return a whole file of a bounded length."""
     with path.open("rb") as file:
         data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:

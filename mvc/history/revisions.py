@@ -53,22 +53,14 @@ class Revisions:
         self._refs = refs
 
     def resolve(self, revision: str) -> GitId:
-        """Return the id a revision names; tags are followed to what they tag.
-
-        Raises:
-            NotFoundError: there is no such thing, or more than one.
-        """
+        """Return the id a revision names; tags are followed to what they tag."""
         if len(revision) > _MAX_REVISION_CHARS:
             raise NotFoundError("a revision is not that long")
         found = self._resolve(revision, revision)
         return self._peel(found, "", revision)
 
     def resolve_commit(self, revision: str) -> GitId:
-        """Return the commit a revision names.
-
-        Raises:
-            NotFoundError: there is no such thing, more than one, or it is not a commit.
-        """
+        """Return the commit a revision names."""
         return self._peel(self.resolve(revision), "commit", revision)
 
     def find_ref_name(self, name: str) -> str | None:
@@ -78,11 +70,7 @@ class Revisions:
         return next((full for full in expand_name(name) if self._refs.find(full)), None)
 
     def find_tree(self, object_id: GitId) -> GitId:
-        """Return the tree of a commit or tag; a tree is its own.
-
-        Raises:
-            NotFoundError: the object has no tree.
-        """
+        """Return the tree of a commit or tag; a tree is its own."""
         return self._peel(object_id, "tree", object_id)
 
     def _resolve(self, text: str, whole: str) -> GitId:

@@ -60,12 +60,7 @@ class SweepLock:
     """The lock between those who write and those who delete what nothing refers to."""
 
     def __init__(self, git_dir: Path, is_locked: Callable[[], bool]) -> None:
-        """Take the repository's folder; nothing is locked yet.
-
-        Args:
-            git_dir: the folder.
-            is_locked: tells whether this thread holds ``mvc.lock``.
-        """
+        """Take the folder; ``is_locked`` returns whether this thread holds ``mvc.lock``."""
         self._path = git_dir / LOCK_NAME
         self._gate = git_dir / GATE_NAME
         self._is_locked = is_locked
@@ -86,9 +81,6 @@ class SweepLock:
         """Keep what is being written from being swept; waits for a sweep that is going on.
 
         A thread that holds the lock, in either way, may take it so again.
-
-        Raises:
-            UsageError: this thread holds ``mvc.lock`` already.
         """
         with contextlib.ExitStack() as stack:
             if not self.is_held:
@@ -102,11 +94,8 @@ class SweepLock:
     def exclusive(self, *, wait: bool = True) -> Iterator[None]:
         """Be the only one: waits for all who write, and lets no new one begin.
 
-        A thread that holds the lock exclusively may take it so again.
-
-        Raises:
-            UsageError: this thread holds the lock shared, or ``mvc.lock``.
-            ConflictError: another process holds the lock, and not ``wait``.
+        A thread that holds the lock exclusively may take it so again. Unless ``wait``, a lock that
+        another process holds is a ConflictError.
         """
         with contextlib.ExitStack() as stack:
             if not self.is_held:

@@ -41,16 +41,10 @@ def translate_damage(
     error: type[FormatError] = CorruptionError,
     hint: str | None = FSCK_HINT,
 ) -> Iterator[None]:
-    """Turn what damaged bytes make a parser raise into one error.
+    """Turn what damaged bytes make a parser raise into one error of class ``error``.
 
-    Args:
-        subject: what is being read, as in ``commit 3f9c``; begins the message.
-        error: the class to raise; FormatError for bytes that are not of our store.
-        hint: what to do next.
-
-    Raises:
-        FormatError: (or the subclass given) the bytes are not what their format demands.
-        StorageError: the machine failed; missing and existing files pass through.
+    ``subject``, as in ``commit 3f9c``, begins the message. FormatError is for bytes that are not of
+    our store. Missing and existing files pass through; other OSErrors become StorageError.
     """
     try:
         with translate_os_errors(f"read {subject}"):

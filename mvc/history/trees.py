@@ -36,12 +36,7 @@ def write_tree(
 ) -> GitId:
     """Write the trees of a set of paths, innermost first, and return the id of the outermost.
 
-    Args:
-        entries: path → what to record there.
-        write_object: stores (kind, content) and returns the id.
-
-    Raises:
-        UsageError: a path or mode that no tree may hold, or a path that is file and folder.
+    ``write_object`` stores (kind, content) and returns the id.
     """
     root: _Folder = {}
     for path, entry in entries.items():
@@ -88,11 +83,7 @@ def _encode_tree(items: dict[bytes, tuple[int, bytes]]) -> bytes:
 
 
 def parse_tree_object(tree_id: GitId, data: bytes) -> Iterator[tuple[bytes, int, GitId]]:
-    """Yield (name, mode, id) of one tree object, as it is stored.
-
-    Raises:
-        CorruptionError: it is not a tree.
-    """
+    """Yield (name, mode, id) of one tree object, as it is stored."""
     with translate_damage(f"tree {tree_id}"):
         parsed = list(parse_tree(data, _ID_BYTES))
     for name, mode, object_id in parsed:
@@ -100,16 +91,7 @@ def parse_tree_object(tree_id: GitId, data: bytes) -> Iterator[tuple[bytes, int,
 
 
 def read_tree(root: GitId, read_object: Callable[[GitId], bytes]) -> dict[str, TreeEntry]:
-    """Return path → entry of everything below a tree, sorted by path.
-
-    Args:
-        root: id of the tree.
-        read_object: returns the content of a tree object.
-
-    Raises:
-        FormatError: a path, mode or number of entries that no tree of mvc has.
-        CorruptionError: a tree is damaged or missing.
-    """
+    """Return path → entry of everything below a tree, sorted by path."""
     found: dict[str, TreeEntry] = {}
     pending = [("", root)]
     visited = chars = 0

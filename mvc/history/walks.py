@@ -36,17 +36,7 @@ def walk(
     limit: int | None = None,
     first_parent: bool = False,
 ) -> Iterator[CommitInfo]:
-    """Yield the commits that can be reached, children before parents, youngest first.
-
-    Args:
-        source: reads commits.
-        starts: where to begin.
-        limit: how many at most.
-        first_parent: follow the first parent of a merge only.
-
-    Raises:
-        CorruptionError: a commit is damaged or missing.
-    """
+    """Yield the commits that can be reached, children before parents, youngest first."""
     state = _Walk(source, first_parent=first_parent)
     state.start(starts)
     while limit is None or limit > 0:

@@ -44,20 +44,13 @@ _MAX_WORK = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SharedGroup:
-    """Arrays whose memory overlaps.
+    """Arrays whose memory overlaps."""
 
-    Attributes:
-        members: their indexes, ascending.
-        covering: those of them that cover the group's bytes, each byte once.
-        low, high: address of the group's lowest byte, and past its highest.
-        is_tie: whether all members are the very same view.
-    """
-
-    members: tuple[int, ...]
-    covering: tuple[int, ...]
-    low: int
+    members: tuple[int, ...]  # their indexes, ascending
+    covering: tuple[int, ...]  # those of them that cover the group's bytes, each byte once
+    low: int  # address of the group's lowest byte, and past its highest
     high: int
-    is_tie: bool
+    is_tie: bool  # whether all members are the very same view
 
 
 def find_shared(regions: Sequence[Region | None]) -> list[SharedGroup]:

@@ -38,10 +38,6 @@ def compare_texts(stored: bytes, live: bytes) -> list[str]:
     """Return a line for every value that differs between two descriptions of a state.
 
     Arrays count as the same if kind, type, shape, strides and ties are.
-
-    Raises:
-        FormatError: not the text of a state.
-        UnsupportedError: the text of a newer state.
     """
     if stored == live:
         return []

@@ -86,19 +86,13 @@ def open_value(value: Any, path: Sequence[object]) -> OpenValue:
 
 @dataclass(slots=True)  # not frozen, which takes longer to make
 class OpenNode:
-    """A stored container taken apart; a sparse tensor counts as a container of its dense parts.
+    """A stored container taken apart; a sparse tensor counts as a container of its dense parts."""
 
-    Attributes:
-        kind: its tag; ``dict`` or ``list`` if JSON says it without one.
-        facts: its fields that are not values themselves.
-        items: node of the key (an index, or an attribute) and node of the value, in order.
-        is_sequence: whether keys are positions.
-    """
-
-    kind: str
-    facts: dict[str, Any]
+    kind: str  # its tag; ``dict`` or ``list`` if JSON says it without one
+    facts: dict[str, Any]  # its fields that are not values themselves
+    # node of the key (an index, or an attribute) and node of the value, in order
     items: Collection[tuple[JsonValue, JsonValue]]
-    is_sequence: bool = False
+    is_sequence: bool = False  # whether keys are positions
 
 
 def open_node(node: JsonValue, path: Sequence[object]) -> OpenNode | None:

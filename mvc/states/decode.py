@@ -35,25 +35,14 @@ BLOBS = ("bytes", "bytearray")
 
 @dataclass(slots=True)
 class DecodeWalk:
-    """One walk over the nodes of a state.
-
-    Attributes:
-        table: the arrays.
-        is_first: whether this walk adds arrays to the table; else it takes them from there.
-        steps: the current path.
-    """
+    """One walk over the nodes of a state."""
 
     table: ReadTable
-    is_first: bool
+    is_first: bool  # whether this walk adds arrays to the table; else it takes them from there
     steps: list[object] = field(default_factory=list)
 
     def decode(self, node: JsonValue, live: object = ABSENT) -> Any:
-        """Return the value of a node; ``live`` is the live value at its place, or ABSENT.
-
-        Raises:
-            FormatError: a node that no encoder writes.
-            ConflictError: a live container or array that does not fit the stored one.
-        """
+        """Return the value of a node; ``live`` is the live value at its place, or ABSENT."""
         if len(self.steps) > MAX_DEPTH + 1:
             raise FormatError(f"{format_path(self.steps[:3])}... is nested too deeply")
         if not isinstance(node, (list, dict)):

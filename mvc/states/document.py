@@ -111,11 +111,9 @@ def _find_excess(text: bytes) -> str | None:
 
 
 def parse_text(text: bytes) -> JsonValue:
-    """Return the value of a JSON text.
+    """Return the value of a JSON text; FormatError also for a key that is twice in one object.
 
-    Raises:
-        FormatError: not JSON, not UTF-8, a key twice in one object, nested too deeply, or past
-            the limits (checked before the text is parsed).
+    The limits are checked before the text is parsed.
     """
     problem = _find_excess(text)
     if problem:
@@ -165,12 +163,7 @@ def encode_document(document: Document) -> bytes:
 
 
 def parse_document(text: bytes) -> Document:
-    """Return the content of a text; the nodes in it are not checked here.
-
-    Raises:
-        FormatError: not the text of a state.
-        UnsupportedError: the text of a newer state.
-    """
+    """Return the content of a text; the nodes in it are not checked here."""
     value: Any = parse_text(text)
     if not isinstance(value, dict) or value.get("format") != _FORMAT:
         raise FormatError("state.json is not the state of a training run")

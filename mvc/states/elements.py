@@ -36,25 +36,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ElementType:
-    """One element type of a live array.
+    """One element type of a live array."""
 
-    Attributes:
-        name: its spelling in ``state.json``.
-        size_bytes: bytes of one element in memory.
-        word_bytes: width of the words in it whose byte order matters.
-        stored: dtype in the safetensors file, a canonical dtype name.
-        tail: trailing dimensions that the file adds to the shape.
-        big_endian: whether the words lie in memory with the high byte first.
-        packed: file elements in one live element of the last dimension.
-    """
-
-    name: str
+    name: str  # its spelling in ``state.json``
     size_bytes: int
-    word_bytes: int
-    stored: str
-    tail: tuple[int, ...] = ()
-    big_endian: bool = False
-    packed: int = 1
+    word_bytes: int  # width of the words in it whose byte order matters
+    stored: str  # dtype in the safetensors file, a canonical dtype name
+    tail: tuple[int, ...] = ()  # trailing dimensions that the file adds to the shape
+    big_endian: bool = False  # whether the words lie in memory with the high byte first
+    packed: int = 1  # file elements in one live element of the last dimension
 
     @property
     def word_type(self) -> str:
@@ -179,12 +169,7 @@ def _find_ml_element(dtype: AnyDType) -> ElementType | None:
 
 
 def parse_numpy_dtype(name: str) -> AnyDType:
-    """Return the NumPy dtype of a spelling in ``state.json``.
-
-    Raises:
-        FormatError: a spelling that this module does not write.
-        UnsupportedError: a type that the installed ml_dtypes lacks.
-    """
+    """Return the NumPy dtype of a spelling in ``state.json``."""
     if name in _ML_STORED:
         scalar = getattr(ml_dtypes, name, None)
         if scalar is None:

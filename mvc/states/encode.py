@@ -57,14 +57,9 @@ class PlacedArray:
 
 @dataclass(slots=True)
 class EncodeWalk:
-    """One walk over a state.
+    """One walk over a state."""
 
-    Attributes:
-        files: drafts by top-level key, in the order of the state.
-        placed: every array met.
-        steps: the current path.
-    """
-
+    # drafts by top-level key, in the order of the state
     files: dict[object, FileDraft] = field(default_factory=dict)
     placed: list[PlacedArray] = field(default_factory=list)
     steps: list[object] = field(default_factory=list)

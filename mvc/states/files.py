@@ -42,21 +42,13 @@ _ODD = re.compile(rb"[^A-Za-z0-9._-]")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveArray:
-    """An array of a live state.
-
-    Attributes:
-        element: its element type.
-        shape: elements per dimension.
-        source: its C-contiguous little-endian bytes.
-        region: where it lies in memory, or None if it shares nothing.
-        strides: elements between neighbours, if it is dense but not C-contiguous.
-        is_torch: whether it is a torch tensor.
-    """
+    """An array of a live state."""
 
     element: ElementType
     shape: tuple[int, ...]
-    source: ByteSource
-    region: Region | None
+    source: ByteSource  # its C-contiguous little-endian bytes
+    region: Region | None  # where it lies in memory, or None if it shares nothing
+    # elements between neighbours, if it is dense but not C-contiguous
     strides: tuple[int, ...] | None
     is_torch: bool
 

@@ -143,20 +143,13 @@ def read_units(
 
 @dataclass(slots=True, eq=False)  # not frozen, which would take three times as long to make
 class HostBytes:
-    """A range of a tensor's storage.
-
-    Attributes:
-        storage: what it lies in.
-        base, limit: address and length of the storage; checked before every access.
-        address: of the range.
-        size_bytes: its length, more than 0.
-    """
+    """A range of a tensor's storage."""
 
     storage: TorchStorage
-    base: int
+    base: int  # address and length of the storage; checked before every access
     limit: int
     address: int
-    size_bytes: int
+    size_bytes: int  # its length, more than 0
 
     def view(self, offset: int, size_bytes: int) -> memoryview:
         """Return that range without a copy."""

@@ -45,12 +45,7 @@ _PIECE_BYTES = 2**22
 
 
 def open_image(files: Mapping[str, memoryview]) -> list[StateFile]:
-    """Return the files of an image, given their bytes by name, as ``encode_state`` returned them.
-
-    Raises:
-        FormatError: not the files of a state, all of them and no other.
-        UnsupportedError: the state of a newer mvc.
-    """
+    """Return the files of an image, given by name, as ``encode_state`` returned them."""
     if STATE_FILE not in files:
         raise FormatError(f"an image of a state has a {STATE_FILE}")
     text = bytes(files[STATE_FILE])

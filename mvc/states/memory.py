@@ -28,22 +28,13 @@ BYTE = ElementType("bytes", 1, 1, "U8")
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where the elements of an array lie in memory.
+    """Where the elements of an array lie in memory."""
 
-    Attributes:
-        space: what addresses are comparable in: ``cpu`` or a device's storage.
-        address: of the first element, in bytes.
-        shape: elements per dimension, none of them 0.
-        strides: bytes between neighbours per dimension; may be negative.
-        element: the element type's name, with its library.
-        size_bytes: bytes of one element.
-    """
-
-    space: str
-    address: int
+    space: str  # what addresses are comparable in: ``cpu`` or a device's storage
+    address: int  # of the first element, in bytes
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    element: str
+    strides: tuple[int, ...]  # bytes between neighbours per dimension; may be negative
+    element: str  # the element type's name, with its library
     size_bytes: int
 
     @property

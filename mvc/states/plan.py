@@ -141,17 +141,11 @@ def _seal(part: StatePart) -> StatePart:
 
 @dataclass(slots=True)
 class Recorder(EncodeWalk):
-    """A walk that notes the form of what it meets.
+    """A walk that notes the form of what it meets."""
 
-    Attributes:
-        arrays: every array, in the order of ``placed``.
-        parts: of a container while the walk is in it.
-        is_complete: whether the form says everything; if not, nothing can follow it.
-    """
-
-    arrays: list[ArrayPlan] = field(default_factory=list)
+    arrays: list[ArrayPlan] = field(default_factory=list)  # every array, in the order of ``placed``
     parts: list[StatePart] = field(default_factory=list)
-    is_complete: bool = True
+    is_complete: bool = True  # whether the form says everything; if not, nothing can follow it
 
     @property
     def root(self) -> StatePart:
@@ -216,14 +210,11 @@ def _plan_array(value: Any, array: LiveArray, form: JsonValue) -> ArrayPlan | No
 
 @dataclass(slots=True)
 class Follow(EncodeWalk):
-    """A walk along a recorded form.
+    """A walk along a recorded form."""
 
-    Attributes:
-        sources: the bytes of every array, in the order of the walk.
-        spans: lowest address, address past the highest byte, and index of each.
-    """
-
+    # the bytes of every array, in the order of the walk
     sources: list[ByteSource] = field(default_factory=list)
+    # lowest address, address past the highest byte, and index of each
     spans: list[tuple[int, int, int]] = field(default_factory=list)
     _regions: dict[int, Region] = field(default_factory=dict)
 

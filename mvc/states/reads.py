@@ -97,18 +97,12 @@ class _Blob:
 
 @dataclass(slots=True, eq=False)
 class ReadTable:
-    """The arrays of a state that is being read.
+    """The arrays of a state that is being read."""
 
-    Attributes:
-        sizes: bytes of every tensor of every file.
-        shared: nodes of the shared storages.
-        load_factory: returns what makes tensors.
-        reads: what has to be read, complete once all nodes are added.
-    """
-
-    sizes: Mapping[str, Mapping[str, int]]
-    shared: Sequence[Node]
-    load_factory: Callable[[], Factory]
+    sizes: Mapping[str, Mapping[str, int]]  # bytes of every tensor of every file
+    shared: Sequence[Node]  # nodes of the shared storages
+    load_factory: Callable[[], Factory]  # returns what makes tensors
+    # what has to be read, complete once all nodes are added
     reads: list[TensorRead] = field(default_factory=list)
     _held: dict[str, Mapping[str, int]] = field(default_factory=dict)
     _values: dict[int, object] = field(default_factory=dict)
@@ -131,12 +125,7 @@ class ReadTable:
         self._values[id(node)] = _Blob(buffer, is_mutable=node["$"] == "bytearray")
 
     def add(self, node: Node, live: object, steps: Sequence[object]) -> None:
-        """Add a tensor or an array; ``live`` is the one to fill in place, if it is an array.
-
-        Raises:
-            FormatError: fields that no encoder writes, or bytes that the file does not hold.
-            ConflictError: the live array has another dtype or shape.
-        """
+        """Add a tensor or an array; ``live`` is the one to fill in place, if it is an array."""
         is_tensor = node["$"] == "tensor"
         flags = ("parameter", "grad") if is_tensor else ()
         check_fields(node, *_PLACE, *flags, "strides", "shared", "offset", "byte_strides")

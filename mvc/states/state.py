@@ -60,8 +60,8 @@ tagged ``$``. Keys are in the order of the live mapping; sets are sorted.
     =====================================  =========================================================
 
 Types come back exactly: ``type(x) is type(y)``, bit for bit, dict order included. What mvc cannot
-bring back exactly is refused with its path: functions, modules, enums, dataclasses, subclasses of the
-types above, object arrays, quantised, nested, meta and distributed tensors. What is not kept:
+bring back exactly is refused with its path: functions, modules, enums, dataclasses, subclasses of
+the types above, object arrays, quantised, nested, meta and distributed tensors. What is not kept:
 
 * the identity of objects: a dict that is there twice comes back as two equal dicts, a tensor as two
   tensors on one storage (arrays that share memory do share it again, see ``alias``);
@@ -118,18 +118,9 @@ _FRAMEWORKS = ("torch", "numpy")
 def encode_state(state: Mapping[str, object]) -> list[StateFile]:
     """Return the virtual files of a state; no array is copied.
 
-    The arrays are read when the files are, and must neither change nor go away before that.
-
-    Args:
-        state: a dict (or OrderedDict, defaultdict, Counter) of nested containers, scalars, NumPy
-            arrays and torch tensors on any device.
-
-    Returns:
-        A safetensors file for each top-level key with an array in it, in the order of the state,
-        and ``state.json`` at the end.
-
-    Raises:
-        UnsupportedError: something that mvc does not store; the message names its path.
+    There is a safetensors file for each top-level key with an array in it, in the order of the
+    state, and ``state.json`` at the end. The arrays are read when the files are, and must neither
+    change nor go away before that.
     """
     encoded = encode_walk(state, state_encode.EncodeWalk())
     return [*encoded.files, plain_file(STATE_FILE, encode_document(encoded.document))]
@@ -190,11 +181,7 @@ class StatePlan:
     _node: JsonValue
 
     def build(self) -> dict[Any, Any]:
-        """Return the state, after every read was filled.
-
-        Raises:
-            FormatError: the parts of a sparse tensor do not fit together.
-        """
+        """Return the state, after every read was filled."""
         value: dict[Any, Any] = state_decode.DecodeWalk(self._table, is_first=False).decode(
             self._node
         )
@@ -210,20 +197,11 @@ def plan_state(
 ) -> StatePlan:
     """Check a whole state, allocate its arrays and say what has to be read.
 
-    Args:
-        state_json: content of ``state.json``.
-        sizes: file → tensor → bytes that the file holds for it; nothing else is allocated.
-        framework: ``numpy`` returns NumPy objects for torch's, without importing torch (how: see
-            ``factory``).
-        into: live containers with some of the state's arrays, which are filled in place and become
-            part of the result. They may hold less than the state, never more. Only their arrays
-            count; scalars come from the state.
-
-    Raises:
-        FormatError: not the text of a state, or one that does not fit the files.
-        UnsupportedError: a newer state, torch missing, or a live array that cannot be filled.
-        ConflictError: a live array of another dtype or shape, or something live that the state
-            lacks. Nothing was changed.
+    ``sizes`` is file → tensor → bytes that the file holds for it; nothing else is allocated.
+    ``framework="numpy"`` returns NumPy objects for torch's, without importing torch (see
+    ``factory``). ``into`` holds live containers with some of the state's arrays, never more; they
+    are filled in place and become part of the result. Only their arrays count; scalars come from
+    the state. If a live array does not fit, nothing was changed.
     """
     if framework not in _FRAMEWORKS:
         raise UsageError(f"unknown framework {framework!r}", hint='use "torch" or "numpy"')

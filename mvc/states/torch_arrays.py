@@ -340,9 +340,6 @@ def make_tensor(
     """Return a contiguous tensor over (or gathered from) the bytes that a stored tensor spans.
 
     Packed types give a flat uint8 tensor of their bytes.
-
-    Raises:
-        UnsupportedError: the installed torch lacks the dtype.
     """
     name = TORCH_NAMES.get(dtype)  # packed and quantised types have none and stay bytes
     if name is None:

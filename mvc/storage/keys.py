@@ -16,20 +16,12 @@ def is_key(key: str) -> bool:
 
 
 def check_key(key: str) -> None:
-    """Refuse what is not a key.
-
-    Raises:
-        UsageError: empty, absolute, too long, or a part that is hidden or holds another character.
-    """
+    """Refuse a key that is empty, absolute, too long, or has a part that is hidden or not plain."""
     if not is_key(key):
         raise UsageError(f"{key!r} is not a storage key")
 
 
 def check_prefix(prefix: str) -> None:
-    """Refuse what is not a folder prefix: empty, or a key followed by ``/``.
-
-    Raises:
-        UsageError: as for a key.
-    """
+    """Refuse what is not a folder prefix: empty, or a key followed by ``/``."""
     if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
         raise UsageError(f"{prefix!r} is not a storage prefix")

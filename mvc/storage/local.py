@@ -54,11 +54,7 @@ def _reading(key: str) -> Iterator[None]:
 
 
 class LocalStorage:
-    """Objects as files below ``root``; safe to use from many threads and processes.
-
-    Args:
-        root: an existing folder; the folders of keys are made when they are needed.
-    """
+    """Objects as files below ``root``, which exists; safe for many threads and processes."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)

@@ -65,9 +65,8 @@ class Storage(Protocol):
     def create(self, prefix: str = "") -> PendingObject:
         """Begin a new object.
 
-        Args:
-            prefix: folder prefix of the key it will get, such as ``packs/``; only a hint that
-                lets a folder write the object where it will stay.
+        ``prefix``, such as ``packs/``, is only a hint that lets a folder write the object where it
+        will stay.
         """
         ...
 
