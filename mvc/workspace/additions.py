@@ -18,7 +18,7 @@ from mvc.fs import RealFolders
 from mvc.history.paths import find_path_fault
 from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
-from mvc.workspace.files import StoredFile, find_layout, store_file
+from mvc.workspace.files import StoredFile, check_reached, find_layout, store_file
 from mvc.workspace.pathspec import PathTable, is_wildcard, select_paths
 from mvc.workspace.recorded import head_tree, make_entry, merge_entries, update_index
 from mvc.workspace.worktree import (
@@ -246,6 +246,7 @@ def store_planned(
                 store_file(context, writer, path, progress, relatives, looks.get(path), folders)
                 for path in masters_first(plan.read, layouts)
             ]
+            check_reached(context, stored)
         counts = writer.counts
     stored.sort(key=lambda file: file.path)
     return AddResult(tuple(stored), plan.drop, plan.unchanged, counts)

@@ -38,7 +38,7 @@ from mvc.workspace.content import GapStream, let_tick_pass, open_source
 from mvc.workspace.worktree import MODE_SYMLINK, find_file_stat, git_mode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mvc.chunkstore.store import ChunkWriter
     from mvc.formats.layout import Segment
@@ -150,9 +150,22 @@ def _take_file(
         stored = StoredFile(
             path, git_mode(stat), put_blob(data), stat, source.size_bytes, manifest, warning
         )
-    # A folder above may have become a link meanwhile, but then to another file, or to this one.
-    _check_unchanged(stat, find_stat(context.worktree / path), path)
+    # A pass over many files looks at the folders above once more at its end: see check_reached.
+    worktree = context.worktree
+    after = find_file_stat(worktree, path) if folders is None else find_stat(worktree / path)
+    _check_unchanged(stat, after, path)
     return stored
+
+
+def check_reached(context: Context, stored: Iterable[StoredFile]) -> None:
+    """Check that files are still what was read, and not beyond a folder that became a link.
+
+    Raises:
+        ConflictError: one is not.
+    """
+    folders = RealFolders(context.worktree)
+    for file in stored:
+        _check_unchanged(file.stat, find_file_stat(context.worktree, file.path, folders), file.path)
 
 
 def _check_unchanged(before: FileStat, after: FileStat | None, path: str) -> None:
