@@ -1,1 +1,4 @@
-"""The users files as tensors and gaps, one module per format."""
+"""Users' files as tensors and gaps, one module per format.
+
+No file is trusted: what breaks a rule of its format, or passes a limit, raises FormatError.
+"""

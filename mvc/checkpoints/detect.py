@@ -47,13 +47,8 @@ def is_checkpoint_name(name: str) -> bool:
 def read_layout(source: ByteSource, name: str) -> FileLayout:
     """Return where the tensors of a file lie; ``opaque`` for a file that has none to name.
 
-    Returns:
-        A layout that passes ``check_layout``. ``warning`` is set if a file that claims to be
-        a checkpoint, by suffix or magic, could not be read as one.
-
-    Raises:
-        ConflictError: the file became shorter while it was read.
-        StorageError: the machine failed.
+    The layout passes ``check_layout``. Its warning is set if a file that claims to be a checkpoint,
+    by suffix or magic, could not be read as one. ConflictError: the file became shorter meanwhile.
     """
     name = name.lower().rpartition("/")[2]
     head = read_bytes(source, 0, min(_HEAD_BYTES, source.size_bytes))

@@ -61,9 +61,6 @@ def parse_gguf(source: ByteSource) -> FileLayout:
     """Name the tensors of a GGUF file, in file order.
 
     Shapes are in NumPy's order, slowest dimension first: the reverse of the file's.
-
-    Raises:
-        FormatError: not GGUF 2 or 3, big-endian, or a header that contradicts itself.
     """
     cursor = _Cursor(source)
     if cursor.take(4) != MAGIC:
@@ -147,11 +144,7 @@ def _skip_array(cursor: _Cursor, depth: int) -> None:
 
 
 class _Cursor:
-    """Reads forward through the header in windows; refuses to leave the file or the caps.
-
-    Attributes:
-        position: where the next byte is read.
-    """
+    """Reads forward through the header in windows; refuses to leave the file or the caps."""
 
     def __init__(self, source: ByteSource) -> None:
         self.position = 0

@@ -28,12 +28,9 @@ MAX_NAMES_BYTES = 64 * 2**20
 
 @dataclass(slots=True)
 class Names:
-    """Names given out once each; a taken one gets ``~2``, ``~3`` and so on.
+    """Names given out once each; a taken one gets ``mark`` and a number: ``~2``, ``~3`` and so on.
 
-    Attributes:
-        taken: names that are in use, as they compare.
-        fold_case: whether names that differ only by case count as the same.
-        mark: stands before the number.
+    ``taken`` holds names as they compare: with ``fold_case``, without regard to case.
     """
 
     taken: set[str]
@@ -61,11 +58,7 @@ def check_limit(subject: str, count: int, unit: str, limit: int) -> None:
 
 
 def check_names(segments: Sequence[Segment]) -> None:
-    """Check number and size of the names, and that each can be written as UTF-8.
-
-    Raises:
-        FormatError: names the first tensor past a limit.
-    """
+    """Check number and size of the names, and that each can be written as UTF-8."""
     count = sum(len(segment.tensors) for segment in segments)
     check_limit("file names", count, "tensors", MAX_TENSORS)
     total_bytes = 0
@@ -86,12 +79,7 @@ def check_names(segments: Sequence[Segment]) -> None:
 def checked_layout(
     kind: str, size_bytes: int, segments: Sequence[Segment], warning: str | None = None
 ) -> FileLayout:
-    """Return the layout of a file after checking all that every layout promises.
-
-    Raises:
-        FormatError: a segment outside the file or over another one, a view outside its segment,
-            a name that is used twice or past a limit.
-    """
+    """Return the layout of a file after checking all that every layout promises."""
     check_names(segments)
     check_layout(size_bytes, segments)
     return FileLayout(kind, size_bytes, tuple(segments), warning)

@@ -57,11 +57,7 @@ class _Header:
 
 
 def parse_npy(source: ByteSource) -> FileLayout:
-    """Name the array of a ``.npy`` file.
-
-    Raises:
-        FormatError: the header is damaged or the array is cut off.
-    """
+    """Name the array of a ``.npy`` file."""
     header = _read_header(source, 0, source.size_bytes)
     if header.dtype is None:
         warning = OBJECT_WARNING if header.is_object else None
@@ -71,11 +67,7 @@ def parse_npy(source: ByteSource) -> FileLayout:
 
 
 def layout_npz(source: ByteSource, entries: tuple[ZipEntry, ...]) -> FileLayout:
-    """Name the arrays of a ``.npz`` archive; compressed entries stay gaps.
-
-    Raises:
-        FormatError: one of the arrays is damaged.
-    """
+    """Name the arrays of a ``.npz`` archive; compressed entries stay gaps."""
     arrays = [entry for entry in entries if entry.name.endswith(".npy")]
     check_limit("archive has", len(arrays), "arrays", MAX_TENSORS)
     segments = []

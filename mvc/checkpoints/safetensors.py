@@ -69,11 +69,7 @@ _INDEX = msgspec.json.Decoder(_Index)
 
 
 def parse_safetensors(source: ByteSource) -> FileLayout:
-    """Name the tensors of a safetensors file, in file order.
-
-    Raises:
-        FormatError: the file breaks a rule of the format.
-    """
+    """Name the tensors of a safetensors file, in file order."""
     header = read_header(source)
     tensors = _parse_header(header)
     start = LENGTH_BYTES + len(header)
@@ -82,11 +78,7 @@ def parse_safetensors(source: ByteSource) -> FileLayout:
 
 
 def read_header(source: ByteSource) -> bytes:
-    """Return the JSON header with its padding.
-
-    Raises:
-        FormatError: no such header fits into the file, or it does not begin as an object.
-    """
+    """Return the JSON header with its padding."""
     if source.size_bytes < LENGTH_BYTES:
         raise FormatError(f"file of {source.size_bytes} bytes has no safetensors header length")
     size_bytes = int.from_bytes(read_bytes(source, 0, LENGTH_BYTES), "little")
@@ -154,11 +146,7 @@ def _place_tensors(
 
 
 def find_shards(index_bytes: bytes) -> tuple[str, ...]:
-    """Return the file names of the shards beside an index file, sorted.
-
-    Raises:
-        FormatError: it is not an index, or a shard is not a plain file name in the same folder.
-    """
+    """Return the file names of the shards beside an index file, sorted."""
     check_limit("index has", len(index_bytes), "bytes", MAX_INDEX_BYTES)
     try:
         index = _INDEX.decode(index_bytes)

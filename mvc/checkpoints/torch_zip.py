@@ -45,11 +45,7 @@ def find_pickles(entries: Sequence[ZipEntry]) -> list[ZipEntry]:
 
 
 def layout_torch(source: ByteSource, entries: Sequence[ZipEntry]) -> FileLayout:
-    """Name the tensors of a file that ``torch.save`` wrote.
-
-    Raises:
-        FormatError: the archive is big-endian, or its pickle damaged or at odds with its storages.
-    """
+    """Name the tensors of a file that ``torch.save`` wrote."""
     pickles = find_pickles(entries)
     if len(pickles) != 1:
         raise FormatError(f"torch archive has {len(pickles)} entries called {_PICKLE_NAME}")

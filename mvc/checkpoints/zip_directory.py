@@ -50,10 +50,7 @@ _EXTRA_ZIP64 = 1
 
 @dataclass(frozen=True, slots=True)
 class ZipEntry:
-    """One entry of the archive: which bytes of the file are its data.
-
-    ``is_stored`` tells that they are the content itself, neither compressed nor encrypted.
-    """
+    """The bytes of an entry; ``is_stored``: they are neither compressed nor encrypted."""
 
     name: str
     data_start: int
@@ -79,11 +76,7 @@ class _CentralEntry:
 
 
 def parse_zip_directory(source: ByteSource) -> tuple[ZipEntry, ...]:
-    """Return the entries of a zip file in file order.
-
-    Raises:
-        FormatError: it is not a zip file, or one that two readers could read differently.
-    """
+    """Return the entries of a zip file in file order."""
     directory = _find_directory(source)
     raw = read_bytes(source, directory.start, directory.size_bytes)
     centrals = sorted(_parse_central(raw, directory.entries), key=lambda item: item.local_start)

@@ -246,12 +246,7 @@ def find_broken(tables: Sequence[ChunkTable]) -> frozenset[ChunkId]:
 
 
 def read_index(storage: Storage, pack: PackId, size_bytes: int) -> PackIndex:
-    """Return the stored index of a pack; ``size_bytes`` is its length as listed.
-
-    Raises:
-        FileNotFoundError: there is none.
-        FormatError: it is damaged or belongs to another pack.
-    """
+    """Return the stored index of a pack; ``size_bytes`` is its length as listed."""
     if size_bytes > MAX_INDEX_BYTES:
         raise FormatError(f"pack index has {size_bytes:,} bytes")
     index = parse_pack_index(storage.read(index_key(pack)))
@@ -272,12 +267,7 @@ def salvage_index(storage: Storage, pack: PackId, size_bytes: int) -> PackIndex 
 def scan_stored_pack(
     storage: Storage, pack: PackId, size_bytes: int, *, key: str | None = None
 ) -> Iterator[PackRecord]:
-    """Yield the records of a stored pack from their headers alone.
-
-    Raises:
-        FileNotFoundError: the pack is gone.
-        FormatError: from the first record on that is damaged.
-    """
+    """Yield the records of a stored pack from their headers alone."""
     key = key or pack_key(pack)
     window = memoryview(b"")
     start = 0

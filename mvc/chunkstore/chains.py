@@ -73,10 +73,8 @@ class LostBaseError(FormatError):
 class Descent:
     """The way down from a chunk that is wanted to one that it needs.
 
-    Attributes:
-        depth: references on the way.
-        casts: how many of them are casts.
-        tries: counts the copies tried so far, shared by the whole way.
+    ``depth`` counts references on the way, ``casts`` those that are casts, ``tries`` the copies
+    tried so far, shared by the whole way.
     """
 
     depth: int = 0
@@ -84,11 +82,7 @@ class Descent:
     tries: Iterator[int] = field(default_factory=lambda: count(1))
 
     def below(self, encoding: int) -> Descent:
-        """Return the way to what a body with this tag needs.
-
-        Raises:
-            LostBaseError: longer than readers go.
-        """
+        """Return the way to what a body with this tag needs; LostBaseError if it is too long."""
         casts = self.casts + (encoding == Encoding.CAST)
         if self.depth >= MAX_DEPTH or casts > _MAX_CASTS:
             raise LostBaseError(f"readers follow at most {MAX_DEPTH} references in a row")
@@ -149,19 +143,9 @@ class ChainReader:
     ) -> None:
         """Fill ``plain`` from a body. The caller hashes it: nothing here proves it right.
 
-        Args:
-            record: what the pack index says of the body.
-            body: must not lie in the slot's buffer for bases.
-            plain: where the chunk goes; as long as the chunk.
-            slot: reused memory.
-            fill: called with a base and the buffer to fill; by default, bases are not hashed.
-            descent: the way to this chunk, if another needs it.
-
-        Raises:
-            FormatError: the body cannot be decoded, or something it needs is not there.
-            FileNotFoundError: the pack of a base is gone.
-            StorageError: the machine failed.
-            UnsupportedError: an encoding of a newer mvc.
+        The body must not lie in the slot's buffer for bases. ``fill`` is called with a base and the
+        buffer to fill; by default, bases are not hashed. ``descent`` is the way to this chunk, if
+        another needs it.
         """
         if not is_referring(record.encoding):
             decode_chunk(record.encoding, body, plain, slot.scratch)
@@ -206,13 +190,7 @@ class ChainReader:
             raise FormatError("the bases of a cast are not as long as it needs them")
 
     def find_dtype(self, chunk_id: ChunkId, slot: ReadSlot) -> DType | None:
-        """Return what the words of a chunk are, if its body tells: a delta or a cast does.
-
-        Raises:
-            FormatError: its references are damaged.
-            FileNotFoundError: its pack is gone.
-            StorageError: the machine failed.
-        """
+        """Return what the words of a chunk are, if its body tells: a delta or a cast does."""
         location = self._catalog.find(chunk_id)
         if location is None or not is_referring(location.encoding):
             return None
@@ -297,11 +275,7 @@ class ChainReader:
 
 
 def check_header(data: memoryview, expected: PackRecord) -> None:
-    """Check the record header at the start of ``data``.
-
-    Raises:
-        FormatError: it is damaged, or not the expected one.
-    """
+    """Check that the record header at the start of ``data`` is the expected one."""
     found = parse_record_header(data[:RECORD_BYTES], expected.offset)
     if (found.chunk_id, found.encoding, found.plain_size_bytes, found.stored_size_bytes) != (
         expected.chunk_id,

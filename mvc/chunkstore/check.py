@@ -194,9 +194,7 @@ def aside_key(pack: PackId) -> str:
 def salvage_pack(reader: ChunkReader, pack: PackId) -> Salvage:
     """Move the sound chunks of a damaged pack into a new one and set the old one aside.
 
-    Raises:
-        UnsupportedError: a chunk in an encoding of a newer mvc, which cannot be judged here.
-        StorageError: the machine failed; nothing is lost.
+    UnsupportedError: a chunk in an encoding of a newer mvc, which cannot be judged here.
     """
     storage = reader.storage
     is_there = _set_aside(storage, pack)

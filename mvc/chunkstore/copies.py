@@ -1,17 +1,15 @@
 """All chunks of some packs, as arrays: a table to look places up in, and a graph for gc and repack.
 
-``ChunkTable`` finds places by id. All ids lie in one array, ascending. A lookup is a binary search
-on the first eight bytes as an integer, which NumPy does for 300,000 ids in well under a second, and
-then a comparison of all 32. Ids with equal first bytes do not happen by chance but could be forged,
-so ties are searched by halves as well, never one by one. A chunk that several packs hold has several
-rows, neighbours, in the order of the packs.
+``ChunkTable`` finds places by id. A lookup is a binary search on the first eight bytes as an
+integer, which NumPy does for 300,000 ids in well under a second, and then a comparison of all 32.
+Ids with equal first bytes do not happen by chance but could be forged, so ties are searched by
+halves as well, never one by one. A chunk that several packs hold has several rows, neighbours, in
+the order of the packs.
 
-``StoredCopies`` is the graph: every copy of every chunk and what it needs.
-
-A chunk may lie in several packs, and a copy may need other chunks. Deleting is safe if and only if
-every chunk that matters can then still be decoded from copies that are left, through chains that a
-reader follows. That is a question about the whole graph: a delta A→B in one pack and B→A in another
-are each harmless beside whole copies, and a loss without. So it is answered here, once:
+``StoredCopies`` is the graph: every copy of every chunk and what it needs. Deleting is safe if and
+only if every chunk that matters can then still be decoded from copies that are left, through chains
+that a reader follows. That is a question about the whole graph: a delta A→B in one pack and B→A in
+another are each harmless beside whole copies, and a loss without. So it is answered here, once:
 *chosen* is one copy per chunk such that following chosen copies always ends at whole bytes.
 
 Small copies are preferred; if that would run in a circle or too deep, the copies that need least
@@ -110,14 +108,10 @@ class ChunkTable:
 class StoredCopies:
     """The chunks of some sound packs.
 
-    Attributes:
-        ids: the chunk ids, ``S32``, ascending, each once.
-        chunks: of every copy, its chunk number.
-        packs: of every copy, the number of its pack in ``indexes``.
-        sizes: of every copy, the bytes that it takes in its pack.
-        bases: of every copy, the numbers of the chunks it needs, shape (copies, 2); below zero
-            if there is none or it is in no pack.
-        chosen: of every chunk, the copy to live on, or ``NONE`` if it cannot be decoded.
+    ``ids`` ascend, each once. ``chunks`` (chunk numbers), ``packs`` (numbers in ``indexes``),
+    ``sizes`` (bytes in the pack) and ``bases`` have one row per copy. ``bases`` are two chunk
+    numbers, below zero if there is none or it is in no pack. ``chosen`` is the copy that each chunk
+    lives on, or ``NONE`` if it cannot be decoded.
     """
 
     def __init__(self, indexes: Sequence[PackIndex]) -> None:
@@ -163,12 +157,7 @@ class StoredCopies:
         return mask
 
     def close(self, chunks: Mask, *, ends: Mask | None = None) -> Mask:
-        """Return the given chunks and all that their chosen copies need.
-
-        Args:
-            chunks: where to begin.
-            ends: chunks whose own bases do not count.
-        """
+        """Return chunks and all that their chosen copies need; bases of ``ends`` do not count."""
         closed: Mask = chunks & (self.chosen != NONE)
         while True:
             needed = self.bases[self.chosen[closed if ends is None else closed & ~ends]]

@@ -117,8 +117,7 @@ class PackPublisher:
     def submit(self, pack: OpenPack) -> tuple[PackId, int]:
         """Take over a full pack; return its id, and the bytes of the pack and its index.
 
-        Raises:
-            MvcError: publishing an earlier pack failed.
+        Raises what made publishing an earlier pack fail.
         """
         index = pack.seal()
         index_bytes = encode_pack_index(index)
@@ -133,8 +132,7 @@ class PackPublisher:
     def finish(self) -> None:
         """Wait until everything is durable and visible.
 
-        Raises:
-            MvcError: publishing a pack failed; later ones were aborted.
+        Raises what made publishing a pack fail; later ones were aborted.
         """
         try:
             while self._waiting:

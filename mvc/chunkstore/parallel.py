@@ -21,17 +21,11 @@ def for_each(
     threads: int,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Call ``work(item, state)`` for every item, each thread with a state of its own.
+    """Call ``work(item, state)`` for every item in turn, each thread with a state of its own.
 
-    Args:
-        items: what to work on; begun in this order.
-        make_state: called once per thread.
-        work: returns the bytes it did, for ``progress``.
-        threads: at most so many; with one item or one thread, the calling thread does the work.
-        progress: called in the calling thread.
-
-    Raises:
-        BaseException: the first one that ``work`` raised, once all threads have ended.
+    ``work`` returns the bytes it did, for ``progress``, which is called in the calling thread. With
+    one item or one thread, the calling thread does the work. The first exception that ``work``
+    raised is raised here once all threads have ended.
     """
     threads = min(threads, len(items))
     if threads <= 1:

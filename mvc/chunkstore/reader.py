@@ -61,10 +61,7 @@ class PlannedChunk:
 
 @dataclass(frozen=True, slots=True)
 class ReadGroup:
-    """Chunks whose records are neighbours in a pack, by ascending offset; one read fetches them.
-
-    ``pack`` is None for a single chunk that was not found.
-    """
+    """Neighbours in a pack, by offset, for one read; ``pack`` is None for a chunk not found."""
 
     pack: PackId | None
     offset: int
@@ -130,10 +127,6 @@ class ChunkReader:
 
         For errors, ``context`` names what the chunk is part of; ``descent`` is the way to it, if
         another chunk needs it.
-
-        Raises:
-            CorruptionError: no copy could be read; says where the first one lies.
-            StorageError: the machine failed.
         """
         descent = descent or Descent()
         failure: MvcError | None = None
@@ -238,10 +231,7 @@ class ChunkReader:
     def decode_record(self, data: memoryview, expected: PackRecord, slot: ReadSlot) -> memoryview:
         """Return the verified plain bytes of a record; they lie in ``data`` or in the slot.
 
-        Raises:
-            FormatError: another record, or not the chunk it says it is.
-            LostBaseError: a chunk that it is based on is lost, so it cannot be checked.
-            StorageError: the machine failed.
+        LostBaseError: a chunk that it is based on is lost, so it cannot be checked.
         """
         check_header(data, expected)
         body = data[RECORD_BYTES:]

@@ -83,14 +83,10 @@ class EncodeSlot(Buffers):
 class RelativeEncoder:
     """Encodes chunks with the help of others; safe to use from many threads.
 
-    Args:
-        reader: reads bases from the store.
-        mode: when to store differences.
-        at_hand: chunks whose plain bytes lie elsewhere as well, in a source at an offset, where
-            reading them is cheaper. They are hashed like all others.
-        is_written: returns True if an earlier ``add`` of this session wrote a chunk, False if
-            this one does, None if it is not of this session.
-        exact: take bases as they are named: the caller has looked at chains.
+    ``at_hand`` are chunks whose plain bytes lie in another source, at an offset, where reading them
+    is cheaper; they are hashed like all others. ``is_written`` returns True if an earlier ``add``
+    of this session wrote a chunk, False if this one does, None if it is not of this session.
+    ``exact``: take bases as they are named, since the caller has looked at chains.
     """
 
     def __init__(

@@ -68,11 +68,9 @@ def write_batch(
     dtypes: Mapping[ChunkId, DType | None],
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Write what a batch keeps into new packs; durable once the session is closed.
+    """Write what a batch keeps into new packs, durable once the session is closed.
 
-    Raises:
-        CorruptionError: an old pack or chunk is damaged or gone; the session must not be closed.
-        StorageError: the machine failed.
+    After a CorruptionError the session must not be closed.
     """
     _encode(writer, reader, batch.encode, dtypes)
     indexes = {index.pack: index for index in reader.catalog.sound_indexes()}

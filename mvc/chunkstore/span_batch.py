@@ -26,10 +26,7 @@ BATCH_SPANS = 4096
 
 @dataclass(frozen=True, slots=True)
 class SpanBatch:
-    """One span of any size, or consecutive ones of at most ``BATCH_BYTES`` together.
-
-    ``first`` is the number of the first one in its write session.
-    """
+    """Consecutive spans; ``first`` is the number of the first one in its write session."""
 
     first: int
     spans: Sequence[ChunkSpan]
@@ -37,11 +34,7 @@ class SpanBatch:
 
 
 def plan_batches(spans: Sequence[ChunkSpan], first: int) -> Iterator[SpanBatch]:
-    """Yield spans in their order, small ones together; ``first`` is the number of the first span.
-
-    Raises:
-        UsageError: a span that is longer than a chunk may be, or negative.
-    """
+    """Yield spans in their order, small ones together; ``first`` is the number of the first span."""
     start = 0
     size_bytes = 0
     for i, span in enumerate(spans):

@@ -72,13 +72,8 @@ _IDLE_SLOTS = 2
 class ChunkStore:
     """The chunks of one storage; safe to use from many threads, except its writers.
 
-    Nothing is read before it is needed.
-
-    Args:
-        storage: where packs and pack indexes lie.
-        threads: workers for writing, reading and checking; by default one per usable core, at
-            most ``MAX_THREADS``.
-        target_pack_bytes: a pack is closed by the first record that takes it past this length.
+    Nothing is read before it is needed. A pack is closed by the first record that takes it past
+    ``target_pack_bytes``.
     """
 
     def __init__(
@@ -143,11 +138,6 @@ class ChunkStore:
         """Fill ``plain`` with a chunk, verified; its content is undefined if an error is raised.
 
         For errors, ``context`` names what the chunk is part of.
-
-        Raises:
-            CorruptionError: the chunk is missing, damaged or of another length.
-            StorageError: the machine failed.
-            UnsupportedError: an encoding of a newer mvc.
         """
         slot = self._idle_slots.pop() if self._idle_slots else ReadSlot()
         self._reader.read_chunk(chunk_id, plain.cast("B"), slot, context)
@@ -162,14 +152,8 @@ class ChunkStore:
     ) -> None:
         """Read many chunks, verified, in the order in which they lie in the packs.
 
-        Args:
-            requests: what is wanted; a chunk may be wanted several times.
-            sink: called with every request and its plain bytes, which are valid during the call
-                only; from several threads at once, in any order.
-            progress: called in this thread with the plain bytes that are done.
-
-        Raises:
-            Exception: as ``read_into``, and whatever ``sink`` raised.
+        ``sink`` is called with every request and its plain bytes, which are valid during the call
+        only; from several threads at once, in any order. ``progress`` is called in this thread.
         """
         for_each(
             plan_reads(requests, self._catalog.find),
@@ -184,19 +168,12 @@ class ChunkStore:
     ) -> Iterator[StoreProblem]:
         """Yield everything that is wrong with packs and pack indexes.
 
-        Args:
-            data: also hash every pack against its name and every chunk against its id.
-            progress: called in this thread with the length of every pack that is done.
+        ``data``: also hash every pack against its name and every chunk against its id.
         """
         return check_store(self._reader, data=data, threads=self.threads, progress=progress)
 
     def rebuild_index(self, pack: PackId) -> None:
-        """Write the index of a pack again, from the pack alone.
-
-        Raises:
-            CorruptionError: the pack is missing or damaged itself.
-            StorageError: the machine failed.
-        """
+        """Write the index of a pack again, from the pack alone."""
         size_bytes = self._storage.find_size(pack_key(pack))
         if size_bytes is None:
             raise CorruptionError(f"pack {pack} is missing")
@@ -243,14 +220,9 @@ class ChunkStore:
     ) -> WriteCounts:
         """Write what a batch of a sweep plan keeps into new packs, durably; removes nothing.
 
-        Args:
-            batch: what to encode and to carry.
-            dtypes: of the chunks to encode, as far as known; a delta or a cast tells it itself.
-            progress: called with bytes of old packs.
-
-        Raises:
-            CorruptionError: an old pack or chunk is damaged; nothing is published for it.
-            StorageError: the machine failed.
+        A delta or a cast tells its dtype itself, so ``dtypes`` may lack some of the chunks to
+        encode. ``progress`` gets bytes of old packs. Nothing is published for a pack that is
+        damaged.
         """
         with self._new_writer(DeltaMode.ALWAYS, rewrite=True) as writer:
             write_batch(writer, self._reader, batch, dtypes, progress)

@@ -46,11 +46,9 @@ class Reencode:
 class SweepBatch:
     """What is written before what is removed.
 
-    Attributes:
-        encode: chunks to be encoded again.
-        carry: pack → rows of its index whose records are carried over as they are, by offset.
-        remove: packs that are removed once all that is durable.
-        size_bytes: length of the packs that are removed.
+    ``encode`` are chunks to be encoded again; ``carry`` are rows of each pack's index, by offset,
+    whose records are carried over as they are. ``remove`` goes, ``size_bytes`` long, once all that
+    is durable.
     """
 
     encode: tuple[Reencode, ...]
@@ -61,16 +59,10 @@ class SweepBatch:
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """What to do with the packs.
+    """What to do with the packs: batches, in this order.
 
-    Attributes:
-        batches: to be done in this order.
-        packs: how many there are, ``pack_bytes`` long.
-        removed_packs: how many go because nothing in them is needed.
-        rewritten_packs: how many are rewritten.
-        dropped_chunks: chunks that are then in no pack.
-        freed_bytes: by how much the packs get shorter; an estimate if chunks are encoded again.
-        held_chunks: chunks that stay only as bases.
+    ``removed_packs`` go because nothing in them is needed. ``freed_bytes`` is an estimate if chunks
+    are encoded again. ``held_chunks`` stay only as bases.
     """
 
     batches: tuple[SweepBatch, ...]
@@ -92,12 +84,9 @@ class SweepPlan:
 class Wanted:
     """What a sweep is to achieve, by chunk number.
 
-    Attributes:
-        needed: chunks that must be there afterwards.
-        base_of: chunk, now whole → the chunk to store it as a difference to. It is encoded again
-            if its pack is rewritten, and counts as garbage of that pack.
-        gather_small: whether small packs are written together into larger ones.
-        min_waste: share of garbage from which on a pack is rewritten.
+    ``base_of`` maps a chunk, now whole, to the one to store it as a difference to. It is encoded
+    again if its pack is rewritten, and counts as garbage of that pack. A pack is rewritten if
+    ``min_waste`` of it is garbage.
     """
 
     needed: Mask

@@ -20,14 +20,8 @@ _SHORT_HEX = 12
 class ChunkSpan:
     """A byte range of a source that is to become a chunk.
 
-    Attributes:
-        offset: first byte in the source.
-        size_bytes: its length, at most ``formats.pack.MAX_PLAIN_BYTES``.
-        dtype: what its words are (guides the encoding), or None for opaque bytes.
-        base: a stored chunk that this one may be stored as a difference to.
-        masters: (id, length) of the chunks of which this one may be the rounding, in order.
-        cast: kind of the rounding, or None.
-        group: spans of one group change alike, so a few stand for all.
+    ``masters`` are (id, length) of the chunks of which this one may be the rounding ``cast``, in
+    order. Spans of one ``group`` change alike, so a few stand for all.
     """
 
     offset: int
@@ -66,12 +60,7 @@ class WriteCounts:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """One chunk that is wanted somewhere.
-
-    Attributes:
-        offset: where it belongs in the destination; passed through to the sink.
-        context: what it is part of, for errors (``tensor 'w' of model.safetensors``).
-    """
+    """One chunk that is wanted at ``offset`` of a destination, part of ``context`` (for errors)."""
 
     chunk_id: ChunkId
     plain_size_bytes: int
@@ -83,17 +72,11 @@ class ReadRequest:
 class StoreProblem:
     """Something wrong with the store.
 
-    Attributes:
-        kind: ``bad-pack`` (header, footer, length or a record header), ``bad-chunk`` (a body
-            that cannot be decoded or is another chunk), ``lost-base`` (a body that needs a chunk
-            which is damaged or missing), ``bad-pack-hash`` (the file is not what
-            its name says), ``bad-index``, ``missing-index``, ``missing-pack`` (an index without
-            its pack), ``unsupported`` (needs a newer mvc), ``unreadable`` (the machine failed),
-            ``stray-file``.
-        pack: id of the pack, or the key of a stray file.
-        offset: of the record in the pack, if the problem is about one.
-        chunk: the chunk that is lost, if any.
-        detail: the fact in one line.
+    ``kind`` is ``bad-pack`` (header, footer, length or a record header), ``bad-chunk`` (a body that
+    cannot be decoded or is another chunk), ``lost-base`` (a body that needs a chunk which is
+    damaged or missing), ``bad-pack-hash`` (the file is not what its name says), ``bad-index``,
+    ``missing-index``, ``missing-pack`` (an index without its pack), ``unsupported`` (needs a newer
+    mvc), ``unreadable`` (the machine failed) or ``stray-file``; then ``pack`` is its key.
     """
 
     kind: str

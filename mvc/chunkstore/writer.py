@@ -60,19 +60,16 @@ class _Encoded:
 
 
 class ChunkWriter:
-    """One write session; use it as a context manager.
+    """One write session, for one thread; use it as a context manager.
 
     A ``rewrite`` session stores also what the store has: this is how gc and repack move chunks.
 
     When the block ends normally, everything added is durable and visible. When it ends with an
-    exception, what is not yet published is forgotten; packs that were full earlier stay, as
-    garbage that gc removes. Not for use from several threads.
+    exception, what is not yet published is forgotten; packs that were full earlier stay, as garbage
+    that gc removes. ``counts`` and ``packs`` are complete after ``close``.
 
-    Attributes:
-        at_hand: chunks that spans may be based on and whose plain bytes can be read from a
-            source as well, with their offset there; to be filled before ``add``.
-        counts: what was written so far; complete after ``close``.
-        packs: the packs that were written so far; complete after ``close``.
+    ``at_hand`` are chunks that spans may be based on and whose plain bytes can be read from a
+    source as well, with their offset there; to be filled before ``add``.
     """
 
     def __init__(
@@ -111,20 +108,10 @@ class ChunkWriter:
         spans: Sequence[ChunkSpan],
         progress: Callable[[int], None] | None = None,
     ) -> list[ChunkId]:
-        """Store the chunks that the store does not have yet.
+        """Store the chunks that the store does not have yet, and return the id of every span.
 
-        Args:
-            source: where the bytes come from; no thread uses it after the call.
-            spans: the chunks, in the order in which they should lie in the pack.
-            progress: called in this thread with the plain bytes of every batch that is done.
-
-        Returns:
-            The id of every span.
-
-        Raises:
-            UsageError: a span that cannot be a chunk.
-            StorageError: the machine failed, or this session failed before.
-            Exception: whatever the source raised.
+        Chunks lie in the pack in the order of ``spans``. No thread uses ``source`` after the call.
+        ``progress`` is called in this thread with the plain bytes of every batch that is done.
         """
         self._check_usable()
         batches = list(plan_batches(spans, self._next))
@@ -145,11 +132,7 @@ class ChunkWriter:
         return ids
 
     def close(self) -> None:
-        """Make everything durable and visible.
-
-        Raises:
-            StorageError: the machine failed, or an earlier call did; nothing more is published.
-        """
+        """Make everything durable and visible; after a failure, publish nothing more."""
         if self._closed:
             return
         try:
@@ -272,11 +255,7 @@ class ChunkWriter:
         )
 
     def carry(self, records: Sequence[EncodedRecord]) -> None:
-        """Take over records as they are, whatever the store has.
-
-        Raises:
-            StorageError: the machine failed, or this session failed before.
-        """
+        """Take over records as they are, whatever the store has."""
         self._check_usable()
         try:
             self._append(records)

@@ -22,8 +22,7 @@ QUIET_S = 0.5
 class ByteBar:
     """Counts bytes; shows a bar with speed and time left once the work has taken ``quiet_s``.
 
-    It is the ``progress`` callback of operations, which may call it from any thread. Operations
-    that know their amount of work announce it through ``expect``.
+    It is the ``progress`` callback of operations, which may call it from any thread.
     """
 
     def __init__(self, label: str, *, quiet_s: float = QUIET_S) -> None:

@@ -112,16 +112,7 @@ def check_revision(repo: Repo, text: str) -> None:
 def split_revisions(
     repo: Repo, names: Sequence[str], after: Sequence[str] | None
 ) -> tuple[list[str], list[str]]:
-    """Return (revisions, absolute paths) as Git tells them apart.
-
-    Args:
-        repo: the repository.
-        names: the arguments before ``--``, or all if there is none.
-        after: the arguments after ``--``.
-
-    Raises:
-        NotFoundError: a name is neither a revision nor a path.
-    """
+    """Return (revisions, absolute paths) of arguments before and ``after`` a ``--``, as Git does."""
     if after is not None:
         for name in names:
             check_revision(repo, name)

@@ -2,12 +2,7 @@
 
 Mixed-precision training keeps the weights twice, as F32 and rounded to sixteen bits. The second is
 a function of the first, and this is the function; the kind is the ``words`` byte of a reference
-block:
-
-    1   F32 to BF16. With u the word: (u + 0x7fff + (bit 16 of u)) >> 16; every NaN gives 0xffff.
-    2   F32 to F16. IEEE 754 rounding to nearest, ties to even, with subnormals and infinities; a
-        NaN keeps its sign and the top nine bits of its payload below a set quiet bit:
-        (u >> 16 & 0x8000) | 0x7e00 | (u >> 13 & 0x1ff).
+block (docs/format.md, section 3).
 
 These are torch's conversions on an x86 processor, bit for bit. Elsewhere torch gives the NaNs of
 BF16 other bits; there a chunk that holds one is simply not stored as a cast, since a writer compares
@@ -46,11 +41,7 @@ def find_cast(master: DType, working: DType) -> int | None:
 
 
 def round_words(kind: int, master: Bytes, plain: Bytes, arena: Bytes) -> None:
-    """Fill ``plain`` with the rounded F32 words of ``master``; the arena has at least 2 MiB.
-
-    Raises:
-        FormatError: an unknown kind, or sizes that do not fit each other.
-    """
+    """Fill ``plain`` with the rounded F32 words of ``master``; the arena has at least 2 MiB."""
     if kind not in _KINDS.values():
         raise FormatError(f"unknown cast {kind}")
     if master.size != 2 * plain.size or plain.size % 2:

@@ -1,19 +1,8 @@
 """From a stored body back to a chunk's plain bytes: the part that is fixed forever.
 
-A body is one of
-
-* raw: the plain bytes;
-* zstd: exactly one zstd frame, with its content size, without dictionary or checksum;
-* planes: the header of ``mvc.formats.planes``, then the planes one after another. A plane of w
-  words is raw (w bytes), constant (1 byte), one zstd frame of w bytes as above, or packed as
-  ``mvc.formats.plane_kinds`` says;
-* delta: a reference block (``mvc.formats.pack``), then the difference to the one base, cut as
-  ``mvc.formats.planes`` says: words of one byte are one zstd frame, others a header and planes
-  as above, not rotated;
-* cast: a reference block and nothing else; ``mvc.formats.casts`` makes the chunk from its bases.
-
-The tag is stored beside the body. Bodies are hostile: every size is checked against the plain size,
-which the caller knows, before memory is taken for it.
+docs/format.md, section 3, says what the bodies are. The tag is stored beside the body. Bodies are
+hostile: every size is checked against the plain size, which the caller knows, before memory is
+taken for it.
 """
 
 from __future__ import annotations
@@ -85,13 +74,10 @@ class DecodeScratch:
 def decode_chunk(
     encoding: int, body: memoryview, plain: memoryview, scratch: DecodeScratch
 ) -> None:
-    """Fill ``plain``, which is as long as the chunk, from a stored body, which is not trusted.
+    """Fill ``plain``, which is as long as the chunk, from a stored body that needs no other chunk.
 
-    The caller hashes the result: nothing here proves it right.
-
-    Raises:
-        FormatError: the body is not one of exactly ``len(plain)`` bytes, or needs other chunks;
-            ``plain`` is then undefined.
+    The caller hashes the result: nothing here proves it right. ``plain`` is undefined after an
+    error.
     """
     if encoding == Encoding.RAW:
         if body.nbytes != plain.nbytes:
@@ -113,10 +99,8 @@ def decode_chunk(
 def apply_delta(body: memoryview, plain: memoryview, scratch: DecodeScratch) -> None:
     """Turn a base into the chunk that a delta body makes of it, in place.
 
-    The body begins with its reference block and is not trusted; the caller hashes the last result.
-
-    Raises:
-        FormatError: the body is not a difference of ``len(plain)`` bytes; ``plain`` is unchanged.
+    An error leaves it unchanged. The body begins with its reference block; the caller hashes the
+    last result.
     """
     references = parse_references(body)
     if len(references.bases) != 1 or not plain.nbytes:
@@ -152,11 +136,7 @@ def _apply_planes(payload: memoryview, width: int, target: Bytes, scratch: Decod
 
 
 def parse_cast(body: memoryview) -> References:
-    """Return what a cast body refers to; ``words`` is the kind of the rounding.
-
-    Raises:
-        FormatError: the body is not a cast.
-    """
+    """Return what a cast body refers to; ``words`` is the kind of the rounding."""
     references = parse_references(body)
     if references.coding or len(body) != references.size_bytes:
         raise FormatError("cast has more than its references")

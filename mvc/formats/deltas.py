@@ -65,21 +65,12 @@ def encode_delta(
     scratch: EncodeScratch,
     ordinary_share: float | None = None,
 ) -> EncodedChunk:
-    """Encode a chunk as its difference to another one, or by itself if that is no larger.
+    """Encode a chunk as its difference to ``base``, or by itself if that is no larger.
 
-    Args:
-        plain: the chunk, contiguous.
-        base: the plain bytes of the other one, contiguous.
-        base_id: its id.
-        dtype: what the words of both are, or None for opaque bytes.
-        scratch: reused memory; the result is valid until its next use.
-        ordinary_share: what share of such a chunk its ordinary encoding takes, if that and a
-            gain by the difference are known: then no sample is taken.
-
-    Returns:
-        A delta that refers to ``base_id``, or what ``encode_chunk`` returns: always for dtypes
-        that pack several elements into a block, opaque bytes, chunks that differ in length and
-        chunks below ``MIN_DELTA_BYTES``.
+    Chunks that differ in length, are below ``MIN_DELTA_BYTES``, opaque, or of a dtype that packs
+    several elements into a block are never stored as differences. The result is valid until the
+    next use of ``scratch``. ``ordinary_share`` is the share of such a chunk that its ordinary
+    encoding takes, if that and a gain by the difference are known: then no sample is taken.
     """
     width = _find_width(plain, base, dtype)
     if dtype is None or not width:
@@ -106,11 +97,9 @@ def encode_delta(
 def estimate_delta(
     plain: memoryview, base: memoryview, dtype: DType | None, scratch: EncodeScratch
 ) -> tuple[int, int]:
-    """Encode the same sample of a chunk and its base as a difference and without.
+    """Return the bytes that a sample takes as a difference (0: no difference at all) and without.
 
-    Returns:
-        The size of the difference (without its reference block) and of the ordinary encoding in
-        bytes; 0 for a difference of nothing. Two equal numbers if no difference can be taken.
+    The reference block is not counted. Two equal numbers mean that no difference can be taken.
     """
     width = _find_width(plain, base, dtype)
     if not width:

@@ -68,13 +68,10 @@ _TEXT_HANDICAP = 1.03  # it is several times slower both ways
 
 @dataclass(frozen=True, slots=True)
 class EncodedChunk:
-    """A chunk as it is stored.
+    """A chunk as it is stored: the tag, and the body in pieces, to be written one after another.
 
-    Attributes:
-        encoding: the tag of the body.
-        parts: the body in pieces, to be written one after another. They may be views into the
-            scratch or into the plain bytes, valid until the scratch is used again.
-        bases: chunks that the body refers to; their ids are in it.
+    The parts may be views into the scratch or into the plain bytes, valid until the scratch is used
+    again. The ids of the bases are in the body.
     """
 
     encoding: int
@@ -160,14 +157,9 @@ _ROTATED = {width: _Plan(PlaneLayout(width, rotated=True)) for width in WORD_SIZ
 def encode_chunk(plain: memoryview, dtype: DType | None, scratch: EncodeScratch) -> EncodedChunk:
     """Encode a chunk in the smallest of the ways that suit its type; never longer than raw.
 
-    Args:
-        plain: the chunk, contiguous.
-        dtype: what its words are, or None for opaque bytes. A guide only: bytes that are not
-            whole words of it are encoded as opaque.
-        scratch: reused memory; the result is valid until its next use.
-
-    Returns:
-        The tag and the body. They depend on the bytes, the dtype and the version of zstd only.
+    The dtype is only a guide: bytes that are not whole words of it are encoded as opaque. The
+    result is valid until the next use of ``scratch`` and depends on bytes, dtype and version of
+    zstd only.
     """
     raw = EncodedChunk(Encoding.RAW, (plain,) if plain.nbytes else ())
     if plain.nbytes < MIN_ENCODE_BYTES:
@@ -247,11 +239,8 @@ def encode_plane(
 ) -> StoredParts:
     """Encode one plane in the smallest way; may overwrite it.
 
-    Args:
-        plane: its bytes, which may lie in the scratch.
-        scratch: reused memory.
-        narrow: whether it is worth checking if its values are few and close together.
-        worthwhile: a frame larger than this share of the plane is not stored.
+    ``narrow``: whether to check if its values are few and close together. A frame larger than the
+    share ``worthwhile`` of the plane is not stored.
     """
     if plane[0] == plane[plane.size // 2] == plane[-1] and plane.min() == plane.max():
         return PLANE_CONSTANT, (plane[:1].tobytes(),)

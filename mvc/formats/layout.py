@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 class TensorView:
     """One named array inside a segment.
 
-    Attributes:
-        name: state-dict key, unique in the file.
-        dtype: canonical dtype name (``mvc.dtypes``).
-        shape: elements per dimension; empty for a 0-d tensor.
-        offset_bytes: where its first element lies, from the start of the segment.
-        strides: elements between neighbours per dimension, or None for C-contiguous.
+    ``offset_bytes`` counts from the start of the segment; ``strides`` are in elements, None if
+    C-contiguous.
     """
 
     name: str
@@ -39,14 +35,7 @@ class TensorView:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A byte range of the file that carries tensors.
-
-    Attributes:
-        start: first byte in the file.
-        size_bytes: its length; 0 for an empty tensor.
-        dtype: what the words of the range are (guides the encoding), a canonical dtype name.
-        tensors: the views on it; at least one.
-    """
+    """A byte range of the file that carries tensors; ``dtype`` is that of its words."""
 
     start: int
     size_bytes: int
@@ -74,13 +63,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """Where the tensors of one file lie.
+    """Where the tensors of one file lie: segments that ascend and do not overlap.
 
-    Attributes:
-        format: ``safetensors``, ``torch``, ``npz``, ``npy``, ``gguf`` or ``opaque``.
-        size_bytes: length of the file.
-        segments: ascending by start, not overlapping.
-        warning: why a file that looks like a checkpoint is treated as opaque, or None.
+    ``warning`` says why a file that looks like a checkpoint is treated as opaque.
     """
 
     format: str
@@ -90,11 +75,7 @@ class FileLayout:
 
 
 def single_tensor(name: str, dtype: str, shape: Sequence[int], start: int) -> Segment:
-    """Return the plain segment of one C-contiguous tensor.
-
-    Raises:
-        FormatError: unknown dtype or impossible shape.
-    """
+    """Return the plain segment of one C-contiguous tensor."""
     shape = tuple(shape)
     size_bytes = size_in_bytes(get_dtype(dtype), shape)
     return Segment(start, size_bytes, dtype, (TensorView(name, dtype, shape),))
@@ -112,11 +93,7 @@ def find_gaps(size_bytes: int, segments: Sequence[Segment]) -> Iterator[tuple[in
 
 
 def check_layout(size_bytes: int, segments: Sequence[Segment]) -> None:
-    """Check that segments lie in the file, ascend without overlap, and views lie in segments.
-
-    Raises:
-        FormatError: names the first tensor that breaks a rule.
-    """
+    """Check that segments lie in the file, ascend without overlap, and views lie in segments."""
     position = 0
     names: set[str] = set()
     for segment in segments:
@@ -144,11 +121,7 @@ def _check_view(view: TensorView, segment_bytes: int) -> None:
 
 
 def view_extent_bytes(view: TensorView) -> int:
-    """Return the bytes from a view's first element to the end of its last one.
-
-    Raises:
-        FormatError: strides that do not fit the shape, are negative, or a packed dtype with strides.
-    """
+    """Return the bytes from a view's first element to the end of its last one."""
     dtype = get_dtype(view.dtype)
     if view.strides is None:
         return size_in_bytes(dtype, view.shape)

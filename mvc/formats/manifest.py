@@ -1,20 +1,14 @@
-"""One checkpoint at one version: canonical JSON Lines in a Git blob.
+"""One checkpoint at one version: canonical JSON Lines in a Git blob (docs/format.md, section 2).
 
-The header line names the format, the length of the file, the chunk length and the chunks of the
-gap stream (all bytes that no segment covers, in file order). Then, in file order, one line per
-tensor, so that stock ``git diff`` shows which tensors changed:
+One line per tensor, in file order, so that stock ``git diff`` shows which tensors changed. A
+segment that is not exactly one C-contiguous tensor is a storage line and one line per view on it:
 
     {"mvc-manifest":1,"format":"safetensors","size":1096,"chunk_bytes":4194304,"gaps":["5f…"]}
     {"tensor":"w","dtype":"F32","shape":[16,16],"at":72,"chunks":["a1…"]}
-
-A segment that is not exactly one C-contiguous tensor (a PyTorch storage with views or ties) is a
-storage line followed by one line per view on it:
-
     {"storage":"F32","at":1152,"size":1024,"chunks":["a1…"]}
     {"view":"w.T","dtype":"F32","shape":[16,16],"offset":0,"strides":[1,16]}
 
-Canonical means: these keys in this order, no spaces, integers, lower-case hex, ``strides`` only
-where a view is not C-contiguous. Equal manifests are equal bytes and so equal blob ids.
+Equal manifests are equal bytes and so equal blob ids.
 """
 
 from __future__ import annotations
@@ -55,12 +49,7 @@ class StoredSegment:
 class Manifest:
     """One file at one version.
 
-    Attributes:
-        format: as in ``FileLayout.format``.
-        size_bytes: length of the file.
-        chunk_bytes: segments are cut at multiples of this from each segment's own start.
-        gaps: chunks of the gap stream, cut in the same way.
-        segments: ascending by start.
+    Each segment, and the gap stream, is cut at multiples of ``chunk_bytes`` from its own start.
     """
 
     format: str
@@ -163,11 +152,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the canonical bytes of a manifest.
-
-    Raises:
-        FormatError: a tensor name that is not valid Unicode text.
-    """
+    """Return the canonical bytes of a manifest."""
     header = _Header(
         VERSION,
         manifest.format,
@@ -206,12 +191,7 @@ def _segment_lines(stored: StoredSegment) -> Iterator[_Line]:
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Return the manifest that ``data`` holds, every rule of the format checked.
-
-    Raises:
-        FormatError: not a manifest, or one that breaks a rule.
-        UnsupportedError: written by a newer mvc (a later version, or tensors in boxes).
-    """
+    """Return the manifest that ``data`` holds, every rule of the format checked."""
     if not is_manifest(data[: len(MANIFEST_PREFIX)]):
         raise FormatError("not a manifest: the header line is missing")
     if len(data) > MAX_MANIFEST_BYTES:
@@ -250,11 +230,7 @@ def _parse_header(head: bytes) -> _Header:
 
 
 def check_chunk_bytes(chunk_bytes: int) -> None:
-    """Check that a chunk length is one that this format allows.
-
-    Raises:
-        FormatError: out of range or not a multiple of the widest element.
-    """
+    """Check that a chunk length is one that this format allows."""
     if not MIN_CHUNK_BYTES <= chunk_bytes <= MAX_CHUNK_BYTES or chunk_bytes % CHUNK_ALIGN_BYTES:
         raise FormatError(
             f"chunk length {chunk_bytes} is not a multiple of {CHUNK_ALIGN_BYTES} between "

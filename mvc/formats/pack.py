@@ -1,27 +1,12 @@
-r"""The pack file: many encoded chunks one after another, each record describing itself.
+"""The pack file: many encoded chunks one after another, each record describing itself.
 
-    header   16 bytes  magic "mvcpack\0", u32 version, u32 zero
-    record   64 bytes  magic "mvcr", u8 encoding, 3 zero, u32 plain size, u32 stored size,
-                       u32 CRC-32 of the other 60 bytes, 12 zero, 32 bytes chunk id
-             then the body, ``stored size`` bytes
-    ...
-    footer   32 bytes  magic "mvcpend\0", u64 record count, u64 length of the pack, u64 zero
-
-Integers are little-endian. Records follow each other without a hole, so a pack is readable from
-its first byte on with no index beside it, and an index can be made from the pack alone. The CRC
-guards the walk from header to header; a body is guarded by its chunk id. A pack's id, and the
-stem of its file name, is the BLAKE3-256 of the whole file.
+docs/format.md, section 4, shows the layout. Records follow each other without a hole, so a pack is
+readable from its first byte on with no index beside it, and an index can be made from the pack
+alone. The CRC guards the walk from header to header; a body is guarded by its chunk id.
 
 Nothing here knows what an encoding tag means, except that bodies with tags from ``FIRST_REFERRING``
 on begin with a *reference block* that names the chunks they need. So a pack can be indexed, copied
-and swept by code that cannot decode what is in it:
-
-    u8     number of bases n, 1 to ``MAX_BASES``
-    u8     what the words are, as the encoding says
-    u8     how the rest of the body is coded, as the encoding says
-    u8     zero
-    u32    CRC-32 of the other bytes of the block
-    32 n   chunk ids of the bases
+and swept by code that cannot decode what is in it.
 
 A base is named by its content, never by its place: it may move to another pack or be encoded
 again. So the length of a chain of references is not written down; a reader follows at most
@@ -84,16 +69,7 @@ _RESERVED = bytes(12)
 
 @dataclass(frozen=True, slots=True)
 class PackRecord:
-    """A record header, and the bases that the body names.
-
-    Attributes:
-        chunk_id: BLAKE3-256 of the plain bytes.
-        encoding: tag of ``mvc.formats.decoding``; not checked here.
-        plain_size_bytes: length of the plain bytes.
-        stored_size_bytes: length of the body.
-        offset: where the record header lies in the pack.
-        bases: the chunks that the body refers to.
-    """
+    """A record header (at ``offset`` in the pack), and the bases that the body names."""
 
     chunk_id: ChunkId
     encoding: int
@@ -114,11 +90,7 @@ def encode_pack_header() -> bytes:
 
 
 def parse_pack_header(data: bytes | memoryview) -> None:
-    """Check the first 16 bytes of a pack.
-
-    Raises:
-        FormatError: not a pack, or one of another version.
-    """
+    """Check the first 16 bytes of a pack."""
     if len(data) != HEADER_BYTES or data[:8] != _PACK_MAGIC:
         raise FormatError("not a pack file")
     _, version, zero = _HEADER.unpack(data)
@@ -138,11 +110,7 @@ def encode_record_header(
 
 
 def parse_record_header(data: bytes | memoryview, offset: int) -> PackRecord:
-    """Return the record whose 64 header bytes lie at ``offset`` of a pack; bases are not in them.
-
-    Raises:
-        FormatError: not a record header, a damaged one, or sizes over their caps.
-    """
+    """Return the record whose 64 header bytes lie at ``offset`` of a pack; bases are not in them."""
     data = bytes(data)
     if len(data) != RECORD_BYTES or data[:4] != _RECORD_MAGIC:
         raise FormatError(f"no record at offset {offset:,}")
@@ -164,11 +132,7 @@ def encode_pack_footer(record_count: int, pack_size_bytes: int) -> bytes:
 
 
 def parse_pack_footer(data: bytes | memoryview, pack_size_bytes: int) -> int:
-    """Check the last 32 bytes of a pack and return its number of records.
-
-    Raises:
-        FormatError: not a footer, another length than the pack's, or an impossible count.
-    """
+    """Check the last 32 bytes of a pack and return its number of records."""
     if len(data) != FOOTER_BYTES or data[:8] != _FOOTER_MAGIC:
         raise FormatError("pack has no footer: it was cut short or is damaged at the end")
     _, count, stated_bytes, zero = _FOOTER.unpack(data)
@@ -188,9 +152,6 @@ def scan_pack(read_at: ReadAt, pack_size_bytes: int) -> Iterator[PackRecord]:
 
     Every record that is yielded lies within the pack. To save what is left of a damaged pack, keep
     the records that came before the error.
-
-    Raises:
-        FormatError: the pack breaks a rule of its format at this place.
     """
     if not MIN_PACK_BYTES <= pack_size_bytes <= MAX_PACK_BYTES:
         raise FormatError(f"{pack_size_bytes:,} bytes cannot be a pack")
@@ -217,13 +178,7 @@ def scan_pack(read_at: ReadAt, pack_size_bytes: int) -> Iterator[PackRecord]:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """What a body refers to.
-
-    Attributes:
-        bases: ids of the chunks it needs.
-        words: what its words are; the encoding gives the number its meaning.
-        coding: how the rest of the body is coded, as the encoding defines.
-    """
+    """What a body refers to; the encoding says what the numbers ``words`` and ``coding`` mean."""
 
     bases: tuple[ChunkId, ...]
     words: int
@@ -248,11 +203,7 @@ def encode_references(references: References) -> bytes:
 
 
 def parse_references(body: bytes | memoryview) -> References:
-    """Return the block at the start of a body; its first ``MAX_BLOCK_BYTES`` are enough.
-
-    Raises:
-        FormatError: no block, or a damaged one.
-    """
+    """Return the block at the start of a body; its first ``MAX_BLOCK_BYTES`` are enough."""
     if len(body) < REFERENCES_BYTES:
         raise FormatError("body is shorter than its references")
     count, words, coding, zero, crc = _REFERENCES.unpack_from(body)

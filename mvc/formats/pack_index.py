@@ -1,19 +1,7 @@
-r"""The pack index: which chunks a pack holds and where, read in one go.
+"""The pack index: which chunks a pack holds and where, read in one go.
 
-    16 bytes        magic "mvcidx\0\0", u32 version, u32 zero
-    32 bytes        pack id
-    u64, u64        length of the pack, number of chunks n
-    32 bytes each   chunk ids, ascending
-    u64 each        offset of each chunk's record header in the pack
-    u32 each        stored size of each
-    u32 each        plain size of each
-    u8 each         encoding tag of each
-    u8 each         number of bases of each                  version 2 only
-    32 bytes each   chunk ids of the bases, row by row       version 2 only
-    32 bytes        BLAKE3-256 of everything before
-
-Version 2 is written if a record refers to other chunks, version 1 if none does. Integers are
-little-endian. An index holds nothing that is not in the pack; a lost one is made again from it. The records of a pack lie without a hole, so one check on the offsets
+docs/format.md, section 5, shows the layout. An index holds nothing that is not in the pack; a lost
+one is made again from it. The records of a pack lie without a hole, so one check on the offsets
 in ascending order covers holes, overlaps and records outside the pack at once.
 """
 
@@ -60,18 +48,9 @@ MAX_INDEX_BYTES = _MIN_BYTES + MAX_PACK_RECORDS * (_ROW_BYTES + 1 + MAX_BASES * 
 class PackIndex:
     """The chunks of one pack, ascending by id; row i of every array is the same chunk.
 
-    Attributes:
-        pack: id of the pack.
-        pack_size_bytes: length of the pack.
-        ids: chunk ids, ``S32`` of shape (n,). Take the bytes with ``chunk_id``: NumPy drops
-            trailing zero bytes of a single element.
-        offsets: of the record headers in the pack, u64.
-        stored_sizes: lengths of the bodies in bytes, u32.
-        plain_sizes: lengths of the plain bytes, u32.
-        encodings: tags, u8.
-        base_starts: i64 of shape (n + 1,); row i refers to ``base_ids[starts[i]:starts[i + 1]]``.
-            None if no row refers to anything.
-        base_ids: chunk ids of the bases, ``S32``.
+    Ids are ``S32``. Take their bytes with ``chunk_id``: NumPy drops trailing zero bytes of a single
+    element. Row i refers to ``base_ids[base_starts[i]:base_starts[i + 1]]``; both are None if no
+    row refers to anything.
     """
 
     pack: PackId
@@ -119,11 +98,7 @@ class PackIndex:
 
 
 def index_records(pack: PackId, pack_size_bytes: int, records: Iterable[PackRecord]) -> PackIndex:
-    """Return the index of records, given in any order.
-
-    Raises:
-        FormatError: a chunk is in the pack twice.
-    """
+    """Return the index of records, given in any order."""
     rows = sorted(records, key=lambda record: record.chunk_id)
     index = PackIndex(
         pack,
@@ -163,13 +138,7 @@ def encode_pack_index(index: PackIndex) -> bytes:
 
 
 def parse_pack_index(data: bytes) -> PackIndex:
-    """Return the index that the bytes of an index file describe.
-
-    The arrays are views of ``data``.
-
-    Raises:
-        FormatError: anything but a sound index of a sound pack.
-    """
+    """Return the index that the bytes of an index file describe; its arrays are views of ``data``."""
     if not _MIN_BYTES <= len(data) <= MAX_INDEX_BYTES or data[:8] != _MAGIC:
         raise FormatError("not a pack index")
     _, version, zero, pack, pack_size_bytes, count = _FRONT.unpack_from(data)

@@ -1,20 +1,14 @@
 """Planes of which most bytes are close together: as nibbles, as a list, or as both.
 
+docs/format.md, section 3, shows the layouts.
+
 *Nibbles.* The exponents of one tensor's weights nearly all lie among 16 neighbouring values. As
 distances from the lowest of them, two fit into one byte, and the entropy coder, whose time goes by
 the byte, has half as much to do: measured on bf16 weights, encoding is half as fast again and
 decoding a little faster, at a slightly better ratio (pairs waste less of a Huffman code). The few
-bytes outside that window are listed as exceptions.
-
-    nibbles    u8 base, 3 zero bytes, u32 number of exceptions n <= w // 256
-               n times u32, the position in the plane, strictly ascending
-               n times u8, the byte there
-               one zstd frame of h = ceil(w / 2) bytes, w being the bytes of the plane
-
-Byte i of the frame holds plane[i] - base in its low and plane[h + i] - base in its high four bits:
-halves are paired rather than neighbours because whole arrays can then be joined and parted with
-one operation. The spare four bits of an odd plane and those of exceptions are written as zero and
-ignored. Integers are little-endian.
+bytes outside that window are listed as exceptions. Halves are paired rather than neighbours because
+whole arrays can then be joined and parted with one operation. The spare four bits of an odd plane
+and those of exceptions are written as zero and ignored.
 
 *Lists.* In the high planes of a difference most bytes are zero, and in the low ones most are close
 to it, but there are too many others for exceptions: weights near zero move by many steps of their
@@ -22,17 +16,8 @@ fine grid while others move by one. Zstd finds short matches there, its slowest 
 times as slow as bytes without matches. A list takes one to two bytes per entry, often less than the
 matches did (BF16 weights: 3 % of the chunk instead of 5 %), and costs one scattered write to undo.
 
-    list       u32 number of entries n, at least 1 and at most w // 8
-               u32 size of the first frame
-               one zstd frame of n bytes: before each entry, how many bytes of the plane are left out
-               one zstd frame of n bytes: what is added (mod 256) to the byte there
-
 A gap of more than 255 is bridged by entries that add nothing. A plane is either *scattered*, a list
-on top of zeros; or it has *tails*, a list on top of small numbers two to a byte:
-
-    tails      u32 size of the first frame
-               one zstd frame of h bytes: nibbles as above, with plane + 8 for plane - base
-               a list
+on top of zeros; or it has *tails*, a list on top of small numbers two to a byte.
 """
 
 from __future__ import annotations
@@ -73,16 +58,11 @@ def find_base(sample: Bytes) -> int | None:
 
 
 def pack_nibbles(plane: Bytes, base: int, arena: Bytes) -> tuple[bytes, Bytes] | None:
-    """Pack a plane in place.
+    """Pack a plane in place; ``base`` is the lowest value of the window.
 
-    Args:
-        plane: the bytes to pack; overwritten.
-        base: lowest value of the window.
-        arena: temporary memory, a multiple of 8 bytes.
-
-    Returns:
-        Everything in front of the zstd frame, and the bytes to go into it (a view into
-        ``plane``); or None, with ``plane`` unchanged, if there are too many exceptions.
+    Returns everything in front of the zstd frame, and the bytes to go into it (a view into
+    ``plane``); or None, with ``plane`` unchanged, if there are too many exceptions. The arena is a
+    multiple of 8 bytes.
     """
     offset = np.uint8(base)
     np.subtract(plane, offset, out=plane)
@@ -106,14 +86,7 @@ def unpack_nibbles(
 
 
 def parse_nibbles(body: memoryview, words: int) -> tuple[int, Positions, Bytes, memoryview]:
-    """Take a packed plane of ``words`` bytes apart.
-
-    Returns:
-        The base, the positions and the values of the exceptions, and the zstd frame.
-
-    Raises:
-        FormatError: a body too short for its exceptions, or positions out of order or range.
-    """
+    """Return base, positions and values of the exceptions, and the zstd frame of a packed plane."""
     if len(body) < _NIBBLES.size:
         raise FormatError("packed plane is shorter than its header")
     base, zero, zeros, count = _NIBBLES.unpack_from(body)
@@ -128,12 +101,7 @@ def parse_nibbles(body: memoryview, words: int) -> tuple[int, Positions, Bytes, 
 
 
 def list_nonzero(plane: Bytes, arena: Bytes) -> tuple[Bytes, Bytes] | None:
-    """Return the gaps and values of a list that makes ``plane`` of zeros; None if it is too long.
-
-    Args:
-        plane: the bytes to list.
-        arena: temporary memory.
-    """
+    """Return the gaps and values of a list that makes ``plane`` of zeros; None if it is too long."""
     positions = _find_at_least(1, plane, arena)
     return _encode_gaps(positions, plane[positions], plane.size)
 
@@ -141,13 +109,8 @@ def list_nonzero(plane: Bytes, arena: Bytes) -> tuple[Bytes, Bytes] | None:
 def split_tails(plane: Bytes, arena: Bytes) -> tuple[Bytes, tuple[Bytes, Bytes]] | None:
     """Cut a plane, in place, into small numbers and a list of the others.
 
-    Args:
-        plane: the bytes to cut; overwritten.
-        arena: temporary memory.
-
-    Returns:
-        The packed numbers (a view into ``plane``), and the gaps and values of the list; or None,
-        with ``plane`` unchanged, if the list would be empty or too long.
+    Returns the packed numbers (a view into ``plane``), and the gaps and values of the list; or
+    None, with ``plane`` unchanged, if the list would be empty or too long.
     """
     np.add(plane, _ZERO, out=plane)
     positions = _find_at_least(WINDOW, plane, arena)
@@ -176,11 +139,7 @@ def encode_list(count: int, gaps: bytes, values: bytes) -> tuple[bytes, bytes, b
 
 
 def parse_list(stored: memoryview, words: int) -> tuple[int, memoryview, memoryview]:
-    """Return the number of entries and the two frames of a list; the inverse of ``encode_list``.
-
-    Raises:
-        FormatError: a list too short for its header, or of too many entries.
-    """
+    """Return the number of entries and the two frames of a list; the inverse of ``encode_list``."""
     if len(stored) < _LIST.size:
         raise FormatError("list of a plane is shorter than its header")
     count, size_bytes = _LIST.unpack_from(stored)
@@ -191,11 +150,7 @@ def parse_list(stored: memoryview, words: int) -> tuple[int, memoryview, memoryv
 
 
 def find_places(gaps: Bytes, words: int) -> Positions:
-    """Return the positions of a list's entries in a plane of ``words`` bytes, ascending.
-
-    Raises:
-        FormatError: they reach beyond the plane.
-    """
+    """Return the positions of a list's entries in a plane of ``words`` bytes, ascending."""
     positions: Positions = np.cumsum(gaps, dtype=np.intp)
     np.add(positions, np.arange(gaps.size), out=positions)
     if int(positions[-1]) >= words:
@@ -209,11 +164,7 @@ def encode_tails(packed: bytes, listed: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 
 def parse_tails(stored: memoryview) -> tuple[memoryview, memoryview]:
-    """Return the frame and the stored list of a plane with tails.
-
-    Raises:
-        FormatError: shorter than it says.
-    """
+    """Return the frame and the stored list of a plane with tails."""
     if len(stored) < _TAILS.size:
         raise FormatError("plane with tails is shorter than its header")
     end = _TAILS.size + int(_TAILS.unpack_from(stored)[0])

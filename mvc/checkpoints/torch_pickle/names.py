@@ -34,11 +34,7 @@ _MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 
 
 def name_tensors(root: object) -> Iterator[tuple[str, TensorRef]]:
-    """Yield every tensor with its unique name, in the order the pickle holds them.
-
-    Raises:
-        FormatError: more tensors or longer names than the limits.
-    """
+    """Yield every tensor with its unique name, in the order the pickle holds them."""
     names = Names(set(), mark="#")
     total_bytes = 0
 

@@ -48,8 +48,7 @@ class StorageRef:
 class TensorRef:
     """A tensor on a storage, as in ``mvc.formats.layout.TensorView`` but with all in elements.
 
-    Attributes:
-        attributes: further values that were saved with the tensor and may hold tensors.
+    ``attributes`` were saved with the tensor and may hold tensors themselves.
     """
 
     storage: StorageRef
@@ -64,9 +63,6 @@ def find_storage(pid: object) -> StorageRef | None:
     """Return the storage that a persistent id names, or None for an id of another kind.
 
     The id is (``"storage"``, storage type, key, location, number of elements).
-
-    Raises:
-        FormatError: a storage whose key or length are impossible.
     """
     match pid:
         case ("storage", kind, str(key), _, int(elements), *_) if _is_count(elements):
@@ -79,11 +75,7 @@ def find_storage(pid: object) -> StorageRef | None:
 
 
 def reduce_torch(callee: Global, args: object) -> object | None:
-    """Return what a call on the closed list makes, or None for any other call.
-
-    Raises:
-        FormatError: a tensor with an impossible place, shape or strides.
-    """
+    """Return what a call on the closed list makes, or None for any other call."""
     rebuild = _REBUILD.get(callee.path)
     if rebuild is None or not isinstance(args, tuple):
         return None

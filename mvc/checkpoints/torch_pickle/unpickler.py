@@ -45,16 +45,12 @@ def unpickle(
     reduce: Callable[[Global, object], object | None],
     persistent: Callable[[object], object | None],
 ) -> object:
-    """Run a pickle and return its value, which is inert.
+    """Run a pickle, protocol 0 to 5, and return its value, which is inert.
 
-    Args:
-        data: the pickle, protocol 0 to 5; bytes after its STOP are ignored.
-        reduce: (callee, arguments) → the value of a call on the caller's closed list, or None to
-            leave it an ``Opaque``. Must take constant time and may raise FormatError.
-        persistent: persistent id → the value it stands for, or None; same duties.
-
-    Raises:
-        FormatError: the bytes are not a pickle, or one past the limits.
+    Bytes after STOP are ignored. ``reduce`` takes (callee, arguments) to the value of a call on the
+    caller's closed list, or to None, which leaves it an ``Opaque``; ``persistent`` takes a
+    persistent id to what it stands for, or to None. Both must take constant time and may raise
+    FormatError.
     """
     machine = _Machine(data, reduce, persistent)
     try:

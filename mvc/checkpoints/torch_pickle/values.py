@@ -35,11 +35,7 @@ _MAX_INT_DIGITS = 40
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """The name of a class or function; never looked up.
-
-    Attributes:
-        path: module and name joined by a dot.
-    """
+    """The dotted name of a class or function; never looked up."""
 
     path: str
 
@@ -59,12 +55,8 @@ class Pairs(list[object]):
 class Opaque:
     """An object that is never built: what it would be made of, kept so that it can be searched.
 
-    Attributes:
-        maker: what was to be called: a Global, or whatever the pickle put there.
-        args: the arguments of the call.
-        states: what was to be its attributes, one value per BUILD.
-        members: what was appended to it.
-        pairs: what was set by key in it.
+    It is a call of ``maker``, then one of ``states`` per BUILD, ``members`` that were appended and
+    ``pairs`` that were set by key.
     """
 
     maker: object
@@ -84,11 +76,7 @@ OMITTED = _Omitted()
 
 
 def read_line(data: bytes, position: int) -> tuple[bytes, int]:
-    """Return the text up to the next newline and the position after it.
-
-    Raises:
-        FormatError: there is no newline.
-    """
+    """Return the text up to the next newline and the position after it."""
     end = data.find(b"\n", position)
     if end < 0:
         raise FormatError(f"pickle ends inside the line at {position:,}")

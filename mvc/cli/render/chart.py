@@ -21,12 +21,9 @@ _LOG_FROM = 100.0  # two decades
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A few neighbouring steps.
+    """A few neighbouring steps: their highest loss, so that a spike is never averaged away.
 
-    Attributes:
-        value: their highest loss, so that a spike is never averaged away; None if none is finite.
-        is_odd: whether one of them is NaN or infinite.
-        went_back: whether the run went back to an earlier step here.
+    ``is_odd``: one of them is NaN or infinite. ``went_back``: the run went back to an earlier step.
     """
 
     value: float | None

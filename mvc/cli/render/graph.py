@@ -25,13 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What to draw to the left of one commit's text.
-
-    Attributes:
-        commit: the row with its ``*``.
-        below: rows that lead to the next commit.
-        padding: drawn before text that needs more rows.
-    """
+    """What to draw left of a commit's text; ``padding`` goes before text that needs more rows."""
 
     commit: str
     below: tuple[str, ...]

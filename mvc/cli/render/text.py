@@ -149,12 +149,10 @@ def pad(text: str, width: int, align: str = "<") -> str:
 def columns(
     rows: Sequence[Sequence[str]], aligns: str, *, width: int | None = None
 ) -> list[list[str]]:
-    """Return rows of cells padded so that columns line up.
+    """Return rows of cells, without colour codes, padded so that columns line up.
 
-    Args:
-        rows: cells without colour codes, as many per row as ``aligns`` has signs.
-        aligns: ``<`` or ``>`` per column.
-        width: room for a row without the spaces between cells; the first column is cut to fit.
+    ``aligns`` has one of ``<>`` per column. ``width`` is the room for a row without the spaces
+    between cells; the first column is cut to fit.
     """
     widths = [max(map(cell_width, column), default=0) for column in zip(*rows, strict=True)]
     if width is not None and sum(widths) > width:
