@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CommitReport:
-    """One commit of a run.
+    """One commit of a run; its text is one line.
 
     Attributes:
         step: training step whose state it holds.
@@ -34,7 +34,6 @@ class CommitReport:
     error: str | None = None
 
     def __str__(self) -> str:
-        """Return the one-line record of the log."""
         if self.commit is None:
             return f"commit of step {self.step} failed: {self.error}"
         return (
@@ -78,7 +77,6 @@ class RollbackReport:
         return f"{self.skipped_first}-{self.skipped_last}"
 
     def __str__(self) -> str:
-        """Return the one-line record of the log."""
         where = f"commit {self.to_commit[:10]}" if self.to_commit else "a snapshot in memory"
         return (
             f"rolled back from step {self.from_step} to step {self.to_step} ({where}) in "

@@ -79,11 +79,9 @@ class _Position:
         self._accelerator = accelerator
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its count of batches, and whether the last one ended with a step."""
         state = self._accelerator.gradient_state
         return {"step": self._accelerator.step, "sync_gradients": state.sync_gradients}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set them."""
         self._accelerator.step = state["step"]
         self._accelerator.gradient_state._set_sync_gradients(state["sync_gradients"])  # noqa: SLF001  its own way

@@ -36,7 +36,6 @@ class FeedPart(DataPart):
     """
 
     def __init__(self, name: str) -> None:
-        """Make one without a loader."""
         super().__init__(name, ())
         self.is_between = False
         self.is_held = False
@@ -126,31 +125,26 @@ class FeedPart(DataPart):
 
 
 class Feed:
-    """What a library iterates instead of its loader; all other attributes are the loader's.
+    """What a library iterates instead of a loader with a length; other attributes are the loader's.
 
     It never ends: libraries count the batches of a pass.
     """
 
     def __init__(self, data: FeedPart, loader: Any, draw: Callable[[], Any]) -> None:
-        """Wrap a loader that has a length; ``draw`` returns the next batch."""
         self._data, self._loader, self._draw = data, loader, draw
         data.bind(loader)
 
     def __iter__(self) -> Feed:
-        """Begin a pass."""
         self._data.begin_pass()
         return self
 
     def __next__(self) -> Any:
-        """Return the next batch."""
         return self._draw()
 
     def __len__(self) -> int:
-        """Return the batches of a pass."""
         return len(self._loader)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the loader has, except what would move its position."""
         if name in _HIDDEN or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._loader, name)

@@ -214,7 +214,6 @@ class _LightningState(LibraryState):
             tracker.ready = tracker.started = tracker.completed = tracker.processed
 
     def _apply(self, state: dict[str, Any]) -> None:
-        """Set the counters to those of the restored state, inside an epoch."""
         self._given = None
         self._load_loops(state["loops"])
         fit = self._trainer.fit_loop
@@ -246,7 +245,6 @@ class _LightningState(LibraryState):
         return {key: copy.deepcopy(state) for key, state in states.items() if state}
 
     def _capture_extras(self) -> dict[str, Any]:
-        """Return what the module's ``on_save_checkpoint`` adds to a checkpoint."""
         module = self._trainer.lightning_module
         if type(module).on_save_checkpoint is _PYTORCH.LightningModule.on_save_checkpoint:
             return {}

@@ -214,7 +214,6 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
 
 
 def _enter(trainer: Any, known: dict[str, Any] | None, options: dict[str, Any]) -> Any:
-    """Enter the Trainer's loop, at the step of a known state."""
     if known is None:
         return trainer.train(**options)
     with tempfile.TemporaryDirectory(prefix="mvc-") as folder:
@@ -261,7 +260,6 @@ class _TrainerState(LibraryState):
         self._restored, self.known = state, state["state"]
 
     def _apply(self, state: dict[str, Any]) -> None:
-        """Set the sums, and the attributes of callbacks that have a state."""
         for name, value in state["sums"].items():
             live: Any = getattr(self._trainer, name, None)
             if hasattr(live, "fill_"):

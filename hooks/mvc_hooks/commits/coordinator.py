@@ -116,7 +116,6 @@ class Commits:
         self.pump()
 
     def _agree_to_commit(self, *, is_asked: bool) -> bool:
-        """Return on every rank whether rank 0 makes a commit now."""
         is_made = False
         try:
             is_made = self._ranks.is_first and self._make_room(is_asked=is_asked)
@@ -176,7 +175,6 @@ class Commits:
             self.queue.pool.prepare(state)
 
     def _capture(self) -> dict[str, object]:
-        """Return the whole state; of all ranks, on rank 0."""
         return self._run.capture(self._judge.capture())
 
     def commit_last(self, message: str) -> None:
@@ -219,7 +217,6 @@ class Commits:
             raise failure
 
     def _take(self, reports: list[CommitReport]) -> None:
-        """Take reports in, and stop the run if one failed and the user wants that."""
         self.reports += reports
         failed = [report for report in reports if report.commit is None]
         for report in reports:

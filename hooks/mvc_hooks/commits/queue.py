@@ -55,7 +55,6 @@ class CommitQueue:
     def __init__(
         self, opening: Open, *, held: Sequence[int] = (), delta: bool | None = None
     ) -> None:
-        """Make an empty queue; the writer starts with ``start_writer`` or the first commit."""
         self.pool = MemoryPool()
         self.tips: dict[str, str] = {}
         self._opening, self._held, self._delta = opening, held, delta

@@ -23,7 +23,6 @@ class StepGuard:
     """Hooks on optimizers that can make a step do nothing."""
 
     def __init__(self, optimizers: Iterable[Optimizer]) -> None:
-        """Hook into optimizers; their steps are unchanged until ``drop_next``."""
         self._optimizers = {id(inner): inner for inner in map(_unwrap, optimizers)}
         self._armed: set[int] = set()
         self._handles: list[Any] = []

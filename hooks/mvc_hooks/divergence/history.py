@@ -85,10 +85,9 @@ class Verdict:
 
 
 class History:
-    """A bounded window of readings, and which of them raised an alarm."""
+    """A bounded window of the newest readings, and which of them raised an alarm."""
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
-        """Make an empty history that keeps the newest ``capacity`` readings."""
         self._capacity = check_count("capacity of a history", capacity, 1)
         self._first = self._end = 0
         self._columns = self._allocate()
@@ -175,8 +174,7 @@ class History:
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the readings as plain arrays.
 
-        The arrays are as long as the capacity whatever they hold, so that the layout of a commit
-        stays the same from step to step.
+        They are as long as the capacity, so that the layout stays the same from commit to commit.
         """
         columns: dict[str, Any] = {"count": len(self)}
         for name, dtype in _COLUMNS.items():
@@ -204,7 +202,6 @@ class History:
         return view
 
     def _move(self, *, keep: int) -> None:
-        """Copy the last readings into new buffers."""
         fresh = self._allocate()
         for name, column in self._columns.items():
             fresh[name][:keep] = column[self._end - keep : self._end]
@@ -212,10 +209,7 @@ class History:
 
 
 def _check_state(state: Mapping[str, Any]) -> int:
-    """Return the number of readings in a state.
-
-    The state comes from a commit, so nothing about it is taken for granted.
-    """
+    """Return the number of readings in a state; it comes from a commit, so nothing is assumed."""
     check_keys("a history", state, ("count", *_COLUMNS))
     count = state["count"]
     for name, dtype in _COLUMNS.items():

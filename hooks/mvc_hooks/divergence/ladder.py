@@ -55,11 +55,7 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class LadderStep:
-    """What to do about an alarm; most steps do one of these things, ``both`` several.
-
-    After ``limit`` alarms it is the next step's turn. ``stop_after`` stops the run once so many
-    rollbacks were made.
-    """
+    """What to do about up to ``limit`` alarms; most steps do one of these things, ``both`` several."""
 
     limit: float
     skip: bool = False
@@ -152,7 +148,6 @@ class Ladder:
         *,
         forget_after_steps: int = FORGET_AFTER_STEPS,
     ) -> None:
-        """Start at the first step of a ladder; the default is ``default_ladder()``."""
         self._steps = _check_steps(default_ladder() if steps is None else tuple(steps))
         self._stop_after = self._steps[-1].stop_after or 0
         self._forget_after_steps = check_count("forget_after_steps", forget_after_steps, 1)

@@ -64,7 +64,6 @@ class ReadingQueue:
     """Readings on their way from the device, oldest first."""
 
     def __init__(self, lag_steps: int | None = None) -> None:
-        """Make an empty queue, with a lag other than the default for the device if given."""
         self._lag_steps = None if lag_steps is None else check_count("lag_steps", lag_steps, 0)
         self._queue: deque[_PendingReading] = deque()
         self._newest_step = -1

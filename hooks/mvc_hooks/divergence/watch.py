@@ -101,9 +101,7 @@ def as_detector(
 def default_detectors(*, has_scaler: bool = False) -> tuple[Detector, ...]:
     """Return the detectors of a run that names none.
 
-    Args:
-        has_scaler: a ``GradScaler`` is in use: up to 16 overflowing gradient norms in a row are
-            its search for a scale.
+    A ``GradScaler`` searches for its scale by up to 16 overflowing gradient norms in a row.
     """
     return NotFinite(overflows=16 if has_scaler else 0), Spike(), Trend()
 
@@ -117,7 +115,6 @@ class Watch:
     """
 
     def __init__(self, detectors: Iterable[Callable[[History], object]] | None = None) -> None:
-        """Watch a history with ``default_detectors()``, or those given, called in this order."""
         self.history = History()
         chosen = default_detectors() if detectors is None else tuple(map(as_detector, detectors))
         self._detectors = _name_apart(chosen)

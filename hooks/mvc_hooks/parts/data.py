@@ -95,10 +95,7 @@ class DataPart(Part):
 
     @property
     def can_rewind(self) -> bool:
-        """Whether this part decides on the next batch, so that the run can go back.
-
-        It does not if the run iterates over the loader itself: nothing can rewind that iterator.
-        """
+        """Whether the run can go back: nothing can rewind an iterator that the run made itself."""
         is_plain_elsewhere = self.is_iterated_elsewhere and self._iterator is None
         return not is_plain_elsewhere and not self._is_foreign()
 

@@ -185,7 +185,6 @@ class ModuleDetails(Part):
     order = RestoreOrder.MODULE
 
     def __init__(self, module: nn.Module) -> None:
-        """Take a model without its wrappers."""
         self._module = module
 
     def capture(self) -> dict[str, object]:

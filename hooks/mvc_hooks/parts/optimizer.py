@@ -52,7 +52,6 @@ class OptimizerPart(Part):
     def __init__(
         self, name: str, optimizer: Optimizer, names: Mapping[int, str] | None = None
     ) -> None:
-        """Take an optimizer, and ``id`` of parameter → name as far as models are known."""
         self._name = name
         self._optimizer = optimizer
         self.companion: OptimizerDetails = OptimizerDetails(optimizer, names or {})
@@ -166,7 +165,6 @@ class OptimizerDetails(Part):
     order = RestoreOrder.SCHEDULER
 
     def __init__(self, optimizer: Optimizer, names: Mapping[int, str]) -> None:
-        """Take an optimizer, and ``id`` of parameter → name."""
         self._optimizer = optimizer
         self._names = names
         self.hosted: list[tuple[object, str]] = []

@@ -39,7 +39,6 @@ class PowerSgdPart(Part):
     _LEFT = ("process_group",)
 
     def __init__(self, state: Any) -> None:
-        """Take a ``PowerSGDState``."""
         self._state = state
 
     def capture(self) -> dict[str, object]:

@@ -95,7 +95,6 @@ class GeneratorPart(Part):
     order = RestoreOrder.RNG
 
     def __init__(self, generator: Any) -> None:
-        """Take a torch.Generator, numpy Generator or RandomState, or random.Random."""
         self._generator = generator
 
     def capture(self) -> object:

@@ -37,7 +37,6 @@ class Difference:
     stored: str | None
 
     def __str__(self) -> str:
-        """Return it as messages name it."""
         where = format_path(self.path)
         if self.stored is None:
             return f"{where} is not in the stored state"

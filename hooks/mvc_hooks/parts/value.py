@@ -37,7 +37,6 @@ class ValuePart(Part):
     """
 
     def __init__(self, name: str, value: object) -> None:
-        """Take a value: numbers, strings, dicts, lists, deques, arrays, tensors, None."""
         self._name = name
         self.value: Any = value
 

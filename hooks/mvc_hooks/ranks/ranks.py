@@ -33,10 +33,9 @@ _DUE, _FAILED = 1, 1 << 8
 
 
 class Ranks:
-    """All ranks of a run, as one of them sees them, until it has left, as after an error."""
+    """All ranks of a run, as one of them sees them. Every rank must make one; it may leave later."""
 
     def __init__(self) -> None:
-        """Join the other ranks; every rank must."""
         self.rank, self.size, self.has_left = 0, 1, False
         self._group: distributed.ProcessGroup | None = None
         if distributed.is_available() and distributed.is_initialized():
@@ -137,7 +136,6 @@ def _describe(error: MvcError) -> tuple[str, str, str, str | None]:
 
 
 def _rebuild(said: tuple[str, str, str, str | None]) -> MvcError:
-    """Return another rank's error as one of the same class."""
     module, name, message, hint = said
     kind = getattr(importlib.import_module(module), name, MvcError)
     error: MvcError = kind(message, hint=hint)

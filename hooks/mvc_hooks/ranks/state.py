@@ -113,7 +113,6 @@ class RankState:
         yield from self._own_parts()
 
     def _check_replicas(self, state: Mapping[str, Any]) -> None:
-        """Compare parameters and optimizer states over the ranks."""
         found: dict[str, bytes] = {}
         for entry in flatten_parts(self._parts):
             if isinstance(entry.part, ModulePart):
@@ -141,7 +140,6 @@ class _RankSource:
         self._base: dict[str, Any] = {}
 
     def outline(self) -> dict[str, Any]:
-        """Return its structure."""
         return _overlay(self._outline, self._rank)
 
     def load(self, into: Mapping[str, object]) -> dict[str, Any]:
@@ -154,7 +152,6 @@ class _RankSource:
         return _overlay(self._base, self._rank)
 
     def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
-        """Compare a live state of this rank."""
         # Put this rank's values where the commit has them, and rank 0's back in their places.
         whole: Any = {**state, RANKS: self._base[RANKS]}
         for number, (path, _) in enumerate(_pieces(self._base, self._rank)):

@@ -150,7 +150,6 @@ class _ReplayRun:
         raise UsageError("train_step called step() itself", hint="let it return the arguments")
 
     def train_to(self, step: int) -> None:
-        """Train until ``step`` steps are complete."""
         while self.step_count < step:
             returned = self._step(self)
             if returned is None:

@@ -31,12 +31,9 @@ class FirstDifference:
     """Where a replay begins to differ from the run.
 
     Attributes:
-        step: the first committed step whose state differs.
-        after_step: the last one whose state does not differ.
-        commit: the commit of ``step``.
+        step: the first committed step whose state differs, of ``commit``.
         name: the first tensor or value that differs, dotted.
-        elements: how many elements of the tensor differ; 0 if it is not a tensor.
-        size: how many elements it has.
+        elements: how many of its ``size`` elements differ; 0 if it is not a tensor.
         largest: largest difference of two elements; None if it is not a number.
         others: how many more tensors and values differ.
     """
@@ -51,7 +48,6 @@ class FirstDifference:
     others: int
 
     def __str__(self) -> str:
-        """Return one line."""
         text = f"step {self.step}: {self.name} differs"
         if self.elements:
             text += f" in {self.elements:,} of {self.size:,} elements"

@@ -106,7 +106,6 @@ def _cut(branch: str, line: _Line, end: int) -> Stretch | None:
 
 
 def _find_before(repo: Repo, branch: str, last: Point, steps: int) -> Stretch:
-    """Return the stretch that leads to a commit."""
     line = _walk(repo, last.commit, None)
     at = next((at for at, one in enumerate(line) if one[0].step == last.step - steps), None)
     if at is None:

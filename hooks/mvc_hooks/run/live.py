@@ -103,7 +103,6 @@ class LiveRun:
     """
 
     def __init__(self, objects: Mapping[str, object], ranks: Ranks | None = None) -> None:
-        """Take the objects of a run, by name, and its ranks if it is distributed."""
         found = list(_walk(objects))
         self._modules = [one for one in found if isinstance(one, nn.Module)]
         self._optimizers = [one for one in found if isinstance(one, Optimizer)]
@@ -216,8 +215,7 @@ class LiveRun:
     def capture(self, extras: Mapping[str, object], *, gather: bool = True) -> dict[str, object]:
         """Return the whole state; tensors are the live ones.
 
-        With ``gather``, rank 0 of a distributed run gets the pieces of the other ranks as well;
-        then every rank must call this.
+        To ``gather`` the pieces of all ranks on rank 0, every rank must call this.
         """
         state: dict[str, object] = {
             **capture_parts(self.parts),
@@ -276,7 +274,6 @@ class LiveRun:
 
 
 def _walk(value: object) -> Iterator[object]:
-    """Yield the objects in nested containers."""
     if isinstance(value, Mapping):
         for item in value.values():
             yield from _walk(item)

@@ -22,7 +22,6 @@ class RunLog:
     """Both at once; a failure of either never reaches the training."""
 
     def __init__(self, feed: RunFeed | None) -> None:
-        """Write to a feed, if there is one: ranks other than 0 have none."""
         self._feed = feed
         self._has_stopped = False
 

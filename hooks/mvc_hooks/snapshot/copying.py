@@ -166,7 +166,6 @@ def move_runs(runs: Iterable[tuple[int, int, int]]) -> None:
     thread its fixed share can, but then waits for the slowest, tensor after tensor; and while a
     writer and data loaders run on the same cores, some thread is always off its core. Here a thread
     that has a core takes the next piece, so the wait at the end is for one piece per thread at most.
-
     """
     pieces = deque(_cut(runs))
     count = 1

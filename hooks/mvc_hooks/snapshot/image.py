@@ -56,10 +56,7 @@ class Snapshot:
 
 
 class MemoryPool:
-    """Memory for snapshots, used again and again.
-
-    ``plan`` says how the last state was laid out; the next one is mostly laid out the same way.
-    """
+    """Memory for snapshots, used again and again; most states are laid out by the same ``plan``."""
 
     def __init__(self, folder: str | None = None) -> None:
         self.plan: LayoutPlan | None = None
@@ -69,10 +66,7 @@ class MemoryPool:
         self._is_closed = False
 
     def prepare(self, state: Mapping[str, object]) -> None:
-        """Allocate memory for a state ahead of its use, in the background.
-
-        If there is not that much, the first snapshot will report it.
-        """
+        """Allocate memory in the background; if there is not enough, the first snapshot will report it."""
         layout = layout_state(state, self.plan)
         self.plan = layout.plan
         if not self._free and self._preparing is None:

@@ -191,7 +191,6 @@ def _group_room() -> int | None:
 
 
 def _read_numbers(path: Path) -> dict[str, int]:
-    """Return name → number of a file with such lines."""
     found = {}
     with contextlib.suppress(OSError):
         for line in path.read_text().split("\n"):

@@ -51,11 +51,7 @@ Request = Open | Commit | MarkHealthy
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The result of the request with the same number.
-
-    ``commit`` is the new or marked one; ``error``, if any, the kind of what went wrong. ``write_s``
-    counts from the request to the durable commit.
-    """
+    """The result of the request with the same number; ``write_s`` counts from the request."""
 
     number: int
     commit: str | None = None

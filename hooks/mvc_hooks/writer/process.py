@@ -45,14 +45,13 @@ _GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class WriterProcess:
-    """A running writer.
+    """A running writer, though it may not be ready yet.
 
     ``poll`` and ``wait`` return answers in the order of the requests. If the process is gone, they
     return an error for every request that was still open.
     """
 
     def __init__(self, opening: Open, held: Sequence[int] = ()) -> None:
-        """Start it; returns before it is ready."""
         self._open: list[int] = []
         self._rest = b""
         self.is_lost = False
