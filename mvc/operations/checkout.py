@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS
 from mvc.history.values import Head
-from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_checkout
+from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_move
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.recorded import tree_of
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_content
-from mvc.workspace.transition import plan_head_move
+from mvc.workspace.transition import plan_head_move, plan_switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,9 +44,8 @@ def checkout_revision(
     if branch is not None and tip is None and not detach:
         return CheckoutResult(None, branch)  # where HEAD is, before its first commit
     commit = tip or context.history.resolve_commit(revision)
-    # With force a damaged commit can be left: its tree is not read.
-    index, base = history.read_index(), {} if force else tree_of(context, head.commit)
-    plan = plan_checkout(context, index, base, history.read_tree(commit), force=force)
+    index = history.read_index()
+    plan = plan_move(context, index, head.commit, commit, force=force)
     move = _head_move(context, head, None if detach else branch, commit, revision)
     return execute(context, plan, index, move, progress, source=commit)
 
@@ -73,10 +71,7 @@ def _head_move(
     source = head.branch or head.commit or "nothing"
     target = branch if branch is not None else revision
     message = f"checkout: moving from {source} to {target}"
-    stamp = context.stamp()
-    if branch is None:
-        return plan_head_move("detach", commit, head, message, stamp)
-    return plan_head_move("branch", branch, head, message, stamp, branch_at=commit)
+    return plan_switch(branch, commit, head, message, context.stamp())
 
 
 def switch(
@@ -120,9 +115,7 @@ def create_and_switch(
     index = history.read_index()
     plan = CheckoutPlan()
     if start is not None and commit != head.commit:
-        target = history.read_tree(commit)
-        base = {} if force else tree_of(context, head.commit)
-        plan = plan_checkout(context, index, base, target, force=force)
+        plan = plan_move(context, index, head.commit, commit, force=force)
     plan.check()
     versions = [(path, entry.blob) for path, entry in plan.write]
     check_content(context, versions, commit=commit)  # or a refusal would leave the branch behind

@@ -21,11 +21,10 @@ from mvc.errors import ConflictError, UsageError
 from mvc.history.refnames import HEADS
 from mvc.upkeep.retention import DIVERGED
 from mvc.workspace.annotations import read_annotations
-from mvc.workspace.checkout_plan import execute, plan_checkout
+from mvc.workspace.checkout_plan import execute, plan_move
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.divergence import Divergence, add_divergence
 from mvc.workspace.notebook import one_line
-from mvc.workspace.recorded import tree_of
 from mvc.workspace.recovery import recover
 from mvc.workspace.rollback_target import (
     ROLLBACK_COMMAND,
@@ -186,15 +185,15 @@ def run_rollback(
         ReleasedError: the content of the target was released meanwhile.
     """
     if plan.is_empty:
-        return RollbackResult(plan.branch, plan.target, plan.tip, None, 0)
+        return _result(plan)
     recover(context)
     head = context.history.head()
     _check_tip(context, plan)
     check_whole(context, plan.target)
     move = _Move(context, plan, one_line(reason), context.stamp())
-    return (
-        move.with_files(head, progress, force=force) if head.branch == plan.branch else move.alone()
-    )
+    if head.branch == plan.branch:
+        return move.with_files(head, progress, force=force)
+    return move.alone()
 
 
 def _check_tip(context: Context, plan: RollbackPlan) -> None:
@@ -226,14 +225,7 @@ class _Move:
         if head.commit != plan.tip:
             raise ConflictError("HEAD moved while this was prepared", hint="try again")
         index = context.history.read_index()
-        checkout = plan_checkout(
-            context,
-            index,
-            {} if force else tree_of(context, plan.tip),
-            context.history.read_tree(plan.target),
-            force=force,
-            materialise=False,
-        )
+        checkout = plan_move(context, index, plan.tip, plan.target, force=force, materialise=False)
         move = plan_head_move("move", plan.target, head, self._message, self._stamp)
         execute(
             context,
@@ -245,7 +237,8 @@ class _Move:
             command=ROLLBACK_COMMAND,
             before=self._keep_tip,
         )
-        return self._result(tuple(path for path, _ in checkout.write), checkout.remove)
+        written = tuple(path for path, _ in checkout.write)
+        return _result(self._plan, written, checkout.remove)
 
     def alone(self) -> RollbackResult:
         """Move a branch that HEAD is not on."""
@@ -262,7 +255,7 @@ class _Move:
                 message=self._message,
                 stamp=self._stamp,
             )
-        return self._result((), ())
+        return _result(self._plan)
 
     def _keep_tip(self) -> None:
         """Name the tip and say why it is left, durably; under the lock, before the branch moves."""
@@ -278,14 +271,11 @@ class _Move:
         )
         add_divergence(self._context, plan.tip, divergence, stamp=self._stamp)
 
-    def _result(self, written: tuple[str, ...], removed: tuple[str, ...]) -> RollbackResult:
-        plan = self._plan
-        return RollbackResult(
-            plan.branch,
-            plan.target,
-            plan.tip,
-            plan.diverged_branch,
-            plan.abandoned,
-            written,
-            removed,
-        )
+
+def _result(
+    plan: RollbackPlan, written: tuple[str, ...] = (), removed: tuple[str, ...] = ()
+) -> RollbackResult:
+    name = plan.diverged_branch
+    return RollbackResult(
+        plan.branch, plan.target, plan.tip, name, plan.abandoned, written, removed
+    )

@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS
 from mvc.ids import is_hex_id
-from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_checkout
+from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_move
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.recorded import tree_of
 from mvc.workspace.recovery import recover
-from mvc.workspace.transition import plan_head_move
+from mvc.workspace.transition import plan_head_move, plan_switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -248,29 +247,19 @@ def _go(
 ) -> CheckoutPlan:
     """Move HEAD, with index and files unless the move made a commit; return what that took."""
     assert step.commit is not None
-    history = context.history
-    index, plan = history.read_index(), CheckoutPlan()
+    index, plan = context.history.read_index(), CheckoutPlan()
     if step.kind != "commit":
-        base = {} if force else tree_of(context, head.commit)
-        plan = plan_checkout(
-            context,
-            index,
-            base,
-            history.read_tree(step.commit),
-            force=force,
-            materialise=step.kind == "switch",
+        is_switch = step.kind == "switch"
+        plan = plan_move(
+            context, index, head.commit, step.commit, force=force, materialise=is_switch
         )
     if dry_run:
         plan.check()
         return plan
     if step.kind != "switch":
         move = plan_head_move("move", step.commit, head, step.message, stamp)
-    elif step.branch is None:
-        move = plan_head_move("detach", step.commit, head, step.message, stamp)
     else:
-        move = plan_head_move(
-            "branch", step.branch, head, step.message, stamp, branch_at=step.commit
-        )
+        move = plan_switch(step.branch, step.commit, head, step.message, stamp)
     execute(context, plan, index, move, progress)
     return plan
 

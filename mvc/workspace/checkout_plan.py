@@ -27,7 +27,7 @@ from mvc.history.values import TreeEntry
 from mvc.progress import announce
 from mvc.workspace.journal import EntryChange, FileRemoval, FileWrite, HeadMove, Transition, Was
 from mvc.workspace.manifests import stored_size
-from mvc.workspace.recorded import holds, is_clean
+from mvc.workspace.recorded import holds, is_clean, tree_of
 from mvc.workspace.released import check_content
 from mvc.workspace.staging import stat_mark
 from mvc.workspace.transition import run
@@ -126,6 +126,22 @@ def plan_checkout(
             planner.merge(path, known.get(path), target.get(path))
         planner.check_names()
     return planner.plan()
+
+
+def plan_move(
+    context: Context,
+    index: Index,
+    source: GitId | None,
+    target: GitId,
+    *,
+    force: bool = False,
+    materialise: bool = True,
+) -> CheckoutPlan:
+    """Return what it takes to go from HEAD's commit (``source``) to another."""
+    # With force a damaged commit can be left: its tree is not read.
+    base = {} if force else tree_of(context, source)
+    tree = context.history.read_tree(target)
+    return plan_checkout(context, index, base, tree, force=force, materialise=materialise)
 
 
 class _Planner:

@@ -86,6 +86,15 @@ def plan_head_move(
     return HeadMove(kind, target, head.branch, head.commit, message, who.name, who.email, branch_at)
 
 
+def plan_switch(
+    branch: str | None, commit: GitId, head: Head, message: str, stamp: Stamp
+) -> HeadMove:
+    """Return a move of HEAD to a branch that is at ``commit``, or to the commit alone."""
+    if branch is None:
+        return plan_head_move("detach", commit, head, message, stamp)
+    return plan_head_move("branch", branch, head, message, stamp, branch_at=commit)
+
+
 def run(
     context: Context,
     transition: Transition,
