@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    ByteProgress = Callable[[int], None] | None
 
-def announce(progress: Callable[[int], None] | None, size_bytes: int) -> None:
+
+def announce(progress: ByteProgress, size_bytes: int) -> None:
     """Announce bytes to come to a progress callback that has ``expect``."""
     expect = getattr(progress, "expect", None)
     if expect is not None:

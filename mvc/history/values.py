@@ -199,6 +199,11 @@ class IndexEntry:
     skip_worktree: bool = False
     racy: bool = field(default=False, compare=False)
 
+    @property
+    def version(self) -> TreeEntry:
+        """What a commit of the index records."""
+        return TreeEntry(self.mode, self.blob)
+
     def matches(self, stat: FileStat) -> bool:
         """Return whether a file surely is the one that was staged, from its stat data alone."""
         if self.racy or self._was_smudged:

@@ -9,8 +9,9 @@ from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 __all__ = ["AddPlan", "AddResult", "add", "plan_add", "run_add"]
@@ -23,7 +24,7 @@ def add(
     *,
     force: bool = False,
     delta: bool | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: ByteProgress = None,
 ) -> AddResult:
     """Store files and stage them; the index changes only once everything is durable."""
     recover(context)
@@ -32,11 +33,7 @@ def add(
 
 @holds_sweep_lock
 def run_add(
-    context: Context,
-    plan: AddPlan,
-    progress: Callable[[int], None] | None = None,
-    *,
-    delta: bool | None = None,
+    context: Context, plan: AddPlan, progress: ByteProgress = None, *, delta: bool | None = None
 ) -> AddResult:
     """Carry out a plan of ``plan_add``."""
     result = store_planned(context, plan, progress, delta=delta)

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
+from mvc.history.refnames import HEADS, TAGS
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.workspace.context import Context
-
-_HEADS = "refs/heads/"
-_TAGS = "refs/tags/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ def _list(context: Context, prefix: str) -> list[RefInfo]:
             commit = history.resolve(ref)
         except NotFoundError:
             continue  # deleted since they were listed
-        is_current = prefix == _HEADS and name == current
+        is_current = prefix == HEADS and name == current
         found.append(RefInfo(name, commit, is_current, _subject(context, ref)))
     return found
 
@@ -59,12 +57,12 @@ def _subject(context: Context, ref: str) -> str:
 
 def list_branches(context: Context) -> list[RefInfo]:
     """Return all branches by name."""
-    return _list(context, _HEADS)
+    return _list(context, HEADS)
 
 
 def list_tags(context: Context) -> list[RefInfo]:
     """Return all tags by name."""
-    return _list(context, _TAGS)
+    return _list(context, TAGS)
 
 
 @holds_sweep_lock
@@ -75,7 +73,7 @@ def create_branch(
     recover(context)  # an interrupted checkout may be on its way to the branch
     history = context.history
     history.check_branch_name(name)
-    commit, ref = history.resolve(start), _HEADS + name
+    commit, ref = history.resolve(start), HEADS + name
     old = history.find_ref(ref)
     if old is not None and not force:
         raise ConflictError(f"branch {name!r} already exists", hint="`force` moves it")
@@ -94,7 +92,7 @@ def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
     """Delete a branch; return the commit it pointed to."""
     recover(context)  # an interrupted checkout may be on its way to the branch
     history = context.history
-    commit = history.find_ref(_HEADS + name)
+    commit = history.find_ref(HEADS + name)
     if commit is None:
         raise NotFoundError(f"no branch {name!r}", hint='"mvc branch" lists them')
     head = history.head()
@@ -106,7 +104,7 @@ def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
             f"branch {name!r} is not merged into HEAD",
             hint=f'run "mvc branch -D {name}" to delete it anyway; its tip is {commit}',
         )
-    history.delete_ref(_HEADS + name, expected=commit, stamp=context.stamp())
+    history.delete_ref(HEADS + name, expected=commit, stamp=context.stamp())
     return commit
 
 
@@ -117,15 +115,15 @@ def rename_branch(context: Context, old: str, new: str, *, force: bool = False) 
     history = context.history
     history.check_branch_name(new)
     is_unborn = history.head().branch == old and history.head().commit is None
-    if history.find_ref(_HEADS + old) is None and not is_unborn:
+    if history.find_ref(HEADS + old) is None and not is_unborn:
         raise NotFoundError(f"no branch {old!r}", hint='"mvc branch" lists them')
     if old == new:
         return
-    existing = history.find_ref(_HEADS + new)
+    existing = history.find_ref(HEADS + new)
     if existing is not None:
         if not force or history.head().branch == new:
             raise ConflictError(f"branch {new!r} already exists")
-        history.delete_ref(_HEADS + new, expected=existing, stamp=context.stamp())
+        history.delete_ref(HEADS + new, expected=existing, stamp=context.stamp())
     history.rename_branch(old, new, stamp=context.stamp())
 
 
@@ -145,7 +143,7 @@ def create_tag(
         raise UsageError(
             "an annotated tag needs a message", hint="leave `message` out to make a plain tag"
         )
-    commit, existing = history.resolve(revision), history.find_ref(_TAGS + name)
+    commit, existing = history.resolve(revision), history.find_ref(TAGS + name)
     if existing is not None and not force:
         raise ConflictError(f"tag {name!r} already exists", hint="`force` moves it")
     stamp = context.stamp()
@@ -155,8 +153,8 @@ def create_tag(
 
 def delete_tag(context: Context, name: str) -> GitId:
     """Delete a tag; return the commit or tag object it pointed to."""
-    found = context.history.find_ref(_TAGS + name)
+    found = context.history.find_ref(TAGS + name)
     if found is None:
         raise NotFoundError(f"no tag {name!r}", hint='"mvc tag" lists them')
-    context.history.delete_ref(_TAGS + name, expected=found, stamp=context.stamp())
+    context.history.delete_ref(TAGS + name, expected=found, stamp=context.stamp())
     return found

@@ -14,13 +14,10 @@ from mvc.workspace.released import check_content
 from mvc.workspace.transition import plan_head_move, plan_switch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mvc.ids import GitId
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.journal import HeadMove
-
-    ByteProgress = Callable[[int], None] | None
 
 
 @holds_sweep_lock
@@ -59,11 +56,7 @@ def _find_branch(context: Context, head: Head, revision: str) -> str | None:
 
 
 def _head_move(
-    context: Context,
-    head: Head,
-    branch: str | None,
-    commit: GitId,
-    revision: str,
+    context: Context, head: Head, branch: str | None, commit: GitId, revision: str
 ) -> HeadMove:
     is_there = branch == head.branch if branch is not None else head == Head(None, commit)
     if is_there:

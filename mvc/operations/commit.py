@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UsageError
 from mvc.history.messages import format_message, parse_trailers
-from mvc.history.values import Stamp, TreeEntry
+from mvc.history.values import Stamp
 from mvc.workspace.additions import plan_add, store_planned
 from mvc.workspace.annotations import FACT_TRAILERS, STEP_TRAILER, Annotations
 from mvc.workspace.commits import new_message, record, summarise
@@ -17,10 +17,11 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.rerun import check_kept, take_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from mvc.history.values import CommitInfo, Identity
+    from mvc.history.values import CommitInfo, Identity, TreeEntry
     from mvc.ids import GitId
+    from mvc.progress import ByteProgress
     from mvc.workspace.additions import AddResult
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context
@@ -39,7 +40,7 @@ def commit(
     author: Identity | None = None,
     time_s: int | None = None,
     delta: bool | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: ByteProgress = None,
 ) -> CommitResult:
     """Record the index as a new commit and move the branch to it."""
     started_s = time.perf_counter()
@@ -55,7 +56,7 @@ def commit(
         added = store_planned(context, plan, progress, delta=delta)
     index = history.read_index()
     staged = index.entries if added is None else added.merge_into(index)
-    tree_entries = {path: TreeEntry(entry.mode, entry.blob) for path, entry in staged.items()}
+    tree_entries = {path: entry.version for path, entry in staged.items()}
     parents = last.parents if last is not None else () if head.commit is None else (head.commit,)
     base = history.read_tree(parents[0]) if parents else {}
     if tree_entries == base and not allow_empty:

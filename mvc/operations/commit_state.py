@@ -21,8 +21,9 @@ from mvc.workspace.annotations import Annotations
 from mvc.workspace.bases import Relatives, masters_first
 from mvc.workspace.commits import CommitResult, new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, store_chunks
+from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, Cutter
 from mvc.workspace.journal import EntryChange, Transition
+from mvc.workspace.recorded import staged_tree
 from mvc.workspace.recovery import recover
 from mvc.workspace.rerun import check_kept, take_back
 from mvc.workspace.state_files import find_state_files
@@ -32,10 +33,11 @@ from mvc.workspace.worktree import MODE_FILE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from mvc.chunkstore.store import ChunkWriter, DeltaMode
+    from mvc.chunkstore.store import DeltaMode
     from mvc.chunkstore.values import WriteCounts
     from mvc.history.values import Head, Identity, Index, Stamp
     from mvc.ids import GitId
+    from mvc.progress import ByteProgress
     from mvc.states.state import StateFile
     from mvc.workspace.context import Context
 
@@ -54,7 +56,7 @@ def commit_state(
     previous: Sequence[StateFile] = (),
     parent: str | None = None,
     describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: ByteProgress = None,
 ) -> CommitResult:
     """Record the files of a state, as ``encode_state`` or an image gives them, as a new commit."""
     started_s = time.perf_counter()
@@ -70,7 +72,7 @@ def commit_state(
     entries, counts = _store_state(context, files, base, mode, previous, progress)
     kept = base
     if place.is_current:  # what is staged is committed too, as in any commit
-        kept = {path: TreeEntry(item.mode, item.blob) for path, item in index.entries.items()}
+        kept = staged_tree(index)
     kept = {path: entry for path, entry in kept.items() if path not in old}
     check_kept(context, kept)  # only what is carried over: the state itself was just stored
     tree = {**kept, **entries}
@@ -130,7 +132,7 @@ def _store_state(
     base: Mapping[str, TreeEntry],
     mode: DeltaMode,
     previous: Sequence[StateFile],
-    progress: Callable[[int], None] | None,
+    progress: ByteProgress,
 ) -> tuple[dict[str, TreeEntry], WriteCounts]:
     """Store the files of a state in one session; return their entries and what was written."""
     by_path = {file.path: file for file in files}
@@ -140,33 +142,17 @@ def _store_state(
         for old in previous:
             relatives.offer_file(old.path, old.layout, old.source)
         order = masters_first(list(by_path), {file.path: file.layout for file in files})
-        entries = {
-            path: _store_state_file(context, writer, by_path[path], relatives, progress)
-            for path in order
-        }
+        cutter = Cutter(writer, context.chunk_bytes, progress, relatives)
+        entries = {path: _store_state_file(context, cutter, by_path[path]) for path in order}
     return entries, writer.counts
 
 
-def _store_state_file(
-    context: Context,
-    writer: ChunkWriter,
-    file: StateFile,
-    relatives: Relatives,
-    progress: Callable[[int], None] | None,
-) -> TreeEntry:
+def _store_state_file(context: Context, cutter: Cutter, file: StateFile) -> TreeEntry:
     if not file.layout.segments and file.layout.size_bytes <= PLAIN_FILE_MAX_BYTES:
         data = read_bytes(file.source, 0, file.layout.size_bytes)
-        return TreeEntry(MODE_FILE, context.history.write_blob(data))
-    manifest = store_chunks(
-        writer,
-        file.source,
-        file.layout,
-        context.chunk_bytes,
-        progress,
-        path=file.path,
-        relatives=relatives,
-    )
-    return TreeEntry(MODE_FILE, context.history.write_blob(encode_manifest(manifest)))
+    else:
+        data = encode_manifest(cutter.store(file.source, file.layout, file.path))
+    return TreeEntry(MODE_FILE, context.history.write_blob(data))
 
 
 def _check_not_staged(index: Index, base: Mapping[str, TreeEntry], paths: Iterable[str]) -> None:
@@ -175,7 +161,7 @@ def _check_not_staged(index: Index, base: Mapping[str, TreeEntry], paths: Iterab
         entry, kept = index.entries.get(path), base.get(path)
         if entry is None or entry.skip_worktree:
             continue
-        if kept is None or (kept.mode, kept.blob) != (entry.mode, entry.blob):
+        if kept != entry.version:
             raise ConflictError(
                 f"{path!r} is staged and would be replaced by the state",
                 hint=f'commit it first, or take it back with "mvc restore --staged {path}"',

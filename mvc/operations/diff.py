@@ -21,12 +21,13 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from mvc.formats.layout import TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import GitId
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 
@@ -112,7 +113,7 @@ def diff(
     *,
     staged: bool = False,
     scope: Scope | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: ByteProgress = None,
 ) -> list[FileDiff]:
     """Compare two commits, or a commit or the index with the index or the worktree."""
     scope = scope or Scope()
@@ -122,7 +123,7 @@ def diff(
         return _compare(context, _commit_sides(context, old), _commit_sides(context, new), scope)
     recover(context)
     index = context.history.read_index()
-    entries = {path: Side(mode, blob) for path, (mode, blob) in staged_tree(index).items()}
+    entries = _tree_sides(staged_tree(index))
     before = entries if old is None and not staged else _commit_sides(context, old)
     after = entries if staged else _worktree_sides(context, index, entries, scope, progress)
     return _compare(context, before, after, scope)
@@ -151,7 +152,7 @@ def _worktree_sides(
     index: Index,
     entries: Mapping[str, Side],
     scope: Scope,
-    progress: Callable[[int], None] | None,
+    progress: ByteProgress,
 ) -> dict[str, Side]:
     """Return the tracked files of the worktree; those that changed are hashed."""
     found: dict[str, Side] = {}
@@ -207,12 +208,7 @@ def _only_tensors(files: Iterable[FileDiff], pattern: str) -> list[FileDiff]:
 
 
 def _compare_file(
-    context: Context,
-    old_path: str,
-    path: str,
-    old: Side | None,
-    new: Side | None,
-    scope: Scope,
+    context: Context, old_path: str, path: str, old: Side | None, new: Side | None, scope: Scope
 ) -> FileDiff:
     status = _file_status(old_path, path, old, new)
     mode_changed = old is not None and new is not None and old.mode != new.mode

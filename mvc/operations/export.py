@@ -17,9 +17,10 @@ from mvc.workspace.released import check_chunks, command_text
 from mvc.workspace.tensors import StoredTensor, in_order, read_bytes_of, read_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 _SAFETENSORS_DTYPES = frozenset(
@@ -55,7 +56,7 @@ def export(
     path: str | None = None,
     tensors: str | None = None,
     force: bool = False,
-    progress: Callable[[int], None] | None = None,
+    progress: ByteProgress = None,
 ) -> ExportResult:
     """Write tensors of a revision into one new safetensors file."""
     existing = find_stat(output)

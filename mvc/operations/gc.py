@@ -14,10 +14,11 @@ from mvc.upkeep.sweep import DEFAULT_GRACE_S, Sweep, find_needed, find_unnamed, 
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from mvc.chunkstore.copies import Ids
     from mvc.chunkstore.sweep_plan import SweepPlan
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.releases import Release
 
@@ -119,17 +120,13 @@ def reflog_expiry(older_than_s: float | None) -> ReflogExpiry:
     return ReflogExpiry(int(older_than_s), min(int(older_than_s), 30 * DAY_S))
 
 
-def run_gc(
-    context: Context, plan: GcPlan, progress: Callable[[int], None] | None = None
-) -> GcResult:
+def run_gc(context: Context, plan: GcPlan, progress: ByteProgress = None) -> GcResult:
     """Carry out a plan; may be killed at any time."""
     with upkeep_lock(context):
         return sweep_garbage(context, plan, progress)
 
 
-def sweep_garbage(
-    context: Context, plan: GcPlan, progress: Callable[[int], None] | None = None
-) -> GcResult:
+def sweep_garbage(context: Context, plan: GcPlan, progress: ByteProgress = None) -> GcResult:
     """Carry out a plan, as ``run_gc`` does; the caller has ``upkeep_lock``."""
     sweep = Sweep(
         context, plan.sweep, plan.marks, plan.unnamed, grace_s=plan.grace_s, expiry=plan.expiry

@@ -62,7 +62,7 @@ def _check_committed(context: Context, index: Index, paths: Sequence[str], *, ca
         entry, kept = index.entries[path], committed.get(path)
         stat = find_file_stat(context.worktree, path)
         is_there = stat is not None and not stat.is_directory
-        staged = kept is None or (kept.mode, kept.blob) != (entry.mode, entry.blob)
+        staged = kept != entry.version
         changed = is_there and stat is not None and not is_clean(context, index, entry, stat)
         if (staged and changed) or (not cached and (staged or changed)):
             raise ConflictError(

@@ -27,12 +27,13 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.releases import read_releases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from mvc.chunkstore.copies import Ids, StoredCopies
     from mvc.chunkstore.sweep_plan import SweepPlan
     from mvc.history.values import CommitInfo
     from mvc.ids import ChunkId, GitId
+    from mvc.progress import ByteProgress
     from mvc.upkeep.marks import Marks
     from mvc.upkeep.pairs import Pair
     from mvc.workspace.context import Context
@@ -167,9 +168,7 @@ def _find_new_pairs(
     return find_pairs(context, reversed(commits), released, skip=seen)
 
 
-def run_repack(
-    context: Context, plan: RepackPlan, progress: Callable[[int], None] | None = None
-) -> RepackResult:
+def run_repack(context: Context, plan: RepackPlan, progress: ByteProgress = None) -> RepackResult:
     """Carry out a plan; may be killed at any time."""
     grace_s = DEFAULT_GRACE_S if plan.grace_s is None else plan.grace_s
     with upkeep_lock(context):

@@ -9,12 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.errors import (
-    ConflictError,
-    CorruptionError,
-    UnsupportedError,
-    UsageError,
-)
+from mvc.errors import ConflictError, CorruptionError, UnsupportedError, UsageError
 from mvc.history.values import Index, TreeEntry
 from mvc.workspace.checkout_plan import (
     CheckoutPlan,
@@ -26,19 +21,18 @@ from mvc.workspace.checkout_plan import (
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.journal import EntryChange
 from mvc.workspace.pathspec import select_paths
-from mvc.workspace.recorded import head_tree, holds, is_clean
+from mvc.workspace.recorded import head_tree, holds, is_clean, staged_tree
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import command_text
 from mvc.workspace.transition import plan_head_move
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mvc.ids import GitId
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
-
-    ByteProgress = Callable[[int], None] | None
 
 
 @holds_sweep_lock
@@ -87,7 +81,7 @@ def _read_source(
         return history.find_commit(found), history.read_tree(found)
     if staged:
         return None, head_tree(context)
-    return None, {path: TreeEntry(one.mode, one.blob) for path, one in index.entries.items()}
+    return None, staged_tree(index)
 
 
 def _find_different(
@@ -127,7 +121,7 @@ def _entry_changes(
         wanted, entry = tree.get(path), index.entries.get(path)
         if wanted is None:
             changes.append(EntryChange(path))
-        elif entry is None or (entry.mode, entry.blob) != (wanted.mode, wanted.blob):
+        elif entry is None or entry.version != wanted:
             skip = entry is not None and entry.skip_worktree
             changes.append(EntryChange(path, wanted.mode, wanted.blob, skip))
     return tuple(changes)
@@ -135,11 +129,7 @@ def _entry_changes(
 
 @holds_sweep_lock
 def reset(
-    context: Context,
-    revision: str,
-    *,
-    mode: str = "mixed",
-    progress: ByteProgress = None,
+    context: Context, revision: str, *, mode: str = "mixed", progress: ByteProgress = None
 ) -> CheckoutResult:
     """Move the current branch (or detached HEAD) to a commit.
 

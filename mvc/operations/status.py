@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, StorageError
 from mvc.fs import RealFolders
+from mvc.history.ignore import IgnoreRules
 from mvc.workspace.recorded import head_tree, is_clean, make_entry, pair_renames, staged_tree
 from mvc.workspace.recovery import recover
-from mvc.workspace.worktree import find_file_stat, git_mode, ignore_rules, scan_files
+from mvc.workspace.worktree import find_file_stat, git_mode, scan_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,9 +85,12 @@ def status(context: Context, *, untracked: bool = True) -> Status:
     changed, refreshed = _worktree_changes(context, index)
     if refreshed:
         _refresh(context, index, refreshed)
-    files = _merge(staged, changed)
+    files: list[FileStatus] = []
+    for path in sorted({*staged, *changed}):
+        kind, old_path = staged.get(path, ("unmodified", None))
+        files.append(FileStatus(path, kind, changed.get(path, "unmodified"), old_path))
     if untracked:
-        ignore = ignore_rules(context.worktree)
+        ignore = IgnoreRules(context.worktree)
         files.extend(
             FileStatus(path, "unmodified", "untracked")
             for path in scan_files(context.worktree, ignore)
@@ -99,20 +103,16 @@ def staged_changes(
     tree: Mapping[str, TreeEntry], index: Index
 ) -> dict[str, tuple[str, str | None]]:
     """Return path → (status, old path) of what differs between a tree and the index."""
-    gone = {
-        path: (entry.mode, entry.blob)
-        for path, entry in sorted(tree.items())
-        if path not in index.entries
-    }
+    gone = {path: tree[path] for path in sorted(tree.keys() - index.entries.keys())}
     staged = sorted(staged_tree(index).items())
     renamed = pair_renames(gone, ((path, key) for path, key in staged if path not in tree))
     changes: dict[str, tuple[str, str | None]] = {}
-    for path, (mode, blob) in staged:
+    for path, entry in staged:
         known = tree.get(path)
         if known is None:
             old_path = renamed.get(path)
             changes[path] = ("added" if old_path is None else "renamed", old_path)
-        elif (known.mode, known.blob) != (mode, blob):
+        elif known != entry:
             changes[path] = ("modified", None)
     changes |= dict.fromkeys(gone.keys() - renamed.values(), ("removed", None))
     return changes
@@ -151,13 +151,3 @@ def _refresh(context: Context, seen: Index, refreshed: Mapping[str, IndexEntry])
             context.history.write_index(replace(current, entries=entries))
     except (ConflictError, StorageError):
         return
-
-
-def _merge(
-    staged: Mapping[str, tuple[str, str | None]], changed: Mapping[str, str]
-) -> list[FileStatus]:
-    files: list[FileStatus] = []
-    for path in sorted({*staged, *changed}):
-        kind, old_path = staged.get(path, ("unmodified", None))
-        files.append(FileStatus(path, kind, changed.get(path, "unmodified"), old_path))
-    return files

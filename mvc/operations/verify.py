@@ -21,6 +21,7 @@ from mvc.errors import (
     UnsupportedError,
     translate_os_errors,
 )
+from mvc.history.ignore import IgnoreRules
 from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
 from mvc.states.compare import compare_texts
@@ -41,20 +42,16 @@ from mvc.workspace.tensor_compare import (
     compare_tensors,
     live_tensors,
 )
-from mvc.workspace.worktree import (
-    MODE_SYMLINK,
-    find_file_stat,
-    ignore_rules,
-    scan_files,
-)
+from mvc.workspace.worktree import MODE_SYMLINK, find_file_stat, scan_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mvc.formats.layout import FileLayout, Segment
     from mvc.formats.manifest import Manifest
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import GitId
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.live_chunks import LiveChunk
 
@@ -171,7 +168,7 @@ def verify_worktree(
     revision: str = "HEAD",
     *,
     paths: Sequence[str] = (),
-    progress: Callable[[int], None] | None = None,
+    progress: ByteProgress = None,
 ) -> WorktreeCheck:
     """Compare the files of the worktree with a commit's, tensor by tensor."""
     recover(context)
@@ -200,11 +197,7 @@ def _find_unwritten(context: Context, tree: Mapping[str, TreeEntry], index: Inde
 
 
 def _check_file(
-    context: Context,
-    commit: GitId,
-    path: str,
-    entry: TreeEntry,
-    progress: Callable[[int], None] | None,
+    context: Context, commit: GitId, path: str, entry: TreeEntry, progress: ByteProgress
 ) -> FileCheck:
     manifest = None if entry.mode == MODE_SYMLINK else find_manifest(context, entry.blob)
     check = FileCheck(path, SAME, size_bytes=stored_size(context, entry.blob))
@@ -273,7 +266,7 @@ def _compare_checkpoint(
     version: StoredVersion,
     source: FileSource,
     check: FileCheck,
-    progress: Callable[[int], None] | None,
+    progress: ByteProgress,
 ) -> FileCheck:
     manifest = version.manifest
     is_around_same = source.size_bytes == manifest.size_bytes and _has_gaps(source, manifest)
@@ -315,9 +308,7 @@ class _Elsewhere:
         self._tree = tree
         self._layouts: dict[str, FileLayout] | None = None
 
-    def find(
-        self, commit: GitId, check: FileCheck, progress: Callable[[int], None] | None
-    ) -> FileCheck:
+    def find(self, commit: GitId, check: FileCheck, progress: ByteProgress) -> FileCheck:
         """Return the check of a missing file, compared with the files that hold its tensors."""
         if not check.tensors_total:
             return check
@@ -365,7 +356,7 @@ class _Elsewhere:
         if self._layouts is None:
             self._layouts = {}
             worktree = self._context.worktree
-            for path in scan_files(worktree, ignore_rules(worktree)):
+            for path in scan_files(worktree, IgnoreRules(worktree)):
                 if path in self._tree or not is_checkpoint_name(path):
                     continue
                 try:

@@ -15,25 +15,21 @@ from mvc.chunkstore.relatives import DeltaMode
 from mvc.chunkstore.values import WriteCounts
 from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.fs import RealFolders
+from mvc.history.ignore import IgnoreRules
 from mvc.history.paths import find_path_fault
 from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
 from mvc.workspace.files import StoredFile, check_reached, find_layout, store_file
 from mvc.workspace.pathspec import PathTable, is_wildcard, select_paths
 from mvc.workspace.recorded import head_tree, make_entry, merge_entries, update_index
-from mvc.workspace.worktree import (
-    find_file_stat,
-    find_inner_repository,
-    find_obstacle,
-    ignore_rules,
-    scan_files,
-)
+from mvc.workspace.worktree import find_file_stat, find_inner_repository, find_obstacle, scan_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from mvc.fs import FileStat
     from mvc.history.values import Index, IndexEntry
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 _HUB_INDEX_SUFFIX = ".index.json"
@@ -132,7 +128,7 @@ class _Selection:
 
     def __init__(self, context: Context, index: Index, *, force: bool) -> None:
         self._worktree = context.worktree
-        self._ignore = None if force else ignore_rules(context.worktree)
+        self._ignore = None if force else IgnoreRules(context.worktree)
         self._tracked = PathTable(index.entries)
         self._stats: dict[str, FileStat | None] = {}
         self._folders = RealFolders(context.worktree)
@@ -222,11 +218,7 @@ class _Selection:
 
 
 def store_planned(
-    context: Context,
-    plan: AddPlan,
-    progress: Callable[[int], None] | None = None,
-    *,
-    delta: bool | None = None,
+    context: Context, plan: AddPlan, progress: ByteProgress = None, *, delta: bool | None = None
 ) -> AddResult:
     """Store what a plan reads; nothing is staged yet."""
     counts = WriteCounts(0, 0, 0, 0, 0)

@@ -50,13 +50,10 @@ MASTER_DTYPE = "F32"
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What a tensor may resemble.
+    """What a tensor may resemble: the parent's chunks (``bases``), and a rounding of ``masters``.
 
-    Attributes:
-        bases: chunk by chunk, the parent's.
-        masters: (id, length) of the chunks of the fp32 tensor whose rounding it may be.
-        cast: kind of that rounding, or None.
-        group: tensors of one group change alike.
+    These are (id, length) of the chunks of an fp32 tensor, and ``cast`` the kind of rounding.
+    Tensors of one ``group`` change alike.
     """
 
     bases: tuple[ChunkId, ...] = ()

@@ -23,7 +23,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError
-from mvc.history.values import TreeEntry
 from mvc.progress import announce
 from mvc.workspace.journal import EntryChange, FileRemoval, FileWrite, HeadMove, Transition, Was
 from mvc.workspace.manifests import stored_size
@@ -38,27 +37,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.fs import FileStat
-    from mvc.history.values import Index, IndexEntry
+    from mvc.history.values import Index, IndexEntry, TreeEntry
     from mvc.ids import GitId
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
-    ByteProgress = Callable[[int], None] | None
 
 _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class CheckoutPlan:
-    """What a checkout would do.
+    """What a checkout would do; ``entries`` are set without touching a file.
 
-    Attributes:
-        write: paths to write, with what.
-        remove: paths to remove.
-        entries: index entries to set without touching a file.
-        conflicts: paths whose content would be lost; the plan only runs with force.
-        blockers: files in the way that even force does not remove.
-        seen: what was at the paths to write or remove when planning: nothing else may be replaced.
-        into_index: whether the index follows what is written or removed.
+    Content at ``conflicts`` would be lost without force, and not even force removes ``blockers``.
+    ``seen`` is what was at the paths when planning: nothing else may be replaced.
     """
 
     write: tuple[tuple[str, TreeEntry], ...] = ()
@@ -160,7 +153,7 @@ class _Planner:
     def merge(self, path: str, old: TreeEntry | None, wanted: TreeEntry | None) -> None:
         """Plan one path by the rules of the two-way merge."""
         entry = self._index.entries.get(path)
-        staged = None if entry is None else TreeEntry(entry.mode, entry.blob)
+        staged = None if entry is None else entry.version
         if wanted in (old, staged):
             self._keep(entry)
         elif staged != old:
@@ -186,7 +179,7 @@ class _Planner:
                 self._remove.append(path)
             else:
                 self._entries.append(EntryChange(path))
-        elif entry is None or not (_equals(entry, wanted) and self._is_clean(entry, stat)):
+        elif entry is None or entry.version != wanted or not self._is_clean(entry, stat):
             self._write[path] = wanted
 
     def _look(self, path: str) -> FileStat | None:
@@ -210,14 +203,14 @@ class _Planner:
             self._entries.append(EntryChange(entry.path))
         elif self._materialise:
             self._write[entry.path] = wanted
-        elif not _equals(entry, wanted):
+        elif entry.version != wanted:
             self._entries.append(
                 EntryChange(entry.path, wanted.mode, wanted.blob, skip_worktree=True)
             )
 
     def _keep(self, entry: IndexEntry | None) -> None:
         if entry is not None and self._materialise and self._is_sleeping(entry):
-            self._write[entry.path] = TreeEntry(entry.mode, entry.blob)
+            self._write[entry.path] = entry.version
 
     def _drop(self, entry: IndexEntry) -> None:
         stat = self._look(entry.path)
@@ -258,10 +251,6 @@ class _Planner:
             find_blockers(self._context.worktree, self._write, self._remove),
             self._seen,
         )
-
-
-def _equals(entry: IndexEntry, wanted: TreeEntry) -> bool:
-    return (entry.mode, entry.blob) == (wanted.mode, wanted.blob)
 
 
 def find_blockers(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mvc.formats.manifest import Manifest
     from mvc.fs import FileStat
     from mvc.ids import GitId
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 _TICK_NS = 10_000_000  # file systems use the kernel's tick as their clock: 1 to 10 ms
@@ -92,7 +93,7 @@ def write_content(
     manifest: Manifest,
     path: str,
     write_at: Callable[[memoryview, int], None],
-    progress: Callable[[int], None] | None = None,
+    progress: ByteProgress = None,
 ) -> None:
     """Write every byte of a stored file through ``write_at(bytes, offset)``, verified, any order."""
     gaps = GapStream(manifest.gap_ranges())
@@ -108,12 +109,7 @@ def write_content(
 
 
 def stage_file(
-    context: Context,
-    path: str,
-    mode: int,
-    blob: GitId,
-    folder: Path,
-    progress: Callable[[int], None] | None = None,
+    context: Context, path: str, mode: int, blob: GitId, folder: Path, progress: ByteProgress = None
 ) -> Path:
     """Write one version of a file to a durable temporary file in ``folder``; return its path."""
     if mode == MODE_SYMLINK:

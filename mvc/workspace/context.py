@@ -66,14 +66,7 @@ class ManifestReader:
 
 @dataclass
 class Context:
-    """An open repository.
-
-    Attributes:
-        worktree: folder with the user's files.
-        history: the Git repository in ``.mvc``.
-        identity: who commits unless a call names someone; None means the repository's config.
-        threads: workers for hashing and encoding; None means all cores.
-    """
+    """An open repository; ``identity`` None means the config's, ``threads`` None all cores."""
 
     worktree: Path
     history: GitHistory

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from mvc.chunkstore.store import ChunkWriter
     from mvc.formats.layout import Segment
     from mvc.ids import ChunkId, GitId
+    from mvc.progress import ByteProgress
     from mvc.workspace.bases import Hint, Relatives
     from mvc.workspace.context import Context
 
@@ -79,7 +80,7 @@ def store_file(
     context: Context,
     writer: ChunkWriter,
     path: str,
-    progress: Callable[[int], None] | None = None,
+    progress: ByteProgress = None,
     relatives: Relatives | None = None,
     seen: SeenLayout | None = None,
     folders: RealFolders | None = None,
@@ -88,15 +89,13 @@ def store_file(
 
     ``seen`` is what ``find_layout`` returned earlier; the file must not have changed since.
     """
-    cutter = _Cutter(writer, context.chunk_bytes, progress, relatives)
+    cutter = Cutter(writer, context.chunk_bytes, progress, relatives)
     return _take_file(context, path, cutter, context.history.write_blob, seen, folders)
 
 
-def hash_file(
-    context: Context, path: str, progress: Callable[[int], None] | None = None
-) -> StoredFile:
+def hash_file(context: Context, path: str, progress: ByteProgress = None) -> StoredFile:
     """Return what ``store_file`` would, without storing anything."""
-    cutter = _Cutter(ChunkHasher(), context.chunk_bytes, progress)
+    cutter = Cutter(ChunkHasher(), context.chunk_bytes, progress)
     return _take_file(context, path, cutter, hash_git_blob)
 
 
@@ -104,10 +103,7 @@ class ChunkHasher:
     """Cuts and hashes like a chunk writer and keeps nothing."""
 
     def add(
-        self,
-        source: ByteSource,
-        spans: Sequence[ChunkSpan],
-        progress: Callable[[int], None] | None = None,
+        self, source: ByteSource, spans: Sequence[ChunkSpan], progress: ByteProgress = None
     ) -> list[ChunkId]:
         """Return the chunk ids of the spans."""
         ids: list[ChunkId] = []
@@ -124,7 +120,7 @@ class ChunkHasher:
 def _take_file(
     context: Context,
     path: str,
-    cutter: _Cutter,
+    cutter: Cutter,
     put_blob: Callable[[bytes], GitId],
     seen: SeenLayout | None = None,
     folders: RealFolders | None = None,
@@ -176,7 +172,7 @@ def _check_unchanged(before: FileStat, after: FileStat | None, path: str) -> Non
 
 
 def _take_content(
-    source: FileSource, layout: FileLayout, path: str, cutter: _Cutter
+    source: FileSource, layout: FileLayout, path: str, cutter: Cutter
 ) -> tuple[bytes, Manifest | None, str | None]:
     """Return the bytes of the blob to write, the manifest if they are one, and a warning."""
     if _is_plain(source, layout, path):
@@ -189,7 +185,8 @@ def _take_content(
     except FormatError as error:
         warning = f"stored as opaque bytes: {error}"
         layout = FileLayout("opaque", source.size_bytes, (), warning)
-        manifest = store_chunks(cutter.writer, source, layout, cutter.chunk_bytes)
+        cutter = Cutter(cutter.writer, cutter.chunk_bytes)
+        manifest = cutter.store(source, layout, path)
         return encode_manifest(manifest), manifest, warning
 
 
@@ -203,30 +200,17 @@ def _is_plain(source: ByteSource, layout: FileLayout, path: str) -> bool:
     return not is_manifest(head)
 
 
-def store_chunks(
-    writer: ChunkWriter | ChunkHasher,
-    source: ByteSource,
-    layout: FileLayout,
-    chunk_bytes: int,
-    progress: Callable[[int], None] | None = None,
-    *,
-    path: str = "",
-    relatives: Relatives | None = None,
-) -> Manifest:
-    """Cut a source into chunks, store what is new, and return its manifest."""
-    return _Cutter(writer, chunk_bytes, progress, relatives).store(source, layout, path)
-
-
 @dataclass(frozen=True, slots=True)
-class _Cutter:
-    """Cuts sources into chunks and hands them to a writer."""
+class Cutter:
+    """Cuts sources into chunks and hands them to a writer, which stores or only hashes them."""
 
     writer: ChunkWriter | ChunkHasher
     chunk_bytes: int
-    progress: Callable[[int], None] | None = None
+    progress: ByteProgress = None
     relatives: Relatives | None = None
 
     def tell(self, size_bytes: int) -> None:
+        """Report progress."""
         if self.progress is not None:
             self.progress(size_bytes)
 

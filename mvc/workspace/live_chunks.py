@@ -15,10 +15,11 @@ from mvc.formats.manifest import cut_sizes
 from mvc.ids import hash_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from mvc.formats.manifest import Manifest
     from mvc.ids import ChunkId
+    from mvc.progress import ByteProgress
     from mvc.sources import ByteSource
 
 Place = TypeVar("Place", bound=Hashable)
@@ -77,10 +78,7 @@ def all_same(chunks: Iterable[LiveChunk[Place]]) -> bool:
 
 
 def find_different(
-    chunks: Sequence[LiveChunk[Place]],
-    *,
-    threads: int,
-    progress: Callable[[int], None] | None = None,
+    chunks: Sequence[LiveChunk[Place]], *, threads: int, progress: ByteProgress = None
 ) -> dict[Place, set[int]]:
     """Return place → numbers of the chunks that differ; all are read, on many threads."""
     wrong: dict[Place, set[int]] = {}

@@ -39,14 +39,10 @@ _EMPTY_LINE = re.compile(r"\n[ \t]*\n")
 
 @dataclass(frozen=True, slots=True)
 class NoteKind(Generic[_Entry]):
-    """One kind of note.
+    """One kind of note: its ref, its name in messages, and how the text of a note is parsed.
 
-    Attributes:
-        ref: where its notes are, below ``refs/notes/``.
-        name: what such a note is called in messages.
-        parse: makes entries of (commit, text of its note); raises FormatError for a damaged one.
-        max_bytes: how long a note may be.
-        is_utf8: whether a note that is not UTF-8 is damaged; else its odd bytes are carried along.
+    ``parse`` raises FormatError for a damaged note. If ``is_utf8``, a note that is not UTF-8 is
+    damaged; else its odd bytes are carried along.
     """
 
     ref: str

@@ -93,9 +93,9 @@ def update_index(
         context.history.write_index(Index(merge_entries(current, entries, drop)))
 
 
-def staged_tree(index: Index) -> dict[str, tuple[int, GitId]]:
-    """Return path → (mode, blob) of the index."""
-    return {path: (entry.mode, entry.blob) for path, entry in index.entries.items()}
+def staged_tree(index: Index) -> dict[str, TreeEntry]:
+    """Return path → entry of the tree that a commit of the index would have."""
+    return {path: entry.version for path, entry in index.entries.items()}
 
 
 def pair_renames(gone: dict[str, Key], came: Iterable[tuple[str, Key]]) -> dict[str, str]:

@@ -25,10 +25,11 @@ from mvc.workspace.journal import Was
 from mvc.workspace.worktree import find_obstacle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from mvc.fs import FileStat
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.journal import FileWrite
 
@@ -77,7 +78,7 @@ def stage_all(
     writes: Sequence[FileWrite],
     folder: Path,
     stack: contextlib.ExitStack | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: ByteProgress = None,
 ) -> tuple[FileWrite, ...]:
     """Stage the files to write, durably, and return the writes with their places.
 
@@ -94,9 +95,7 @@ def stage_all(
     return tuple(staged)
 
 
-def _stage(
-    context: Context, write: FileWrite, place: Path, progress: Callable[[int], None] | None
-) -> FileWrite:
+def _stage(context: Context, write: FileWrite, place: Path, progress: ByteProgress) -> FileWrite:
     path = stage_file(context, write.path, write.mode, GitId(write.blob), place, progress)
     if not path.is_relative_to(context.git_dir):
         fsync_dir(place)

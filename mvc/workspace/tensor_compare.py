@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mvc.formats.layout import Segment, TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.ids import GitId
+    from mvc.progress import ByteProgress
     from mvc.sources import ByteSource
     from mvc.workspace.context import Context
     from mvc.workspace.live_chunks import LiveChunk
@@ -130,7 +131,7 @@ def compare_tensors(
     context: Context,
     version: StoredVersion,
     live: Mapping[str, LiveTensor],
-    progress: Callable[[int], None] | None = None,
+    progress: ByteProgress = None,
 ) -> list[TensorCheck]:
     """Return the tensors of a checkpoint that are missing or differ in open files, in its order.
 

@@ -50,21 +50,16 @@ from mvc.workspace.journal import (
 )
 from mvc.workspace.recorded import drop_clashing, make_entry
 from mvc.workspace.staging import stage_all, staging_folder, stat_mark, sweep
-from mvc.workspace.worktree import (
-    check_parents,
-    find_file_stat,
-    find_obstacle,
-    folders_above,
-)
+from mvc.workspace.worktree import check_parents, find_file_stat, find_obstacle, folders_above
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from mvc.history.values import Head
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
-    ByteProgress = Callable[[int], None] | None
 
 _RESERVE_NAME = "reserve.mvc-tmp"
 _RESERVE_BYTES = 2**17

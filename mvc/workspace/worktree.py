@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UsageError, translate_os_errors
 from mvc.fs import TEMP_SUFFIX, FileStat, RealFolders, find_stat, make_dirs
-from mvc.history.ignore import IgnoreRules
 from mvc.workspace.context import GIT_DIR_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from mvc.history.ignore import IgnoreRules
 
 MODE_FILE = 0o100644
 MODE_EXECUTABLE = 0o100755
@@ -78,11 +79,6 @@ def _list_folder(worktree: Path, under: str) -> Iterator[tuple[str, os.DirEntry[
         if entry.name.casefold() in {GIT_DIR_NAME, ".git"} or entry.name.endswith(TEMP_SUFFIX):
             continue
         yield f"{under}/{entry.name}" if under else entry.name, entry
-
-
-def ignore_rules(worktree: Path) -> IgnoreRules:
-    """Return the rules of the worktree's ``.mvcignore`` files."""
-    return IgnoreRules(worktree)
 
 
 def find_file_stat(

@@ -6,6 +6,7 @@ import pytest
 
 from mvc import ConflictError, UsageError
 from mvc.fs import find_stat
+from mvc.history.ignore import IgnoreRules
 from mvc.workspace.worktree import (
     check_parents,
     find_file_stat,
@@ -13,7 +14,6 @@ from mvc.workspace.worktree import (
     find_obstacle,
     folders_above,
     git_mode,
-    ignore_rules,
     make_parents,
     relative_path,
     scan_files,
@@ -108,7 +108,7 @@ class TestScan:
     def test_ignored(self, tree):
         write(tree, "a.tmp", "b", "cache/x")
         (tree / ".mvcignore").write_text("*.tmp\ncache/\n")
-        assert list(scan_files(tree, ignore_rules(tree))) == [".mvcignore", "b"]
+        assert list(scan_files(tree, IgnoreRules(tree))) == [".mvcignore", "b"]
         assert list(scan_files(tree, None)) == [".mvcignore", "a.tmp", "b", "cache/x"]
 
     def test_what_is_gone_by_now(self, tree):
