@@ -149,7 +149,7 @@ W = torch.arange(6.0).reshape(2, 3)
          ['state["a"] has the maxlen 4, the commit has 3']),
         ({"a": defaultdict(int, x=1)}, {"a": defaultdict(list, x=1)},
          ['state["a"] has the factory list, the commit has int']),
-        ({"a": {1: 2}}, {"a": Counter({1: 2})}, ['state["a"] is of type Counter, the commit has dict']),
+        ({"a": {1: 2}}, {"a": Counter({1: 2})}, ['state["a"] is Counter({1: 2}), the commit has {1: 2}']),
         ({"a": {8, 0, 16}, "b": 1}, {"a": {16, 8, 0}, "b": 2}, ['state["b"] is 2, the commit has 1']),
         ({"a": "x" * 99}, {"a": "x" * 98 + "y"},
          [f"state[\"a\"] is '{'x' * 59}..., the commit has another that begins so"]),
