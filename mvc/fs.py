@@ -115,11 +115,21 @@ def stat_descriptor(descriptor: int) -> FileStat:
 def fsync_dir(folder: Path | str) -> None:
     """Make the names in a folder durable."""
     with translate_os_errors(f"sync folder {folder}"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _fsync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def fsync_file(path: Path | str) -> None:
+    """Make the bytes of an existing file durable (not its name)."""
+    with translate_os_errors(f"sync {path}"):
+        _fsync(path, os.O_RDONLY)
+
+
+def _fsync(path: Path | str, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def reserve_space(path: Path, size_bytes: int) -> None:
@@ -135,16 +145,6 @@ def reserve_space(path: Path, size_bytes: int) -> None:
         except BaseException:
             path.unlink()
             raise
-        finally:
-            os.close(descriptor)
-
-
-def fsync_file(path: Path | str) -> None:
-    """Make the bytes of an existing file durable (not its name)."""
-    with translate_os_errors(f"sync {path}"):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -222,35 +222,30 @@ class DurableFile:
         if self._failed or self._published or self.descriptor < 0:
             raise StorageError(f"writer of {self.path} is closed or failed before")
 
-    def write(self, buffers: Sequence[Buffer]) -> None:
-        """Append buffers."""
+    @contextlib.contextmanager
+    def _trying_to(self, what: str) -> Iterator[None]:
         self._check_usable()
         try:
-            with translate_os_errors(f"write {self.path}"):
-                self.size_bytes += write_all(self.descriptor, buffers)
+            with translate_os_errors(f"{what} {self.path}"):
+                yield
         except BaseException:
             self._failed = True
             raise
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Append buffers."""
+        with self._trying_to("write"):
+            self.size_bytes += write_all(self.descriptor, buffers)
 
     def write_at(self, buffer: memoryview, offset: int) -> None:
         """Write a buffer at an offset; callable from many threads."""
-        self._check_usable()
-        try:
-            with translate_os_errors(f"write {self.path}"):
-                write_at(self.descriptor, buffer, offset)
-        except BaseException:
-            self._failed = True
-            raise
+        with self._trying_to("write"):
+            write_at(self.descriptor, buffer, offset)
 
     def sync(self) -> None:
         """Make the bytes durable (not yet the name)."""
-        self._check_usable()
-        try:
-            with translate_os_errors(f"sync {self.path}"):
-                os.fsync(self.descriptor)
-        except BaseException:
-            self._failed = True
-            raise
+        with self._trying_to("sync"):
+            os.fsync(self.descriptor)
 
     def publish(
         self,

@@ -185,17 +185,11 @@ def find_lock_names(git_dir: Path) -> Iterator[str]:
                 yield path.removesuffix(_SUFFIX)
 
 
-@contextlib.contextmanager
-def git_lock(path: Path) -> Iterator[fs.DurableFile]:
-    """Hold Git's lock on a file; what is written to the yielded file may be published as it.
+def git_lock(path: Path) -> fs.DurableFile:
+    """Take Git's lock on a file, until its ``with`` block ends; what is written may be published.
 
     The caller holds the repository's lock and has marked the file.
     """
-    with _create(path) as file:
-        yield file
-
-
-def _create(path: Path) -> fs.DurableFile:
     lock = _lock_path(path)
     for _ in range(2):
         try:

@@ -211,14 +211,6 @@ class RefMoves:
         """
         return self.refs.logs.read_sound(ref)
 
-    def check_branch_name(self, branch: str) -> str:
-        """Return the full ref name of a branch."""
-        return branch_ref(branch)
-
-    def check_tag_name(self, tag: str) -> str:
-        """Return the full ref name of a tag."""
-        return tag_ref(tag)
-
     def _prepare_move(self, name: str, new: GitId) -> None:
         """Check what a ref will point to and make it durable; under the lock, as the move is."""
         if name == HEAD or name.startswith(HEADS):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
-from mvc.history.refnames import HEADS, TAGS
+from mvc.history.refnames import HEADS, TAGS, branch_ref, tag_ref
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recovery import recover
 
@@ -72,8 +72,8 @@ def create_branch(
     """Make a branch at a revision; HEAD stays where it is."""
     recover(context)  # an interrupted checkout may be on its way to the branch
     history = context.history
-    history.check_branch_name(name)
-    commit, ref = history.resolve(start), HEADS + name
+    ref = branch_ref(name)
+    commit = history.resolve(start)
     old = history.find_ref(ref)
     if old is not None and not force:
         raise ConflictError(f"branch {name!r} already exists", hint="`force` moves it")
@@ -113,7 +113,7 @@ def rename_branch(context: Context, old: str, new: str, *, force: bool = False) 
     """Rename a branch with its reflog; HEAD follows."""
     recover(context)  # an interrupted checkout may be on its way to the branch
     history = context.history
-    history.check_branch_name(new)
+    branch_ref(new)
     is_unborn = history.head().branch == old and history.head().commit is None
     if history.find_ref(HEADS + old) is None and not is_unborn:
         raise NotFoundError(f"no branch {old!r}", hint='"mvc branch" lists them')
@@ -138,7 +138,7 @@ def create_tag(
 ) -> GitId:
     """Tag a commit; with a message the tag is an annotated one."""
     history = context.history
-    history.check_tag_name(name)
+    tag_ref(name)
     if message is not None and not message.strip():
         raise UsageError(
             "an annotated tag needs a message", hint="leave `message` out to make a plain tag"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
-from mvc.history.refnames import HEADS
+from mvc.history.refnames import HEADS, branch_ref
 from mvc.history.values import Head
 from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_move
 from mvc.workspace.context import holds_sweep_lock
@@ -93,7 +93,7 @@ def create_and_switch(
     recover(context)
     history, stamp = context.history, context.stamp()
     head = history.head()
-    ref = history.check_branch_name(branch)
+    ref = branch_ref(branch)
     if history.find_ref(ref) is not None:
         raise ConflictError(
             f"branch {branch!r} already exists", hint=f'"mvc switch {branch}" goes there'

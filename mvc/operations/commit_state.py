@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError
 from mvc.formats.manifest import encode_manifest
-from mvc.history.refnames import HEADS
+from mvc.history.refnames import HEADS, branch_ref
 from mvc.history.values import TreeEntry
 from mvc.sources import read_bytes
 from mvc.workspace.additions import delta_mode
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mvc.history.values import Head, Identity, Index, Stamp
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
-    from mvc.states.state import StateFile
+    from mvc.states.files import StateFile
     from mvc.workspace.context import Context
 
 
@@ -105,7 +105,7 @@ class _Place:
 def _find_place(context: Context, branch: str | None, parent: str | None) -> _Place:
     history = context.history
     if branch is not None:
-        history.check_branch_name(branch)
+        branch_ref(branch)
     head = history.head()
     if branch is None or branch == head.branch:
         place = _Place(head, None, head.commit)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from mvc.history.values import TreeEntry
-    from mvc.states.state import TensorRead
+    from mvc.states.reads import TensorRead
     from mvc.workspace.context import Context
 
 

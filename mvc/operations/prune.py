@@ -21,7 +21,8 @@ import numpy as np
 from mvc.errors import ConflictError, FormatError, NotFoundError, UnsupportedError
 from mvc.history.refnames import HEADS, TAGS
 from mvc.operations.gc import plan_gc, sweep_garbage
-from mvc.states.state import STATE_FILE, find_files
+from mvc.states.document import STATE_FILE
+from mvc.states.state import find_files
 from mvc.upkeep.model_files import state_paths
 from mvc.upkeep.retention import (
     DIVERGED,

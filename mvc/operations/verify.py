@@ -24,10 +24,10 @@ from mvc.errors import (
 from mvc.history.ignore import IgnoreRules
 from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
-from mvc.states.compare import compare_texts
+from mvc.states.document import STATE_FILE
 from mvc.states.image import pair_segments
-from mvc.states.outline import check_sizes
-from mvc.states.state import STATE_FILE, encode_state
+from mvc.states.outline import check_sizes, compare_texts
+from mvc.states.state import encode_state
 from mvc.workspace.content import GapStream, open_source
 from mvc.workspace.files import PLAIN_FILE_MAX_BYTES
 from mvc.workspace.live_chunks import all_same, cut_live, find_different

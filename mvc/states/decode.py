@@ -41,6 +41,16 @@ class DecodeWalk:
     is_first: bool  # whether this walk adds arrays to the table; else it takes them from there
     steps: list[object] = field(default_factory=list)
 
+    def decode_state(self, node: JsonValue, live: object = ABSENT) -> dict[Any, Any]:
+        """Return the whole state, given the outermost node."""
+        try:
+            value = self.decode(node, live)
+        except RecursionError:
+            raise FormatError("state.json is nested too deeply") from None
+        if not isinstance(value, dict):
+            raise FormatError("state.json does not hold a dict")
+        return value
+
     def decode(self, node: JsonValue, live: object = ABSENT) -> Any:
         """Return the value of a node; ``live`` is the live value at its place, or ABSENT."""
         if len(self.steps) > MAX_DEPTH + 1:

@@ -16,30 +16,16 @@ from mvc.checkpoints.detect import read_layout
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout
 from mvc.sources import MemorySource, read_bytes
-from mvc.states.compare import compare_texts
-from mvc.states.document import parse_document
+from mvc.states.document import STATE_FILE, parse_document
 from mvc.states.files import StateFile
-from mvc.states.layout import ImageFile, ImagePart, StateLayout, layout_state
-from mvc.states.outline import check_sizes, outline_state
-from mvc.states.state import STATE_FILE, decode_state, encode_state, measure_tensors
+from mvc.states.outline import check_sizes, compare_texts, outline_state
+from mvc.states.state import decode_state, encode_state, measure_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from mvc.formats.layout import Segment
     from mvc.sources import ByteSource
-
-__all__ = [
-    "ImageFile",
-    "ImagePart",
-    "StateLayout",
-    "compare_image",
-    "layout_state",
-    "open_image",
-    "outline_image",
-    "pair_segments",
-    "read_image",
-]
 
 _PIECE_BYTES = 2**22
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from mvc.errors import MvcError
 from mvc.sources import JoinedSource, MemorySource
 from mvc.states.alias import find_crowded, find_groups
-from mvc.states.document import Document, encode_document
+from mvc.states.document import STATE_FILE, Document, encode_document
 from mvc.states.host import HostRun
 from mvc.states.plan import DiffersError, Follow, Recorder
-from mvc.states.state import STATE_FILE, encode_walk
+from mvc.states.state import encode_walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -1,25 +1,46 @@
-"""The structure of a state without the bytes of its arrays: what is there, of which type and shape."""
+"""What a state holds without the bytes of its arrays, and where two states differ.
+
+An outline has the values of a state, with type and shape in place of every array. Two states are
+compared by the nodes of ``state.json``, not by the values they stand for: a node says all that a
+value is, to the bit, so that NaNs with other payloads, a set in another order of insertion, or a
+``defaultdict`` with another factory come out right. The numbers in arrays are not looked at here.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from mvc.dtypes import count_elements
-from mvc.errors import FormatError, UnsupportedError
+from mvc.errors import UnsupportedError
+from mvc.states.containers import open_node
 from mvc.states.decode import ABSENT, BLOBS, DecodeWalk
-from mvc.states.document import get_field, parse_document
+from mvc.states.document import encode_text, get_field, parse_document
 from mvc.states.elements import find_numpy_element
 from mvc.states.factory import NumpyFactory
 from mvc.states.reads import ReadTable, get_form, load_torch
+from mvc.states.refusals import Attribute, format_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from mvc.states.document import Document, Node
+    from mvc.states.containers import OpenNode
+    from mvc.states.document import Document, JsonValue, Node
     from mvc.states.reads import Factory
+
+Steps: TypeAlias = "tuple[object, ...]"
+
+_ABSENT: Final = object()
+_BRIEF = 60
+_MORE = "..."
+_PLACE = ("in", "name")
+_FLAGS = {
+    "parameter": ("a Parameter", "not a Parameter"),
+    "grad": ("made to require a gradient", "made to require no gradient"),
+}
+_TIES = ("shared", "offset", "byte_strides")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +82,14 @@ def decode_outline(document: Document, node: Any = ABSENT, *, as_key: bool = Fal
     walk = DecodeWalk(_OutlineTable({}, (), _load_any), is_first=False)
     if as_key:
         return walk.decode_key(node)
-    return _decode_state(walk, document) if node is ABSENT else walk.decode(node)
-
-
-def _decode_state(walk: DecodeWalk, document: Document) -> dict[Any, Any]:
-    try:
-        value = walk.decode(document.state)
-    except RecursionError:
-        raise FormatError("state.json is nested too deeply") from None
-    if not isinstance(value, dict):
-        raise FormatError("state.json does not hold a dict")
-    return value
+    return walk.decode_state(document.state) if node is ABSENT else walk.decode(node)
 
 
 def check_sizes(state_json: bytes, sizes: Mapping[str, Mapping[str, int]]) -> None:
     """Check that files (file → tensor → bytes) hold all the arrays of a state; FormatError if not."""
     document = parse_document(state_json)
     table = _SizeTable(sizes, (), _load_any)
-    _decode_state(DecodeWalk(table, is_first=False), document)
+    DecodeWalk(table, is_first=False).decode_state(document.state)
     for node in document.shared:
         table.get(node)
 
@@ -129,3 +140,134 @@ def _load_any() -> Factory:
         return load_torch()
     except UnsupportedError:
         return NumpyFactory()
+
+
+def compare_texts(stored: bytes, live: bytes) -> list[str]:
+    """Return a line for every value that differs between two descriptions of a state.
+
+    Arrays count as the same if kind, type, shape, strides and ties are.
+    """
+    if stored == live:
+        return []
+    old, new = parse_document(stored), parse_document(live)
+    for document in (old, new):
+        decode_outline(document)  # from here on every node is what its tag promises
+    return list(_Comparison(old, new).compare(old.state, new.state, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    stored: Document
+    live: Document
+
+    def compare(self, stored: JsonValue, live: JsonValue, steps: Steps) -> Iterator[str]:
+        old, new = open_node(stored, steps), open_node(live, steps)
+        if old is None or new is None or old.kind != new.kind:
+            yield from self._compare_leaves(stored, live, steps)
+            return
+        yield from _compare_facts(old.facts, new.facts, steps)
+        if old.is_sequence and len(old.items) != len(new.items):
+            yield (
+                f"{format_path(steps)} has {len(new.items)} items, the commit has {len(old.items)}"
+            )
+            return
+        ours, theirs = _name_items(new, self.live), _name_items(old, self.stored)
+        for text, (key, node) in theirs.items():
+            _, other = ours.get(text, (key, _ABSENT))
+            if other is _ABSENT:
+                yield f"{format_path((*steps, key))} is missing"
+            else:
+                yield from self.compare(node, other, (*steps, key))  # type: ignore[arg-type]  # not ABSENT
+        extra = [key for text, (key, _) in ours.items() if text not in theirs]
+        yield from (f"{format_path((*steps, key))} is extra" for key in extra)
+        if [text for text in ours if text in theirs] != [text for text in theirs if text in ours]:
+            yield f"{format_path(steps)} has its keys in another order"
+
+    def _compare_leaves(self, stored: JsonValue, live: JsonValue, steps: Steps) -> Iterator[str]:
+        old, new = _facts_of(stored, self.stored), _facts_of(live, self.live)
+        if repr(old) == repr(new):  # 1, 1.0 and True are equal to Python, and so are 0.0 and -0.0
+            return
+        seen, wanted = _brief(live, self.live), _brief(stored, self.stored)
+        kinds = _kind(live), _kind(stored)
+        if seen != wanted:
+            yield f"{format_path(steps)} is {seen}, the commit has {wanted}"
+        elif kinds[0] != kinds[1]:
+            yield f"{format_path(steps)} is of type {kinds[0]}, the commit has {kinds[1]}"
+        elif isinstance(old, dict) and isinstance(new, dict) and seen[-3:] != _MORE:
+            yield from _compare_facts(old, new, steps)
+        else:
+            yield f"{format_path(steps)} is {seen}, the commit has another that begins so"
+
+
+def _compare_facts(old: dict[str, Any], new: dict[str, Any], steps: Steps) -> Iterator[str]:
+    """Yield what differs between the fields of two nodes of one kind."""
+    where = format_path(steps)
+    names = [name for name in {**old, **new} if repr(old.get(name)) != repr(new.get(name))]
+    if any(name in _TIES for name in names):
+        yield f"{where} shares its memory with other tensors than in the commit"
+    for name in names:
+        if name == "strides":
+            yield f"{where} lies in memory in another order of its dimensions"
+        elif name in _FLAGS:
+            yield f"{where} is {_FLAGS[name][not new.get(name)]}, in the commit it is not"
+        elif name not in _TIES:
+            seen, wanted = (_cut(str(one.get(name))) for one in (new, old))
+            yield f"{where} has the {name} {seen}, the commit has {wanted}"
+
+
+def _name_items(held: OpenNode, document: Document) -> dict[str, tuple[object, JsonValue]]:
+    """Return key and node of a container's items, by the key's text.
+
+    The text tells keys apart that are equal to Python, such as 1 and True; that of an attribute
+    cannot be a key's, which has quotes or brackets or is a number.
+    """
+    if held.is_sequence:
+        return {str(index): (index, node) for index, node in held.items}
+    return {
+        f".{key}" if type(key) is Attribute else encode_text(key).decode(): (
+            key if isinstance(key, str) else decode_outline(document, key, as_key=True),
+            node,
+        )
+        for key, node in held.items
+    }
+
+
+def _facts_of(node: JsonValue, document: Document) -> Any:
+    """Return all that a leaf says; for the number of a shared storage, the storage itself."""
+    if not isinstance(node, dict):
+        return node
+    facts: Node = {key: value for key, value in sorted(node.items()) if key not in _PLACE}
+    if "shared" in node:
+        number: Any = node["shared"]
+        is_there = type(number) is int and 0 <= number < len(document.shared)
+        facts["shared"] = document.shared[number] if is_there else None
+    return facts
+
+
+def _brief(node: JsonValue, document: Document) -> str:
+    value = decode_outline(document, _without_counters(node))
+    try:
+        text = str(value) if isinstance(value, ArrayOutline) else repr(value)
+    except ValueError:  # NumPy cannot show a date without a unit
+        return f"a {_kind(node)}"
+    return _cut(f"Counter({text})" if _kind(node) == "Counter" else text)
+
+
+def _without_counters(node: JsonValue) -> JsonValue:
+    """Return a node with dicts for Counters: their ``repr`` sorts by value, whatever that costs."""
+    if isinstance(node, list):
+        return list(map(_without_counters, node))
+    if not isinstance(node, dict):
+        return node
+    shown = {key: _without_counters(item) for key, item in node.items()}
+    return shown | {"$": "dict"} if node.get("$") == "Counter" else shown
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}{_MORE}"
+
+
+def _kind(node: JsonValue) -> str:
+    if isinstance(node, dict):
+        return str(node.get("$", "dict"))
+    return type(node).__name__

@@ -77,7 +77,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mvc.errors import FormatError, UnsupportedError, UsageError
+from mvc.errors import UnsupportedError, UsageError
 from mvc.states import decode as state_decode
 from mvc.states import encode as state_encode
 from mvc.states.alias import find_shared, link_shared
@@ -99,18 +99,6 @@ if TYPE_CHECKING:
     from mvc.formats.layout import FileLayout
     from mvc.states.alias import SharedGroup
     from mvc.states.document import JsonValue
-
-__all__ = [
-    "STATE_FILE",
-    "StateFile",
-    "StatePlan",
-    "TensorRead",
-    "decode_state",
-    "encode_state",
-    "find_files",
-    "measure_tensors",
-    "plan_state",
-]
 
 _FRAMEWORKS = ("torch", "numpy")
 
@@ -209,12 +197,7 @@ def plan_state(
     load = load_torch if framework == "torch" else NumpyFactory
     table = ReadTable(sizes, document.shared, load)
     walk = state_decode.DecodeWalk(table, is_first=True)
-    try:
-        value = walk.decode(document.state, state_decode.ABSENT if into is None else into)
-    except RecursionError:
-        raise FormatError("state.json is nested too deeply") from None
-    if not isinstance(value, dict):
-        raise FormatError("state.json does not hold a dict")
+    walk.decode_state(document.state, state_decode.ABSENT if into is None else into)
     return StatePlan(tuple(table.reads), table, document.state)
 
 

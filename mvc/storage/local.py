@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import CorruptionError, translate_os_errors
-from mvc.storage.keys import check_key, check_prefix, is_key
-from mvc.storage.protocol import ObjectInfo
+from mvc.storage.protocol import ObjectInfo, check_key, check_prefix, is_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

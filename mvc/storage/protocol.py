@@ -7,14 +7,36 @@ An implementation must pass ``tests/support/storage_contract.py``.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from mvc.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Self
 
 Buffer = bytes | bytearray | memoryview
+MAX_KEY_CHARS = 512
+_PART = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\Z")
+
+
+def is_key(key: str) -> bool:
+    """Return whether ``key`` is a relative path of plain names: no ``..``, no hidden name."""
+    return 0 < len(key) <= MAX_KEY_CHARS and all(_PART.match(part) for part in key.split("/"))
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that is empty, absolute, too long, or has a part that is hidden or not plain."""
+    if not is_key(key):
+        raise UsageError(f"{key!r} is not a storage key")
+
+
+def check_prefix(prefix: str) -> None:
+    """Refuse what is not a folder prefix: empty, or a key followed by ``/``."""
+    if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
+        raise UsageError(f"{prefix!r} is not a storage prefix")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, NotFoundError
-from mvc.states.state import STATE_FILE, find_files
+from mvc.states.document import STATE_FILE
+from mvc.states.state import find_files
 from mvc.workspace.content import write_content
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.released import check_content

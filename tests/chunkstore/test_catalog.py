@@ -11,8 +11,8 @@ from mvc.chunkstore.store import ChunkStore
 from mvc.formats.pack import PackRecord
 from mvc.formats.pack_index import index_records
 from mvc.ids import hash_chunk
-from mvc.storage.memory import MemoryStorage
 from support.chunks import WatchedStorage, add_chunks, find_missing, objects, overwrite, read_back
+from support.memory_storage import MemoryStorage
 
 # Few different bytes, in front or at the end: equal prefixes and trailing zeros are common.
 hard_ids = st.builds(

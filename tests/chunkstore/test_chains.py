@@ -14,9 +14,9 @@ from mvc.formats.casts import round_words
 from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES
 from mvc.formats.planes import ARENA_BYTES
 from mvc.ids import ChunkId, hash_chunk
-from mvc.storage.memory import MemoryStorage
 from support.chunks import WatchedStorage, find_missing, objects, overwrite, read_back
 from support.forged import cast, delta, put_pack, whole
+from support.memory_storage import MemoryStorage
 
 RANDOM = np.random.default_rng(5)
 

@@ -5,8 +5,8 @@ import pytest
 from mvc.chunkstore.store import ChunkStore
 from mvc.errors import CorruptionError, FormatError
 from mvc.ids import hash_chunk
-from mvc.storage.memory import MemoryStorage
 from support.chunks import WatchedStorage, add_chunks, objects, overwrite
+from support.memory_storage import MemoryStorage
 
 CHUNKS = [os.urandom(2**20 + 1) for _ in range(6)]
 

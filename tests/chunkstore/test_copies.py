@@ -11,9 +11,9 @@ from mvc.chunkstore.store import ChunkStore
 from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES
 from mvc.formats.pack_index import PackIndex, parse_pack_index
 from mvc.ids import PackId, hash_chunk
-from mvc.storage.memory import MemoryStorage
 from support.chunks import find_missing
 from support.forged import delta, find_decodable, put_pack, whole
+from support.memory_storage import MemoryStorage
 
 CHUNKS = [bytes([number]) * (20 + number) for number in range(12)]
 IDS = [hash_chunk(chunk) for chunk in CHUNKS]

@@ -13,8 +13,8 @@ from mvc.errors import CorruptionError, FormatError
 from mvc.formats.pack import HEADER_BYTES, RECORD_BYTES, encode_record_header
 from mvc.ids import hash_chunk
 from mvc.storage.local import LocalStorage
-from mvc.storage.memory import MemoryStorage
 from support.chunks import add_chunks, objects, overwrite
+from support.memory_storage import MemoryStorage
 
 CHUNKS = [bytes(range(90)), b"text " * 40, b"\x01\x3f" * 50, b"z"]
 IDS = [hash_chunk(chunk) for chunk in CHUNKS]

@@ -9,8 +9,8 @@ from mvc.errors import CorruptionError, StorageError, UnsupportedError
 from mvc.formats.pack import RECORD_BYTES
 from mvc.formats.pack_index import parse_pack_index
 from mvc.ids import hash_chunk
-from mvc.storage.memory import MemoryStorage
 from support.chunks import WatchedStorage, add_chunks, find_missing, objects, overwrite, read_back
+from support.memory_storage import MemoryStorage
 
 
 def request(chunk, offset=0, context=""):

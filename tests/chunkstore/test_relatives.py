@@ -18,9 +18,9 @@ from mvc.formats.deltas import MIN_DELTA_BYTES
 from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES
 from mvc.formats.planes import ARENA_BYTES
 from mvc.ids import ChunkId, hash_chunk
-from mvc.storage.memory import MemoryStorage
 from support.chunks import BytesSource, WatchedStorage, find_missing, objects, overwrite, read_back
 from support.forged import delta, put_pack, whole
+from support.memory_storage import MemoryStorage
 
 BF16, F32 = get_dtype("BF16"), get_dtype("F32")
 SIZE = 2 * MIN_DELTA_BYTES

@@ -12,9 +12,9 @@ from mvc.formats.decoding import Encoding
 from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES, RECORD_BYTES
 from mvc.ids import hash_chunk
 from mvc.storage.local import LocalStorage
-from mvc.storage.memory import MemoryStorage
 from support.chunks import BytesSource, WatchedStorage, find_missing, objects, overwrite, read_back
 from support.forged import delta, put_pack, whole
+from support.memory_storage import MemoryStorage
 
 F32 = get_dtype("F32")
 RANDOM = np.random.default_rng(11)

@@ -14,9 +14,9 @@ from mvc.formats.casts import round_words
 from mvc.formats.pack import FOOTER_BYTES, HEADER_BYTES
 from mvc.formats.planes import ARENA_BYTES
 from mvc.ids import hash_chunk
-from mvc.storage.memory import MemoryStorage
 from support.chunks import find_missing, objects
 from support.forged import cast, delta, find_decodable, put_pack, whole
+from support.memory_storage import MemoryStorage
 
 COUNT = 6
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES

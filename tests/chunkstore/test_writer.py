@@ -16,7 +16,6 @@ from mvc.errors import StorageError, UsageError
 from mvc.formats.pack import MAX_PLAIN_BYTES
 from mvc.ids import hash_chunk
 from mvc.storage.local import LocalStorage
-from mvc.storage.memory import MemoryStorage
 from support.chunks import (
     BytesSource,
     ViewSource,
@@ -27,6 +26,7 @@ from support.chunks import (
     objects,
     read_back,
 )
+from support.memory_storage import MemoryStorage
 
 BF16 = get_dtype("BF16")
 LARGE = BATCH_BYTES + 16

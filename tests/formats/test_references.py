@@ -24,9 +24,9 @@ from mvc.formats.pack_index import (
     parse_pack_index,
 )
 from mvc.ids import ID_BYTES, ChunkId, hash_chunk
-from mvc.storage.memory import MemoryStorage
 from support.chunks import objects, overwrite
 from support.forged import cast, delta, put_pack, whole
+from support.memory_storage import MemoryStorage
 
 ids = st.binary(min_size=ID_BYTES, max_size=ID_BYTES).map(ChunkId)
 blocks = st.builds(

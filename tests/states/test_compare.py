@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc import FormatError, UnsupportedError
-from mvc.states.compare import compare_texts
+from mvc.states.outline import compare_texts
 from support.state_strategies import states, torch_states
 from support.states import store
 

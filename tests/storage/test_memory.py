@@ -1,6 +1,6 @@
 import pytest
 
-from mvc.storage.memory import MemoryStorage
+from support.memory_storage import MemoryStorage
 from support.storage_contract import StorageContract
 
 

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from mvc.chunkstore.store import ChunkSpan, ChunkStore, ReadRequest
 from mvc.errors import StorageError
 from mvc.sources import ByteSource
-from mvc.storage.memory import MemoryStorage
+from support.memory_storage import MemoryStorage
 
 
 class BytesSource(ByteSource):

@@ -7,8 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError, StorageError
-from mvc.storage.keys import check_key, check_prefix
-from mvc.storage.protocol import ObjectInfo
+from mvc.storage.protocol import ObjectInfo, check_key, check_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -116,7 +115,7 @@ class MemoryPendingObject:
         check_key(key)
         self._check_open()
         self._open = False
-        self._storage._publish(key, b"".join(self._parts))  # noqa: SLF001  two halves of one class
+        self._storage._publish(key, b"".join(self._parts))
 
     def abort(self) -> None:
         """Forget everything written; harmless after ``publish``."""
