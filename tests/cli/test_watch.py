@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import math
 import os
@@ -253,6 +254,18 @@ def test_any_run_can_be_shown(view, width, height):
     lines = frame_lines(out, view, width=width, height=height, now_s=1e9)
     assert height is None or len(lines) <= height
     assert all(line == printable(line) for line in map(plain, lines))
+
+
+def test_a_speed_that_no_run_has():
+    names = [field.name for field in dataclasses.fields(RunView)]
+    nothing = dict.fromkeys(names) | dict.fromkeys(
+        ("losses", "commits", "alarms", "rollbacks", "events", "errors"), ()
+    )
+    facts = {"branch": "main", "host": "", "damaged_lines": 0, "step": 0, "total": 1}
+    view = RunView(**{**nothing, **facts, "steps_per_s": 5e-324})
+    out = Output(sys.stdout, colour=False, width=80)
+    lines = frame_lines(out, view, width=80, height=None, now_s=1e9)
+    assert not any("left" in line for line in lines)
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.floats())), st.integers(1, 50), st.integers(1, 9))

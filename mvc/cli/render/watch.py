@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -102,7 +103,9 @@ def _pace(view: RunView) -> Iterator[str]:
     speed = view.steps_per_s
     yield f"{speed:.3g} steps/s" if speed >= 1 or not speed else f"{1 / speed:.3g} s/step"
     if view.total and view.step is not None and speed and view.total > view.step:
-        yield f"{seconds_text((view.total - view.step) / speed)} left"
+        left_s = (view.total - view.step) / speed
+        if math.isfinite(left_s):  # a damaged feed may claim any speed
+            yield f"{seconds_text(left_s)} left"
 
 
 def _measures(view: RunView) -> Iterator[str]:
