@@ -33,7 +33,7 @@ from mvc.upkeep.retention import (
     fits_diverged,
 )
 from mvc.upkeep.sweep import upkeep_lock
-from mvc.upkeep.versions import Versions, commits_of, released_paths, walk_all
+from mvc.upkeep.versions import Versions, commits_of, walk_all
 from mvc.workspace.annotations import read_annotations
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.releases import Release, add_releases, read_releases
@@ -197,20 +197,14 @@ class _Draft:
         self._policy = policy
         self._now_s = now_s
         self._versions = Versions(context)
-        acts = read_releases(context)
-        self._gone = {commit: released_paths(many) for commit, many in acts.items()}
-        self.has_released = bool(acts)  # an earlier prune may not have finished
+        self._past = read_releases(context)
+        self.has_released = bool(self._past)  # an earlier prune may not have finished
         self._infos = list(context.history.walk(commits_of(context, landmarks.tips())))
-        self._left = {info.id: self._find_left(info) for info in self._infos}
+        self._left = {info.id: self._versions.left(info, self._past) for info in self._infos}
         self._facts = {info.id: read_annotations(info) for info in self._infos}
         candidates = [self._candidate(info) for info in self._infos]
         self._reasons = choose(candidates, landmarks, policy, now_s)
         self._released = self._find_released()
-
-    def _find_left(self, info: CommitInfo) -> dict[str, GitId]:
-        """Return the files in chunks of a commit that were not released before."""
-        gone = self._gone.get(info.id, frozenset())
-        return {path: blob for path, blob in self._versions.of(info).items() if path not in gone}
 
     def _is_empty(self, info: CommitInfo) -> bool:
         return bool(self._versions.of(info)) and not self._left[info.id]
@@ -279,7 +273,7 @@ class _Draft:
         # Commits that only a reflog knows protect nothing: what they share goes for them too.
         for info in walk_all(self._context) if blobs else ():
             if info.id not in self._left:
-                left = self._find_left(info)
+                left = self._versions.left(info, self._past)
                 paths = tuple(path for path, blob in left.items() if blob in blobs)
                 if paths:
                     found.append(self._release(info.id, left, paths))

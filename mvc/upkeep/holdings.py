@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.upkeep.versions import Versions, reach, released_paths, walk_all
+from mvc.upkeep.versions import Versions, reach, walk_all
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.releases import read_releases
 
@@ -95,9 +95,7 @@ class Holdings:
         """Return path → manifest of the versions of a commit that were not released."""
         found = self._files.get(commit)
         if found is None:
-            tree = self._versions.of(self.commits[commit])
-            gone = released_paths(self._releases.get(commit, ()))
-            found = {path: blob for path, blob in tree.items() if path not in gone}
+            found = self._versions.left(self.commits[commit], self._releases)
             self._files[commit] = found
         return found
 

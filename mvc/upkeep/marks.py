@@ -20,7 +20,7 @@ import numpy as np
 from mvc.errors import FormatError
 from mvc.history.object_sweep import find_recent
 from mvc.history.reachability import reachable_objects
-from mvc.upkeep.versions import Versions, find_live, released_paths
+from mvc.upkeep.versions import Versions, find_live
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.released import released_blobs
 from mvc.workspace.releases import read_releases
@@ -128,8 +128,7 @@ def _find_unreleased(
     for one in recent:
         with contextlib.suppress(FormatError):  # not a commit, or garbage that lost a part
             info = context.history.read_commit(one)
-            gone = released_paths(releases.get(one, ()))
-            found.update(blob for path, blob in versions.of(info).items() if path not in gone)
+            found.update(versions.left(info, releases).values())
     return found
 
 

@@ -40,6 +40,13 @@ class Versions:
             self._by_tree[info.tree] = found
         return found
 
+    def left(
+        self, info: CommitInfo, releases: Mapping[GitId, Sequence[Release]]
+    ) -> dict[str, GitId]:
+        """Return path → manifest blob of what was not released, given commit → its releases."""
+        gone = released_paths(releases.get(info.id, ()))
+        return {path: blob for path, blob in self.of(info).items() if path not in gone}
+
     def _holds(self, blob: GitId) -> bool:
         known = self._is_manifest.get(blob)
         if known is None:
@@ -106,10 +113,8 @@ def find_live(
     versions = versions or Versions(context)
     live: dict[GitId, tuple[GitId | None, str]] = {}
     for info in walk_all(context, expiry=expiry):
-        gone = released_paths(releases.get(info.id, ()))
-        for path, blob in versions.of(info).items():
-            if path not in gone:
-                live.setdefault(blob, (info.id, path))
+        for path, blob in versions.left(info, releases).items():
+            live.setdefault(blob, (info.id, path))
     with contextlib.suppress(*(() if trust_index else (FormatError,))):
         for path, entry in context.history.read_index().entries.items():
             live.setdefault(entry.blob, (None, path))
