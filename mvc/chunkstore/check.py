@@ -57,11 +57,7 @@ _COPY_BYTES = 2**20
 
 
 def check_store(
-    reader: ChunkReader,
-    *,
-    data: bool,
-    threads: int,
-    progress: Callable[[int], None] | None = None,
+    reader: ChunkReader, *, data: bool, threads: int, progress: Callable[[int], None] | None = None
 ) -> Iterator[StoreProblem]:
     """Yield everything that is wrong with the packs of a storage; see ``ChunkStore.check``."""
     listing = PackListing(reader.storage)

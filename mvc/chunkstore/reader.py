@@ -20,13 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.catalog import pack_key
-from mvc.chunkstore.chains import (
-    ChainReader,
-    Descent,
-    LostBaseError,
-    ReadSlot,
-    check_header,
-)
+from mvc.chunkstore.chains import ChainReader, Descent, LostBaseError, ReadSlot, check_header
 from mvc.chunkstore.values import corruption
 from mvc.errors import CorruptionError, FormatError, StorageError
 from mvc.formats.decoding import Encoding

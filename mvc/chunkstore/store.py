@@ -27,13 +27,6 @@ from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.reader import ChunkReader, plan_reads
 from mvc.chunkstore.relatives import DeltaMode
 from mvc.chunkstore.rewriter import find_unsafe, remove_packs, write_batch
-from mvc.chunkstore.values import (
-    ChunkLocation,
-    ChunkSpan,
-    ReadRequest,
-    StoreProblem,
-    WriteCounts,
-)
 from mvc.chunkstore.writer import ChunkWriter
 from mvc.errors import CorruptionError, MvcError
 from mvc.formats.deltas import estimate_delta
@@ -48,21 +41,10 @@ if TYPE_CHECKING:
     from mvc.chunkstore.copies import Ids
     from mvc.chunkstore.reader import Sink
     from mvc.chunkstore.sweep_plan import SweepBatch
+    from mvc.chunkstore.values import ChunkLocation, ReadRequest, StoreProblem, WriteCounts
     from mvc.dtypes import DType
     from mvc.ids import ChunkId
     from mvc.storage.protocol import Storage
-
-__all__ = [
-    "ChunkLocation",
-    "ChunkSpan",
-    "ChunkStore",
-    "ChunkWriter",
-    "DeltaMode",
-    "ReadRequest",
-    "Salvage",
-    "StoreProblem",
-    "WriteCounts",
-]
 
 MAX_THREADS = 8
 """More would wait for the one thread that fills the pack, and each costs 15 MB."""

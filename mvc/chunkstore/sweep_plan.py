@@ -236,11 +236,7 @@ def _items(copies: StoredCopies, base_of: Mapping[int, int]) -> tuple[Reencode, 
 
 
 def _batches(
-    copies: StoredCopies,
-    live: Mask,
-    gone: Mask,
-    rewritten: Mask,
-    wishes: Mapping[int, int],
+    copies: StoredCopies, live: Mask, gone: Mask, rewritten: Mask, wishes: Mapping[int, int]
 ) -> Iterator[SweepBatch]:
     by_pack: dict[int, dict[int, int]] = {}
     for chunk, base in wishes.items():

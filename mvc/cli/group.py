@@ -15,9 +15,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from mvc.cli.arguments import PATHS_KEY
 from mvc.cli.commands import COMMANDS, FAMILIES, NAMES
 from mvc.cli.errors import EXIT_CODES
+from mvc.cli.options import PATHS_KEY
 from mvc.errors import UsageError
 
 

@@ -33,7 +33,7 @@ from mvc.workspace.worktree import MODE_FILE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from mvc.chunkstore.store import DeltaMode
+    from mvc.chunkstore.relatives import DeltaMode
     from mvc.chunkstore.values import WriteCounts
     from mvc.history.values import Head, Identity, Index, Stamp
     from mvc.ids import GitId

@@ -24,7 +24,7 @@ from mvc.workspace.releases import read_releases, release_notes
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from mvc.chunkstore.store import StoreProblem
+    from mvc.chunkstore.values import StoreProblem
     from mvc.formats.manifest import Manifest
     from mvc.history.values import IndexEntry
     from mvc.ids import ChunkId, GitId

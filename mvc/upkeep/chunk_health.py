@@ -17,7 +17,8 @@ from mvc.formats.pack import MAX_DEPTH
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mvc.chunkstore.store import ChunkLocation, ChunkStore, StoreProblem
+    from mvc.chunkstore.store import ChunkStore
+    from mvc.chunkstore.values import ChunkLocation, StoreProblem
     from mvc.ids import ChunkId
 
 MISSING, DAMAGED, LOST_BASE = "missing-chunk", "damaged-chunk", "lost-base"

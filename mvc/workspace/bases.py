@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from mvc.chunkstore.store import ChunkWriter
+    from mvc.chunkstore.writer import ChunkWriter
     from mvc.formats.layout import FileLayout, Segment
     from mvc.formats.manifest import StoredSegment
     from mvc.history.values import Index, TreeEntry

@@ -40,7 +40,7 @@ from mvc.workspace.worktree import MODE_SYMLINK, find_file_stat, git_mode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from mvc.chunkstore.store import ChunkWriter
+    from mvc.chunkstore.writer import ChunkWriter
     from mvc.formats.layout import Segment
     from mvc.ids import ChunkId, GitId
     from mvc.progress import ByteProgress

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.chunkstore.store import ReadRequest
+from mvc.chunkstore.values import ReadRequest
 from mvc.dtypes import get_dtype, size_in_bytes
 from mvc.errors import FormatError, StorageError
 from mvc.formats.layout import view_extent_bytes

@@ -8,7 +8,8 @@ import pytest
 
 from mvc.chunkstore import chains
 from mvc.chunkstore.chains import ReadSlot
-from mvc.chunkstore.store import ChunkStore, ReadRequest
+from mvc.chunkstore.store import ChunkStore
+from mvc.chunkstore.values import ReadRequest
 from mvc.errors import CorruptionError, FormatError, StorageError
 from mvc.formats.casts import round_words
 from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES

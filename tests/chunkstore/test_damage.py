@@ -7,7 +7,8 @@ import weakref
 
 import pytest
 
-from mvc.chunkstore.store import ChunkStore, ReadRequest
+from mvc.chunkstore.store import ChunkStore
+from mvc.chunkstore.values import ReadRequest
 from mvc.dtypes import get_dtype
 from mvc.errors import CorruptionError, FormatError
 from mvc.formats.pack import HEADER_BYTES, RECORD_BYTES, encode_record_header

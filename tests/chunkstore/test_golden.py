@@ -11,7 +11,8 @@ import pytest
 from blake3 import blake3
 
 from mvc.chunkstore.catalog import scan_stored_pack
-from mvc.chunkstore.store import ChunkStore, ReadRequest
+from mvc.chunkstore.store import ChunkStore
+from mvc.chunkstore.values import ReadRequest
 from mvc.formats.pack import (
     FOOTER_BYTES,
     RECORD_BYTES,
@@ -80,7 +81,7 @@ def test_there_is_a_golden_pack():
 
 
 def write_golden(folder: Path) -> None:
-    from mvc.chunkstore.store import ChunkSpan
+    from mvc.chunkstore.values import ChunkSpan
     from mvc.dtypes import get_dtype
     from support.chunks import BytesSource
 

@@ -12,7 +12,8 @@ from support.chunks import add_chunks, read_back
 WRITER = """
 import sys
 from pathlib import Path
-from mvc.chunkstore.store import ChunkSpan, ChunkStore
+from mvc.chunkstore.store import ChunkStore
+from mvc.chunkstore.values import ChunkSpan
 from mvc.sources import ByteSource
 from mvc.storage.local import LocalStorage
 

@@ -4,7 +4,8 @@ import threading
 import pytest
 
 from mvc.chunkstore.reader import GROUP_BYTES, plan_reads
-from mvc.chunkstore.store import ChunkLocation, ChunkStore, ReadRequest
+from mvc.chunkstore.store import ChunkStore
+from mvc.chunkstore.values import ChunkLocation, ReadRequest
 from mvc.errors import CorruptionError, StorageError, UnsupportedError
 from mvc.formats.pack import RECORD_BYTES
 from mvc.formats.pack_index import parse_pack_index

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.chunkstore.relatives import MAX_CHAIN
-from mvc.chunkstore.store import ChunkSpan, ChunkStore, DeltaMode
+from mvc.chunkstore.relatives import MAX_CHAIN, DeltaMode
+from mvc.chunkstore.store import ChunkStore
+from mvc.chunkstore.values import ChunkSpan
 from mvc.dtypes import get_dtype
 from mvc.errors import StorageError
 from mvc.formats.casts import round_words

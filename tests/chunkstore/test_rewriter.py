@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mvc.chunkstore import rewriter
-from mvc.chunkstore.store import ChunkStore, DeltaMode
+from mvc.chunkstore.relatives import DeltaMode
+from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.sweep_plan import Reencode, SweepBatch, Wanted, plan_sweep
 from mvc.dtypes import get_dtype
 from mvc.errors import CorruptionError, StorageError

@@ -22,9 +22,8 @@ from hypothesis import strategies as st
 
 from mvc import Repo
 from mvc.cli.output import Output, printable
-from mvc.cli.render.chart import BLOCKS, PLAIN, chart_of, draw
 from mvc.cli.render.text import cell_width
-from mvc.cli.render.watch import frame_lines
+from mvc.cli.render.watch import BLOCKS, PLAIN, chart_of, draw, frame_lines
 from mvc.runs.view import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
 from support.cli import plain
 from support.feeds import tell

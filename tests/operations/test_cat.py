@@ -47,7 +47,7 @@ class TestReading:
         shape = (2, 2 * dtype.block_elements)
         (root / "raw").write_bytes(raw)
         with chunked._context.store.writer() as writer:
-            from mvc.chunkstore.store import ChunkSpan
+            from mvc.chunkstore.values import ChunkSpan
             from mvc.sources import MemorySource
 
             (chunk,) = writer.add(MemorySource(raw), [ChunkSpan(0, len(raw), dtype)])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from itertools import accumulate, pairwise
 
-from mvc.chunkstore.store import ChunkSpan, ChunkStore, ReadRequest
+from mvc.chunkstore.store import ChunkStore
+from mvc.chunkstore.values import ChunkSpan, ReadRequest
 from mvc.errors import StorageError
 from mvc.sources import ByteSource
 from support.memory_storage import MemoryStorage

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.arguments import usage
-from mvc.cli.options import Delta, DryRun, Json, Quiet, ShowProgress
+from mvc.cli.options import Delta, DryRun, Json, Quiet, ShowProgress, usage
 from mvc.cli.output import pick, printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, size_text

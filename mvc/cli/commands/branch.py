@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.arguments import check_alone, name_and_start, usage
-from mvc.cli.options import Json, Quiet
+from mvc.cli.options import Json, Quiet, check_alone, name_and_start, usage
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.render.text import cell_width, pad, short_id
 from mvc.cli.session import open_repo

@@ -6,8 +6,16 @@ from typing import Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.arguments import check_alone, paths_after, single_revision, usage
-from mvc.cli.options import Force, Json, Quiet, ShowProgress
+from mvc.cli.options import (
+    Force,
+    Json,
+    Quiet,
+    ShowProgress,
+    check_alone,
+    paths_after,
+    single_revision,
+    usage,
+)
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import result_fields, write_move, write_restored

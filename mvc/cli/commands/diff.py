@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Exit, Option
 
-from mvc.cli.arguments import paths_after, usage
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import All, Json, NameOnly, NameStatus, ShowProgress, Stat, Tensors
+from mvc.cli.options import (
+    All,
+    Json,
+    NameOnly,
+    NameStatus,
+    ShowProgress,
+    Stat,
+    Tensors,
+    paths_after,
+    usage,
+)
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import WITH_TENSORS, choose_form, diff_fields, write_diff

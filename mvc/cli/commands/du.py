@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.arguments import check_limit
-from mvc.cli.options import Json
+from mvc.cli.options import Json, check_limit
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.render.text import (
     cell_width,

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.arguments import usage
-from mvc.cli.options import Json, Quiet
+from mvc.cli.options import Json, Quiet, usage
 from mvc.cli.output import printable, stdout, write_json
 from mvc.cli.session import open_repo
 from mvc.errors import NotFoundError, UsageError

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.arguments import check_limit, paths_after
-from mvc.cli.options import All, Json, Limit, NameOnly, NameStatus, Stat, Tensors
+from mvc.cli.options import (
+    All,
+    Json,
+    Limit,
+    NameOnly,
+    NameStatus,
+    Stat,
+    Tensors,
+    check_limit,
+    paths_after,
+)
 from mvc.cli.output import pick, printable, stdout, write_json
 from mvc.cli.render.files import WITH_TENSORS, choose_form, diff_fields, write_diff
 from mvc.cli.render.log import entry_fields, write_full, write_oneline
@@ -59,10 +68,7 @@ def log(
     revisions, paths = split_revisions(repo, names or (), paths_after(context))
     revisions, hidden_bases = _plain_ranges(repo, revisions)
     found = repo.log(
-        *revisions,
-        everything=everything,
-        limit=None if paths else limit,
-        first_parent=first_parent,
+        *revisions, everything=everything, limit=None if paths else limit, first_parent=first_parent
     )
     entries, parents = _choose(repo, found, paths, limit, first_parent=first_parent, drawn=graph)
     is_cut = limit is not None and len(entries) == limit and not paths

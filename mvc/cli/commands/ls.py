@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.arguments import paths_after, single_revision, usage
-from mvc.cli.options import Json, Quiet, ShowProgress, Tensors
+from mvc.cli.options import Json, Quiet, ShowProgress, Tensors, paths_after, single_revision, usage
 from mvc.cli.output import pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import TENSOR_FIELDS, file_fields, write_listing

@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.arguments import check_alone, paths_after, single_revision, usage
-from mvc.cli.options import DryRun, Force, Json, Quiet, ShowProgress
+from mvc.cli.options import (
+    DryRun,
+    Force,
+    Json,
+    Quiet,
+    ShowProgress,
+    check_alone,
+    paths_after,
+    single_revision,
+    usage,
+)
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import commit_line, result_fields, write_counts

@@ -36,12 +36,7 @@ def status(
         bool, Option("-b", "--branch", help="Print the branch in the short forms too.")
     ] = False,
     untracked: Annotated[
-        bool,
-        Option(
-            "--untracked/--no-untracked",
-            show_default=False,
-            help="List untracked files.",
-        ),
+        bool, Option("--untracked/--no-untracked", show_default=False, help="List untracked files.")
     ] = True,
     as_json: Json = False,
 ) -> None:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Exit, Option
 
-from mvc.cli.arguments import paths_after, single_revision, usage
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.options import Json, Quiet, ShowProgress, paths_after, single_revision, usage
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import change_rows, shape_change

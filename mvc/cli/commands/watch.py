@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
-from mvc.cli.arguments import usage
-from mvc.cli.options import Json
+from mvc.cli.options import Json, usage
 from mvc.cli.output import Output, pick, stdout, write_json
 from mvc.cli.render.text import iso_date
 from mvc.cli.render.watch import frame_lines
@@ -80,10 +79,7 @@ def _fields(view: RunView) -> dict[str, object]:
         "alarms": [_event(one, "step", "cause reason") for one in view.alarms],
         "rollbacks": [
             _event(one, "step to_step", rollbacks)
-            | {
-                "to_commit": one.to_commit or None,
-                "diverged_branch": one.diverged_branch or None,
-            }
+            | {"to_commit": one.to_commit or None, "diverged_branch": one.diverged_branch or None}
             for one in view.rollbacks
         ],
         "events": [_event(one, "kind step", "text") for one in view.events],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from mvc.cli.arguments import check_alone
+from mvc.cli.options import check_alone
 from mvc.cli.output import Output, pick, printable
 from mvc.cli.render.text import columns, count_text, quote_path, shape_text, size_text
 
