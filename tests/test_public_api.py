@@ -114,7 +114,7 @@ RESULTS = {
     "operations.prune.PrunePlan": "policy commits releases freed_bytes landmarks",
     "operations.prune.PruneResult": "plan freed_bytes",
     "workspace.releases.Release": "commit paths policy time_s blobs",
-    "workspace.rerun.ReleasedTwin": "commit step subject paths",
+    "workspace.released.ReleasedTwin": "commit step subject paths",
     "operations.rollback.RollbackPlan": "branch tip target tip_step target_step choice abandoned "
     "diverged_branch at_step",
     "operations.rollback.RollbackResult": "branch commit left diverged_branch abandoned written removed",

@@ -14,7 +14,7 @@ from mvc.workspace.annotations import FACT_TRAILERS, STEP_TRAILER, Annotations
 from mvc.workspace.commits import new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recovery import recover
-from mvc.workspace.rerun import check_kept, take_back
+from mvc.workspace.released import check_kept, take_back
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

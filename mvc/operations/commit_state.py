@@ -25,7 +25,7 @@ from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, Cutter
 from mvc.workspace.journal import EntryChange, Transition
 from mvc.workspace.recorded import staged_tree
 from mvc.workspace.recovery import recover
-from mvc.workspace.rerun import check_kept, take_back
+from mvc.workspace.released import check_kept, take_back
 from mvc.workspace.state_files import find_state_files
 from mvc.workspace.transition import plan_head_move, run
 from mvc.workspace.worktree import MODE_FILE

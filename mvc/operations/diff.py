@@ -210,35 +210,28 @@ def _only_tensors(files: Iterable[FileDiff], pattern: str) -> list[FileDiff]:
 def _compare_file(
     context: Context, old_path: str, path: str, old: Side | None, new: Side | None, scope: Scope
 ) -> FileDiff:
-    status = _file_status(old_path, path, old, new)
-    mode_changed = old is not None and new is not None and old.mode != new.mode
-    moved_from = old_path if old_path != path else None
-    same_content = old is not None and new is not None and old.blob == new.blob
+    file = FileDiff(
+        path,
+        _file_status(old_path, path, old, new),
+        old_path if old_path != path else None,
+        mode_changed=old is not None and new is not None and old.mode != new.mode,
+    )
     if not scope.with_tensors:
-        return FileDiff(path, status, moved_from, mode_changed=mode_changed)
+        return file
+    same_content = old is not None and new is not None and old.blob == new.blob
     old_manifest, new_manifest = _manifest_of(context, old), _manifest_of(context, new)
     shown = new_manifest or old_manifest
     if shown is None:
         size_bytes = _plain_size(context, new or old)
-        return FileDiff(
-            path,
-            status,
-            moved_from,
-            other_changed=not same_content,
-            mode_changed=mode_changed,
-            size_bytes=size_bytes,
-        )
+        return replace(file, other_changed=not same_content, size_bytes=size_bytes)
     tensors = () if same_content else compare_tensors(old_manifest, new_manifest)
     gaps_changed = (old_manifest and old_manifest.gaps) != (new_manifest and new_manifest.gaps)
-    return FileDiff(
-        path,
-        status,
-        moved_from,
-        shown.format,
-        tensors,
-        sum(len(stored.segment.tensors) for stored in shown.segments),
+    return replace(
+        file,
+        format=shown.format,
+        tensors=tensors,
+        tensors_total=sum(len(stored.segment.tensors) for stored in shown.segments),
         other_changed=not same_content and (gaps_changed or not tensors),
-        mode_changed=mode_changed,
         size_bytes=shown.size_bytes,
     )
 

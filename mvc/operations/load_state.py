@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from mvc.chunkstore.parallel import for_each
@@ -36,7 +36,7 @@ def load_state(
     files = sorted({read.file for read in plan.reads})
     check_content(context, [(path, tree[path].blob) for path in files], commit=commit)
     try:
-        _fill(context, plan.reads, _Places(context, tree))
+        _fill(context, tree, plan.reads)
     except CorruptionError:  # damaged, or released while it was read?
         check_content(context, [(path, tree[path].blob) for path in files], commit=commit)
         raise
@@ -49,12 +49,21 @@ def outline_state(context: Context, revision: str = "HEAD") -> dict[str, Any]:
     return outline_text(read_state_text(context, commit, revision))
 
 
-def _fill(context: Context, reads: Iterable[TensorRead], places: _Places) -> None:
+def _fill(context: Context, tree: Mapping[str, TreeEntry], reads: Iterable[TensorRead]) -> None:
     """Fill the arrays: those of many chunks one by one, chunks in parallel; the others at once."""
+
+    @cache
+    def tensors_of(path: str) -> dict[str, StoredTensor]:
+        manifest = context.manifests.read(tree[path].blob)
+        return {
+            view.name: StoredTensor(path, view, stored, manifest.chunk_bytes)
+            for view, stored in manifest.tensors()
+        }
+
     # One chunk gives threads nothing to share, so tensors of one chunk are read side by side.
     short: list[tuple[TensorRead, StoredTensor]] = []
     for read in reads:
-        place = places.find(read)
+        place = tensors_of(read.file)[read.tensor]
         if len(place.stored.chunks) == 1:
             short.append((read, place))
         else:
@@ -67,25 +76,3 @@ def _fill(context: Context, reads: Iterable[TensorRead], places: _Places) -> Non
         return read.size_bytes
 
     for_each(short, lambda: None, fill, threads=context.store.threads)
-
-
-class _Places:
-    """Finds the tensors of a tree; each manifest is read once."""
-
-    def __init__(self, context: Context, tree: Mapping[str, TreeEntry]) -> None:
-        self._context = context
-        self._tree = tree
-        self._tables: dict[str, dict[str, StoredTensor]] = {}
-
-    def find(self, read: TensorRead) -> StoredTensor:
-        table = self._tables.get(read.file)
-        if table is None:
-            table = self._tables[read.file] = self._read_table(read.file)
-        return table[read.tensor]
-
-    def _read_table(self, path: str) -> dict[str, StoredTensor]:
-        manifest = self._context.manifests.read(self._tree[path].blob)
-        return {
-            view.name: StoredTensor(path, view, stored, manifest.chunk_bytes)
-            for view, stored in manifest.tensors()
-        }

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
-from mvc.fs import fsync_dir, remove_empty_dirs, replace_staged
+from mvc.fs import fsync_dir, make_dirs, remove_empty_dirs, replace_staged
 from mvc.history.paths import find_path_fault
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recorded import make_entry, update_index
 from mvc.workspace.recovery import recover
-from mvc.workspace.worktree import check_parents, find_file_stat, make_parents
+from mvc.workspace.worktree import check_parents, find_file_stat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,7 +154,9 @@ def _is_surely_clean(context: Context, index: Index, path: str) -> bool:
 
 
 def _rename_on_disk(context: Context, rename: _Rename) -> None:
-    source, place = context.worktree / rename.source, make_parents(context.worktree, rename.place)
+    check_parents(context.worktree, rename.place)
+    source, place = context.worktree / rename.source, context.worktree / rename.place
+    make_dirs(place.parent)
     replace_staged(source, place)
     fsync_dir(place.parent)
     if source.parent != place.parent:

@@ -56,7 +56,11 @@ def restore_paths(
     commit, tree = _read_source(context, index, source, staged=staged)
     lacking = set() if overlay else {path for path in index.entries if path not in tree}
     chosen = set(select_paths(patterns, sorted({*tree, *lacking})))
-    write = _find_different(context, index, tree, chosen) if worktree else {}
+    write = {
+        path: tree[path]
+        for path in sorted(chosen & tree.keys() if worktree else ())
+        if not holds(context, index, path, tree[path].mode, tree[path].blob)
+    }
     remove = _find_removable(context, index, chosen & lacking) if worktree else []
     touched = {*write, *remove}
     changes = _entry_changes(index, tree, chosen - touched) if staged else ()
@@ -82,18 +86,6 @@ def _read_source(
     if staged:
         return None, head_tree(context)
     return None, staged_tree(index)
-
-
-def _find_different(
-    context: Context, index: Index, tree: Mapping[str, TreeEntry], paths: Iterable[str]
-) -> dict[str, TreeEntry]:
-    """Return what a tree has at these paths and the worktree lacks."""
-    wanted = {path: tree[path] for path in sorted(paths) if path in tree}
-    return {
-        path: entry
-        for path, entry in wanted.items()
-        if not holds(context, index, path, entry.mode, entry.blob)
-    }
 
 
 def _find_removable(context: Context, index: Index, paths: Iterable[str]) -> list[str]:

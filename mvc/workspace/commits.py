@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, UsageError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from mvc.ids import ChunkId, GitId, TensorId
     from mvc.workspace.annotations import Annotations
     from mvc.workspace.context import Context
-    from mvc.workspace.rerun import ReleasedTwin
+    from mvc.workspace.released import ReleasedTwin
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,6 @@ class _Tally:
     def __init__(self, context: Context, base: Mapping[str, TreeEntry]) -> None:
         self._context = context
         self._base = base
-        self._old_chunks: set[ChunkId] | None = None
         self._seen: set[ChunkId] = set()
         self.tensors_total = self.tensors_new = 0
         self.plain_bytes = self.written_bytes = self.reused_bytes = 0
@@ -172,23 +172,22 @@ class _Tally:
         self._take_chunks(manifest.sized_chunks())
 
     def _take_chunks(self, chunks: Iterable[tuple[ChunkId, int]]) -> None:
-        known = self._known_chunks()
         for chunk, size_bytes in chunks:
-            if chunk in known or chunk in self._seen:
+            if chunk in self._old_chunks or chunk in self._seen:
                 self.reused_bytes += size_bytes
                 continue
             self._seen.add(chunk)  # tied tensors and copies take space only once
             location = self._context.store.find(chunk)
             self.written_bytes += location.stored_size_bytes if location is not None else 0
 
-    def _known_chunks(self) -> set[ChunkId]:
-        if self._old_chunks is None:
-            self._old_chunks = set()
-            for entry in self._base.values():
-                with contextlib.suppress(FormatError):
-                    manifest = find_manifest(self._context, entry.blob)
-                    self._old_chunks.update(() if manifest is None else manifest.chunk_ids())
-        return self._old_chunks
+    @cached_property
+    def _old_chunks(self) -> set[ChunkId]:
+        found: set[ChunkId] = set()
+        for entry in self._base.values():
+            with contextlib.suppress(FormatError):
+                manifest = find_manifest(self._context, entry.blob)
+                found.update(() if manifest is None else manifest.chunk_ids())
+        return found
 
 
 def _tensor_ids(manifest: Manifest | None) -> dict[str, TensorId]:

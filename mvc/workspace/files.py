@@ -177,7 +177,8 @@ def _take_content(
     """Return the bytes of the blob to write, the manifest if they are one, and a warning."""
     if _is_plain(source, layout, path):
         data = read_bytes(source, 0, source.size_bytes)
-        cutter.tell(len(data))
+        if cutter.progress is not None:
+            cutter.progress(len(data))
         return data, None, layout.warning
     manifest = cutter.store(source, layout, path)
     try:
@@ -208,11 +209,6 @@ class Cutter:
     chunk_bytes: int
     progress: ByteProgress = None
     relatives: Relatives | None = None
-
-    def tell(self, size_bytes: int) -> None:
-        """Report progress."""
-        if self.progress is not None:
-            self.progress(size_bytes)
 
     def store(self, source: ByteSource, layout: FileLayout, path: str) -> Manifest:
         """Store what is new of a file; fp32 tensors come before those that may be rounded."""

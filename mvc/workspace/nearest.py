@@ -23,18 +23,15 @@ def find_nearest(context: Context, lost: CommitInfo, paths: Sequence[str]) -> Co
     Ancestors and descendants come before commits on other lines of history. Among them the
     nearest by step if both have one, else by the number of commits in between.
     """
-    commits = {info.id: info for info in context.history.walk([*_tips(context), lost.id])}
+    head = context.history.head().commit
+    tips = [*([] if head is None else [head]), *context.ref_commits().values(), lost.id]
+    commits = {info.id: info for info in context.history.walk(tips)}
     records = read_releases(context)
     for commit in _by_distance(lost, commits):
         gone = {path for release in records.get(commit.id, ()) for path in release.paths}
         if gone.isdisjoint(paths) and _has_content(context, commit.id, paths):
             return commit
     return None
-
-
-def _tips(context: Context) -> list[GitId]:
-    head = context.history.head().commit
-    return [*([] if head is None else [head]), *context.ref_commits().values()]
 
 
 def _has_content(context: Context, commit: GitId, paths: Sequence[str]) -> bool:

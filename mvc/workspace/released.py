@@ -4,23 +4,30 @@ The chunks decide. A released version whose chunks are all in the store, because
 shares them or a run made them again, is read like any other. A verb that is about to read content
 calls ``check_content`` first, before anything is changed; if nothing was ever released, that only
 looks for a ref. Content that is missing without having been released is damage: reading reports it.
+
+A run that is repeated gives the same bits, so released content may be committed again. Equal manifests
+are equal content, and a commit whose content was released still has its manifests: when such a
+manifest is committed again with its chunks, the content is back for every commit that has it, and
+their release records are dropped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from mvc.errors import ReleasedError
+from mvc.errors import MvcError, ReleasedError
 from mvc.workspace.annotations import read_annotations
 from mvc.workspace.manifests import has_chunks, is_complete
-from mvc.workspace.releases import RELEASED_REF, join_releases, read_releases
+from mvc.workspace.releases import RELEASED_REF, drop_releases, join_releases, read_releases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from mvc.history.values import CommitInfo
+    from mvc.history.values import CommitInfo, TreeEntry
     from mvc.ids import ChunkId, GitId
     from mvc.workspace.context import Context
     from mvc.workspace.releases import Release
@@ -138,3 +145,68 @@ def _shown(paths: Sequence[str]) -> str:
     shown = ", ".join(repr(path) for path in paths[:_SHOWN_PATHS])
     more = len(paths) - _SHOWN_PATHS
     return shown if more <= 0 else f"{shown} and {more:,} more"
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedTwin:
+    """A released commit whose content a new commit has brought back, bit for bit.
+
+    Attributes:
+        commit: the released commit.
+        step: its training step, or None.
+        subject: first line of its message.
+        paths: its files that are the same in both.
+    """
+
+    commit: GitId
+    step: int | None
+    subject: str
+    paths: tuple[str, ...]
+
+
+def check_kept(context: Context, tree: Mapping[str, TreeEntry]) -> None:
+    """Check that a new commit holds nothing that was released and is gone.
+
+    A reset to a released commit puts such entries into the index.
+    """
+    if context.history.find_ref(RELEASED_REF) is None:
+        return
+    table = releases_by_blob(context)
+    suspects = [(path, entry.blob) for path, entry in tree.items() if entry.blob in table]
+    check_content(context, suspects, command="mvc restore --source {} --staged --worktree .")
+
+
+def take_back(context: Context, new: GitId, tree: Mapping[str, TreeEntry]) -> ReleasedTwin | None:
+    """Drop the release records of all content that a new commit has; return the closest twin.
+
+    The commit already stands: a failure here leaves a needless record, which harms nothing.
+    """
+    if context.history.find_ref(RELEASED_REF) is None:
+        return None
+    with contextlib.suppress(MvcError):
+        back = _find_back(context, new, tree)
+        if back:
+            drop_releases(context, back)
+            infos = [context.history.read_commit(commit) for commit in back]
+            best = max(infos, key=lambda info: (len(back[info.id]), info.commit_time_s, info.id))
+            return ReleasedTwin(best.id, read_annotations(best).step, best.subject, back[best.id])
+    return None
+
+
+def _find_back(
+    context: Context, new: GitId, tree: Mapping[str, TreeEntry]
+) -> dict[GitId, tuple[str, ...]]:
+    """Return released commit → its released files whose content the new commit has."""
+    table = releases_by_blob(context)
+    blobs = {entry.blob for entry in tree.values() if entry.blob in table}
+    here = {blob for blob in blobs if is_complete(context, blob)}
+    found: dict[GitId, tuple[str, ...]] = {}
+    releases = {id(one): one for blob in here for one in table[blob]}
+    for release in releases.values():
+        if release.commit == new or not context.history.has_object(release.commit):
+            continue
+        old = context.history.read_tree(release.commit)
+        same = [path for path in release.paths if path in old and old[path].blob in here]
+        if same:
+            found[release.commit] = tuple(sorted({*found.get(release.commit, ()), *same}))
+    return found

@@ -15,7 +15,6 @@ from mvc.workspace.released import check_content
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc.formats.manifest import Manifest
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
@@ -47,7 +46,10 @@ def read_state_text(context: Context, commit: GitId, revision: str) -> bytes:
 
 
 class TensorSizes(Mapping[str, Mapping[str, int]]):
-    """File → tensor → bytes of a tree; manifests are read when a file is looked up."""
+    """File → tensor → bytes of a tree, for the tensors that are whole segments.
+
+    Manifests are read when a file is looked up.
+    """
 
     def __init__(self, context: Context, tree: Mapping[str, TreeEntry]) -> None:
         self._context = context
@@ -55,22 +57,17 @@ class TensorSizes(Mapping[str, Mapping[str, int]]):
 
     def __getitem__(self, path: str) -> Mapping[str, int]:
         manifest = find_manifest(self._context, self._tree[path].blob)
-        return {} if manifest is None else tensor_sizes(manifest)
+        return {
+            stored.segment.tensors[0].name: stored.segment.size_bytes
+            for stored in (() if manifest is None else manifest.segments)
+            if stored.segment.is_plain
+        }
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tree)
 
     def __len__(self) -> int:
         return len(self._tree)
-
-
-def tensor_sizes(manifest: Manifest) -> dict[str, int]:
-    """Return name → bytes of the tensors that are whole segments."""
-    return {
-        stored.segment.tensors[0].name: stored.segment.size_bytes
-        for stored in manifest.segments
-        if stored.segment.is_plain
-    }
 
 
 def read_small_file(context: Context, blob: GitId) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UsageError, translate_os_errors
-from mvc.fs import TEMP_SUFFIX, FileStat, RealFolders, find_stat, make_dirs
+from mvc.fs import TEMP_SUFFIX, FileStat, RealFolders, find_stat
 from mvc.workspace.context import GIT_DIR_NAME
 
 if TYPE_CHECKING:
@@ -128,11 +128,3 @@ def check_parents(worktree: Path, path: str) -> None:
         raise ConflictError(
             f"cannot write {path!r}: {obstacle!r} is not a folder", hint="move it out of the way"
         )
-
-
-def make_parents(worktree: Path, path: str) -> Path:
-    """Make the folders above a path and return its absolute place."""
-    check_parents(worktree, path)
-    target = worktree / path
-    make_dirs(target.parent)
-    return target

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.workspace.commits import CommitResult
-    from mvc.workspace.rerun import ReleasedTwin
+    from mvc.workspace.released import ReleasedTwin
 
 
 _NUMBER = re.compile(
