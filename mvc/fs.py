@@ -18,6 +18,7 @@ from mvc.errors import ConflictError, StorageError, translate_os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import Self
 
@@ -89,7 +90,6 @@ class RealFolders:
     """
 
     def __init__(self, root: Path) -> None:
-        """Take the root; nothing is looked at yet."""
         self._root = f"{root}{os.sep}"
         self._known = {"": True}
 
@@ -421,22 +421,18 @@ def truncate_file(path: Path, size_bytes: int) -> None:
             os.close(descriptor)
 
 
-@contextlib.contextmanager
-def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[int]:
+def exclusive_lock(path: Path, *, wait: bool = True) -> AbstractContextManager[int]:
     """Hold an advisory lock on a file, whose descriptor is yielded.
 
     The kernel drops it when the process dies. A lock that another process holds is a ConflictError
     unless ``wait``.
     """
-    with _locked(path, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)) as descriptor:
-        yield descriptor
+    return _locked(path, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
-@contextlib.contextmanager
-def shared_lock(path: Path) -> Iterator[None]:
+def shared_lock(path: Path) -> AbstractContextManager[int]:
     """Hold an advisory lock on a file together with others; waits for an exclusive one to end."""
-    with _locked(path, fcntl.LOCK_SH):
-        yield
+    return _locked(path, fcntl.LOCK_SH)
 
 
 @contextlib.contextmanager

@@ -106,8 +106,8 @@ def parse_commit(commit_id: GitId, data: bytes) -> CommitInfo:
             raise CorruptionError(f"commit {commit_id} names no author or committer")
         return CommitInfo(
             id=commit_id,
-            tree=_checked_id(commit.tree),
-            parents=tuple(_checked_id(parent) for parent in commit.parents),
+            tree=parse_id(commit.tree),
+            parents=tuple(parse_id(parent) for parent in commit.parents),
             author=parse_identity(commit.author),
             committer=parse_identity(commit.committer),
             author_time_s=int(commit.author_time),
@@ -123,10 +123,11 @@ def parse_tag(tag_id: GitId, data: bytes) -> tuple[str, GitId]:
         kind, target = Tag.from_string(data).object
         if object_class(kind.type_name) is None:
             raise FormatError(f"tag {tag_id} names an unknown kind of object")
-        return kind.type_name.decode(), _checked_id(target)
+        return kind.type_name.decode(), parse_id(target)
 
 
-def _checked_id(text: bytes) -> GitId:
+def parse_id(text: bytes) -> GitId:
+    """Return the id in a line of an object or log; ValueError if it is not one."""
     decoded = text.decode("ascii")
     if not is_hex_id(decoded, _ID_DIGITS):
         raise ValueError(f"{decoded[:80]!r} is not an object id")

@@ -35,7 +35,6 @@ from mvc.history.walks import find_merge_bases, is_ancestor, walk
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from mvc.history.values import CommitInfo, Index, Stamp, TreeEntry
     from mvc.ids import GitId
@@ -110,12 +109,7 @@ class GitHistory(RefMoves):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     # -- objects

@@ -58,7 +58,6 @@ class RepositoryLock:
     """The lock on a repository; a thread that holds it may take it again."""
 
     def __init__(self, git_dir: Path) -> None:
-        """Take the repository's folder; nothing is locked yet."""
         self._git_dir = git_dir
         self._thread_lock = threading.RLock()
         self._depth = 0

@@ -29,7 +29,6 @@ class RefMoves:
     """HEAD, branches and tags of a repository."""
 
     def __init__(self, git_dir: Path) -> None:
-        """Take a folder that is known to be a repository."""
         self.git_dir = git_dir
         self.objects = ObjectStore(git_dir / "objects")
         self.refs = RefStore(git_dir)
@@ -112,13 +111,7 @@ class RefMoves:
             else:
                 self.refs.set(name, new, expected, reason)
 
-    def set_head_branch(
-        self,
-        branch: str,
-        *,
-        stamp: Stamp,
-        message: str | None = None,
-    ) -> None:
+    def set_head_branch(self, branch: str, *, stamp: Stamp, message: str | None = None) -> None:
         """Put HEAD onto a branch; one that does not exist yet begins with the next commit.
 
         The message defaults to ``checkout: moving from A to B``.
@@ -127,13 +120,7 @@ class RefMoves:
             reason = Reason(message or self._switch_text(branch), stamp)
             self.refs.set_symbolic(branch, reason)
 
-    def detach_head(
-        self,
-        commit: GitId,
-        *,
-        stamp: Stamp,
-        message: str | None = None,
-    ) -> None:
+    def detach_head(self, commit: GitId, *, stamp: Stamp, message: str | None = None) -> None:
         """Put HEAD onto a commit itself, off any branch."""
         with self.lock():
             self._prepare_move(HEAD, commit)
@@ -144,24 +131,11 @@ class RefMoves:
         head = self.head()
         return f"checkout: moving from {head.branch or head.commit} to {target}"
 
-    def delete_ref(
-        self,
-        name: str,
-        *,
-        expected: GitId,
-        stamp: Stamp,
-        message: str = "",
-    ) -> None:
+    def delete_ref(self, name: str, *, expected: GitId, stamp: Stamp, message: str = "") -> None:
         """Remove a ref and its log by compare-and-swap."""
         self.refs.delete(name, expected, Reason(message, stamp))
 
-    def rename_branch(
-        self,
-        old: str,
-        new: str,
-        *,
-        stamp: Stamp,
-    ) -> None:
+    def rename_branch(self, old: str, new: str, *, stamp: Stamp) -> None:
         """Give a branch another name; its log goes with it, and HEAD if it is on it."""
         source, target = HEADS + old, branch_ref(new)
         with self.lock():

@@ -47,7 +47,6 @@ class ObjectStore:
     """The ``objects`` folder of a repository."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder; nothing is read yet."""
         self.folder = folder
         self.packs = PackedObjects(folder)
         self._prefix = f"{folder}{os.sep}"

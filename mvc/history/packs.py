@@ -48,7 +48,6 @@ class PackedObjects:
     """The packs of an ``objects`` folder (and of its alternates)."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the ``objects`` folder; nothing is read yet."""
         self._folder = folder
         self._store: DiskObjectStore | None = None
 

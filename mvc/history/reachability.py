@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from mvc.errors import CorruptionError
 from mvc.history.commits import parse_commit, parse_tag
 from mvc.history.paths import decode_path
-from mvc.history.reflog_expiry import ExpiringLogs, ReflogExpiry, sound_entries
+from mvc.history.reflog_expiry import ExpiringLogs, ReflogExpiry
+from mvc.history.reflogs import sound_entries
 from mvc.history.refnames import NOTES
 from mvc.history.translate import FSCK_HINT
 from mvc.history.trees import parse_tree_object

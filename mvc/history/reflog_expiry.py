@@ -12,12 +12,11 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mvc.errors import FormatError
-from mvc.history.reflogs import parse_line
+from mvc.history.reflogs import find_entry
 from mvc.history.refs import HEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from mvc.history.git import GitHistory
     from mvc.history.objects import ObjectStore
@@ -44,7 +43,6 @@ class ExpiringLogs:
     """The reflogs of a repository, with what expired told apart."""
 
     def __init__(self, objects: ObjectStore, refs: RefStore, expiry: ReflogExpiry) -> None:
-        """Take where to look; nothing is read yet."""
         self._objects = objects
         self._refs = refs
         self._expiry = expiry
@@ -62,7 +60,7 @@ class ExpiringLogs:
         kept: list[bytes] = []
         expired: list[bytes] = []
         for line in lines[:-1]:
-            entry = _parse(line, name)
+            entry = find_entry(line, name)
             if entry is not None and self._is_doubtful(entry) and reached is None:
                 reached = self._reach(name)
             is_over = entry is not None and self._is_over(entry, reached or set())
@@ -107,19 +105,6 @@ class ExpiringLogs:
             is_other = header is not None and header[0] != "commit"  # a tag leads on elsewhere
             self._parents[commit] = () if is_other else self._objects.read_commit(commit).parents
         return self._parents[commit]
-
-
-def sound_entries(lines: Sequence[bytes], name: str) -> list[ReflogEntry]:
-    """Return the entries of a log, damaged lines left out."""
-    entries = (_parse(line, name) for line in lines)
-    return [entry for entry in entries if entry is not None]
-
-
-def _parse(line: bytes, name: str) -> ReflogEntry | None:
-    try:
-        return parse_line(line, name)
-    except FormatError:
-        return None
 
 
 def expire_reflogs(

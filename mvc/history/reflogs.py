@@ -14,19 +14,18 @@ from dulwich.reflog import format_reflog_line, parse_reflog_line
 
 from mvc import fs
 from mvc.errors import CorruptionError, FormatError
-from mvc.history.commits import parse_identity, split_stamp
+from mvc.history.commits import parse_id, parse_identity, split_stamp
 from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.history.values import NO_ID, ReflogEntry
-from mvc.ids import GitId, is_hex_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from mvc.history.values import Stamp
+    from mvc.ids import GitId
 
 _MAX_LOG_BYTES = 1 << 30
-_ID_DIGITS = 40
 _LOGGED = ("refs/heads/", "refs/remotes/", "refs/notes/")
 
 
@@ -52,7 +51,6 @@ class Reflogs:
     """The ``logs`` folder of a repository."""
 
     def __init__(self, git_dir: Path) -> None:
-        """Take the repository's folder; nothing is read yet."""
         self._folder = git_dir / "logs"
 
     def wants(self, name: str) -> bool:
@@ -83,13 +81,7 @@ class Reflogs:
 
     def read_sound(self, name: str) -> list[ReflogEntry]:
         """Return the moves of a ref, newest first, damaged lines left out (as Git does)."""
-        found = []
-        for line in reversed(self.read_lines(name)):
-            try:
-                found.append(parse_line(line, name))
-            except FormatError:
-                continue
-        return found
+        return sound_entries(reversed(self.read_lines(name)), name)
 
     def read_lines(self, name: str) -> list[bytes]:
         """Return the whole lines of a log as they are stored, oldest first."""
@@ -169,11 +161,22 @@ def parse_line(line: bytes, name: str) -> ReflogEntry:
         )
 
 
+def find_entry(line: bytes, name: str) -> ReflogEntry | None:
+    """Return one line of a reflog, or None if it is damaged."""
+    try:
+        return parse_line(line, name)
+    except FormatError:
+        return None
+
+
+def sound_entries(lines: Iterable[bytes], name: str) -> list[ReflogEntry]:
+    """Return the entries of a log, damaged lines left out."""
+    entries = (find_entry(line, name) for line in lines)
+    return [entry for entry in entries if entry is not None]
+
+
 def _parse_id(text: bytes) -> GitId | None:
-    decoded = text.decode("ascii")
-    if not is_hex_id(decoded, _ID_DIGITS):
-        raise ValueError(f"{decoded[:80]!r} is not an object id")
-    return None if decoded == NO_ID else GitId(decoded)
+    return None if text == NO_ID.encode() else parse_id(text)
 
 
 def remove_empty_folders(path: Path) -> None:
@@ -181,6 +184,6 @@ def remove_empty_folders(path: Path) -> None:
     stat = fs.find_stat(path)
     if stat is None or not stat.is_directory:
         return
-    for folder in sorted((inner for inner in path.rglob("*")), reverse=True):
+    for folder in sorted(path.rglob("*"), reverse=True):
         fs.remove_empty_dirs(folder, path)
     fs.remove_empty_dirs(path, path.parent)

@@ -48,7 +48,6 @@ class RefStore:
     """The refs of a repository."""
 
     def __init__(self, git_dir: Path) -> None:
-        """Take the repository's folder; nothing is read yet."""
         self._git_dir = git_dir
         self.logs = Reflogs(git_dir)
         self.lock = RepositoryLock(git_dir)
@@ -145,9 +144,12 @@ class RefStore:
         """Return name → id and name → peeled id of ``packed-refs``."""
         with translate_damage(PACKED):
             try:
-                data = fs_read(self._git_dir / PACKED, _MAX_PACKED_BYTES)
+                with open(self._git_dir / PACKED, "rb") as file:
+                    data = file.read(_MAX_PACKED_BYTES + 1)
             except FileNotFoundError:
                 return {}, None
+            if len(data) > _MAX_PACKED_BYTES:
+                raise CorruptionError(f"{PACKED} is longer than {_MAX_PACKED_BYTES:,} bytes")
             header, _, rest = data.partition(b"\n")
             if not (header.startswith(b"# pack-refs") and b" peeled" in header):
                 return {name: value for value, name in read_packed_refs(io.BytesIO(data))}, None
@@ -304,15 +306,6 @@ class RefStore:
             write_packed_refs(buffer, kept, {k: v for k, v in (peeled or {}).items() if k in kept})
             file.write([buffer.getvalue()])
             file.publish(path)
-
-
-def fs_read(path: Path, limit_bytes: int) -> bytes:
-    """Return a whole file of a bounded length."""
-    with path.open("rb") as file:
-        data = file.read(limit_bytes + 1)
-    if len(data) > limit_bytes:
-        raise CorruptionError(f"{path.name} is longer than {limit_bytes:,} bytes")
-    return data
 
 
 def _ref_hint(name: str) -> str:

@@ -48,7 +48,6 @@ class Revisions:
     """Resolves what people write into object ids."""
 
     def __init__(self, objects: ObjectStore, refs: RefStore) -> None:
-        """Take what the names are looked up in."""
         self._objects = objects
         self._refs = refs
 

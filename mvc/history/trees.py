@@ -72,14 +72,11 @@ def _write_folder(root: _Folder, write_object: Callable[[str, bytes], GitId]) ->
     written = GitId("")
     for folder, parent, name in reversed(order):
         items = {key: item for key, item in folder.items() if not isinstance(item, dict)}
-        written = write_object("tree", _encode_tree(items))
+        ordered = sorted_tree_items(items, False)  # type: ignore[arg-type]  # noqa: FBT003  dulwich's id is bytes under another name
+        written = write_object("tree", b"".join(serialize_tree(ordered)))
         if parent is not None:
             parent[name] = (_MODE_TREE, written.encode())
     return written
-
-
-def _encode_tree(items: dict[bytes, tuple[int, bytes]]) -> bytes:
-    return b"".join(serialize_tree(sorted_tree_items(items, False)))  # type: ignore[arg-type]  # noqa: FBT003  dulwich's id is bytes under another name
 
 
 def parse_tree_object(tree_id: GitId, data: bytes) -> Iterator[tuple[bytes, int, GitId]]:

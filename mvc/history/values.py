@@ -151,17 +151,12 @@ class ReflogEntry:
 
 @dataclass(frozen=True, slots=True)
 class HistoryProblem:
-    """One thing that ``check`` found.
+    """One thing that ``check`` found."""
 
-    Attributes:
-        kind: ``object-damaged``, ``object-missing``, ``ref-broken``, ``head-broken``,
-            ``ref-missing``, ``reflog-broken`` or ``index-broken``.
-        what: the object id, ref or file it is about.
-        detail: what is wrong with it.
-    """
-
+    # ``object-damaged``, ``object-missing``, ``ref-broken``, ``head-broken``, ``ref-missing``,
+    # ``reflog-broken`` or ``index-broken``
     kind: str
-    what: str
+    what: str  # the object id, ref or file it is about
     detail: str
 
 
@@ -175,20 +170,11 @@ def stored_size(size_bytes: int) -> int:
 class IndexEntry:
     """What the index knows of one path.
 
-    Attributes:
-        path: ``/``-separated, relative to the worktree.
-        blob: what is staged.
-        mode: Git's file mode.
-        size_bytes: length of the file when it was read; modulo 2**32 once it was stored.
-        mtime_ns: its time of change then; all stat data are 0 if there is no such file.
-        ctime_ns: its time of metadata change.
-        inode: its inode; modulo 2**32 once it was stored.
-        device: its device; modulo 2**32 once it was stored.
-        skip_worktree: the file need not exist in the worktree (as in a sparse checkout).
-        racy: read from an index that is not younger than the file; see the module's theory.
+    The stat data are those of the file when it was read, 0 if there is no such file; size, inode
+    and device are modulo 2**32 once they were stored.
     """
 
-    path: str
+    path: str  # ``/``-separated, relative to the worktree
     blob: GitId
     mode: int
     size_bytes: int = 0
@@ -196,7 +182,8 @@ class IndexEntry:
     ctime_ns: int = 0
     inode: int = 0
     device: int = 0
-    skip_worktree: bool = False
+    skip_worktree: bool = False  # the file need not exist in the worktree (a sparse checkout)
+    # read from an index that is not younger than the file; see the module's theory
     racy: bool = field(default=False, compare=False)
 
     @property
@@ -206,7 +193,7 @@ class IndexEntry:
 
     def matches(self, stat: FileStat) -> bool:
         """Return whether a file surely is the one that was staged, from its stat data alone."""
-        if self.racy or self._was_smudged:
+        if self.racy or (self.size_bytes == 0 and self.blob != EMPTY_BLOB):  # stored as racy
             return False
         return (
             self._has_mode_of(stat)
@@ -215,10 +202,6 @@ class IndexEntry:
             and self.inode & _WORD == stat.inode & _WORD
             and stored_size(self.size_bytes) == stored_size(stat.size_bytes)
         )
-
-    @property
-    def _was_smudged(self) -> bool:
-        return self.size_bytes == 0 and self.blob != EMPTY_BLOB
 
     def _has_mode_of(self, stat: FileStat) -> bool:
         if stat.is_symlink:
@@ -230,15 +213,10 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The staging area: what the next commit will hold.
-
-    Attributes:
-        entries: path → entry.
-        timestamp_ns: when the index file was written; 0 for one that was not read from a file.
-    """
+    """The staging area: what the next commit will hold."""
 
     entries: dict[str, IndexEntry] = field(default_factory=dict)
-    timestamp_ns: int = 0
+    timestamp_ns: int = 0  # when the index file was written; 0 if it was not read from a file
 
     def is_racy(self, entry: IndexEntry) -> bool:
         """Return whether an entry's stat data cannot be trusted: compare the content instead."""

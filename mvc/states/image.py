@@ -32,9 +32,7 @@ _PIECE_BYTES = 2**22
 
 def open_image(files: Mapping[str, memoryview]) -> list[StateFile]:
     """Return the files of an image, given by name, as ``encode_state`` returned them."""
-    if STATE_FILE not in files:
-        raise FormatError(f"an image of a state has a {STATE_FILE}")
-    text = bytes(files[STATE_FILE])
+    text = _get_text(files)
     document = parse_document(text)
     if {*document.files, STATE_FILE} != files.keys():
         raise FormatError(f"an image holds other files than its {STATE_FILE} names")
@@ -81,9 +79,13 @@ def read_image(
 
 def outline_image(files: Mapping[str, memoryview]) -> dict[str, Any]:
     """Return the state of an image with an ``ArrayOutline`` in place of every array."""
+    return outline_state(_get_text(files))
+
+
+def _get_text(files: Mapping[str, memoryview]) -> bytes:
     if STATE_FILE not in files:
         raise FormatError(f"an image of a state has a {STATE_FILE}")
-    return outline_state(bytes(files[STATE_FILE]))
+    return bytes(files[STATE_FILE])
 
 
 def compare_image(state: Mapping[str, object], files: Mapping[str, memoryview]) -> tuple[str, ...]:
