@@ -480,7 +480,7 @@ class Checkpointer:
             if last is not None:
                 self._commits.commit_last(last)
             self._commits.wait(with_marks=True)
-            self._log.end(self.step_count)
+            self._log.stop(self.step_count, "ended")
         finally:
             self._is_closed = True
             atexit.unregister(self._at_exit)

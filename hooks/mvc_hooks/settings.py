@@ -43,9 +43,6 @@ class Settings:
                 raise UsageError(f"{name} is {value!r}, none of {', '.join(choices)}")
         for name in ("delta", "keep_diverged", "signals"):
             _check_switch(name, getattr(self, name), optional=name == "delta")
-        self._check_objects()
-
-    def _check_objects(self) -> None:
         _check_patterns(self.allow)
         if self.ring is not None and not isinstance(self.ring, Ring):
             raise UsageError(f"ring is {self.ring!r}, not a Ring", hint="ring=Ring(every=100)")

@@ -12,7 +12,7 @@ import torch
 
 from mvc import NotFoundError, Repo, UsageError
 from mvc_hooks import Checkpointer, Training, replay_steps, rollback, stop
-from mvc_hooks.replay.command import load_entry, main
+from mvc_hooks.replay.__main__ import load_entry, main
 
 ENTRY = Path(__file__).with_name("replayed_training.py")
 EVERY = 5

@@ -126,20 +126,14 @@ def _raise(mine: MvcError | None, said: tuple[str, str, str, str | None] | None)
     if mine is not None:
         raise mine
     if said is not None:
-        raise _rebuild(said)
+        module, name, message, hint = said
+        raise getattr(importlib.import_module(module), name, MvcError)(message, hint=hint)
 
 
 def _describe(error: MvcError) -> tuple[str, str, str, str | None]:
     # The error itself may not pickle: its cause can hold anything.
     kind = type(error)
     return kind.__module__, kind.__qualname__, error.message, error.hint
-
-
-def _rebuild(said: tuple[str, str, str, str | None]) -> MvcError:
-    module, name, message, hint = said
-    kind = getattr(importlib.import_module(module), name, MvcError)
-    error: MvcError = kind(message, hint=hint)
-    return error
 
 
 @dataclass(frozen=True, slots=True)

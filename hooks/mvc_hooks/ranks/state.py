@@ -64,7 +64,10 @@ class RankState:
         digests = {path: _digest(value) for path, value in mine.items()}
         theirs = ranks.share(digests)
         pieces = [
-            {"at": list(path), "value": _to_host(mine[path])}
+            {
+                "at": list(path),
+                "value": map_tensors(mine[path], lambda tensor: tensor.detach().cpu()),
+            }
             for path, digest in digests.items()
             if theirs.get(path) != digest
         ]
@@ -179,10 +182,6 @@ def _is_shared(part: Part) -> bool:
     """Return whether a part is the same on every rank because of what it is computed from."""
     value = getattr(part, "_value", None)
     return isinstance(value, (Optimizer, LRScheduler, torch.amp.GradScaler))
-
-
-def _to_host(value: Any) -> Any:
-    return map_tensors(value, lambda tensor: tensor.detach().cpu())
 
 
 def _digest(value: Any) -> bytes:

@@ -116,10 +116,6 @@ class RunLog:
             self._record("stop", step=step, reason=reason)
         self._has_stopped = True
 
-    def end(self, step: int) -> None:
-        """The run ends normally."""
-        self.stop(step, "ended")
-
     def close(self) -> None:
         """Write what is left."""
         if self._feed is not None:

@@ -106,16 +106,14 @@ def copy_layout(
             else:
                 runs.append((part.offset, seen))
         start = memory.bytes.data_ptr()
-        move_runs((start + offset, _find_address(seen), seen.nbytes) for offset, seen in runs)
+        move_runs(
+            (start + offset, np.frombuffer(seen, np.uint8).ctypes.data, seen.nbytes)
+            for offset, seen in runs
+        )
     except BaseException:
         copier.finish().wait()  # copies under way still write to the memory
         raise
     return copier.finish()
-
-
-def _find_address(seen: memoryview) -> int:
-    address: int = np.frombuffer(seen, np.uint8).ctypes.data
-    return address
 
 
 class _DeviceCopier:

@@ -49,8 +49,9 @@ class SharedMemory:
     def __init__(self, size_bytes: int, folder: str | None = None) -> None:
         """Allocate at least so many bytes, or in a folder an unlinked file."""
         self.size_bytes = -(-max(size_bytes, 1) // _ROUND_BYTES) * _ROUND_BYTES
-        if folder is None:
-            _check_room(self.size_bytes)
+        room = measure_room() if folder is None else None
+        if room is not None and self.size_bytes > room:
+            raise _no_room(self.size_bytes, f"{room:,} are free")
         self.descriptor = _open_nameless(folder)
         try:
             # Takes the pages now: a sparse file would end the run by SIGBUS when they run out.
@@ -133,12 +134,6 @@ def _map_pages(descriptor: int, size_bytes: int) -> ctypes.Array[ctypes.c_uint8]
     if hasattr(mmap, "MADV_DONTFORK"):
         _libc.madvise(address, size_bytes, mmap.MADV_DONTFORK)
     return pages
-
-
-def _check_room(size_bytes: int) -> None:
-    room = measure_room()
-    if room is not None and size_bytes > room:
-        raise _no_room(size_bytes, f"{room:,} are free")
 
 
 def _no_room(size_bytes: int, why: str) -> StorageError:

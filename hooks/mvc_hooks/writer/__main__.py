@@ -1,11 +1,161 @@
-"""``python -m mvc_hooks.writer DESCRIPTOR``: started by the training process, never by hand."""
+"""``python -m mvc_hooks.writer DESCRIPTOR``: the writer's side, started by the training process.
+
+It takes requests, one after the other, until the training process is gone.
+
+A request is finished even if the training was killed: the memory of the image lives as long as a
+process holds it, so a last commit survives its run. The writer does not import torch.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import mmap
+import os
+import signal
 import socket
 import sys
+import time
+from typing import TYPE_CHECKING
 
-from mvc_hooks.writer.serve import serve
+from mvc import Identity, MvcError, Repo
+from mvc_hooks.writer.messages import (
+    MAX_LINE_BYTES,
+    Answer,
+    Commit,
+    MarkHealthy,
+    Open,
+    encode_line,
+    parse_request,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mvc import WriteCounts
+
+_NICENESS = 10
+_READ_BYTES = 2**16
+
+
+def serve(channel: socket.socket) -> None:
+    """Answer requests until the other end of a Unix stream socket closes."""
+    _step_back()
+    writer: _Writer | None = None
+    for line, descriptors in _read_lines(channel):
+        request = parse_request(line)
+        if isinstance(request, Open):
+            writer = _Writer(request)
+        elif writer is not None:
+            answer = writer.answer(request, descriptors)
+            with contextlib.suppress(OSError):  # the training is gone; the commit is not
+                channel.sendall(encode_line(answer))
+
+
+def _step_back() -> None:
+    """Leave the cores and the signals to the training; signals go to the whole process group."""
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
+    # The scheduler groups processes by session and weighs the group's niceness, not the process's.
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
+        file.write(str(_NICENESS))
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in signals:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # blocked by the training until here
+
+
+def _read_lines(channel: socket.socket) -> Iterator[tuple[bytes, list[int]]]:
+    """Yield each line with the descriptors that came so far and were not taken."""
+    rest, descriptors = b"", []
+    while True:
+        data, came, _, _ = socket.recv_fds(channel, _READ_BYTES, 16)
+        descriptors += came
+        if not data:
+            return
+        rest += data
+        if len(rest) > MAX_LINE_BYTES:
+            return
+        *lines, rest = rest.split(b"\n")
+        for line in lines:
+            yield line, descriptors
+
+
+@contextlib.contextmanager
+def _mapped(descriptor: int, size_bytes: int) -> Iterator[memoryview]:
+    """Map shared memory; the mapping ends with the last view of it."""
+    try:
+        yield memoryview(mmap.mmap(descriptor, size_bytes, prot=mmap.PROT_READ))
+    finally:
+        os.close(descriptor)
+
+
+class _Writer:
+    """The repository, and where each branch was left."""
+
+    def __init__(self, opening: Open) -> None:
+        self._opening = opening
+        self._repo: Repo | None = None
+        self._tips: dict[str, str] = {}
+
+    def answer(self, request: Commit | MarkHealthy, descriptors: list[int]) -> Answer:
+        """Carry out a request; a commit takes the first descriptor, and failures become answers."""
+        try:
+            if isinstance(request, Commit):
+                with _mapped(descriptors.pop(0), request.size_bytes) as memory:
+                    return self._commit(request, memory)
+            self._open_repo().mark_healthy(request.commit, note=request.note)
+            return Answer(request.number, request.commit)
+        except MvcError as error:
+            return Answer(request.number, error=error.kind, message=str(error), hint=error.hint)
+        except (OSError, MemoryError, RuntimeError, ValueError) as error:
+            text = f"{type(error).__name__}: {error}"
+            return Answer(request.number, error="writer", message=text)
+
+    def _open_repo(self) -> Repo:
+        if self._repo is None:
+            # Only now, so that a repository that cannot be opened fails a request, not the writer.
+            to = self._opening
+            identity = None if to.name is None else Identity(to.name, to.email or "")
+            self._repo = Repo.open(to.worktree, identity=identity, threads=to.threads)
+        return self._repo
+
+    def _commit(self, request: Commit, memory: memoryview) -> Answer:
+        started_s = time.perf_counter()
+        files = {
+            path: memory[offset : offset + size] for path, (offset, size) in request.places.items()
+        }
+        parent = request.parent if request.parent is not None else self._tips.get(request.branch)
+        if parent is not None:
+            self._tips[request.branch] = parent  # should this commit fail, the next one follows it
+        written_bytes = 0
+
+        def describe(counts: WriteCounts) -> Mapping[str, str]:
+            nonlocal written_bytes
+            written_bytes = counts.stored_bytes
+            seconds = time.perf_counter() - started_s
+            return {"write_s": f"{seconds:.3f}", "written_bytes": str(written_bytes)}
+
+        repo = self._open_repo()
+        result = repo.commit_image(
+            files,
+            message=request.message,
+            step=request.step,
+            metrics={name: float(value) for name, value in request.metrics.items()},
+            meta=request.meta,
+            branch=request.branch,
+            parent=parent,
+            delta=request.delta,
+            describe=describe,
+        )
+        self._tips[request.branch] = result.commit
+        return Answer(
+            request.number,
+            result.commit,
+            time.perf_counter() - started_s,
+            written_bytes,
+            result.plain_bytes,
+        )
+
 
 if __name__ == "__main__":
     serve(socket.socket(fileno=int(sys.argv[1])))

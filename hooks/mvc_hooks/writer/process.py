@@ -130,7 +130,15 @@ class WriterProcess:
             answers = self._read()
         if self.is_lost:
             cause = self._cause_of_death() if self._open else ""
-            answers += [_lost_answer(number, cause) for number in self._open]
+            answers += [
+                Answer(
+                    number,
+                    error=LOST,
+                    message=f"the writer process ended ({cause})",
+                    hint="the last good commit stays good; the next commit starts a new writer",
+                )
+                for number in self._open
+            ]
             self._open.clear()
         return answers
 
@@ -169,15 +177,6 @@ class WriterProcess:
         """Close the channel in a forked child; it is the parent's."""
         self._channel.close()
         self.is_lost = True
-
-
-def _lost_answer(number: int, cause: str) -> Answer:
-    return Answer(
-        number,
-        error=LOST,
-        message=f"the writer process ended ({cause})",
-        hint="the last good commit stays good; the next commit starts a new writer",
-    )
 
 
 def _start(

@@ -8,9 +8,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mvc import UsageError
-from mvc_hooks.divergence.detectors import NotFinite, Spike
+from mvc_hooks.divergence.detectors import (
+    NotFinite,
+    Spike,
+    find_medians,
+    measure_spread,
+    robust_score,
+)
 from mvc_hooks.divergence.history import History, Reading, Verdict
-from mvc_hooks.divergence.robust import find_medians, measure_spread, robust_score
 from mvc_hooks.divergence.watch import Detector, as_detector, default_detectors
 
 
