@@ -6,7 +6,6 @@ another header, format or number of shards is told from one whose tensors differ
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,13 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.detect import is_checkpoint_name, read_layout
-from mvc.errors import (
-    ConflictError,
-    FormatError,
-    StorageError,
-    UnsupportedError,
-    translate_os_errors,
-)
+from mvc.errors import ConflictError, FormatError, StorageError, UnsupportedError
 from mvc.history.ignore import IgnoreRules
 from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
@@ -28,9 +21,8 @@ from mvc.states.document import STATE_FILE
 from mvc.states.image import pair_segments
 from mvc.states.outline import check_sizes, compare_texts
 from mvc.states.state import encode_state
-from mvc.workspace.content import GapStream, open_source
+from mvc.workspace.content import GapStream, all_same, cut_live, find_different, open_source
 from mvc.workspace.files import PLAIN_FILE_MAX_BYTES
-from mvc.workspace.live_chunks import all_same, cut_live, find_different
 from mvc.workspace.manifests import find_manifest, stored_size
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.recovery import recover
@@ -42,7 +34,7 @@ from mvc.workspace.tensor_compare import (
     compare_tensors,
     live_tensors,
 )
-from mvc.workspace.worktree import MODE_SYMLINK, find_file_stat, scan_files
+from mvc.workspace.worktree import MODE_SYMLINK, find_file_stat, read_link, scan_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,8 +44,8 @@ if TYPE_CHECKING:
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
+    from mvc.workspace.content import LiveChunk
     from mvc.workspace.context import Context
-    from mvc.workspace.live_chunks import LiveChunk
 
 SAME = "same"
 SAME_TENSORS = "same-tensors"
@@ -222,8 +214,7 @@ def _check_file(
 def _compare_plain(context: Context, path: str, entry: TreeEntry, size_bytes: int) -> str | None:
     """Return how a link or a small file differs from a blob, or None."""
     if entry.mode == MODE_SYMLINK:
-        with translate_os_errors(f"read link {path}"):
-            text = os.readlink(os.fsencode(context.worktree / path))
+        text = read_link(context.worktree, path)
         return None if text == context.history.read_blob(entry.blob) else "it leads elsewhere"
     with _open_unchanged(context, path) as source:
         is_state = path == STATE_FILE and source.size_bytes <= PLAIN_FILE_MAX_BYTES

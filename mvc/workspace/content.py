@@ -1,16 +1,21 @@
 """The content of a stored file, read back: written to a file or compared with one.
 
-Whole files are never held: what is in memory is chunks in flight.
+Whole files are never held: what is in memory is chunks in flight. Bytes are compared by hash, cut
+where the commit's were, and nothing is read from the store. A chunk id is the hash of the plain
+bytes, checked when they were stored and whenever they leave the store, so equal ids mean equal bits.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Hashable
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.values import ReadRequest
 from mvc.errors import (
     ConflictError,
@@ -21,22 +26,23 @@ from mvc.errors import (
 )
 from mvc.formats.manifest import cut_sizes
 from mvc.fs import DurableFile, write_symlink
+from mvc.ids import hash_chunk
 from mvc.sources import ByteSource, FileSource, read_bytes, split_buffer
-from mvc.workspace.live_chunks import all_same, cut_file
 from mvc.workspace.manifests import find_manifest
-from mvc.workspace.worktree import MODE_EXECUTABLE, MODE_SYMLINK, git_mode
+from mvc.workspace.worktree import MODE_EXECUTABLE, MODE_SYMLINK, git_mode, read_link
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from mvc.formats.manifest import Manifest
     from mvc.fs import FileStat
-    from mvc.ids import GitId
+    from mvc.ids import ChunkId, GitId
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
 _TICK_NS = 10_000_000  # file systems use the kernel's tick as their clock: 1 to 10 ms
+Place = TypeVar("Place", bound=Hashable)
 
 
 class GapStream(ByteSource):
@@ -139,6 +145,73 @@ def _stage_symlink(context: Context, blob: GitId, folder: Path) -> Path:
     return staged
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveChunk(Generic[Place]):
+    """A range of a source and the chunk it should equal: chunk ``number`` of a ``place``."""
+
+    source: ByteSource
+    offset: int
+    size_bytes: int
+    wanted: ChunkId
+    place: Place
+    number: int
+
+    def differs(self, scratch: bytearray) -> bool:
+        """Return whether the bytes are not those of the chunk; ``scratch`` grows as needed."""
+        data = self.source.view(self.offset, self.size_bytes)
+        if data is None:
+            scratch.extend(bytes(max(0, self.size_bytes - len(scratch))))
+            data = memoryview(scratch)[: self.size_bytes]
+            self.source.read_into(self.offset, data)
+        return hash_chunk(data) != self.wanted
+
+
+def cut_live(
+    source: ByteSource,
+    start: int,
+    size_bytes: int,
+    chunks: Sequence[ChunkId],
+    chunk_bytes: int,
+    place: Place,
+) -> Iterator[LiveChunk[Place]]:
+    """Yield the chunks of one run of bytes that begins at ``start``."""
+    offset = start
+    sizes = cut_sizes(size_bytes, chunk_bytes)
+    for number, (size, wanted) in enumerate(zip(sizes, chunks, strict=True)):
+        yield LiveChunk(source, offset, size, wanted, place, number)
+        offset += size
+
+
+def cut_file(source: ByteSource, gaps: ByteSource, manifest: Manifest) -> Iterator[LiveChunk[int]]:
+    """Yield all chunks of a file: those between tensors (place -1), then segment by segment."""
+    size = manifest.chunk_bytes
+    yield from cut_live(gaps, 0, manifest.gap_bytes, manifest.gaps, size, -1)
+    for number, one in enumerate(manifest.segments):
+        start, size_bytes = one.segment.start, one.segment.size_bytes
+        yield from cut_live(source, start, size_bytes, one.chunks, size, number)
+
+
+def all_same(chunks: Iterable[LiveChunk[Place]]) -> bool:
+    """Return whether no chunk differs; stops at the first that does."""
+    scratch = bytearray()
+    return not any(chunk.differs(scratch) for chunk in chunks)
+
+
+def find_different(
+    chunks: Sequence[LiveChunk[Place]], *, threads: int, progress: ByteProgress = None
+) -> dict[Place, set[int]]:
+    """Return place → numbers of the chunks that differ; all are read, on many threads."""
+    wrong: dict[Place, set[int]] = {}
+
+    def compare(chunk: LiveChunk[Place], scratch: bytearray) -> int:
+        if chunk.differs(scratch):
+            wrong.setdefault(chunk.place, set()).add(chunk.number)
+        return chunk.size_bytes
+
+    for_each(chunks, bytearray, compare, threads=threads, progress=progress)
+    return wrong
+
+
 def let_tick_pass(stat: FileStat) -> None:
     """Wait until the clock tick in which a file was last changed is over.
 
@@ -178,12 +251,9 @@ def content_matches(context: Context, path: str, stat: FileStat, mode: int, blob
 
 
 def _holds_blob(context: Context, path: str, mode: int, blob: GitId) -> bool:
-    absolute = context.worktree / path
     if mode == MODE_SYMLINK:
-        with translate_os_errors(f"read link {path}"):
-            text = os.readlink(os.fsencode(absolute))
-        return text == context.history.read_blob(blob)
-    with open_source(absolute, path) as source:
+        return read_link(context.worktree, path) == context.history.read_blob(blob)
+    with open_source(context.worktree / path, path) as source:
         manifest = find_manifest(context, blob)
         if manifest is None:
             if source.size_bytes != context.history.find_blob_size(blob):

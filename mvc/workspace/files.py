@@ -6,7 +6,6 @@ flight is in memory. ``content`` is the way back.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,14 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from mvc.checkpoints.detect import is_checkpoint_name, read_layout
 from mvc.chunkstore.values import ChunkSpan
 from mvc.dtypes import get_dtype
-from mvc.errors import (
-    ConflictError,
-    FormatError,
-    NotFoundError,
-    StorageError,
-    UnsupportedError,
-    translate_os_errors,
-)
+from mvc.errors import ConflictError, FormatError, NotFoundError, StorageError, UnsupportedError
 from mvc.formats.layout import FileLayout, find_gaps
 from mvc.formats.manifest import (
     MANIFEST_PREFIX,
@@ -35,7 +27,7 @@ from mvc.fs import FileStat, RealFolders, find_stat
 from mvc.ids import hash_chunk, hash_git_blob
 from mvc.sources import ByteSource, FileSource, read_bytes
 from mvc.workspace.content import GapStream, let_tick_pass, open_source
-from mvc.workspace.worktree import MODE_SYMLINK, find_file_stat, git_mode
+from mvc.workspace.worktree import MODE_SYMLINK, find_file_stat, git_mode, read_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -131,8 +123,7 @@ def _take_file(
     if stat is None:
         raise NotFoundError(f"path {path!r} does not exist")
     if stat.is_symlink:
-        with translate_os_errors(f"read link {path}"):
-            text = os.readlink(os.fsencode(context.worktree / path))
+        text = read_link(context.worktree, path)
         if is_manifest(text):  # its blob would be taken for one
             raise UnsupportedError(f"the text of link {path!r} cannot be stored")
         return StoredFile(path, MODE_SYMLINK, put_blob(text), stat, len(text))

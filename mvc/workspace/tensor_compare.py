@@ -16,7 +16,7 @@ from mvc.chunkstore.parallel import for_each
 from mvc.dtypes import count_elements, get_dtype, numpy_dtype
 from mvc.errors import ReleasedError
 from mvc.formats.layout import view_extent_bytes
-from mvc.workspace.live_chunks import cut_live, find_different
+from mvc.workspace.content import cut_live, find_different
 from mvc.workspace.released import check_content
 from mvc.workspace.tensors import StoredTensor, check_fits, in_order, read_tensor_into
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.sources import ByteSource
+    from mvc.workspace.content import LiveChunk
     from mvc.workspace.context import Context
-    from mvc.workspace.live_chunks import LiveChunk
 
 
 _WORD_BYTES = 8

@@ -94,6 +94,12 @@ def find_file_stat(
     return find_stat(worktree / path) if path.rpartition("/")[0] in folders else None
 
 
+def read_link(worktree: Path, path: str) -> bytes:
+    """Return the text of a link."""
+    with translate_os_errors(f"read link {path}"):
+        return os.readlink(os.fsencode(worktree / path))
+
+
 def find_obstacle(worktree: Path, path: str) -> str | None:
     """Return the first name above a path that exists but is not a real folder, or None."""
     for folder in folders_above(path):
