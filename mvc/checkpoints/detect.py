@@ -24,13 +24,10 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".gguf")
 """What checkpoint files are called."""
-
 LEGACY_WARNING = "legacy torch pickle is stored as opaque bytes"
 PICKLE_WARNING = "pickle is stored as opaque bytes"
-
 MAX_WARNING_CHARACTERS = 300
 """A warning quotes hostile text; one screen line or two is enough."""
-
 _HEAD_BYTES = 16
 # PROTO 2, then LONG1 with the number that begins every file of torch.save before 1.6.
 _LEGACY_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"

@@ -23,29 +23,21 @@ if TYPE_CHECKING:
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
-
 MAX_DIMS = 8
 """Dimensions of one tensor; ggml itself has four."""
-
 MAX_KEY_BYTES = 65535
 """The format's own limit of a metadata key."""
-
 MAX_HEADER_BYTES = 512 * 2**20
 """Header stepped over: the largest vocabularies take some 20 MB."""
-
 MAX_METADATA_VALUES = 4_000_000
 """Keys and strings stepped over one by one: a vocabulary of 256,000 with its merges has 800,000."""
-
 MAX_NESTING = 4
 """Arrays inside arrays."""
-
 _WINDOW_BYTES = 2**18
-
 _SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _TYPE_U32 = 4
 _TYPE_STRING = 8
 _TYPE_ARRAY = 9
-
 GGML_DTYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",
     10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS",

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 MAX_TENSORS = 500_000
 """Named tensors of one file. A 40,000-tensor model with two Adam moments and a step has 160,000."""
-
 MAX_NAME_BYTES = 4096
 """UTF-8 bytes of one tensor name; state-dict keys seen in practice stay below 300."""
-
 MAX_NAMES_BYTES = 64 * 2**20
 """UTF-8 bytes of all names of one file: 500,000 names of 134 bytes."""
 

@@ -25,19 +25,15 @@ _HEAD_BYTES = 12  # magic, version, and a length of two or four bytes
 _KEYS = 3
 ARRAY_NAME = "array"
 """What the one array of a ``.npy`` file is called: the format gives it no name."""
-
 MAX_HEADER_BYTES = 2**16
 """Header text read: a version 1 header cannot be longer; only structured types have longer ones."""
-
 OBJECT_WARNING = "object arrays are stored as opaque bytes"
 COMPRESSED_WARNING = "compressed entries are stored as opaque bytes"
-
 _DTYPES = {
     "|b1": "BOOL", "|u1": "U8", "|i1": "I8", "<u1": "U8", "<i1": "I8", "<b1": "BOOL",
     "<u2": "U16", "<i2": "I16", "<u4": "U32", "<i4": "I32", "<u8": "U64", "<i8": "I64",
     "<f2": "F16", "<f4": "F32", "<f8": "F64", "<c8": "C64", "<c16": "C128",
 }  # fmt: skip
-
 _ITEM = re.compile(
     r"\s*(['\"])(?P<key>descr|fortran_order|shape)\1\s*:\s*"
     r"(?:(['\"])(?P<text>[^'\"]*)\3|(?P<flag>True|False)|\((?P<dims>[0-9L,\s]*)\))\s*"

@@ -31,13 +31,10 @@ if TYPE_CHECKING:
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
-
 MAX_INDEX_BYTES = 64 * 2**20
 """An index line takes some 100 bytes per tensor: room for 600,000."""
-
 MAX_SHARD_NAME_BYTES = 255
 """Longest file name of the usual file systems."""
-
 DTYPES = frozenset(
     {
         "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64",
@@ -46,7 +43,6 @@ DTYPES = frozenset(
     }
 )  # fmt: skip
 """Element types of the format; the names are those of ``mvc.dtypes``."""
-
 _STRINGS_PER_TENSOR = 5  # its name, its three keys, its dtype
 _MAX_STRINGS = (_STRINGS_PER_TENSOR + 1) * MAX_TENSORS  # before anything is decoded
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 MAX_PICKLE_BYTES = 64 * 2**20
 """Pickle held in memory: 150 bytes per tensor, so 400,000 tensors."""
-
 _PICKLE_NAME = "data.pkl"
 _MAX_BYTEORDER_BYTES = 16
 
@@ -53,14 +52,13 @@ def layout_torch(source: ByteSource, entries: Sequence[ZipEntry]) -> FileLayout:
     members = {
         entry.name.removeprefix(prefix): entry for entry in entries if entry.name.startswith(prefix)
     }
-    _check_byteorder(source, members.get("byteorder"))
+    if "byteorder" in members:  # PyTorch without the entry wrote on little-endian machines
+        _check_byteorder(source, members["byteorder"])
     root = unpickle(_read_pickle(source, pickles[0]), reduce_torch, find_storage)
     return checked_layout("torch", source.size_bytes, _place_storages(root, members))
 
 
-def _check_byteorder(source: ByteSource, entry: ZipEntry | None) -> None:
-    if entry is None:
-        return  # written before PyTorch had the entry, on little-endian machines
+def _check_byteorder(source: ByteSource, entry: ZipEntry) -> None:
     size_bytes = min(entry.size_bytes, _MAX_BYTEORDER_BYTES)
     order = read_bytes(source, entry.data_start, size_bytes)
     if order != b"little":

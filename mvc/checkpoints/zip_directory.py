@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES = 600_000
 """Entries of one archive: one per tensor (``limits.MAX_TENSORS``) and some more."""
-
 MAX_DIRECTORY_BYTES = 128 * 2**20
 """Central directory held in memory: 600,000 entries of 220 bytes."""
-
 _END = struct.Struct("<4sHHHHIIH")
 _END_MAGIC = b"PK\x05\x06"
 _MAX_COMMENT_BYTES = 0xFFFF
@@ -38,7 +36,6 @@ _CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")
 _CENTRAL_MAGIC = b"PK\x01\x02"
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
 LOCAL_MAGIC = b"PK\x03\x04"
-
 _FULL16 = 0xFFFF
 _FULL32 = 0xFFFFFFFF
 _FLAG_ENCRYPTED = 0x1

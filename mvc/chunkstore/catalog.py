@@ -81,16 +81,14 @@ class PackListing:
         self.strays: list[str] = []
         for info in storage.list(PACKS):
             stem, dot, suffix = info.key.removeprefix(PACKS).partition(".")
-            if not is_hex_id(stem, 2 * ID_BYTES) or dot + suffix not in {
-                _PACK_SUFFIX,
-                _INDEX_SUFFIX,
-            }:
-                self.strays.append(info.key)
-            elif dot + suffix == _PACK_SUFFIX:
+            is_named = is_hex_id(stem, 2 * ID_BYTES)
+            if is_named and dot + suffix == _PACK_SUFFIX:
                 self.packs[PackId(stem)] = info.size_bytes
                 self.made_s[PackId(stem)] = info.made_s
-            else:
+            elif is_named and dot + suffix == _INDEX_SUFFIX:
                 self.indexes[PackId(stem)] = info.size_bytes
+            else:
+                self.strays.append(info.key)
 
     @property
     def lost_packs(self) -> set[PackId]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mvc.chunkstore.reader import ChunkReader
-    from mvc.chunkstore.values import ChunkLocation, ChunkSpan
+    from mvc.chunkstore.values import ChunkSpan
     from mvc.formats.encoding import EncodedChunk
     from mvc.ids import ChunkId
     from mvc.sources import ByteSource
@@ -152,7 +152,8 @@ class RelativeEncoder:
             if not copies or not self._catalog.contains_each([wanted])[0]:
                 return None
             chain.append(wanted)
-            wanted = _next_base(copies)
+            is_delta = all(copy.encoding == Encoding.DELTA for copy in copies)
+            wanted = copies[0].bases[0] if is_delta else None
         return chain or None
 
     def _read(self, chunk_id: ChunkId, plain: memoryview, slot: EncodeSlot) -> bool:
@@ -230,7 +231,8 @@ class RelativeEncoder:
         each = max(1, min(_LOOKS_PER_GROUP, looks // max(1, len(groups))))
         slot = EncodeSlot()
         promising: dict[int, float] = {}
-        for group, members in sorted(groups.items(), key=lambda item: -_size(item[1])):
+        sizes = {group: sum(one.size_bytes for one in many) for group, many in groups.items()}
+        for group, members in sorted(groups.items(), key=lambda item: -sizes[item[0]]):
             if looks <= 0:
                 break
             chosen = _spread(members, min(looks, each))
@@ -263,17 +265,6 @@ class RelativeEncoder:
         if not 0 < ordinary_bytes * limit >= delta_bytes:
             return None
         return ordinary_bytes / plain_bytes
-
-
-def _next_base(copies: Sequence[ChunkLocation]) -> ChunkId | None:
-    """Return what a chunk is the difference to, or None if a copy is not a difference."""
-    if any(copy.encoding != Encoding.DELTA for copy in copies):
-        return None
-    return copies[0].bases[0]
-
-
-def _size(spans: Iterable[ChunkSpan]) -> int:
-    return sum(span.size_bytes for span in spans)
 
 
 def _spread(spans: Sequence[ChunkSpan], count: int) -> list[ChunkSpan]:

@@ -10,6 +10,7 @@ check again what is needed; a kill between the two leaves every chunk twice, nev
 
 from __future__ import annotations
 
+import contextlib
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
@@ -90,15 +91,14 @@ def _encode(
     ids = [item.chunk_id for item in items]
     chunks = StoredChunks(reader, ids, [_find_size(reader.catalog, one) for one in ids])
     slot = ReadSlot()
-    spans = [
-        ChunkSpan(
-            start,
-            end - start,
-            dtypes[item.chunk_id] if item.chunk_id in dtypes else _find_dtype(reader, item, slot),
-            base=item.base,
-        )
-        for item, (start, end) in zip(items, pairwise(chunks.starts), strict=True)
-    ]
+    spans = []
+    for item, (start, end) in zip(items, pairwise(chunks.starts), strict=True):
+        dtype = dtypes.get(item.chunk_id)
+        if item.chunk_id not in dtypes:
+            # An error: another copy may be sound; if not, reading the chunk fails.
+            with contextlib.suppress(FormatError, FileNotFoundError):
+                dtype = reader.chains.find_dtype(item.chunk_id, slot)
+        spans.append(ChunkSpan(start, end - start, dtype, base=item.base))
     writer.add(chunks, spans)
 
 
@@ -107,13 +107,6 @@ def _find_size(catalog: PackCatalog, chunk_id: ChunkId) -> int:
     if location is None:
         raise corruption(chunk_id, None, "", "it is in no pack")
     return location.plain_size_bytes
-
-
-def _find_dtype(reader: ChunkReader, item: Reencode, slot: ReadSlot) -> DType | None:
-    try:
-        return reader.chains.find_dtype(item.chunk_id, slot)
-    except (FormatError, FileNotFoundError):
-        return None  # another copy may be sound; if not, reading the chunk fails
 
 
 def _carry(
@@ -133,12 +126,8 @@ def _carry(
             continue
         start, end = chosen[0].offset, chosen[-1].end
         data = slot.read(storage, pack_key(index.pack), start, end - start)
-        writer.carry(
-            [
-                carry_record(record, data[record.offset - start : record.end - start])
-                for record in chosen
-            ]
-        )
+        parts = ((one, data[one.offset - start : one.end - start]) for one in chosen)
+        writer.carry([carry_record(one, part) for one, part in parts])
 
 
 def _check_pack(

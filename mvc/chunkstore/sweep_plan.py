@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mvc.chunkstore.copies import Mask, Numbers, StoredCopies
+    from mvc.chunkstore.copies import Mask, StoredCopies
     from mvc.ids import ChunkId, PackId
 
 MIN_WASTE = 0.05
@@ -116,7 +116,9 @@ def plan_sweep(copies: StoredCopies, wanted: Wanted) -> SweepPlan:
     # An orphan's old record would stay as garbage that refers to what is gone.
     rewritten[copies.packs[copies.chosen[list(orphans)]]] = True
     rewritten &= ~gone
-    rewritten |= _find_small(sizes, gone, rewritten) if wanted.gather_small else False
+    small = ~gone & (sizes < SMALL_PACK_BYTES)
+    if wanted.gather_small and (small | rewritten).sum() > 1:
+        rewritten |= small
     rewritten |= _find_torn(copies, live, encoded, gone, rewritten)
     # Orphans come first: they are read through bases that later batches remove.
     first = [SweepBatch(_items(copies, orphans), {}, (), 0)] if orphans else []
@@ -152,8 +154,7 @@ def _find_orphans(copies: StoredCopies, needed: Mask) -> tuple[dict[int, int], i
     on_held = np.append(held, False)[np.where(bases >= 0, bases, len(copies))].any(axis=1)
     for chunk in np.flatnonzero(needed & on_held).tolist():
         gain = sum(weights[base] for base in bases[chunk].tolist() if base >= 0 and held[base])
-        whole = _find_whole_size(copies, chunk)
-        growth = whole - int(copies.sizes[copies.chosen[chunk]])
+        growth = _find_whole_size(copies, chunk) - int(copies.sizes[copies.chosen[chunk]])
         if growth < gain:
             orphans[chunk] = _find_kept_base(copies, chunk, needed)
             growth_bytes += growth
@@ -199,12 +200,6 @@ def _walk_down(copies: StoredCopies, chunk: int) -> Iterator[int]:
     while base >= 0:
         yield base
         base = int(copies.bases[copies.chosen[base], 0])
-
-
-def _find_small(sizes: Numbers, gone: Mask, rewritten: Mask) -> Mask:
-    """Return the small packs, unless there is only one thing to gather."""
-    small = ~gone & (sizes < SMALL_PACK_BYTES)
-    return small if (small | rewritten).sum() > 1 else np.zeros_like(small)
 
 
 def _find_torn(

@@ -65,7 +65,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return errors.INTERRUPTED
     except BrokenPipeError:
-        _forget_stdout()
+        # Keeps the interpreter from flushing into the broken pipe when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return errors.BROKEN_PIPE
     except Exception as error:  # noqa: BLE001  the one place that turns errors into text
         return errors.report(error, as_json=_wants_json(given))
@@ -86,8 +87,3 @@ def _wants_json(arguments: list[str]) -> bool:
     # Read from the raw arguments, because the error may be that they cannot be parsed.
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in before
-
-
-def _forget_stdout() -> None:
-    """Keep the interpreter from flushing into a broken pipe when the process ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -20,7 +20,6 @@ TORCH_DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()} | {
     "qint8": "QI8", "quint8": "QU8", "qint32": "QI32",
 }  # fmt: skip
 """Names in the module ``torch`` to canonical dtype names."""
-
 _STORAGE_CLASSES = {
     "Bool": "BOOL", "Byte": "U8", "Char": "I8", "Short": "I16", "Int": "I32", "Long": "I64",
     "Half": "F16", "BFloat16": "BF16", "Float": "F32", "Double": "F64",

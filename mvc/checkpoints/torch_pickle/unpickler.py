@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
 MAX_OPCODES = 8_000_000
 """Opcodes run: a tensor takes 20 to 30, so 250,000 tensors; at most about a gigabyte of values."""
-
 MAX_GLOBALS = 100_000
 """Different classes and functions named: a real checkpoint names some dozens."""
-
 MAX_PROTOCOL = 5
 _STOP = ord(".")
 _unpack_word = struct.Struct("<I").unpack_from

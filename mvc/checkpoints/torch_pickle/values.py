@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 MAX_KEPT_BYTES = MAX_NAME_BYTES
 """Longest string or bytes kept as a value."""
-
 _MAX_INT_BYTES = 16
 _MAX_INT_DIGITS = 40
 

@@ -57,7 +57,11 @@ def branch(
     elif move:
         _rename_branch(context, given, force=force, as_json=as_json)
     elif show_current:
-        _show_current(as_json=as_json)
+        current = open_repo().head.branch
+        if as_json:
+            write_json({"branch": current})
+        elif current is not None:
+            stdout().line(printable(current))
     elif given:
         name, start = name_and_start(context, given)
         commit = open_repo(writes=True).create_branch(name, start, force=force)
@@ -96,14 +100,6 @@ def _rename_branch(context: Context, names: Sequence[str], *, force: bool, as_js
     repo.rename_branch(old, names[-1], force=force)
     if as_json:
         write_json({"renamed": {"old_name": old, "name": names[-1]}})
-
-
-def _show_current(*, as_json: bool) -> None:
-    current = open_repo().head.branch
-    if as_json:
-        write_json({"branch": current})
-    elif current is not None:
-        stdout().line(printable(current))
 
 
 def _list_branches(*, verbose: bool, as_json: bool) -> None:

@@ -77,7 +77,14 @@ def rollback(
     if as_json:
         write_json(_fields(plan, result, message))
     elif shown and not plan.is_empty:
-        _write_end(stdout(), plan, result)
+        out = stdout()
+        verb = "would go back" if result is None else "went back"
+        out.line(f"Branch '{printable(plan.branch)}' {verb} to {short_id(plan.target)}")
+        if result is not None:
+            kept = printable(result.diverged_branch or "")
+            if result.diverged_branch != plan.diverged_branch:
+                out.line(f"the abandoned commits are kept on {kept}")
+            write_counts(out, result)
 
 
 def _fields(plan: RollbackPlan, result: RollbackResult | None, reason: str) -> dict[str, object]:
@@ -112,13 +119,3 @@ def _write_plan(repo: Repo, out: Output, plan: RollbackPlan) -> None:
     out.line(f"why   {printable(plan.choice)}")
     kept = printable(plan.diverged_branch or "")
     out.line(f"left  {count_text(plan.abandoned, 'commit')}, kept on {out.style(kept, 'green')}")
-
-
-def _write_end(out: Output, plan: RollbackPlan, result: RollbackResult | None) -> None:
-    verb = "would go back" if result is None else "went back"
-    out.line(f"Branch '{printable(plan.branch)}' {verb} to {short_id(plan.target)}")
-    if result is None:
-        return
-    if result.diverged_branch != plan.diverged_branch:
-        out.line(f"the abandoned commits are kept on {printable(result.diverged_branch or '')}")
-    write_counts(out, result)

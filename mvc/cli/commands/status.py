@@ -84,7 +84,10 @@ def _write_short(repo: Repo, found: Status, *, porcelain: bool, branch: bool) ->
 
 def _write_long(repo: Repo, found: Status) -> None:
     out = stdout()
-    out.line(_head_line(out, found))
+    if found.branch is not None:
+        out.line(f"On branch {printable(found.branch)}")
+    else:
+        out.line(f"{out.style('HEAD detached at', 'red')} {short_id(found.commit)}")
     if found.recovered:
         out.line("An interrupted checkout was completed first.")
     if found.commit is None:
@@ -117,12 +120,6 @@ def _write_long(repo: Repo, found: Status) -> None:
     _write_section(out, "Untracked files:", [include], names)
     if not staged:
         out.lines(_last_line(found, changed, untracked))
-
-
-def _head_line(out: Output, found: Status) -> str:
-    if found.branch is not None:
-        return f"On branch {printable(found.branch)}"
-    return f"{out.style('HEAD detached at', 'red')} {short_id(found.commit)}"
 
 
 def _write_section(out: Output, title: str, hints: Sequence[str], entries: Sequence[str]) -> None:

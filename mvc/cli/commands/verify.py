@@ -31,6 +31,7 @@ _REPLAY = "mvc_hooks.replay"
 _SIGNAL_BASE = 128
 _ROWS_ON_TERMINAL = 20
 _COLOURS = {"same": "green", "same-tensors": "green", "not-in-worktree": "dim"}
+_WORDS = {"same-tensors": "same tensors", "not-in-worktree": "not in the worktree"}
 _MARKS = {"modified": "M", "missing": "D", "extra": "A"}
 
 
@@ -141,16 +142,12 @@ def write_check(out: Output, check: WorktreeCheck, revision: str, *, quiet: bool
     for file in check.files:
         if file.status == "same" or (quiet and file.status in _COLOURS):
             continue
-        word = out.style(f"{_word(file)}:", _COLOURS.get(file.status, "red"))
+        word = _WORDS.get(file.status, file.status)
+        word = out.style(f"{word}:", _COLOURS.get(file.status, "red"))
         out.line(f"{word} {printable(file.path)}{_explain(file)}")
         _write_tensors(out, file.tensors)
     if not quiet:
         out.line(_verdict(out, check, revision))
-
-
-def _word(file: FileCheck) -> str:
-    words = {"same-tensors": "same tensors", "not-in-worktree": "not in the worktree"}
-    return words.get(file.status, file.status)
 
 
 def _explain(file: FileCheck) -> str:
@@ -203,9 +200,9 @@ def _largest(difference: float) -> str:
 
 
 def _verdict(out: Output, check: WorktreeCheck, revision: str) -> str:
-    name = (
-        revision if check.commit.startswith(revision) else f"{revision} ({short_id(check.commit)})"
-    )
+    name = revision
+    if not check.commit.startswith(revision):
+        name += f" ({short_id(check.commit)})"
     counts = Counter(file.status for file in check.files)
     absent = counts["not-in-worktree"]
     compared = len(check.files) - absent
