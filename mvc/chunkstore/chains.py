@@ -197,7 +197,11 @@ class ChainReader:
         key, start = pack_key(location.pack), location.offset + RECORD_BYTES
         size_bytes = min(location.stored_size_bytes, MAX_BLOCK_BYTES)
         references = parse_references(slot.read(self._storage, key, start, size_bytes))
-        return find_word_dtype(location.encoding, references.words)
+        if location.encoding == Encoding.CAST:
+            return get_dtype("BF16")  # any element type that is coded as these words are
+        names = _FLOATS if references.words & DELTA_FLOATS else _INTEGERS
+        name = names.get(references.words & ~DELTA_FLOATS)
+        return None if name is None else get_dtype(name)
 
     def _size(self, chunk_id: ChunkId) -> int:
         location = self._catalog.find(chunk_id)
@@ -288,12 +292,3 @@ def check_header(data: memoryview, expected: PackRecord) -> None:
 
 def _missing(base: ChunkId) -> LostBaseError:
     return LostBaseError(f"chunk {base.hex()[:_SHORT_HEX]}, which it is based on, is in no pack")
-
-
-def find_word_dtype(encoding: int, words: int) -> DType | None:
-    """Return an element type that is coded as the words of a referring body are."""
-    if encoding == Encoding.CAST:
-        return get_dtype("BF16")
-    names = _FLOATS if words & DELTA_FLOATS else _INTEGERS
-    name = names.get(words & ~DELTA_FLOATS)
-    return None if name is None else get_dtype(name)

@@ -129,8 +129,10 @@ def split_revisions(
 
 def _check_paths(repo: Repo, names: Sequence[str], error: NotFoundError) -> None:
     for name in names:
-        if os.path.lexists(name) or glob.has_magic(name) or _is_tracked(repo, name):
+        if os.path.lexists(name) or glob.has_magic(name):
             continue
+        if repo.diff(paths=to_paths([name]), with_tensors=False):
+            continue  # tracked, but removed from the worktree
         if name is not names[0]:
             raise NotFoundError(f"path {name!r} does not exist") from error
         if error.message != f"revision {name!r} does not exist":
@@ -139,11 +141,6 @@ def _check_paths(repo: Repo, names: Sequence[str], error: NotFoundError) -> None
             f"{name!r} is neither a revision nor a path",
             hint=error.hint or 'see "mvc branch", "mvc tag" and "mvc log"',
         ) from error
-
-
-def _is_tracked(repo: Repo, name: str) -> bool:
-    """Return whether a path that is not in the worktree was removed from it, so that it differs."""
-    return bool(repo.diff(paths=to_paths([name]), with_tensors=False))
 
 
 def parse_place(repo: Repo, text: str) -> tuple[str, str]:

@@ -127,7 +127,8 @@ def _apply_planes(payload: memoryview, width: int, target: Bytes, scratch: Decod
         top = _decode_list(stored[: entries[0].size_bytes], words, scratch)
         stored, entries = stored[entries[0].size_bytes :], entries[1:]
     planes = _decode_planes(stored, entries, words, scratch)
-    nonzero = [None if _is_zero(plane) else plane for plane in planes]
+    # A constant plane is a broadcast one: one byte tells whether it is all zeros.
+    nonzero = [None if plane.strides == (0,) and not plane[0] else plane for plane in planes]
     add_difference(nonzero if top is None else [None, *nonzero], target, scratch.arena)
     if top is not None:
         positions, values = top
@@ -157,11 +158,6 @@ def _decode_planes(
         planes.append(_decode_plane(entry.kind, stored[: entry.size_bytes], words, scratch))
         stored = stored[entry.size_bytes :]
     return planes
-
-
-def _is_zero(plane: Bytes) -> bool:
-    """Return whether a plane is constant and zero; looks at one byte."""
-    return plane.strides == (0,) and not plane[0]
 
 
 def _decode_plane(kind: int, stored: memoryview, words: int, scratch: DecodeScratch) -> Bytes:

@@ -155,29 +155,19 @@ def _encode_digits(plane: Bytes, scratch: EncodeScratch) -> StoredParts:
     if plane.size > _DIGIT_SAMPLE_BYTES:
         sample = scratch.take_sample(plane, _DIGIT_SAMPLE_BYTES)
     tails = count_tails(sample)
-    found = None
+    found: StoredParts | None = None  # also if a list would be empty or too long
     if np.count_nonzero(sample) <= _MOST_SCATTERED * sample.size:
-        found = _encode_scattered(plane, scratch)
+        listed = list_nonzero(plane, scratch.arena)
+        if listed is not None:
+            found = PLANE_SCATTERED, _compress_list(listed, scratch)
     elif tails <= sample.size // WORDS_PER_EXCEPTION and sample.min() != sample.max():
         found = encode_nibbles(plane, SMALLEST, scratch)
     elif tails <= _MOST_TAILS * sample.size:
-        found = _encode_tails(plane, scratch)
+        split = split_tails(plane, scratch.arena)
+        if split is not None:
+            frame = scratch.entropy.compress(split[0].data)
+            found = PLANE_TAILS, encode_tails(frame, _compress_list(split[1], scratch))
     return found or encode_plane(plane, scratch, narrow=False, worthwhile=_WORTHWHILE_PLANE)
-
-
-def _encode_scattered(plane: Bytes, scratch: EncodeScratch) -> StoredParts | None:
-    """Encode a plane of zeros and a list; None if it is all zeros, or the list is too long."""
-    listed = list_nonzero(plane, scratch.arena)
-    return None if listed is None else (PLANE_SCATTERED, _compress_list(listed, scratch))
-
-
-def _encode_tails(plane: Bytes, scratch: EncodeScratch) -> StoredParts | None:
-    """Encode a plane of small numbers and a list; None if the list is empty or too long."""
-    split = split_tails(plane, scratch.arena)
-    if split is None:
-        return None
-    frame = scratch.entropy.compress(split[0].data)
-    return PLANE_TAILS, encode_tails(frame, _compress_list(split[1], scratch))
 
 
 def _compress_list(listed: tuple[Bytes, Bytes], scratch: EncodeScratch) -> tuple[bytes, ...]:

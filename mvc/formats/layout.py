@@ -108,16 +108,12 @@ def check_layout(size_bytes: int, segments: Sequence[Segment]) -> None:
         position = segment.end
         get_dtype(segment.dtype)
         for view in segment.tensors:
-            _check_view(view, segment.size_bytes)
+            last = view.offset_bytes + view_extent_bytes(view)
+            if view.offset_bytes < 0 or last > segment.size_bytes:
+                raise FormatError(f"tensor {view.name!r} reaches outside its storage")
             if view.name in names:
                 raise FormatError(f"tensor {view.name!r} is named twice")
             names.add(view.name)
-
-
-def _check_view(view: TensorView, segment_bytes: int) -> None:
-    last = view.offset_bytes + view_extent_bytes(view)
-    if view.offset_bytes < 0 or last > segment_bytes:
-        raise FormatError(f"tensor {view.name!r} reaches outside its storage")
 
 
 def view_extent_bytes(view: TensorView) -> int:

@@ -53,17 +53,13 @@ def name_tensors(root: object) -> Iterator[tuple[str, TensorRef]]:
         if path is None:
             pending.pop()
         elif isinstance(value, StorageRef):
-            yield claim(path), _whole(value)
+            yield claim(path), TensorRef(value, value.dtype, 0, (value.elements,), (1,))
         else:
             if isinstance(value, TensorRef):
                 yield claim(path), value
             if id(value) not in visited and len(pending) <= MAX_DEPTH:
                 visited.add(id(value))
                 pending.append(_children(path, value))
-
-
-def _whole(storage: StorageRef) -> TensorRef:
-    return TensorRef(storage, storage.dtype, 0, (storage.elements,), (1,))
 
 
 def _children(path: str, value: object) -> Iterator[tuple[str, object]]:
@@ -97,13 +93,9 @@ def _state_members(state: object) -> Iterable[tuple[object, object]]:
         return [(_SAME, state)]
     keys = state[: 2 * _LEADING_KEYS : 2]
     if "_parameters" in keys and "_modules" in keys:
-        return _module_members(state)
+        items = state.items_in_order()
+        return ((_SAME if key in _MODULE_PARTS else key, value) for key, value in items)
     return [(_SAME, state)]
-
-
-def _module_members(state: Pairs) -> Iterator[tuple[object, object]]:
-    for key, value in state.items_in_order():
-        yield (_SAME if key in _MODULE_PARTS else key), value
 
 
 def _join(path: str, key: object) -> str | None:

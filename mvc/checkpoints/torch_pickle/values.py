@@ -126,14 +126,6 @@ def _decode_latin1(raw: bytes) -> str:
     return raw.decode("latin-1")
 
 
-def _decode_quoted(line: bytes) -> str:
-    return line.strip(b"'\"").decode("latin-1")
-
-
-def _decode_escaped(line: bytes) -> str:
-    return line.decode("raw-unicode-escape")
-
-
 def _decode_long(raw: bytes) -> object:
     return OMITTED if len(raw) > _MAX_INT_BYTES else int.from_bytes(raw, "little", signed=True)
 
@@ -171,6 +163,6 @@ LITERALS: dict[int, Literal] = {
     ord("I"): _line(_decode_int_line),
     ord("L"): _line(_decode_int_line),
     ord("F"): _line(float),
-    ord("S"): _line(_decode_quoted),
-    ord("V"): _line(_decode_escaped),
+    ord("S"): _line(lambda line: line.strip(b"'\"").decode("latin-1")),
+    ord("V"): _line(lambda line: line.decode("raw-unicode-escape")),
 }

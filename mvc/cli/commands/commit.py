@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.workspace.commits import CommitResult
-    from mvc.workspace.released import ReleasedTwin
 
 
 _NUMBER = re.compile(
@@ -154,16 +153,12 @@ def _write(out: Output, result: CommitResult) -> None:
     out.line(f"[{printable(where)} {name}] {printable(result.subject)}")
     out.line(" " + _stat_line(result))
     if result.identical_to is not None:
-        out.line(" " + _twin_line(result.identical_to))
-
-
-def _twin_line(twin: ReleasedTwin) -> str:
-    """Return the note that a commit has brought released content back."""
-    place = "" if twin.step is None else f" (step {twin.step:,})"
-    return (
-        f"bit-identical to released commit {short_id(twin.commit)}{place}: "
-        f"{count_text(len(twin.paths), 'file')} of it restored"
-    )
+        twin = result.identical_to
+        place = "" if twin.step is None else f" (step {twin.step:,})"
+        out.line(
+            f" bit-identical to released commit {short_id(twin.commit)}{place}: "
+            f"{count_text(len(twin.paths), 'file')} of it restored"
+        )
 
 
 def _stat_line(result: CommitResult) -> str:
