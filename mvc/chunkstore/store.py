@@ -1,8 +1,6 @@
 """Chunks in packs on a storage: the front of this package.
 
-Writing is in ``writer``, reading in ``reader``, the lookup in ``catalog`` and ``chunk_table``,
-fsck in ``check``, gc in ``sweep_plan`` and ``rewriter``. A chunk, once published, never changes;
-the store needs no lock.
+A chunk, once published, never changes; the store needs no lock.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 
 def tell(repo, branch="main", *, steps=500):
@@ -26,4 +27,5 @@ def tell(repo, branch="main", *, steps=500):
                     diverged_branch="diverged/main/450", skipped_batches=200, reason="nan",
                 )  # fmt: skip
         feed.append("healthy", step=200, commit=f"{200:040x}")
+        time.sleep(0.002)  # times are in milliseconds, and what comes later is shown first
         feed.append("error", step=460, text="the writer died\x1b[2J and came back")

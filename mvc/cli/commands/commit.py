@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from mvc.workspace.commits import CommitResult
 
-
 _NUMBER = re.compile(
     r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,5})?|[+-]?(nan|inf|infinity)", re.ASCII | re.IGNORECASE
 )

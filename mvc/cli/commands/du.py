@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from mvc.operations.du import DuEntry, DuReport, DuTotals
 
-
 _LISTS = {
     "branches": "branch", "tags": "tag", "commits": "commit", "files": "file", "tensors": "tensor",
 }  # fmt: skip

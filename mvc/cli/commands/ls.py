@@ -137,22 +137,16 @@ def export(
     """
     repo = open_repo()
     started_s = time.perf_counter()
-    place = None if path is None else to_paths([path])[0]
-    if place is None and ":" in revision:
-        revision, place = parse_place(repo, revision)
+    source = None if path is None else to_paths([path])[0]
+    if source is None and ":" in revision:
+        revision, source = parse_place(repo, revision)
     with byte_progress("exporting", wanted=progress and not quiet) as bar:
         result = repo.export(
-            revision, output, path=place, tensors=tensors, force=force, progress=bar
+            revision, output, path=source, tensors=tensors, force=force, progress=bar
         )
     if as_json:
-        write_json(
-            {
-                "commit": repo.resolve(revision),
-                "path": str(result.path),
-                "tensors": result.tensors,
-                "size_bytes": result.size_bytes,
-            }
-        )
+        place = {"commit": repo.resolve(revision), "path": str(result.path)}
+        write_json({**place, **pick(result, "tensors size_bytes")})
     elif not quiet:
         seconds = seconds_text(time.perf_counter() - started_s)
         count = count_text(result.tensors, "tensor")

@@ -15,7 +15,6 @@ from mvc.cli.session import open_repo
 if TYPE_CHECKING:
     from mvc.operations.prune import CommitPlan, PrunePlan
 
-
 _SHOWN_PATHS = 3
 _SUBJECT_WIDTH = 40
 _WEIGHTS_RULE = (

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from mvc.operations.status import FileStatus, Status
     from mvc.repo import Repo
 
-
 _WORDS = {
     "added": "new file", "modified": "modified", "removed": "deleted", "renamed": "renamed",
 }  # fmt: skip

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mvc.repo import Repo
     from mvc.workspace.tensor_compare import TensorCheck
 
-
 _REPLAY = "mvc_hooks.replay"
 _SIGNAL_BASE = 128
 _ROWS_ON_TERMINAL = 20

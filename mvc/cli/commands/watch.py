@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mvc.operations.watch import RunFollower
     from mvc.runs.view import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
 
-
 _PIPE_WIDTH = 100
 _SHORTEST_S, _LONGEST_S = 0.1, 3600.0
 _QUITS = (b"q", b"Q", b"\x04", b"")
