@@ -33,8 +33,7 @@ class StepGuard:
     def drop_next(self) -> None:
         """Make the next step of each optimizer do nothing.
 
-        A ``GradScaler`` that skips a step does not call the optimizer: then the step after it is
-        dropped, unless ``cancel`` is called.
+        If a ``GradScaler`` skips that step, the one after it is dropped, unless ``cancel`` is called.
         """
         if not self._handles:
             raise UsageError("the hooks of this step guard were removed")

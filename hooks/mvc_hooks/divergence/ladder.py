@@ -159,8 +159,8 @@ class Ladder:
     def lr_factor(self) -> float:
         """Product of all factors so far; it stays when the ladder forgets.
 
-        A rollback restores the learning rate of a commit that may be older than some of them: the
-        rate to go on with is the commit's, times this, divided by the product in that commit.
+        A rollback restores the rate of a commit that may be older than some of them: the rate to go on
+        with is the commit's, times this, divided by the product in that commit.
         """
         return self._lr_factor
 

@@ -109,9 +109,9 @@ def default_detectors(*, has_scaler: bool = False) -> tuple[Detector, ...]:
 class Watch:
     """Detectors over one history.
 
-    A reading with a verdict is marked as an alarm in the history, whether the verdict is reported
-    or not: it leaves the statistics, and the run is not calm. During the cooldown of a detector its
-    verdicts are not reported again, so that one event is one alarm.
+    A reading with a verdict is marked as an alarm in the history, reported or not: it leaves the
+    statistics, and the run is not calm. During a detector's cooldown its verdicts are not reported
+    again, so that one event is one alarm.
     """
 
     def __init__(self, detectors: Iterable[Callable[[History], object]] | None = None) -> None:

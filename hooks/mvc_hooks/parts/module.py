@@ -188,11 +188,7 @@ class ModuleDetails(Part):
         self._module = module
 
     def capture(self) -> dict[str, object]:
-        """Return modes, frozen parameters, ties, and buffers that are not persistent.
-
-        ``other_mode`` names the modules whose mode is not the model's; ``ties`` are groups of
-        entries that are one tensor.
-        """
+        """Return modes, frozen parameters, ties (groups of one tensor), and buffers not persistent."""
         module = self._module
         modules = module.named_modules()
         parameters = module.named_parameters()

@@ -62,8 +62,7 @@ class Fence:
     def _judge(self) -> None:
         """Look whether what is watched has changed; after that it may.
 
-        Also called when the copies are seen to have ended: a change before the fence may have come
-        before the end of a copy, and nothing tells the two apart.
+        Also called when the copies have ended: nothing tells whether a change came before that.
         """
         if any(tensor._version != version for tensor, version in self.watched):  # noqa: SLF001  the only name it has
             self.is_torn = True

@@ -87,10 +87,7 @@ class SharedMemory:
         self._touching.join()
 
     def pin(self) -> None:
-        """Pin it for CUDA devices, so that their copies are asynchronous.
-
-        If CUDA refuses, copies are slower and just as right.
-        """
+        """Pin it for CUDA devices, so that copies are asynchronous; if CUDA refuses, they are slower."""
         self.wait_ready()
         if not self._is_pinned and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types
             result = torch.cuda.cudart().cudaHostRegister(  # type: ignore[no-untyped-call]  # torch has no types
@@ -157,8 +154,7 @@ def _open_nameless(folder: str | None) -> int:
 def measure_room() -> int | None:
     """Return the bytes that machine and control group of this process have left, if known.
 
-    The kernel promises more memory than it has, and kills a process when the pages are used. So a
-    snapshot that does not fit has to be refused before it is allocated.
+    The kernel promises more memory than it has, and kills a process when the pages are used.
     """
     rooms = [room for room in (_machine_room(), _group_room()) if room is not None]
     return min(rooms, default=None)

@@ -32,7 +32,7 @@ from mvc_hooks.writer.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 LOST = "lost"
 """Error kind of a request whose writer ended before it could answer."""
@@ -183,7 +183,8 @@ def _start(
     channel: socket.socket, words: IO[bytes], held: Sequence[int]
 ) -> subprocess.Popen[bytes]:
     """Start the process, with group signals blocked until it ignores them by itself."""
-    with _blocked(_GROUP_SIGNALS):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GROUP_SIGNALS)  # a child inherits the mask
+    try:
         return subprocess.Popen(  # noqa: S603  our own interpreter and module
             # -P: the current folder may have another types.py or mvc.
             [sys.executable, "-P", "-m", "mvc_hooks.writer", str(channel.fileno())],
@@ -194,14 +195,6 @@ def _start(
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,
         )
-
-
-@contextlib.contextmanager
-def _blocked(signals: Sequence[signal.Signals]) -> Iterator[None]:
-    """Block signals in this thread, and so in a process that is started meanwhile."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
