@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from mvc.checkpoints.safetensors import DTYPES
 from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageError
 from mvc.fs import DurableFile, find_stat
 from mvc.progress import announce
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
-_SAFETENSORS_DTYPES = frozenset(
-    {
-        *("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"),
-        *("F16", "BF16", "F32", "F64", "C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E8M0"),
-        *("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"),
-    }
-)
 _METADATA = "__metadata__"
 
 
@@ -107,7 +101,7 @@ def _choose_tensors(
 
 def _choose(chosen: dict[str, StoredTensor], tensor: StoredTensor) -> None:
     name, dtype = tensor.view.name, tensor.view.dtype
-    if dtype not in _SAFETENSORS_DTYPES:
+    if dtype not in DTYPES:
         raise UnsupportedError(
             f"tensor {name!r} of {tensor.path} is {dtype}, which safetensors cannot hold",
             hint="leave it out with `tensors`",

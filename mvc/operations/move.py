@@ -92,24 +92,16 @@ def _check_place(
 
 def _is_on_disk(context: Context, index: Index, source: str, tracked: Sequence[str]) -> bool:
     """Return whether a source is in the worktree, as the kind of thing that is tracked."""
-    for path in tracked:
-        if not index.entries[path].skip_worktree and not _exists(context, path, is_folder=False):
-            raise _gone(path)
+    wanted = [(path, False) for path in tracked if not index.entries[path].skip_worktree]
     is_something = find_file_stat(context.worktree, source) is not None
-    if is_something and not _exists(context, source, is_folder=source not in index.entries):
-        raise _gone(source)  # something else of that name is there
+    if is_something:  # but perhaps something else of that name
+        wanted.append((source, source not in index.entries))
+    for path, is_folder in wanted:
+        stat = find_file_stat(context.worktree, path)
+        if stat is None or stat.is_directory != is_folder:
+            hint = '"mvc add" records what was moved by hand'
+            raise NotFoundError(f"path {path!r} does not exist", hint=hint)
     return is_something
-
-
-def _exists(context: Context, path: str, *, is_folder: bool) -> bool:
-    stat = find_file_stat(context.worktree, path)
-    return stat is not None and stat.is_directory == is_folder
-
-
-def _gone(path: str) -> NotFoundError:
-    return NotFoundError(
-        f"path {path!r} does not exist", hint='"mvc add" records what was moved by hand'
-    )
 
 
 def _check_apart(renames: Sequence[_Rename]) -> None:
