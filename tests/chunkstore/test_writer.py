@@ -9,9 +9,9 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.chunkstore.span_batch import BATCH_BYTES, BATCH_SPANS, plan_batches
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.values import ChunkSpan, WriteCounts
+from mvc.chunkstore.writer import BATCH_BYTES, BATCH_SPANS, plan_batches
 from mvc.dtypes import get_dtype
 from mvc.errors import StorageError, UsageError
 from mvc.formats.pack import MAX_PLAIN_BYTES
