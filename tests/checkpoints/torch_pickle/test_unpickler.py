@@ -37,10 +37,11 @@ def plain(value):
     return value
 
 
+INTEGERS = st.integers(-(2**100), 2**100)  # longer ones name nothing and are left out
 LEAVES = st.one_of(
     st.none(),
     st.booleans(),
-    st.integers(-(2**100), 2**100),
+    INTEGERS,
     st.floats(allow_nan=False),
     st.text(max_size=20),
 )
@@ -51,7 +52,7 @@ VALUES = st.recursive(
         st.tuples(inner, inner),
         st.tuples(inner, inner, inner, inner),
         st.dictionaries(st.text(max_size=4), inner, max_size=4),
-        st.dictionaries(st.integers(), inner, max_size=4).map(collections.OrderedDict),
+        st.dictionaries(INTEGERS, inner, max_size=4).map(collections.OrderedDict),
     ),
     max_leaves=20,
 )
