@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     )
     from mvc.history.values import Identity
     from mvc.repo import Repo
-    from mvc.runs.feed import RunFeed
-    from mvc.runs.process import is_process_alive, this_process
+    from mvc.runs.feed import RunFeed, is_process_alive, this_process
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
@@ -48,8 +47,7 @@ __getattr__ = lazy_names(
         """,
         "mvc.history.values": "Identity",
         "mvc.repo": "Repo",
-        "mvc.runs.feed": "RunFeed",
-        "mvc.runs.process": "is_process_alive this_process",
+        "mvc.runs.feed": "RunFeed is_process_alive this_process",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",

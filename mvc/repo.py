@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from mvc.operations.verify import StateCheck, WorktreeCheck
     from mvc.operations.watch import RunFollower
     from mvc.runs.feed import RunFeed
-    from mvc.runs.view import RunView
+    from mvc.runs.records import RunView
     from mvc.workspace.additions import AddPlan, AddResult
     from mvc.workspace.checkout_plan import CheckoutResult
     from mvc.workspace.commits import CommitResult

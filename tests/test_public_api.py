@@ -118,13 +118,13 @@ RESULTS = {
     "operations.rollback.RollbackPlan": "branch tip target tip_step target_step choice abandoned "
     "diverged_branch at_step",
     "operations.rollback.RollbackResult": "branch commit left diverged_branch abandoned written removed",
-    "runs.view.RunAlarm": "step time_s cause reason",
-    "runs.view.RunCommit": "step time_s commit subject stall_s write_s written_bytes plain_bytes "
+    "runs.records.RunAlarm": "step time_s cause reason",
+    "runs.records.RunCommit": "step time_s commit subject stall_s write_s written_bytes plain_bytes "
     "queue_depth is_healthy is_abandoned",
-    "runs.view.RunEvent": "kind step time_s text",
-    "runs.view.RunRollback": "step to_step time_s to_commit diverged_branch skipped_batches "
+    "runs.records.RunEvent": "kind step time_s text",
+    "runs.records.RunRollback": "step to_step time_s to_commit diverged_branch skipped_batches "
     "seconds reason",
-    "runs.view.RunView": "branch alive stopped pid host started_s updated_s step total every "
+    "runs.records.RunView": "branch alive stopped pid host started_s updated_s step total every "
     "steps_per_s loss grad_norm lr losses queue_depth stall_s commits alarms rollbacks events "
     "errors damaged_lines",
     "operations.status.FileStatus": "path staged worktree old_path",

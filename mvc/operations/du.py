@@ -22,8 +22,7 @@ import numpy as np
 
 from mvc.errors import UsageError
 from mvc.history.refnames import HEADS, TAGS
-from mvc.upkeep.holdings import Holdings
-from mvc.upkeep.shares import Needs, Owners, Totals, Union
+from mvc.upkeep.holdings import Holdings, Needs, Owners, Totals, Union
 from mvc.upkeep.versions import reach
 from mvc.workspace.ranges import walk_ranges
 

@@ -23,7 +23,6 @@ from mvc.history.refnames import HEADS, TAGS
 from mvc.operations.gc import plan_gc, sweep_garbage
 from mvc.states.document import STATE_FILE
 from mvc.states.state import find_files
-from mvc.upkeep.model_files import state_paths
 from mvc.upkeep.retention import (
     DIVERGED,
     Candidate,
@@ -31,6 +30,7 @@ from mvc.upkeep.retention import (
     choose,
     find_protected,
     fits_diverged,
+    state_paths,
 )
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.upkeep.versions import Versions, commits_of, walk_all

@@ -13,7 +13,7 @@ from mvc.runs.reading import FeedTail, RunTotals
 from mvc.runs.records import feed_name, find_branch
 
 if TYPE_CHECKING:
-    from mvc.runs.view import RunView
+    from mvc.runs.records import RunView
     from mvc.workspace.context import Context
 
 READ_BYTES = MAX_FEED_BYTES + MAX_FEED_BYTES // 4

@@ -5,6 +5,10 @@ reach the training. Lines are written whole, by one call, to a descriptor that a
 synced. Steps are gathered and thinned: at most a handful every half second, always the newest. A
 file that has grown past its limit replaces the older one, and the few events that a reader needs at
 any time are repeated at the beginning of the new file. What cannot be written is counted and lost.
+
+A feed also says which process writes it. A process id alone is not enough: ids are used again, and
+a killed process that was not waited for keeps its own. Linux also says when a process began, in
+clock ticks since the machine started; both together identify one process.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import platform
 import stat
 import threading
 import time
@@ -21,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 from mvc.errors import ConflictError, MvcError, StorageError
 from mvc.fs import exclusive_lock, find_stat, replace_staged
 from mvc.history.refnames import branch_ref
-from mvc.runs.process import this_process
 from mvc.runs.records import Record, encode_record, feed_name
 
 if TYPE_CHECKING:
@@ -45,6 +49,9 @@ _CARRIED = {
     "start": 1, "resume": 1, "healthy": 12, "commit": 12, "alarm": 8, "rollback": 8, "error": 8,
 }  # fmt: skip
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_STATE, _BEGAN = 0, 19  # fields after the name in /proc/PID/stat
+_GONE = ("Z", "X", "x")
 
 _Pending = tuple[str, float, Record]
 
@@ -259,3 +266,40 @@ class RunFeed:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
             self._descriptor = -1
+
+
+def this_process() -> dict[str, object]:
+    """Return what ``is_process_alive`` needs to know of this process, as fields of a record."""
+    return {"pid": os.getpid(), "host": platform.node(), "began": _read_stat(os.getpid())[1]}
+
+
+def is_process_alive(pid: int | None, host: str, began: str) -> bool | None:
+    """Return whether a process exists; None if that is unknown: it is on another machine.
+
+    Args:
+        pid: its id, if known.
+        host: name of its machine.
+        began: when it began, as ``this_process`` writes it; empty if unknown.
+    """
+    if pid is None or host != platform.node():
+        return None
+    state, now_began = _read_stat(pid)
+    if state:
+        return state not in _GONE and began in ("", now_began)
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def _read_stat(pid: int) -> tuple[str, str]:
+    """Return state and beginning of a process, both empty if the system does not say."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read(4096).rpartition(b")")[2].split()
+        return fields[_STATE].decode(), fields[_BEGAN].decode()
+    except (OSError, IndexError, ValueError):
+        return "", ""

@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mvc.errors import StorageError, translate_os_errors
 from mvc.fs import read_at
-from mvc.runs.feed import FEED_SUFFIX, OLDER_SUFFIX
-from mvc.runs.process import is_process_alive
+from mvc.runs.feed import FEED_SUFFIX, OLDER_SUFFIX, is_process_alive
 from mvc.runs.records import (
     MAX_LINE_BYTES,
     Record,
+    RunAlarm,
+    RunCommit,
+    RunEvent,
+    RunRollback,
+    RunView,
     find_amount,
     find_number,
     find_text,
     find_whole,
     parse_record,
 )
-from mvc.runs.view import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

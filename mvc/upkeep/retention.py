@@ -1,4 +1,4 @@
-"""Which commits keep their content: a retention policy, and the choice it makes. Pure.
+"""Which commits and files keep their content: a retention policy, and its choice. Pure.
 
 A commit is kept if any rule keeps it. Whatever the policy says, these keep what they hold: HEAD, the
 tip of every branch, every commit that a tag or any other ref points to, and the ``diverged/``
@@ -14,6 +14,16 @@ commits are then judged like all others.
     keep-within T    commits recorded in the last T seconds
 
 Commits that have no content left do not count in ``keep-last`` and ``keep-best``.
+
+``weights-only`` keeps the files that are the model. A file's name is cut into words
+(``optimizer_state.pt``: optimizer, state). A word that begins with *model*, *ema*, *weight*,
+*adapter* or *lora* makes it the model; otherwise *optimizer*, *optim*, *scheduler*, *sched*, *rng*,
+*scaler*, *trainer*, *dataloader* or *sampler* make it state, and so do *state* and *states* without
+*dict*. If the name says neither, the folders above decide, the nearest first. A file that nothing is
+known about is kept.
+
+A commit from memory has a file per top-level name of the state (``model``, ``optimizer``, …). If one
+of these names is a model's, all others are state.
 """
 
 from __future__ import annotations
@@ -28,12 +38,18 @@ from mvc.upkeep.durations import duration_text
 from mvc.upkeep.versions import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from mvc.ids import GitId
 
 DIVERGED = "diverged/"
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
+_MODEL = ("model", "ema", "weight", "adapter", "lora")
+_STATE = (
+    *("optimizer", "optim", "scheduler", "sched", "rng"),
+    *("scaler", "trainer", "dataloader", "sampler"),
+)
+_WORD = re.compile("[a-z]+")
 _NO_RULE_HINT = "say what to keep, as in --keep-last 5, --keep-every 1000 or --keep-tagged"
 
 
@@ -272,3 +288,40 @@ def _recent(commits: Iterable[Candidate], policy: RetentionPolicy, now_s: int) -
     for commit in commits:
         if commit.time_s >= now_s - policy.keep_within_s:
             yield commit.id, f"within {duration_text(policy.keep_within_s)}"
+
+
+def is_model_name(name: str) -> bool | None:
+    """Return whether one file or folder name means model (True) or state (False), or None."""
+    words = _WORD.findall(name.lower())
+    if any(word.startswith(_MODEL) for word in words):
+        return True
+    if any(word.startswith(_STATE) for word in words):
+        return False
+    if {"state", "states"}.intersection(words) and "dict" not in words:
+        return False
+    return None
+
+
+def is_model_path(path: str) -> bool | None:
+    """Return the same for a path: its file name decides, or else its nearest folder."""
+    for name in reversed(path.split("/")):
+        answer = is_model_name(name)
+        if answer is not None:
+            return answer
+    return None
+
+
+def state_paths(paths: Iterable[str], state_files: Collection[str] = ()) -> tuple[str, ...]:
+    """Return those of some files that are not the model.
+
+    ``state_files`` are those of them that are top-level names of a committed state.
+    """
+    has_model = any(is_model_name(path) for path in state_files)
+    found: list[str] = []
+    for path in paths:
+        is_model = is_model_path(path)
+        if path in state_files and has_model:
+            is_model = is_model or False
+        if is_model is False:
+            found.append(path)
+    return tuple(found)

@@ -197,7 +197,18 @@ def _compare_pair(
             return check
         raise
     numbers = sorted(wrong) if is_plain else range(-(-tensor.size_bytes // chunk_bytes))
-    old, new = _stored_reader(context, tensor), _live_reader(pair.live, tensor)
+
+    def read_stored(offset: int, part: memoryview) -> None:
+        view = replace(
+            tensor.view, dtype="U8", shape=(len(part),), offset_bytes=offset, strides=None
+        )
+        read_tensor_into(context, replace(tensor, view=view), part)
+
+    def read_live(offset: int, part: memoryview) -> None:
+        pair.live.source.read_into(pair.live.segment.start + offset, part)
+
+    old = _reader(tensor, read_stored)
+    new = _reader(replace(tensor, view=pair.live.view), read_live)
 
     def compare(number: int, _: None) -> int:
         start = number * chunk_bytes
@@ -274,41 +285,24 @@ def find_largest(old: NDArray[np.generic], new: NDArray[np.generic]) -> float:
     return largest
 
 
-def _stored_reader(
-    context: Context, tensor: StoredTensor
+def _reader(
+    tensor: StoredTensor, read_into: Callable[[int, memoryview], None]
 ) -> Callable[[int, int], NDArray[np.uint8]]:
-    """Return a reader of a stored tensor's elements in C order, by offset and size in bytes."""
+    """Return a reader of a tensor's elements in C order, by offset and size in bytes.
+
+    ``read_into`` fills a buffer from an offset of the segment. A strided tensor is read at once, and
+    its elements are put in order in memory.
+    """
 
     def read(start: int, size: int) -> NDArray[np.uint8]:
         import numpy as np  # noqa: PLC0415  import cost
 
         buffer = np.empty(size, np.uint8)
-        offset = tensor.view.offset_bytes + start
-        view = replace(tensor.view, dtype="U8", shape=(size,), offset_bytes=offset, strides=None)
-        read_tensor_into(context, replace(tensor, view=view), buffer.data)
+        read_into(tensor.view.offset_bytes + start, buffer.data)
         return buffer
 
-    return read if tensor.view.strides is None else _gather(tensor, tensor.view, read)
-
-
-def _live_reader(live: LiveTensor, tensor: StoredTensor) -> Callable[[int, int], NDArray[np.uint8]]:
-    """Return the same for a tensor of a file."""
-    first = live.segment.start + live.view.offset_bytes
-
-    def read(start: int, size: int) -> NDArray[np.uint8]:
-        import numpy as np  # noqa: PLC0415  import cost
-
-        buffer = np.empty(size, np.uint8)
-        live.source.read_into(first + start, buffer.data)
-        return buffer
-
-    return read if live.view.strides is None else _gather(tensor, live.view, read)
-
-
-def _gather(
-    tensor: StoredTensor, view: TensorView, read: Callable[[int, int], NDArray[np.uint8]]
-) -> Callable[[int, int], NDArray[np.uint8]]:
-    """Return a reader of a strided tensor, whose elements are put in C order in memory."""
-    check_fits(replace(tensor, view=view))
-    flat = in_order(read(0, view_extent_bytes(view)), view)
+    if tensor.view.strides is None:
+        return read
+    check_fits(tensor)
+    flat = in_order(read(0, view_extent_bytes(tensor.view)), tensor.view)
     return lambda start, size: flat[start : start + size]

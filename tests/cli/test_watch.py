@@ -24,7 +24,7 @@ from mvc import Repo
 from mvc.cli.output import Output, printable
 from mvc.cli.render.text import cell_width
 from mvc.cli.render.watch import BLOCKS, PLAIN, chart_of, draw, frame_lines
-from mvc.runs.view import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
+from mvc.runs.records import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
 from support.cli import plain
 from support.feeds import tell
 

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from mvc import NotFoundError, Repo, StorageError, UsageError
 from mvc.operations.watch import READ_BYTES
-from mvc.runs.feed import RunFeed, feed_path
-from mvc.runs.process import is_process_alive, this_process
+from mvc.runs.feed import RunFeed, feed_path, is_process_alive, this_process
 from mvc.runs.reading import FeedTail, RunTotals
 from mvc.runs.records import (
     MAX_LINE_BYTES,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mvc.upkeep.model_files import is_model_path, state_paths
+from mvc.upkeep.retention import is_model_path, state_paths
 
 
 class TestModelFiles:

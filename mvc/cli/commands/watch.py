@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mvc.operations.watch import RunFollower
-    from mvc.runs.view import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
+    from mvc.runs.records import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
 
 _PIPE_WIDTH = 100
 _SHORTEST_S, _LONGEST_S = 0.1, 3600.0

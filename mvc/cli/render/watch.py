@@ -25,7 +25,7 @@ from mvc.cli.render.text import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from mvc.runs.view import RunCommit, RunRollback, RunView
+    from mvc.runs.records import RunCommit, RunRollback, RunView
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PLAIN = " ..::==##"
