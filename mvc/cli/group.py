@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from mvc.cli.commands import COMMANDS, FAMILIES, NAMES
 from mvc.cli.errors import EXIT_CODES
-from mvc.cli.options import PATHS_KEY
+from mvc.cli.options import CommandUsageError
 from mvc.errors import UsageError
 
 
@@ -119,33 +119,46 @@ class Command(_PlainParameters, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as Git does; an error knows the command it belongs to."""
+        args, after = self._spell_out(args)
         try:
-            return super().parse_args(ctx, self._spell_out(ctx, args))
+            rest = super().parse_args(ctx, args)
         except typer.TyperException as error:
             # An unknown option is reported without its command, which the hint is to name.
             if getattr(error, "ctx", None) is None:
                 error.ctx = ctx  # type: ignore[attr-defined]  # its subclasses for usage have one
             raise
+        if after:
+            ctx.params["names"] = [*(ctx.params["names"] or ()), *after]
+        return rest
 
-    def _spell_out(self, ctx: Any, args: list[str]) -> list[str]:
-        """Set aside what follows ``--``, for ``paths_after``, and write ``-3`` as ``-n3``.
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; its usage errors name it in their hint."""
+        try:
+            return super().invoke(ctx)
+        except CommandUsageError as error:
+            error.hint = f'"{ctx.command_path} --help" shows its usage'
+            raise
+
+    def _spell_out(self, args: list[str]) -> tuple[list[str], list[str]]:
+        """Split off ``--`` and what follows, and write ``-3`` as ``-n3``.
 
         The parser would drop the ``--``, and with it what tells a path from a revision.
         """
+        after: list[str] = []
         usage = [one.metavar or "" for one in self.params if one.param_type_name == "argument"]
         if "--" in args and any("[--]" in metavar for metavar in usage):
             position = args.index("--")
-            ctx.meta[PATHS_KEY] = args[position + 1 :]
-            args = args[:position]
+            args, after = args[:position], args[position:]
         limit = next((one.opts for one in self.params if one.name == "limit"), None)
         if limit is None:
-            return args
-        return [
+            return args, after
+        args = [
             f"-n{argument[1:]}"
             if re.fullmatch(r"-\d+", argument) and before not in limit
             else argument
             for before, argument in zip(["", *args], args, strict=False)
         ]
+        return args, after
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what follows the command's name in its usage line."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Context, Option
+from typer import Option
 
 from mvc.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-PATHS_KEY = "mvc.paths"
 
 Json = Annotated[bool, Option("--json", help="Print the result as JSON (docs/json.md).")]
 Quiet = Annotated[bool, Option("-q", "--quiet", help="Print errors and warnings only.")]
@@ -63,40 +61,26 @@ def age_seconds(age: str | None) -> int | None:
     return None if age is None else 0 if age in ("0", "now") else parse_duration(age)
 
 
-def paths_after(context: Context) -> list[str] | None:
-    """Return the arguments after ``--``, or None if there was no ``--``."""
-    found: list[str] | None = context.meta.get(PATHS_KEY)
-    return found
+class CommandUsageError(UsageError):
+    """Arguments make no sense together; the group adds a hint that names the command."""
 
 
-def usage(message: str, context: Context) -> UsageError:
-    """Return the error for arguments that make no sense together."""
-    return UsageError(message, hint=f'"{context.command_path} --help" shows its usage')
-
-
-def check_alone(context: Context, chosen: Sequence[tuple[str, object]]) -> None:
+def check_alone(chosen: Sequence[tuple[str, object]]) -> None:
     """Check that at most one of these (option, value) pairs was given."""
     given = [name for name, value in chosen if value]
     if len(given) > 1:
-        raise usage(f"{given[0]} and {given[1]} cannot be used together", context)
+        raise CommandUsageError(f"{given[0]} and {given[1]} cannot be used together")
 
 
-def check_limit(context: Context, limit: int | None) -> None:
+def check_limit(limit: int | None) -> None:
     """Check that ``-n`` is not negative."""
     if limit is not None and limit < 0:
-        raise usage(f"-n {limit} is negative", context)
+        raise CommandUsageError(f"-n {limit} is negative")
 
 
-def single_revision(context: Context, revisions: Sequence[str]) -> str | None:
-    """Return the only revision that was given, or None."""
-    if len(revisions) > 1:
-        raise usage(f"expected one revision, not {len(revisions)}", context)
-    return revisions[0] if revisions else None
-
-
-def name_and_start(context: Context, names: Sequence[str]) -> tuple[str, str]:
+def name_and_start(names: Sequence[str]) -> tuple[str, str]:
     """Return a new name and the revision to give it to: HEAD if omitted."""
     if len(names) > 2:  # noqa: PLR2004  name and start
-        raise usage(f"unexpected argument {names[2]!r}", context)
+        raise CommandUsageError(f"unexpected argument {names[2]!r}")
     name, start = [*names, "HEAD"][:2]
     return name, start

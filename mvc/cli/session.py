@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mvc.cli.options import CommandUsageError
 from mvc.errors import MvcError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -109,22 +110,30 @@ def check_revision(repo: Repo, text: str) -> None:
         repo.resolve(revision)
 
 
-def split_revisions(
-    repo: Repo, names: Sequence[str], after: Sequence[str] | None
-) -> tuple[list[str], list[str]]:
-    """Return (revisions, absolute paths) of arguments before and ``after`` a ``--``, as Git does."""
-    if after is not None:
-        for name in names:
+def split_revision(repo: Repo, names: list[str] | None) -> tuple[str | None, list[str]]:
+    """Return (revision or None, absolute paths) of arguments with at most one revision."""
+    revisions, paths = split_revisions(repo, names)
+    if len(revisions) > 1:
+        raise CommandUsageError(f"expected one revision, not {len(revisions)}")
+    return revisions[0] if revisions else None, paths
+
+
+def split_revisions(repo: Repo, names: list[str] | None) -> tuple[list[str], list[str]]:
+    """Return (revisions, absolute paths) of arguments, with or without ``--``, as Git does."""
+    names = names or []
+    if "--" in names:
+        position = names.index("--")
+        for name in names[:position]:
             check_revision(repo, name)
-        return list(names), to_paths(after)
+        return names[:position], to_paths(names[position + 1 :])
     for position, name in enumerate(names):
         try:
             check_revision(repo, name)
         except NotFoundError as error:
             rest = names[position:]
             _check_paths(repo, rest, error)
-            return list(names[:position]), to_paths(rest)
-    return list(names), []
+            return names[:position], to_paths(rest)
+    return names, []
 
 
 def _check_paths(repo: Repo, names: Sequence[str], error: NotFoundError) -> None:

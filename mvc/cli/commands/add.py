@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
-from mvc.cli.options import Delta, DryRun, Json, Quiet, ShowProgress, usage
+from mvc.cli.options import CommandUsageError, Delta, DryRun, Json, Quiet, ShowProgress
 from mvc.cli.output import pick, printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, size_text
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def add(
-    context: Context,
     paths: Annotated[list[str] | None, Argument(metavar="[PATH]...")] = None,
     force: Annotated[bool, Option("-f", "--force", help="Add even what .mvcignore names.")] = False,
     everything: Annotated[
@@ -38,7 +37,7 @@ def add(
     from those of the last commit if that saves a lot.
     """
     if not paths and not everything:
-        raise usage('nothing specified, nothing added; "mvc add ." adds everything', context)
+        raise CommandUsageError('nothing specified, nothing added; "mvc add ." adds everything')
     repo = open_repo()
     chosen = to_paths(paths) if paths else [str(repo.worktree)]
     if dry_run:
@@ -132,7 +131,6 @@ def rm(
 
 def mv(
     paths: Annotated[list[str], Argument(metavar="SOURCE... TARGET", show_default=False)],
-    context: Context,
     force: Annotated[bool, Option("-f", "--force", help="Overwrite an existing target.")] = False,
     verbose: Annotated[bool, Option("-v", "--verbose", help="Print every move.")] = False,
     as_json: Json = False,
@@ -142,7 +140,7 @@ def mv(
     With several sources, the target must be a folder.
     """
     if len(paths) < 2:  # noqa: PLR2004  from and to
-        raise usage("name a source and a target", context)
+        raise CommandUsageError("name a source and a target")
     repo = open_repo()
     *sources, target = to_paths(paths)
     moved = repo.move(sources, target, force=force)

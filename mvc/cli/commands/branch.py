@@ -5,9 +5,9 @@ from __future__ import annotations
 import fnmatch
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
-from mvc.cli.options import Json, Quiet, check_alone, name_and_start, usage
+from mvc.cli.options import CommandUsageError, Json, Quiet, check_alone, name_and_start
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.render.text import cell_width, pad, short_id
 from mvc.cli.session import open_repo
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def branch(
-    context: Context,
     names: Annotated[list[str] | None, Argument(metavar="[NAME [START]]")] = None,
     delete: Annotated[
         bool, Option("-d", "--delete", help="Delete branches that are merged into HEAD.")
@@ -47,15 +46,14 @@ def branch(
     """List, create, rename or delete branches."""
     del everything  # accepted because Git users type it; there are no remote branches yet
     check_alone(
-        context,
-        [("-d", delete), ("-D", delete_any), ("-m", move), ("--show-current", show_current)],
+        [("-d", delete), ("-D", delete_any), ("-m", move), ("--show-current", show_current)]
     )
     given = names or []
     if delete or delete_any:
         forced = delete_any or force
-        _delete(context, "branch", given, force=forced, quiet=quiet, as_json=as_json)
+        _delete("branch", given, force=forced, quiet=quiet, as_json=as_json)
     elif move:
-        _rename_branch(context, given, force=force, as_json=as_json)
+        _rename_branch(given, force=force, as_json=as_json)
     elif show_current:
         current = open_repo().head.branch
         if as_json:
@@ -63,7 +61,7 @@ def branch(
         elif current is not None:
             stdout().line(printable(current))
     elif given:
-        name, start = name_and_start(context, given)
+        name, start = name_and_start(given)
         commit = open_repo(writes=True).create_branch(name, start, force=force)
         if as_json:
             write_json({"created": {"name": name, "commit": commit}})
@@ -71,11 +69,9 @@ def branch(
         _list_branches(verbose=verbose, as_json=as_json)
 
 
-def _delete(
-    context: Context, kind: str, names: Sequence[str], *, force: bool, quiet: bool, as_json: bool
-) -> None:
+def _delete(kind: str, names: Sequence[str], *, force: bool, quiet: bool, as_json: bool) -> None:
     if not names:
-        raise usage(f"name a {kind}", context)
+        raise CommandUsageError(f"name a {kind}")
     repo = open_repo(writes=True)
     is_tag = kind == "tag"
     deleted = [
@@ -89,9 +85,9 @@ def _delete(
         stdout().lines(form.format(printable(name), short_id(commit)) for name, commit in deleted)
 
 
-def _rename_branch(context: Context, names: Sequence[str], *, force: bool, as_json: bool) -> None:
+def _rename_branch(names: Sequence[str], *, force: bool, as_json: bool) -> None:
     if len(names) not in (1, 2):
-        raise usage("-m takes [OLD] NEW", context)
+        raise CommandUsageError("-m takes [OLD] NEW")
     repo = open_repo(writes=True)
     current = repo.head.branch
     if len(names) == 1 and current is None:
@@ -123,7 +119,6 @@ def _branch_line(out: Output, ref: RefInfo, width: int) -> str:
 
 
 def tag(
-    context: Context,
     names: Annotated[list[str] | None, Argument(metavar="[NAME [REV]]")] = None,
     annotate: Annotated[
         bool, Option("-a", "--annotate", help="Create an annotated tag; needs -m.")
@@ -142,11 +137,11 @@ def tag(
     """List, create or delete tags."""
     given = names or []
     if annotate and not (message or "").strip():
-        raise usage("an annotated tag needs a message: give one with -m", context)
+        raise CommandUsageError("an annotated tag needs a message: give one with -m")
     if delete:
-        _delete(context, "tag", given, force=force, quiet=quiet, as_json=as_json)
+        _delete("tag", given, force=force, quiet=quiet, as_json=as_json)
     elif given and listed is None:
-        name, revision = name_and_start(context, given)
+        name, revision = name_and_start(given)
         repo = open_repo(writes=True)
         commit = repo.create_tag(name, revision, message=message, force=force)
         if as_json:

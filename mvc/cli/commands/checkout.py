@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
-from mvc.cli.options import (
-    Force,
-    Json,
-    Quiet,
-    ShowProgress,
-    check_alone,
-    paths_after,
-    single_revision,
-    usage,
-)
+from mvc.cli.options import CommandUsageError, Force, Json, Quiet, ShowProgress, check_alone
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import result_fields, write_move, write_restored
-from mvc.cli.session import find_previous, open_repo, split_revisions, to_paths
+from mvc.cli.session import find_previous, open_repo, split_revision, to_paths
 
 
 def checkout(
-    context: Context,
     names: Annotated[list[str] | None, Argument(metavar="[REV | -] [[--] PATH...]")] = None,
     new_branch: Annotated[
         str | None,
@@ -47,11 +37,12 @@ def checkout(
     """
     repo = open_repo(writes=True)
     before = repo.head
-    given = [find_previous(repo) if name == "-" else name for name in names or ()]
-    revisions, paths = split_revisions(repo, given, paths_after(context))
-    revision = single_revision(context, revisions)
+    given = list(names or ())
+    end = given.index("--") if "--" in given else len(given)
+    given[:end] = [find_previous(repo) if name == "-" else name for name in given[:end]]
+    revision, paths = split_revision(repo, given)
     if paths and (new_branch is not None or detach):
-        raise usage("-b and --detach cannot be used with paths", context)
+        raise CommandUsageError("-b and --detach cannot be used with paths")
     with byte_progress("checking out", wanted=progress and not quiet) as bar:
         if new_branch is not None:
             result = repo.switch(new_branch, create=True, start=revision, force=force, progress=bar)
@@ -71,7 +62,6 @@ def checkout(
 
 
 def switch(
-    context: Context,
     target: Annotated[str | None, Argument(metavar="[BRANCH | - | START]")] = None,
     create: Annotated[
         str | None,
@@ -89,9 +79,9 @@ def switch(
 
     "-" is the branch before the last switch.
     """
-    check_alone(context, [("-c", create is not None), ("--detach", detach)])
+    check_alone([("-c", create is not None), ("--detach", detach)])
     if target is None and create is None and not detach:
-        raise usage("name a branch", context)
+        raise CommandUsageError("name a branch")
     repo = open_repo(writes=True)
     before = repo.head
     name = find_previous(repo) if target == "-" else target

@@ -6,9 +6,9 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
-from mvc.cli.options import Delta, Json, Quiet, ShowProgress, usage
+from mvc.cli.options import CommandUsageError, Delta, Json, Quiet, ShowProgress
 from mvc.cli.output import Output, pick, printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, short_id, size_text
@@ -27,7 +27,6 @@ _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 def commit(
-    context: Context,
     paths: Annotated[list[str] | None, Argument(metavar="[PATH]...")] = None,
     messages: Annotated[
         list[str] | None,
@@ -65,7 +64,7 @@ def commit(
     that stock Git shows them too.
     """
     if everything and paths:
-        raise usage("paths and -a cannot be used together", context)
+        raise CommandUsageError("paths and -a cannot be used together")
     numbers, texts = parse_facts(metrics or (), meta or ())
     message = "\n\n".join(text.strip("\n") for text in messages) if messages else None
     if not (message or "").strip() and (message is not None or not amend):

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Context, Exit, Option
+from typer import Argument, Exit, Option
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import (
     All,
+    CommandUsageError,
     Json,
     NameOnly,
     NameStatus,
     ShowProgress,
     Stat,
     Tensors,
-    paths_after,
-    usage,
 )
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 
 def diff(
-    context: Context,
     names: Annotated[
         list[str] | None, Argument(metavar="[REV [REV] | A..B | A...B] [[--] PATH...]")
     ] = None,
@@ -57,12 +55,12 @@ def diff(
     Tensors are compared by id (dtype, shape, bytes). No tensor data is read, except that files that
     changed since they were added are hashed.
     """
-    form = choose_form(context, stat=stat, name_only=name_only, name_status=name_status)
+    form = choose_form(stat=stat, name_only=name_only, name_status=name_status)
     repo = open_repo()
-    revisions, paths = split_revisions(repo, names or (), paths_after(context))
-    old, new = _sides(repo, revisions, context)
+    revisions, paths = split_revisions(repo, names)
+    old, new = _sides(repo, revisions)
     if staged and new is not None:
-        raise usage("--staged compares the index with one revision, not two", context)
+        raise CommandUsageError("--staged compares the index with one revision, not two")
     with byte_progress("hashing", wanted=progress) as bar:
         files = repo.diff(
             old,
@@ -81,15 +79,15 @@ def diff(
         raise Exit(NEGATIVE)
 
 
-def _sides(repo: Repo, revisions: Sequence[str], context: Context) -> tuple[str | None, str | None]:
+def _sides(repo: Repo, revisions: Sequence[str]) -> tuple[str | None, str | None]:
     """Return the revisions before and after; None is the worktree or the index."""
     if len(revisions) > 2:  # noqa: PLR2004  before and after
-        raise usage(f"expected at most two revisions, not {len(revisions)}", context)
+        raise CommandUsageError(f"expected at most two revisions, not {len(revisions)}")
     parts = split_range(revisions[0]) if len(revisions) == 1 else None
     if parts is None:
         for revision in revisions:
             if split_range(revision) is not None:
-                raise usage(f"{revision!r} is a range and must be the only revision", context)
+                raise CommandUsageError(f"{revision!r} is a range and must be the only revision")
         old, new = [*revisions, None, None][:2]
         return old, new
     old, dots, new = parts

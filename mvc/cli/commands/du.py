@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 from mvc.cli.options import Json, check_limit
 from mvc.cli.output import Output, pick, printable, stdout, write_json
@@ -41,7 +41,6 @@ _BETWEEN = "(bytes between tensors)"
 
 
 def du(
-    context: Context,
     revisions: Annotated[
         list[str] | None, Argument(metavar="[REV | A..B]...", show_default=False)
     ] = None,
@@ -64,7 +63,7 @@ def du(
     of its file versions as plain files. ratio: alone plus shared, relative to raw. With a revision,
     only that commit counts; A..B means the commits of B that A does not have.
     """
-    check_limit(context, limit)
+    check_limit(limit)
     report = open_repo().du(*revisions or (), by=_SUMMARY if by is None else (by,))
     if as_json:
         write_json(_report_fields(report, by, limit))

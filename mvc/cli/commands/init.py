@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
-from mvc.cli.options import Json, Quiet, usage
+from mvc.cli.options import CommandUsageError, Json, Quiet
 from mvc.cli.output import printable, stdout, write_json
 from mvc.cli.session import open_repo
 from mvc.errors import NotFoundError, UsageError
@@ -40,7 +40,6 @@ def init(
 
 
 def config(
-    context: Context,
     key: Annotated[str | None, Argument(metavar="[KEY")] = None,
     value: Annotated[str | None, Argument(metavar="[VALUE]]")] = None,
     unset: Annotated[str | None, Option("--unset", metavar="KEY", help="Remove a setting.")] = None,
@@ -55,7 +54,7 @@ def config(
     start a repack in the background.
     """
     if unset is not None and (key is not None or listed):
-        raise usage("--unset takes a key and nothing else", context)
+        raise CommandUsageError("--unset takes a key and nothing else")
     repo = open_repo()
     if unset is not None:
         _find_setting(repo.config(), unset)

@@ -7,19 +7,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
-from mvc.cli.options import (
-    All,
-    Json,
-    Limit,
-    NameOnly,
-    NameStatus,
-    Stat,
-    Tensors,
-    check_limit,
-    paths_after,
-)
+from mvc.cli.options import All, Json, Limit, NameOnly, NameStatus, Stat, Tensors, check_limit
 from mvc.cli.output import pick, printable, stdout, write_json
 from mvc.cli.render.files import WITH_TENSORS, choose_form, diff_fields, write_diff
 from mvc.cli.render.log import entry_fields, write_full, write_oneline
@@ -34,7 +24,6 @@ if TYPE_CHECKING:
 
 
 def log(
-    context: Context,
     names: Annotated[list[str] | None, Argument(metavar="[REV | A..B]... [[--] PATH...]")] = None,
     oneline: Annotated[
         bool,
@@ -63,9 +52,9 @@ def log(
     A..B means the commits of B that A does not have. With PATHs, only commits that changed them
     are shown.
     """
-    check_limit(context, limit)
+    check_limit(limit)
     repo = open_repo()
-    revisions, paths = split_revisions(repo, names or (), paths_after(context))
+    revisions, paths = split_revisions(repo, names)
     revisions, hidden_bases = _plain_ranges(repo, revisions)
     found = repo.log(
         *revisions, everything=everything, limit=None if paths else limit, first_parent=first_parent
@@ -138,7 +127,6 @@ def _touches(repo: Repo, entry: LogEntry, paths: Sequence[str]) -> bool:
 
 
 def show(
-    context: Context,
     name: Annotated[str, Argument(metavar="[REV | REV:PATH]")] = "HEAD",
     tensors: Tensors = None,
     stat: Stat = False,
@@ -152,7 +140,7 @@ def show(
     For REV:PATH, the content of a plain file is printed; of a checkpoint, the tensors are listed.
     """
     repo = open_repo()
-    form = choose_form(context, stat=stat, name_only=name_only, name_status=name_status)
+    form = choose_form(stat=stat, name_only=name_only, name_status=name_status)
     if ":" in name:
         _show_file(repo, name, as_json=as_json)
         return

@@ -6,14 +6,14 @@ import glob
 import time
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
-from mvc.cli.options import Json, Quiet, ShowProgress, Tensors, paths_after, single_revision, usage
+from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress, Tensors
 from mvc.cli.output import pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import TENSOR_FIELDS, file_fields, write_listing
 from mvc.cli.render.text import count_text, seconds_text, shape_text, size_text
-from mvc.cli.session import open_repo, parse_place, split_revisions, to_paths
+from mvc.cli.session import open_repo, parse_place, split_revision, to_paths
 from mvc.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ _HEAD_VALUES = 20
 
 
 def ls(
-    context: Context,
     names: Annotated[list[str] | None, Argument(metavar="[REV] [[--] PATH...]")] = None,
     tensors: Tensors = None,
     long: Annotated[
@@ -38,8 +37,8 @@ def ls(
     Tensors with the same id hold the same bits, whatever their names and files.
     """
     repo = open_repo()
-    revisions, paths = split_revisions(repo, names or (), paths_after(context))
-    revision = single_revision(context, revisions) or "HEAD"
+    revision, paths = split_revision(repo, names)
+    revision = revision or "HEAD"
     found = repo.ls(revision, paths=paths, tensors=tensors)
     if as_json:
         files = [file_fields(info) for info in found]
@@ -51,7 +50,6 @@ def ls(
 
 
 def cat(
-    context: Context,
     names: Annotated[
         list[str], Argument(metavar="[REV:]PATH TENSOR | REV PATH TENSOR", show_default=False)
     ],
@@ -64,7 +62,7 @@ def cat(
     has only one.
     """
     if len(names) > 3:  # noqa: PLR2004  as the usage says
-        raise usage(f"unexpected argument {names[3]!r}", context)
+        raise CommandUsageError(f"unexpected argument {names[3]!r}")
     repo = open_repo()
     if len(names) == 3:  # noqa: PLR2004  as the usage says
         revision, path = names[0], to_paths([names[1]])[0]

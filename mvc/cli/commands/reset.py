@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
-from mvc.cli.options import (
-    DryRun,
-    Force,
-    Json,
-    Quiet,
-    ShowProgress,
-    check_alone,
-    paths_after,
-    single_revision,
-    usage,
-)
+from mvc.cli.options import CommandUsageError, DryRun, Force, Json, Quiet, ShowProgress, check_alone
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import commit_line, result_fields, write_counts
 from mvc.cli.render.text import short_id
-from mvc.cli.session import open_repo, shown_path, split_revisions
+from mvc.cli.session import open_repo, shown_path, split_revision
 
 if TYPE_CHECKING:
     from mvc.operations.undo import UndoResult
@@ -30,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def reset(
-    context: Context,
     names: Annotated[list[str] | None, Argument(metavar="[REV] [[--] PATH...]")] = None,
     soft: Annotated[bool, Option("--soft", help="Move the branch only.")] = False,
     mixed: Annotated[bool, Option("--mixed", help="Reset the index too (default).")] = False,
@@ -48,18 +37,17 @@ def reset(
     "mvc undo" takes a reset back.
     """
     modes = {"soft": soft, "mixed": mixed, "hard": hard}
-    check_alone(context, [(f"--{mode}", value) for mode, value in modes.items()])
+    check_alone([(f"--{mode}", value) for mode, value in modes.items()])
     mode = next((mode for mode, value in modes.items() if value), "mixed")
     repo = open_repo(writes=True)
     given = names or []
     if repo.head.commit is None and given[:1] == ["HEAD"]:
         given = given[1:]  # no revision before the first commit, but "reset HEAD PATH" unstages
-    revisions, paths = split_revisions(repo, given, paths_after(context))
-    revision = single_revision(context, revisions) or "HEAD"
+    revision, paths = split_revision(repo, given)
     if paths and (soft or hard):
-        raise usage(f"--{mode} cannot be used with paths", context)
+        raise CommandUsageError(f"--{mode} cannot be used with paths")
     with byte_progress("resetting", wanted=progress and not quiet) as bar:
-        result = repo.reset(revision, mode=mode, paths=paths, progress=bar)
+        result = repo.reset(revision or "HEAD", mode=mode, paths=paths, progress=bar)
     if as_json:
         write_json(result_fields(result))
     elif not quiet:

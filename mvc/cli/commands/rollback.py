@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 from mvc.cli.options import DryRun, Force, Json, Quiet, ShowProgress, check_alone
 from mvc.cli.output import Output, pick, printable, stdout, write_json
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def rollback(
-    context: Context,
     revision: Annotated[str | None, Argument(metavar="[REV]", show_default=False)] = None,
     step: Annotated[
         int | None,
@@ -55,7 +54,6 @@ def rollback(
     index and files follow; changed files stop a rollback that would overwrite them.
     """
     check_alone(
-        context,
         [
             ("REV", revision is not None),
             ("--step", step is not None),

@@ -10,15 +10,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Context, Exit, Option
+from typer import Argument, Exit, Option
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import Json, Quiet, ShowProgress, paths_after, single_revision, usage
+from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import change_rows, shape_change
 from mvc.cli.render.text import count_text, number_text, short_id
-from mvc.cli.session import open_repo, split_revisions
+from mvc.cli.session import open_repo, split_revision
 from mvc.errors import NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ _MARKS = {"modified": "M", "missing": "D", "extra": "A"}
 
 
 def verify(
-    context: Context,
     names: Annotated[
         list[str] | None, Argument(metavar="[REV] [[--] PATH...]", show_default=False)
     ] = None,
@@ -69,13 +68,13 @@ def verify(
     The exit code is 1 if anything differs, or if there was nothing to compare.
     """
     repo = open_repo()
-    revisions, paths = split_revisions(repo, names or (), paths_after(context))
-    revision = single_revision(context, revisions) or "HEAD"
+    revision, paths = split_revision(repo, names)
+    revision = revision or "HEAD"
     if replay is not None or entry is not None:
         if replay is None or entry is None or paths:
-            raise usage("--replay needs --entry and takes no path", context)
+            raise CommandUsageError("--replay needs --entry and takes no path")
         if replay < 1:
-            raise usage(f"--replay {replay}: train at least one step", context)
+            raise CommandUsageError(f"--replay {replay}: train at least one step")
         code = _replay(repo, revision, replay, entry, quiet=quiet, as_json=as_json)
         raise Exit(code)
     with byte_progress("verifying", wanted=progress and not quiet) as bar:

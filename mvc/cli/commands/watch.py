@@ -9,9 +9,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
-from mvc.cli.options import Json, usage
+from mvc.cli.options import CommandUsageError, Json
 from mvc.cli.output import Output, pick, stdout, write_json
 from mvc.cli.render.text import iso_date
 from mvc.cli.render.watch import frame_lines
@@ -29,7 +29,6 @@ _QUITS = (b"q", b"Q", b"\x04", b"")
 
 
 def watch(
-    context: Context,
     branch: Annotated[str | None, Argument(metavar="[BRANCH]", show_default=False)] = None,
     once: Annotated[bool, Option("--once", help="Print the run once, as it is now.")] = False,
     interval: Annotated[
@@ -45,7 +44,7 @@ def watch(
     red if it went back to before them. "stall" is how long training paused for a commit, "new" the
     bytes it stored "of" the whole state. q quits. A pipe, --once and --json show the run once.
     """
-    interval_s = _interval(context, interval)
+    interval_s = _interval(interval)
     follower = open_repo().follow_run(branch)
     out = stdout()
     if as_json:
@@ -97,14 +96,14 @@ def _date(time_s: float | None) -> str | None:
     return None if time_s is None else iso_date(int(time_s), 0)
 
 
-def _interval(context: Context, text: str) -> float:
+def _interval(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not _SHORTEST_S <= seconds <= _LONGEST_S:
         wanted = f"a number of seconds from {_SHORTEST_S} to {_LONGEST_S:.0f}"
-        raise usage(f"--interval {text!r} is not {wanted}", context)
+        raise CommandUsageError(f"--interval {text!r} is not {wanted}")
     return seconds
 
 

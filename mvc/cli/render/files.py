@@ -12,8 +12,6 @@ from mvc.cli.render.text import columns, count_text, quote_path, shape_text, siz
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from typer import Context
-
     from mvc.operations.diff import FileDiff, TensorDiff
     from mvc.operations.ls import FileInfo, TensorInfo
     from mvc.workspace.tensor_compare import TensorCheck
@@ -30,10 +28,10 @@ WITH_TENSORS = ("rows", "stat")
 _ROWS_ON_TERMINAL = 40
 
 
-def choose_form(context: Context, *, stat: bool, name_only: bool, name_status: bool) -> str:
+def choose_form(*, stat: bool, name_only: bool, name_status: bool) -> str:
     """Return how to show differences: ``rows``, ``stat``, ``name-only`` or ``name-status``."""
     chosen = {"stat": stat, "name-only": name_only, "name-status": name_status}
-    check_alone(context, [(f"--{form}", value) for form, value in chosen.items()])
+    check_alone([(f"--{form}", value) for form, value in chosen.items()])
     return next((form for form, value in chosen.items() if value), "rows")
 
 
