@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 
 
 class MvcError(Exception):
-    """Base of every error that mvc raises on purpose.
-
-    Attributes:
-        message: one line that names the thing and the fact.
-        hint: what to do next, or None if there is nothing to do.
-    """
+    """Base of every error that mvc raises on purpose: ``message`` and perhaps a ``hint``."""
 
     kind: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 8
@@ -104,14 +99,7 @@ class UnsupportedError(MvcError):
 
 
 class ReleasedError(MvcError):
-    """Content that a retention policy released (``mvc prune``) and that is no longer stored.
-
-    Attributes:
-        commit: the commit whose content is gone, if it is known.
-        policy: the policy that released it, as on the command line.
-        time_s: when, in seconds since 1970.
-        nearest: the nearest commit that still has its content, if any.
-    """
+    """Content that a retention policy released (``mvc prune``) and that is no longer stored."""
 
     kind = "released"
     exit_code = 9
@@ -127,10 +115,10 @@ class ReleasedError(MvcError):
         nearest: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
-        self.commit = commit
-        self.policy = policy
-        self.time_s = time_s
-        self.nearest = nearest
+        self.commit = commit  # whose content is gone, if it is known
+        self.policy = policy  # as on the command line
+        self.time_s = time_s  # when it was released, in seconds since 1970
+        self.nearest = nearest  # the nearest commit that still has its content
 
 
 _OS_HINTS = {
@@ -146,12 +134,8 @@ _OS_HINTS = {
 def translate_os_errors(action: str) -> Iterator[None]:
     """Turn OSError into StorageError, the one place where that happens.
 
-    Args:
-        action: what was being done, as in ``write pack 3f9c``; begins the message.
-
-    Raises:
-        StorageError: for any OSError, except that a file is missing or exists: callers treat
-            those as answers, so FileNotFoundError, FileExistsError and their like pass through.
+    ``action``, as in ``write pack 3f9c``, begins the message. That a file is missing or exists is
+    an answer to callers, so FileNotFoundError, FileExistsError and their like pass through.
     """
     try:
         yield

@@ -47,17 +47,12 @@ class ByteSource(Protocol):
 
 
 class FileSource(ByteSource):
-    """An open file. Make one with ``FileSource.open``.
-
-    Attributes:
-        path: where it was opened; for messages.
-        stat: taken when the file was opened.
-    """
+    """An open file. Make one with ``FileSource.open``."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path
+        self.path = path  # for messages
         self.descriptor = descriptor
-        self.stat = fs.stat_descriptor(descriptor)
+        self.stat = fs.stat_descriptor(descriptor)  # as the file was when it was opened
 
     @classmethod
     @contextmanager
@@ -129,18 +124,13 @@ class MemorySource(ByteSource):
 
 
 class JoinedSource(ByteSource):
-    """Several sources end to end.
-
-    Attributes:
-        parts: the sources, none of them empty.
-        starts: where each begins, and where the last one ends.
-    """
+    """Several sources, none of them empty, end to end."""
 
     __slots__ = ("parts", "starts")
 
     def __init__(self, parts: Sequence[ByteSource], starts: Sequence[int]) -> None:
         self.parts = parts
-        self.starts = starts
+        self.starts = starts  # of each part, and the end of the last
 
     @property
     def size_bytes(self) -> int:

@@ -3,7 +3,7 @@
 ``GitHistory`` is the front door of this layer. It knows nothing of tensors or manifests: a blob is
 bytes. No type of dulwich leaves it, and no error but those of mvc. What only some commands need
 are functions over a history, in modules of their own: ``notes``, ``check`` (fsck), ``reachability``
-and ``object_sweep`` (gc), ``reflog_expiry``.
+and ``object_sweep`` (gc).
 
 Order of a durable change: write objects, ``sync_objects``, move a ref. Every method that moves a
 ref calls ``sync_objects`` itself first, so a ref never points to something that is not on disk.

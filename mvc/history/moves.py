@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.commits import encode_tag
+from mvc.history.locks import SweepLock
 from mvc.history.objects import ObjectStore
 from mvc.history.reflogs import Reason
 from mvc.history.refnames import HEADS, NOTES, branch_ref, check_ref_name, tag_ref
 from mvc.history.refs import HEAD, RefStore
-from mvc.history.sweep_lock import SweepLock
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -40,7 +40,7 @@ class RefMoves:
         return self._lock.hold()
 
     def no_sweep(self) -> AbstractContextManager[None]:
-        """Hold the sweep lock together with other writers; see ``mvc.history.sweep_lock``.
+        """Hold the sweep lock together with other writers; see ``mvc.history.locks``.
 
         From before the first look at what is there until the index or a ref has moved. A thread
         may take it again, but not while it holds only ``lock()``.

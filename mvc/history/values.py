@@ -45,17 +45,11 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Who did something, and when: what Git records with every commit, tag and move of a ref.
-
-    Attributes:
-        identity: who.
-        time_s: seconds since 1970.
-        timezone_s: offset of that clock from UTC in seconds.
-    """
+    """Who did something, and when: what Git records with every commit, tag and move of a ref."""
 
     identity: Identity
-    time_s: int
-    timezone_s: int
+    time_s: int  # seconds since 1970
+    timezone_s: int  # offset of that clock from UTC
 
     @classmethod
     def now(cls, identity: Identity, time_s: int | None = None) -> Stamp:
@@ -67,15 +61,10 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where HEAD is.
+    """Where HEAD is."""
 
-    Attributes:
-        branch: short name of the current branch; None while HEAD is detached.
-        commit: the commit it is on; None before the first commit of a branch.
-    """
-
-    branch: str | None
-    commit: GitId | None
+    branch: str | None  # short name of the current branch; None while HEAD is detached
+    commit: GitId | None  # None before the first commit of a branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,29 +77,17 @@ class TreeEntry:
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """One commit.
-
-    Attributes:
-        id: its id.
-        tree: the tree it records.
-        parents: the commits before it; the first is the branch it was made on.
-        author: who wrote it.
-        committer: who recorded it.
-        author_time_s: when it was written, seconds since 1970.
-        author_timezone_s: offset of that clock from UTC in seconds.
-        commit_time_s: when it was recorded, seconds since 1970.
-        message: the whole message as stored.
-    """
+    """One commit."""
 
     id: GitId
-    tree: GitId
-    parents: tuple[GitId, ...]
-    author: Identity
-    committer: Identity
-    author_time_s: int
-    author_timezone_s: int
-    commit_time_s: int
-    message: str
+    tree: GitId  # the tree it records
+    parents: tuple[GitId, ...]  # the first is the branch it was made on
+    author: Identity  # who wrote it
+    committer: Identity  # who recorded it
+    author_time_s: int  # when it was written, seconds since 1970
+    author_timezone_s: int  # offset of that clock from UTC
+    commit_time_s: int  # when it was recorded, seconds since 1970
+    message: str  # the whole message as stored
 
     @property
     def subject(self) -> str:
@@ -130,23 +107,14 @@ class CommitInfo:
 
 @dataclass(frozen=True, slots=True)
 class ReflogEntry:
-    """One move of a ref.
+    """One move of a ref."""
 
-    Attributes:
-        old: where it was; None when it was made.
-        new: where it went; None when it was deleted.
-        who: who moved it.
-        time_s: when, seconds since 1970.
-        timezone_s: offset of that clock from UTC in seconds.
-        message: why, one line.
-    """
-
-    old: GitId | None
-    new: GitId | None
+    old: GitId | None  # where it was; None when it was made
+    new: GitId | None  # where it went; None when it was deleted
     who: Identity
-    time_s: int
-    timezone_s: int
-    message: str
+    time_s: int  # seconds since 1970
+    timezone_s: int  # offset of that clock from UTC
+    message: str  # why, one line
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,27 +10,20 @@ than that, and is exact unless clocks of different machines are further apart.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from mvc.history.objects import ObjectStore
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
 
 CLOCK_SLOP_S = 3600
 
 
-class CommitReader(Protocol):
-    """Anything that can read commits."""
-
-    def read_commit(self, commit_id: GitId) -> CommitInfo:
-        """Return a commit."""
-        ...
-
-
 def walk(
-    source: CommitReader,
+    source: ObjectStore,
     starts: Sequence[GitId],
     *,
     limit: int | None = None,
@@ -50,7 +43,7 @@ def walk(
 class _Walk:
     """Two heaps: commits seen but not looked at yet, and commits whose children are all out."""
 
-    def __init__(self, source: CommitReader, *, first_parent: bool) -> None:
+    def __init__(self, source: ObjectStore, *, first_parent: bool) -> None:
         self._source = source
         self._first_parent = first_parent
         self._commits: dict[GitId, CommitInfo] = {}
@@ -113,7 +106,7 @@ class _Walk:
 _LEFT, _RIGHT, _STALE, _RESULT = 1, 2, 4, 8
 
 
-def find_merge_bases(source: CommitReader, left: GitId, right: GitId) -> list[GitId]:
+def find_merge_bases(source: ObjectStore, left: GitId, right: GitId) -> list[GitId]:
     """Return the best common ancestors, youngest first: none of them is an ancestor of another."""
     if left == right:
         return [left]
@@ -127,7 +120,7 @@ def find_merge_bases(source: CommitReader, left: GitId, right: GitId) -> list[Gi
     return candidates
 
 
-def _paint(source: CommitReader, left: GitId, right: GitId) -> list[GitId]:
+def _paint(source: ObjectStore, left: GitId, right: GitId) -> list[GitId]:
     """Colour what each side reaches; the first commits with both colours are the candidates."""
     colours = {left: _LEFT, right: _RIGHT}
     times: dict[GitId, int] = {}
@@ -157,7 +150,7 @@ def _paint(source: CommitReader, left: GitId, right: GitId) -> list[GitId]:
     return sorted(kept, key=lambda commit_id: -found[commit_id])
 
 
-def is_ancestor(source: CommitReader, ancestor: GitId, descendant: GitId) -> bool:
+def is_ancestor(source: ObjectStore, ancestor: GitId, descendant: GitId) -> bool:
     """Return whether one commit can be reached from another (a commit reaches itself)."""
     if ancestor == descendant:
         return True

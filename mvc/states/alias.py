@@ -28,8 +28,7 @@ from mvc.errors import UnsupportedError
 from mvc.states.elements import ElementType, get_numpy_element, get_torch_element
 from mvc.states.encode import PlacedArray
 from mvc.states.files import LiveArray
-from mvc.states.host import HostArray
-from mvc.states.memory import BYTE, MAX_SKEW, Region, view_memory
+from mvc.states.memory import BYTE, MAX_SKEW, HostArray, Region, view_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

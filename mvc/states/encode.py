@@ -16,8 +16,7 @@ from mvc.states.containers import CONTAINERS, MAPPINGS, MAX_DEPTH, open_value
 from mvc.states.document import LONG_LIST_HINT, MAX_VALUES, TENSOR_SUFFIX
 from mvc.states.elements import find_numpy_element, stored_form
 from mvc.states.files import LiveArray, clean_tensor_name, escape_file_name
-from mvc.states.host import HostArray
-from mvc.states.memory import Region, find_kept_strides, view_memory
+from mvc.states.memory import HostArray, Region, find_kept_strides, view_memory
 from mvc.states.refusals import Attribute, format_path, refusal
 from mvc.states.scalars import NotScalar, encode_inline_bytes, encode_scalar
 

@@ -9,14 +9,14 @@ NumPy lacks; ``float4_e2m1fn_x2`` as uint8, two elements a byte), and so does a 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from mvc.errors import ConflictError, FormatError
 from mvc.states.elements import TORCH_ELEMENTS, parse_numpy_dtype
-from mvc.states.host import copy_words
-from mvc.states.memory import Region, find_flat_bytes, view_memory
+from mvc.states.memory import Region, copy_words, find_flat_bytes, view_memory
 from mvc.states.refusals import format_path
 from mvc.states.scalars import PlainScalars
 
@@ -27,32 +27,22 @@ if TYPE_CHECKING:
 
     from mvc.states.elements import AnyDType, ElementType
 
+Reader: TypeAlias = "Callable[[memoryview], None]"
+"""Fills a buffer with the bytes of an array in file order."""
+Filler: TypeAlias = "Callable[[Reader], None]"
+"""Has a reader fill an array, or a buffer of its size, once."""
 _NUMPY_NAMES = {"bool": "|b1", "float4_e2m1fn_x2": "|u1"}
 
 
-class Destination(Protocol):
-    """An array to be filled with bytes in file order."""
-
-    def fill(self, read: Callable[[memoryview], None]) -> None:
-        """Have ``read`` fill a buffer of the array's size, once."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HostDestination:
-    """An array in host memory, as the writable words that ``view_memory`` returns."""
-
-    words: NDArray[Any]
-
-    def fill(self, read: Callable[[memoryview], None]) -> None:
-        """Have ``read`` fill the memory itself, or a second array if its order is another."""
-        flat = find_flat_bytes(self.words)
-        if flat is not None:
-            read(flat.data)
-            return
-        aside = np.empty(self.words.shape, self.words.dtype.newbyteorder("<"))
-        read(aside.reshape(-1).view(np.uint8).data)
-        copy_words(self.words, aside)
+def fill_words(words: NDArray[Any], read: Reader) -> None:
+    """Have ``read`` fill the words that ``view_memory`` returned, in place if they are in file order."""
+    flat = find_flat_bytes(words)
+    if flat is not None:
+        read(flat.data)
+        return
+    aside = np.empty(words.shape, words.dtype.newbyteorder("<"))
+    read(aside.reshape(-1).view(np.uint8).data)
+    copy_words(words, aside)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +73,7 @@ class NumpyFactory(PlainScalars):
 
     def find_live(
         self, live: object, element: ElementType, shape: tuple[int, ...], steps: Sequence[object]
-    ) -> tuple[Destination, Region | None] | None:
+    ) -> tuple[Filler, Region | None] | None:
         """Return how to fill a live array in place, and where it lies; None if it is not an array.
 
         Another dtype or shape, or an array that cannot be written to, is a ConflictError.
@@ -102,7 +92,7 @@ class NumpyFactory(PlainScalars):
         address = live.__array_interface__["data"][0]
         words = view_memory(address, shape, live.strides, element, live, writable=True)
         region = Region("cpu", address, shape, live.strides, element.name, element.size_bytes)
-        return HostDestination(words), region if live.size else None
+        return partial(fill_words, words), region if live.size else None
 
 
 def numpy_dtype(element: ElementType) -> AnyDType:

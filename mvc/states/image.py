@@ -57,12 +57,7 @@ def read_image(
     framework: Literal["torch", "numpy"] = "torch",
     into: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
-    """Return the state of an image; ``framework`` and ``into`` as for ``Repo.load_state``.
-
-    Raises:
-        FormatError: not the files of a state.
-        ConflictError: ``into`` holds what the state does not, or in another shape.
-    """
+    """Return the state of an image; ``framework``, ``into`` and errors as for ``Repo.load_state``."""
     opened = {file.path: file for file in open_image(files)}
     places = {
         path: {one.tensors[0].name: one for one in file.layout.segments if one.is_plain}
@@ -91,9 +86,8 @@ def _get_text(files: Mapping[str, memoryview]) -> bytes:
 def compare_image(state: Mapping[str, object], files: Mapping[str, memoryview]) -> tuple[str, ...]:
     """Return a line for every tensor, file or value of a live state that differs from an image.
 
-    Raises:
-        FormatError: not the files of a state.
-        UnsupportedError: a live value that is not data.
+    Files that are not those of a state are a FormatError, a live value that is not data an
+    UnsupportedError.
     """
     stored = {file.path: file for file in open_image(files)}
     live = {file.path: file for file in encode_state(state)}

@@ -14,7 +14,7 @@ from mvc.errors import MvcError
 from mvc.sources import JoinedSource, MemorySource
 from mvc.states.alias import find_crowded, find_groups
 from mvc.states.document import STATE_FILE, Document, encode_document
-from mvc.states.host import HostRun
+from mvc.states.memory import HostRun
 from mvc.states.plan import DiffersError, Follow, Recorder
 from mvc.states.state import encode_walk
 
@@ -74,19 +74,12 @@ class ImagePart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateLayout:
-    """What the image of a live state will hold, before anything is copied.
+    """What the image of a live state will hold, before anything is copied."""
 
-    Attributes:
-        files: its files in order, ``state.json`` at the end.
-        parts: what has to be copied where.
-        size_bytes: length of the image.
-        plan: makes the layout of the next state faster; None if it could not.
-    """
-
-    files: tuple[ImageFile, ...]
-    parts: tuple[ImagePart, ...]
-    size_bytes: int
-    plan: LayoutPlan | None = None
+    files: tuple[ImageFile, ...]  # in order, ``state.json`` at the end
+    parts: tuple[ImagePart, ...]  # what has to be copied where
+    size_bytes: int  # length of the image
+    plan: LayoutPlan | None = None  # makes the next layout faster; None if it cannot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,15 +113,11 @@ class _Piece:
 
 
 def layout_state(state: Mapping[str, object], previous: LayoutPlan | None = None) -> StateLayout:
-    """Return the image that a live state would have.
+    """Return the image that a live state, as for ``Repo.commit_state``, would have.
 
-    Args:
-        state: nested, as for ``Repo.commit_state``.
-        previous: plan of an earlier layout; saves most of the time if the state has the same form
-            as then, and makes no other difference.
-
-    Raises:
-        UnsupportedError: a value that is not data; the message names its path.
+    ``previous``, the plan of an earlier layout, saves most of the time if the state has the same
+    form as then, and makes no other difference. A value that is not data is an UnsupportedError
+    that names its path.
     """
     found = None if previous is None else _follow_plan(previous, state)
     return _layout_from_scratch(state) if found is None else found

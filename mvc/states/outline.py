@@ -45,15 +45,10 @@ _TIES = ("shared", "offset", "byte_strides")
 
 @dataclass(frozen=True, slots=True)
 class ArrayOutline:
-    """An array of a state without its values.
+    """An array of a state without its values."""
 
-    Attributes:
-        kind: ``tensor``, ``array``, ``bytes`` or ``sparse``.
-        dtype: spelled as in ``state.json``; ``uint8`` for bytes, that of the values for sparse.
-        shape: elements per dimension.
-    """
-
-    kind: str
+    kind: str  # ``tensor``, ``array``, ``bytes`` or ``sparse``
+    # spelled as in ``state.json``; ``uint8`` for bytes, that of the values for sparse
     dtype: str
     shape: tuple[int, ...]
 

@@ -27,8 +27,7 @@ from mvc.states.containers import CONTAINERS, open_value
 from mvc.states.document import keep_text
 from mvc.states.encode import EncodeWalk, describe_ndarray
 from mvc.states.files import LiveArray
-from mvc.states.host import HostArray, HostBytes
-from mvc.states.memory import find_flat_bytes
+from mvc.states.memory import HostArray, HostBytes, find_flat_bytes
 from mvc.states.refusals import Attribute
 
 if TYPE_CHECKING:

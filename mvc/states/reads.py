@@ -8,7 +8,7 @@ memory than the commit has.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -19,8 +19,8 @@ from mvc.states.document import check_fields, get_dims, get_field
 from mvc.states.elements import get_numpy_element, get_torch_element
 from mvc.states.factory import (
     ArrayForm,
-    HostDestination,
     NumpyFactory,
+    fill_words,
     numpy_dtype,
     view_array,
 )
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from mvc.states.document import Node
     from mvc.states.elements import ElementType
-    from mvc.states.factory import Destination
+    from mvc.states.factory import Filler
     from mvc.states.torch_arrays import TorchFactory
 
     Factory: TypeAlias = NumpyFactory | TorchFactory
@@ -63,15 +63,10 @@ class TensorRead:
     file: str
     tensor: str
     size_bytes: int
-    destination: Destination
-
-    def fill(self, read: Callable[[memoryview], None]) -> None:
-        """Have ``read`` fill a writable buffer of ``size_bytes`` with the tensor's bytes.
-
-        Reads may be filled in any order and from many threads, each of them once. A tensor that
-        is not contiguous, or not on the host, takes memory of its size while it is filled.
-        """
-        self.destination.fill(read)
+    # Has a function fill a writable buffer of ``size_bytes`` with the tensor's bytes. Reads may be
+    # filled in any order and from many threads, each of them once. A tensor that is not contiguous,
+    # or not on the host, takes memory of its size while it is filled.
+    fill: Filler
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +116,7 @@ class ReadTable:
         size = get_field(node, "size_bytes", int)
         self._claim(node, size)
         buffer = np.empty(size, np.uint8)
-        self._add_read(node, size, HostDestination(buffer))
+        self._add_read(node, size, partial(fill_words, buffer))
         self._values[id(node)] = _Blob(buffer, is_mutable=node["$"] == "bytearray")
 
     def add(self, node: Node, live: object, steps: Sequence[object]) -> None:
@@ -198,32 +193,32 @@ class ReadTable:
         memory, address = factory.allocate(size + skew)
         form = ArrayForm(element, shape, skew, _get_strides(node, element, shape))
         words = view_memory(address + skew, shape, form.strides, element, memory, writable=True)
-        self._add_read(node, size, HostDestination(words))
+        self._add_read(node, size, partial(fill_words, words))
         return _Storage(memory, size + skew, skew, form)
 
     def _fill_live(
         self,
         node: Node,
         size: int,
-        found: tuple[Destination, Region | None],
+        found: tuple[Filler, Region | None],
         steps: Sequence[object],
     ) -> None:
-        destination, region = found
+        fill, region = found
         stored: tuple[str, ...] = (node["in"], node["name"])
         if "shared" in node:
             stored = tuple(str(node.get(name)) for name in ("shared", "offset", "byte_strides"))
         known = stored if region is None else self._filled.setdefault(region, stored)
         if known is stored:
-            self._add_read(node, size, destination)
+            self._add_read(node, size, fill)
         elif known != stored:
             raise ConflictError(
                 f"{format_path(steps)} shares its memory with another live tensor, "
                 "but not with that one in the stored state"
             )
 
-    def _add_read(self, node: Node, size: int, destination: Destination) -> None:
+    def _add_read(self, node: Node, size: int, fill: Filler) -> None:
         if size:
-            self.reads.append(TensorRead(node["in"], node["name"], size, destination))
+            self.reads.append(TensorRead(node["in"], node["name"], size, fill))
 
     def _claim(self, node: Node, size: int) -> None:
         self.check_held(node, size)

@@ -17,21 +17,30 @@ import torch
 from mvc.dtypes import TORCH_NAMES
 from mvc.errors import ConflictError, FormatError, UnsupportedError
 from mvc.states.elements import TORCH_ELEMENTS
-from mvc.states.factory import ArrayForm, Destination, HostDestination
+from mvc.states.factory import ArrayForm, fill_words
 from mvc.states.files import LiveArray
-from mvc.states.host import HostArray, check_storage, iterate_slabs, read_units
-from mvc.states.memory import Region, c_strides, find_kept_strides, view_memory
+from mvc.states.memory import (
+    HostArray,
+    Region,
+    c_strides,
+    check_storage,
+    find_kept_strides,
+    iterate_slabs,
+    read_units,
+    view_memory,
+)
 from mvc.states.refusals import format_path
 from mvc.states.scalars import PlainScalars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from mvc.sources import ByteSource
     from mvc.states.document import Node
     from mvc.states.elements import ElementType
+    from mvc.states.factory import Filler, Reader
 
 _DTYPES: dict[str, torch.dtype] = {
     str(value).removeprefix("torch."): value
@@ -275,7 +284,7 @@ class TorchFactory(PlainScalars):
 
     def find_live(
         self, live: object, element: ElementType, shape: tuple[int, ...], steps: Sequence[object]
-    ) -> tuple[Destination, Region | None] | None:
+    ) -> tuple[Filler, Region | None] | None:
         """Return how to fill a live tensor, and where it lies; None if it is not a tensor.
 
         A tensor that does not fit, or cannot be filled, is a ConflictError or UnsupportedError.
@@ -298,7 +307,7 @@ class TorchFactory(PlainScalars):
         ):
             raise ConflictError(f"{path} cannot be filled in place", hint="pass a clone() of it")
         if isinstance(array.source, TorchArray):
-            return DeviceDestination(live.detach()), region
+            return partial(fill_device, live.detach()), region
         words = (
             np.empty(0, np.uint8)
             if region is None
@@ -306,23 +315,17 @@ class TorchFactory(PlainScalars):
                 region.address, shape, region.strides, array.element, live, writable=True
             )
         )
-        return HostDestination(words), region
+        return partial(fill_words, words), region
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceDestination:
-    """A live tensor outside host memory that is to be filled."""
-
-    tensor: torch.Tensor
-
-    def fill(self, read: Callable[[memoryview], None]) -> None:
-        """Have ``read`` fill a tensor on the host and copy it over."""
-        element = _ELEMENTS[self.tensor.dtype]
-        aside = torch.empty(tuple(self.tensor.shape), dtype=self.tensor.dtype, device="cpu")
-        strides = c_strides(aside.shape, element.size_bytes)
-        words = view_memory(aside.data_ptr(), aside.shape, strides, element, aside, writable=True)
-        HostDestination(words).fill(read)
-        self.tensor.copy_(aside)
+def fill_device(tensor: torch.Tensor, read: Reader) -> None:
+    """Have ``read`` fill a tensor on the host, and copy it to one outside host memory."""
+    element = _ELEMENTS[tensor.dtype]
+    aside = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
+    strides = c_strides(aside.shape, element.size_bytes)
+    words = view_memory(aside.data_ptr(), aside.shape, strides, element, aside, writable=True)
+    fill_words(words, read)
+    tensor.copy_(aside)
 
 
 def _get_dtype(name: str) -> torch.dtype:

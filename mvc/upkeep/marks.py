@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from mvc.chunkstore.copies import Ids
-    from mvc.history.reflog_expiry import ReflogExpiry
+    from mvc.history.reachability import ReflogExpiry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
     from mvc.workspace.releases import Release

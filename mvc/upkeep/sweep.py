@@ -23,7 +23,7 @@ from mvc.chunkstore.copies import NONE
 from mvc.errors import ConflictError, CorruptionError
 from mvc.fs import exclusive_lock
 from mvc.history.object_sweep import list_garbage, remove_objects
-from mvc.history.reflog_expiry import DAY_S, expire_reflogs
+from mvc.history.reachability import DAY_S, expire_reflogs
 from mvc.ids import ID_BYTES
 from mvc.progress import announce
 from mvc.upkeep.marks import Marks, find_promised, mark
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mvc.chunkstore.copies import Ids, Mask, StoredCopies
     from mvc.chunkstore.sweep_plan import SweepBatch, SweepPlan
     from mvc.dtypes import DType
-    from mvc.history.reflog_expiry import ReflogExpiry
+    from mvc.history.reachability import ReflogExpiry
     from mvc.ids import ChunkId
     from mvc.workspace.context import Context
 

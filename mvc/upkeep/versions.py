@@ -16,7 +16,7 @@ from mvc.history.reachability import find_roots
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from mvc.history.reflog_expiry import ReflogExpiry
+    from mvc.history.reachability import ReflogExpiry
     from mvc.history.values import CommitInfo
     from mvc.ids import GitId
     from mvc.workspace.context import Context

@@ -9,8 +9,13 @@ import pytest
 from mvc.errors import ConflictError, CorruptionError
 from mvc.history.check import check
 from mvc.history.git import GitHistory
-from mvc.history.reachability import find_roots, reachable_objects
-from mvc.history.reflog_expiry import DAY_S, ReflogExpiry, expire_reflogs
+from mvc.history.reachability import (
+    DAY_S,
+    ReflogExpiry,
+    expire_reflogs,
+    find_roots,
+    reachable_objects,
+)
 from mvc.history.values import NO_ID
 from support.stockgit import START_S, at, build_tangle, commit_on_head, git, write_commit
 
@@ -155,7 +160,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from mvc.history.git import GitHistory
-from mvc.history.reflog_expiry import expire_reflogs
+from mvc.history.reachability import expire_reflogs
 
 real = os.replace
 when = sys.argv[2]

@@ -11,7 +11,8 @@ import pytest
 from mvc import fs
 from mvc.errors import ConflictError, NotFoundError, StorageError, UsageError
 from mvc.history.git import GitHistory
-from mvc.history.sweep_lock import GATE_NAME, LOCK_NAME
+from mvc.history.locks import SWEEP_GATE_NAME as GATE_NAME
+from mvc.history.locks import SWEEP_LOCK_NAME as LOCK_NAME
 from support.stockgit import at, commit_on_head
 
 # A process that holds the lock until its input ends, or until it is killed.

@@ -10,8 +10,7 @@ import pytest
 
 from mvc import ConflictError, CorruptionError, ReleasedError, Repo
 from mvc.history.object_sweep import list_garbage, remove_objects
-from mvc.history.reachability import reachable_objects
-from mvc.history.reflog_expiry import DAY_S
+from mvc.history.reachability import DAY_S, reachable_objects
 from mvc.operations.gc import plan_gc, run_gc
 from mvc.storage.local import LocalStorage
 from mvc.upkeep.sweep import upkeep_lock

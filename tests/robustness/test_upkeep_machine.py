@@ -23,8 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from safetensors.numpy import save
 
 from mvc import ConflictError, NotFoundError, ReleasedError, Repo
-from mvc.history.reachability import find_roots
-from mvc.history.reflog_expiry import DAY_S
+from mvc.history.reachability import DAY_S, find_roots
 from mvc.workspace.released import check_content
 from mvc.workspace.state_files import read_small_file
 from support.kept_repo import WHO, make_old

@@ -21,7 +21,7 @@ from mvc.sources import MemorySource
 from mvc.states import files as state_files
 from mvc.states.elements import TORCH_ELEMENTS
 from mvc.states.files import escape_file_name
-from mvc.states.host import iterate_slabs
+from mvc.states.memory import iterate_slabs
 from mvc.states.state import encode_state, find_files
 from mvc.states.torch_arrays import TorchArray, span_storage, view_words
 from support.states import read_all, store

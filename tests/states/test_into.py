@@ -8,7 +8,7 @@ import torch
 
 from mvc.errors import ConflictError, UnsupportedError, UsageError
 from mvc.states.state import plan_state
-from mvc.states.torch_arrays import DeviceDestination
+from mvc.states.torch_arrays import fill_device
 from support.states import assert_same, store
 
 
@@ -164,7 +164,7 @@ def test_a_device_tensor_is_filled_over_the_host():
     def read(buffer):
         buffer[:] = data
 
-    DeviceDestination(live).fill(read)
+    fill_device(live, read)
     assert torch.equal(live, wanted)
 
 
