@@ -73,6 +73,22 @@ class Repo:
 
     Not shared between threads; open one per thread. Several processes may work on one repository
     at once: refs move by compare-and-swap, and the slower one gets a ConflictError.
+
+    Where a method takes them, ``paths`` are files, folders or wildcards, ``progress`` is called with
+    the bytes handled since the last call, and ``revision`` is which commit.
+
+    Any method may raise what follows, even if its own list leaves it out.
+
+    Raises:
+        NotFoundError: a revision, ref, run, path or tensor that is named does not exist, or a
+            commit that must hold a state has none.
+        ConflictError: local changes would be lost without ``force``, or another gc, prune or
+            repack is running.
+        ReleasedError: content that is needed was released; nothing was changed.
+        UsageError: a name or value that is missing or not valid.
+        UnsupportedError: torch is asked for and not installed.
+        FormatError, CorruptionError: the repository is damaged; what is at fault is named.
+        StorageError: the machine failed.
     """
 
     def __init__(self, context: Context) -> None:
@@ -86,7 +102,6 @@ class Repo:
 
         Raises:
             UsageError: not a valid branch name, or the path is a file.
-            StorageError: the machine refused.
         """
         folder = Path(path)
         try:
@@ -165,7 +180,6 @@ class Repo:
             progress: called with bytes read since the last call.
 
         Raises:
-            NotFoundError: a path does not exist.
             UsageError: only ignored files, another repository, or a path no commit may hold.
             ConflictError: a file changed while it was read; nothing is staged.
         """
@@ -177,7 +191,6 @@ class Repo:
         """Return what ``add`` of these paths would read, drop and skip.
 
         Raises:
-            NotFoundError: a path does not exist.
             UsageError: only ignored files, another repository, or a path no commit may hold.
         """
         return operations.add.plan_add(self._context, self._paths(paths), force=force)
@@ -346,7 +359,6 @@ class Repo:
             progress: called with bytes read, if files of the worktree have to be hashed.
 
         Raises:
-            NotFoundError: no such revision.
             UsageError: ``new`` without ``old``, or two revisions and ``staged``.
         """
         return operations.diff.diff(
@@ -414,9 +426,6 @@ class Repo:
             progress: called with bytes written.
 
         Raises:
-            NotFoundError: no such revision or path.
-            ConflictError: local changes would be lost, and not ``force``.
-            ReleasedError: content of that commit was released; the worktree is unchanged.
             CorruptionError: the store is damaged; the worktree is unchanged.
         """
         chosen = self._paths(paths)
@@ -452,9 +461,7 @@ class Repo:
             progress: called with bytes written.
 
         Raises:
-            NotFoundError: no such branch or start.
             ConflictError: the branch to create exists, or local changes would be lost.
-            ReleasedError: content of that commit was released; nothing was changed.
             UsageError: not a valid branch name, or ``start`` without ``create``.
         """
         if create:
@@ -486,9 +493,7 @@ class Repo:
             progress: called with bytes written.
 
         Raises:
-            NotFoundError: no such revision or path.
             ConflictError: a file to remove holds content that is stored nowhere else.
-            ReleasedError: content to write was released; nothing was changed.
         """
         return operations.restore.restore_paths(
             self._context,
@@ -517,8 +522,6 @@ class Repo:
             progress: called with bytes written.
 
         Raises:
-            NotFoundError: no such revision or path.
-            ReleasedError: content to write was released; nothing was changed.
             UsageError: another mode, or ``paths`` and not ``mixed``.
         """
         chosen = self._paths(paths)
@@ -584,7 +587,6 @@ class Repo:
             UsageError: more than one way, a negative number, or no branch while HEAD is detached.
             NotFoundError: no such branch or revision, or no commit that fits.
             ConflictError: the revision is not an ancestor of the branch.
-            ReleasedError: the content of the revision was released.
         """
         return operations.rollback.plan_rollback(
             self._context,
@@ -617,7 +619,6 @@ class Repo:
         Raises:
             ConflictError: the branch moved since it was planned, or local changes would be lost,
                 and not ``force``; nothing was changed.
-            ReleasedError: the content of the target was released meanwhile.
         """
         return operations.rollback.run_rollback(
             self._context, plan, reason=reason, force=force, progress=progress
@@ -662,9 +663,7 @@ class Repo:
         """Make a branch without going there; return its commit.
 
         Raises:
-            NotFoundError: no such start.
             ConflictError: it exists, and not ``force``; or it is checked out.
-            UsageError: not a valid branch name.
         """
         return operations.branch.create_branch(self._context, name, start, force=force)
 
@@ -672,7 +671,6 @@ class Repo:
         """Delete a branch (an unmerged one with ``force``); return the commit it pointed to.
 
         Raises:
-            NotFoundError: no such branch.
             ConflictError: it is checked out, or not merged and not ``force``.
         """
         return operations.branch.delete_branch(self._context, name, force=force)
@@ -681,9 +679,7 @@ class Repo:
         """Rename a branch with its reflog; HEAD follows.
 
         Raises:
-            NotFoundError: no branch ``old``.
             ConflictError: ``new`` exists, and not ``force``; or it is checked out.
-            UsageError: not a valid branch name.
         """
         operations.branch.rename_branch(self._context, old, new, force=force)
 
@@ -693,7 +689,6 @@ class Repo:
         """Tag a commit, with an annotated tag if there is a message; return the commit.
 
         Raises:
-            NotFoundError: no such revision.
             ConflictError: the tag exists, and not ``force``.
             UsageError: not a valid tag name, or an empty message.
         """
@@ -760,8 +755,6 @@ class Repo:
             A new array or tensor of the stored shape; packed types come as uint8 bytes.
 
         Raises:
-            NotFoundError: no such revision, checkpoint or tensor.
-            ReleasedError: its content was released.
             UnsupportedError: torch is not installed, or lacks the dtype.
             UsageError: another framework.
         """
@@ -797,7 +790,6 @@ class Repo:
             ConflictError: the file exists, or two tensors have the same name.
             UsageError: the output is a folder, or its folder does not exist.
             UnsupportedError: a dtype or name that safetensors cannot hold.
-            ReleasedError: content of that revision was released.
         """
         return operations.export.export(
             self._context,
@@ -847,7 +839,6 @@ class Repo:
             progress: called with bytes taken since the last call.
 
         Raises:
-            UsageError: no message, or not a valid branch name.
             UnsupportedError: a value that is not data; the message names its path.
             ConflictError: the branch moved meanwhile, is not at ``parent``, or a file of the same
                 name is staged; nothing is lost.
@@ -891,7 +882,6 @@ class Repo:
 
         Raises:
             FormatError: not the files of a state.
-            UsageError: no message, or not a valid branch name.
             ConflictError: as for ``commit_state``.
         """
         result = operations.commit_state.commit_state(
@@ -925,7 +915,6 @@ class Repo:
             revision: which commit.
 
         Raises:
-            NotFoundError: no such revision, or the commit holds no state.
             UnsupportedError: a live value that is not data; the message names its path.
             FormatError: the commit lacks something that its state names.
         """
@@ -939,16 +928,9 @@ class Repo:
         Every file is read; nothing is changed. A file that differs from the commit's but holds
         the same tensors (another header, format or number of shards) is reported as such.
 
-        Args:
-            revision: which commit.
-            paths: only these files, folders or wildcards.
-            progress: called with bytes read.
-
         Raises:
-            NotFoundError: no such revision, or it has no such path.
             ConflictError: a file changed while it was read.
             ReleasedError: a tensor can only be compared by its content, which was released.
-            CorruptionError: what differs cannot be read from the store.
         """
         return operations.verify.verify_worktree(
             self._context, revision, paths=self._paths(paths), progress=progress
@@ -970,11 +952,7 @@ class Repo:
             into: live tensors of the same structure to fill in place.
 
         Raises:
-            NotFoundError: no such revision, or the commit holds no state.
-            ReleasedError: content of that commit was released; nothing was filled.
-            CorruptionError: damaged chunks; the message names the tensor.
             ConflictError: ``into`` has another structure or shape than the state.
-            UnsupportedError: torch is not installed.
         """
         return operations.load_state.load_state(
             self._context, revision, framework=framework, into=into
@@ -1111,7 +1089,6 @@ class Repo:
             progress: called with bytes of packs rewritten.
 
         Raises:
-            ConflictError: another gc, prune or repack is running.
             CorruptionError: the repository is damaged; nothing more is removed.
         """
         return operations.gc.run_gc(self._context, plan or self.plan_gc(grace_s=grace_s), progress)
@@ -1163,9 +1140,7 @@ class Repo:
             by: which lists to make, of ``branch``, ``tag``, ``commit``, ``file``, ``tensor``.
 
         Raises:
-            NotFoundError: no such revision.
             UsageError: no such kind of list.
-            FormatError: the history is damaged.
         """
         return operations.du.du(self._context, revisions, by=tuple(by))
 

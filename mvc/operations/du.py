@@ -139,13 +139,7 @@ class DuReport:
 def du(
     context: Context, revisions: Sequence[str] = (), *, by: Collection[str] = USUAL_KINDS
 ) -> DuReport:
-    """Return what is stored, and for which users; nothing is changed.
-
-    Raises:
-        NotFoundError: no such revision.
-        UsageError: no such kind.
-        FormatError: the history or a manifest is damaged.
-    """
+    """Return what is stored, and for which users; nothing is changed."""
     for kind in by:
         if kind not in KINDS:
             raise UsageError(f"cannot list by {kind!r}", hint=f"one of {', '.join(KINDS)}")

@@ -119,10 +119,6 @@ def fsck(
 
     A crash between two writes leaves a pack without an index. If no commit needs that pack, it is
     harmless; if one does, its index was lost.
-
-    Raises:
-        ConflictError: to be repaired, but a gc, prune or repack is running.
-        StorageError: the machine failed.
     """
     repaired: tuple[str, ...] = ()
     salvaged: tuple[str, ...] = ()

@@ -109,13 +109,7 @@ class PruneResult:
 
 
 def plan_prune(context: Context, policy: RetentionPolicy, *, now_s: int | None = None) -> PrunePlan:
-    """Return what a policy keeps and releases; nothing is changed.
-
-    Raises:
-        UsageError: a policy that keeps nothing or makes no sense.
-        NotFoundError: a name or wildcard that matches no ``diverged/`` branch.
-        FormatError: damaged history.
-    """
+    """Return what a policy keeps and releases; nothing is changed."""
     policy.check()
     moment_s = int(time.time()) if now_s is None else now_s
     landmarks = read_landmarks(context)
@@ -130,13 +124,7 @@ def plan_prune(context: Context, policy: RetentionPolicy, *, now_s: int | None =
 
 
 def run_prune(context: Context, plan: PrunePlan) -> PruneResult:
-    """Record what a plan releases, durably, and free it.
-
-    Raises:
-        ConflictError: a ref moved and now protects what would be released, or another gc is
-            running; nothing was changed.
-        StorageError: the machine failed; the next gc frees what was recorded by then.
-    """
+    """Record what a plan releases, durably, and free it."""
     if not plan.releases and plan.freed_bytes <= 0:
         return PruneResult(plan, 0)
     with upkeep_lock(context):

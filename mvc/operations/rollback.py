@@ -36,13 +36,12 @@ from mvc.workspace.rollback_target import (
 from mvc.workspace.transition import plan_head_move
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from mvc.history.values import Head, Stamp
     from mvc.ids import GitId
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
-
-    ByteProgress = Callable[[int], None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +109,7 @@ def plan_rollback(
     branch: str | None = None,
     at_step: int | None = None,
 ) -> RollbackPlan:
-    """Return where a branch would go back to; nothing is changed.
-
-    The parameters are explained at ``Repo.plan_rollback``.
-
-    Raises:
-        UsageError: more than one target, a negative number, or no branch where HEAD is on none.
-        NotFoundError: no such branch or revision, or no commit that fits.
-        ConflictError: the revision is not an ancestor of the branch.
-        ReleasedError: the content of the revision was released.
-    """
+    """Return where a branch would go back to; nothing is changed."""
     ways = (revision is not None, step is not None, steps_back is not None, healthy)
     if sum(ways) > 1:
         raise UsageError(
@@ -178,11 +168,6 @@ def run_rollback(
     """Carry out a plan: name what is left, then move the branch, and HEAD's files with it.
 
     Files that exist only in the index, like those of a commit from memory, are not made.
-
-    Raises:
-        ConflictError: the branch moved since the plan was made, or local changes would be lost,
-            and not ``force``.
-        ReleasedError: the content of the target was released meanwhile.
     """
     if plan.is_empty:
         return _result(plan)

@@ -30,13 +30,12 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.transition import plan_head_move, plan_switch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from mvc.history.values import Head, ReflogEntry, Stamp
     from mvc.ids import GitId
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
-
-    ByteProgress = Callable[[int], None] | None
 
 _UNDO, _REDO = "undo: ", "redo: "
 _DETACHED = " (detached)"
@@ -90,12 +89,7 @@ def undo(
     dry_run: bool = False,
     progress: ByteProgress = None,
 ) -> UndoResult:
-    """Undo the last move of HEAD or its branch, or redo what was undone last.
-
-    Raises:
-        NotFoundError: there is nothing to undo or redo, or where it leads no longer exists.
-        ConflictError: local changes would be lost, or HEAD is not where its log says.
-    """
+    """Undo the last move of HEAD or its branch, or redo what was undone last."""
     recover(context)
     head = context.history.head()
     entries = context.history.read_reflog("HEAD")

@@ -25,12 +25,7 @@ _HINTED = 5
 def follow_run(
     context: Context, branch: str | None, *, losses: int = 2000, events: int = 20
 ) -> RunFollower:
-    """Return the reading end of a branch's feed: the current branch's, or else the latest.
-
-    Raises:
-        NotFoundError: there is no such run.
-        UsageError: not a valid name of a branch.
-    """
+    """Return the reading end of a branch's feed: the current branch's, or else the latest."""
     if branch is not None:
         branch_ref(branch)
     runs = _find_runs(context)
@@ -85,11 +80,7 @@ class RunFollower:
         self._totals = RunTotals(losses=losses, events=events)
 
     def read(self) -> RunView:
-        """Return the run as it is now.
-
-        Raises:
-            StorageError: the machine failed.
-        """
+        """Return the run as it is now."""
         for line in self._tail.read_lines():
             if line:
                 self._totals.take(line)
