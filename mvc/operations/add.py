@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
-__all__ = ["AddPlan", "AddResult", "add", "plan_add", "run_add"]
+__all__ = ["AddPlan", "AddResult", "add", "plan_add"]
 
 
 @holds_sweep_lock
@@ -28,14 +28,7 @@ def add(
 ) -> AddResult:
     """Store files and stage them; the index changes only once everything is durable."""
     recover(context)
-    return run_add(context, plan_add(context, patterns, force=force), progress, delta=delta)
-
-
-@holds_sweep_lock
-def run_add(
-    context: Context, plan: AddPlan, progress: ByteProgress = None, *, delta: bool | None = None
-) -> AddResult:
-    """Carry out a plan of ``plan_add``."""
+    plan = plan_add(context, patterns, force=force)
     result = store_planned(context, plan, progress, delta=delta)
     result.stage(context)
     return result

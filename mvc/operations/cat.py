@@ -57,22 +57,6 @@ def _find_readable(context: Context, revision: str, path: str, name: str) -> Sto
     """Return where a tensor of a revision is stored, after checking that its chunks are there."""
     commit = context.history.resolve(revision)
     blob = _find_entry(context, commit, revision, path).blob
-    tensor = _find_tensor(context, blob, path, name)
-    command = command_text("mvc cat {}", [path, name])
-    check_chunks(context, (path, blob), tensor.stored.chunks, commit=commit, command=command)
-    return tensor
-
-
-def _find_entry(context: Context, commit: GitId, revision: str, path: str) -> TreeEntry:
-    entry = context.history.read_tree(commit).get(path)
-    if entry is None:
-        raise NotFoundError(
-            f"{revision} has no file {path!r}", hint=f'"mvc ls {revision}" lists what it has'
-        )
-    return entry
-
-
-def _find_tensor(context: Context, blob: GitId, path: str, name: str) -> StoredTensor:
     manifest = find_manifest(context, blob)
     if manifest is None:
         raise NotFoundError(f"{path!r} is a plain file and holds no tensor")
@@ -82,4 +66,15 @@ def _find_tensor(context: Context, blob: GitId, path: str, name: str) -> StoredT
             f"{path!r} has no tensor {name!r}", hint=f'"mvc ls" lists the tensors of {path}'
         )
     view, stored = found
+    command = command_text("mvc cat {}", [path, name])
+    check_chunks(context, (path, blob), stored.chunks, commit=commit, command=command)
     return StoredTensor(path, view, stored, manifest.chunk_bytes)
+
+
+def _find_entry(context: Context, commit: GitId, revision: str, path: str) -> TreeEntry:
+    entry = context.history.read_tree(commit).get(path)
+    if entry is None:
+        raise NotFoundError(
+            f"{revision} has no file {path!r}", hint=f'"mvc ls {revision}" lists what it has'
+        )
+    return entry

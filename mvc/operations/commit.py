@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mvc.history.values import CommitInfo, Identity, TreeEntry
-    from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.workspace.additions import AddResult
     from mvc.workspace.commits import CommitResult
@@ -48,7 +47,9 @@ def commit(
     history = context.history
     head = history.head()
     facts = annotations or Annotations()
-    last = _last_commit(context, head.commit) if amend else None
+    if amend and head.commit is None:
+        raise UsageError("there is no commit to amend")
+    last = history.read_commit(head.commit) if amend and head.commit is not None else None
     text = new_message(message, facts) if last is None else _amended_message(last, message, facts)
     added: AddResult | None = None
     if paths or everything:
@@ -89,12 +90,6 @@ def _amended_stamp(
     """Return the author's stamp: an amended commit keeps it unless another one is given."""
     kept = Stamp(last.author, last.author_time_s, last.author_timezone_s)
     return replace(kept if time_s is None else committer, identity=author or last.author)
-
-
-def _last_commit(context: Context, head: GitId | None) -> CommitInfo:
-    if head is None:
-        raise UsageError("there is no commit to amend")
-    return context.history.read_commit(head)
 
 
 def _check_may_be_empty(

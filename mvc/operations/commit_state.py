@@ -111,19 +111,16 @@ def _find_place(context: Context, branch: str | None, parent: str | None) -> _Pl
         place = _Place(head, None, head.commit)
     else:
         place = _Place(head, branch, history.find_ref(f"{HEADS}{branch}"))
-    _check_parent(place.tip, parent, branch or head.branch)
-    return place
-
-
-def _check_parent(tip: GitId | None, parent: str | None, branch: str | None) -> None:
-    if parent is not None and (tip or "") != parent:
-        where = f"branch {branch!r}" if branch else "HEAD"
-        stands = f"at {tip[:10]}" if tip else "without a commit"
+    if parent is not None and (place.tip or "") != parent:
+        name = branch or head.branch
+        where = f"branch {name!r}" if name else "HEAD"
+        stands = f"at {place.tip[:10]}" if place.tip else "without a commit"
         wanted = f"at {parent[:10]}" if parent else "without a commit"
         raise ConflictError(
             f"{where} is {stands}, not {wanted} where this run left it",
             hint="another process moved it; nothing was committed",
         )
+    return place
 
 
 def _store_state(

@@ -370,9 +370,9 @@ def test_two_adds_keep_what_both_staged(repo, root):
     first, second = Repo.open(root), Repo.open(root)
     plan = second.plan_add("b")
     first.add("a")
-    from mvc.operations.add import run_add
+    from mvc.workspace.additions import store_planned
 
-    run_add(second._context, plan)
+    store_planned(second._context, plan, None, delta=None).stage(second._context)
     assert list(staged(repo)) == ["a", "b"]
 
 
