@@ -101,17 +101,17 @@ class LazyGroup(_PlainParameters, TyperGroup):
             formatter.write(f"{purpose}\n")
             for name, summary in commands.items():
                 formatter.write(f"  {name:<{width}}  {summary}\n")
-        with formatter.section("Options"):
-            formatter.write_dl([record for param in self.params if (record := _help(param, ctx))])
+        _write_options(formatter, self.params, ctx)
         formatter.write_paragraph()
         formatter.write('"mvc COMMAND --help" explains a command.\n')
         codes = ", ".join(f"{code} {text}" for code, text in EXIT_CODES.items())
         formatter.write_text(f"Exit codes: {codes}.")
 
 
-def _help(parameter: Any, ctx: Any) -> tuple[str, str] | None:
-    record: tuple[str, str] | None = parameter.get_help_record(ctx)
-    return record
+def _write_options(formatter: Any, options: list[Any], ctx: Any) -> None:
+    with formatter.section("Options"):
+        records = (option.get_help_record(ctx) for option in options)
+        formatter.write_dl([record for record in records if record])
 
 
 class Command(_PlainParameters, TyperCommand):
@@ -168,5 +168,4 @@ class Command(_PlainParameters, TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options; the arguments are in the usage line."""
         options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
-        with formatter.section("Options"):
-            formatter.write_dl([record for one in options if (record := _help(one, ctx))])
+        _write_options(formatter, options, ctx)

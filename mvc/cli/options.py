@@ -9,7 +9,7 @@ from typer import Option
 from mvc.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 Json = Annotated[bool, Option("--json", help="Print the result as JSON (docs/json.md).")]
 Quiet = Annotated[bool, Option("-q", "--quiet", help="Print errors and warnings only.")]
@@ -70,6 +70,12 @@ def check_alone(chosen: Sequence[tuple[str, object]]) -> None:
     given = [name for name, value in chosen if value]
     if len(given) > 1:
         raise CommandUsageError(f"{given[0]} and {given[1]} cannot be used together")
+
+
+def choose_one(options: Mapping[str, bool], default: str) -> str:
+    """Return the one option that was given, without its dashes, or ``default``."""
+    check_alone([(f"--{name}", value) for name, value in options.items()])
+    return next((name for name, value in options.items() if value), default)
 
 
 def check_limit(limit: int | None) -> None:

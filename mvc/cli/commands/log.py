@@ -1,20 +1,18 @@
-"""log, show, reflog: the history."""
+"""log, reflog: the history."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from mvc.cli.options import All, Json, Limit, NameOnly, NameStatus, Stat, Tensors, check_limit
+from mvc.cli.options import Json, Limit, check_limit
 from mvc.cli.output import pick, printable, stdout, write_json
-from mvc.cli.render.files import WITH_TENSORS, choose_form, diff_fields, write_diff
 from mvc.cli.render.log import entry_fields, write_full, write_oneline
 from mvc.cli.render.text import iso_date, short_id
-from mvc.cli.session import open_repo, parse_place, split_range, split_revisions
+from mvc.cli.session import open_repo, split_range, split_revisions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -124,56 +122,6 @@ def _touches(repo: Repo, entry: LogEntry, paths: Sequence[str]) -> bool:
     return all(
         repo.diff(parent, info.id, paths=paths, with_tensors=False) for parent in info.parents
     )
-
-
-def show(
-    name: Annotated[str, Argument(metavar="[REV | REV:PATH]")] = "HEAD",
-    tensors: Tensors = None,
-    stat: Stat = False,
-    name_only: NameOnly = False,
-    name_status: NameStatus = False,
-    everything: All = False,
-    as_json: Json = False,
-) -> None:
-    """Show one commit and what it changed, or one file of it.
-
-    For REV:PATH, the content of a plain file is printed; of a checkpoint, the tensors are listed.
-    """
-    repo = open_repo()
-    form = choose_form(stat=stat, name_only=name_only, name_status=name_status)
-    if ":" in name:
-        _show_file(repo, name, as_json=as_json)
-        return
-    entry = repo.show(name)
-    files = repo.changes(
-        entry.info.id, tensors=tensors, with_tensors=form in WITH_TENSORS or as_json
-    )
-    if as_json:
-        write_json({**entry_fields(entry), "body": entry.info.body, **diff_fields(files)})
-        return
-    out = stdout()
-    write_full(out, [entry], None)
-    if files:
-        out.line()
-        write_diff(out, files, form, everything=everything)
-
-
-def _show_file(repo: Repo, name: str, *, as_json: bool) -> None:
-    from mvc.cli.render.files import file_fields, write_listing
-
-    revision, path = parse_place(repo, name)
-    content = repo.read_file(revision, path)
-    if as_json or content is None:
-        (info,) = repo.ls(revision, paths=[path])
-        if as_json:
-            text = None if content is None else content.decode("utf-8", "replace")
-            write_json({"commit": repo.resolve(revision), **file_fields(info), "content": text})
-        else:
-            write_listing(stdout(), [info], long=False)
-        return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(content)
-    sys.stdout.buffer.flush()
 
 
 def reflog(

@@ -9,7 +9,7 @@ from typer import Option
 
 from mvc.cli.options import Json
 from mvc.cli.output import Output, pick, printable, stdout, write_json
-from mvc.cli.render.text import quote_path, short_id
+from mvc.cli.render.text import CHANGES, quote_path, short_id
 from mvc.cli.session import open_repo, shown_path
 
 if TYPE_CHECKING:
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from mvc.operations.status import FileStatus, Status
     from mvc.repo import Repo
 
-_WORDS = {
-    "added": "new file", "modified": "modified", "removed": "deleted", "renamed": "renamed",
-}  # fmt: skip
 _UNTRACKED_SHOWN = 100
 
 
@@ -129,7 +126,7 @@ def _write_section(out: Output, title: str, hints: Sequence[str], entries: Seque
 
 def _entry(repo: Repo, out: Output, file: FileStatus, change: str, colour: str) -> str:
     names = [shown_path(repo, name) for name in (file.old_path, file.path) if name is not None]
-    return out.style(f"{_WORDS[change] + ':':<12}{' -> '.join(map(printable, names))}", colour)
+    return out.style(f"{CHANGES[change] + ':':<12}{' -> '.join(map(printable, names))}", colour)
 
 
 def _last_line(

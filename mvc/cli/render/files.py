@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import check_alone
 from mvc.cli.output import Output, pick, printable
-from mvc.cli.render.text import columns, count_text, quote_path, shape_text, size_text
+from mvc.cli.render.text import CHANGES, columns, count_text, quote_path, shape_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,19 +19,9 @@ TENSOR_FIELDS = "dtype shape size_bytes chunks id"
 _SHORT_TENSOR_ID = 12
 LETTERS = {"added": "A", "removed": "D", "modified": "M", "renamed": "R"}
 _COLOURS = {"added": "green", "removed": "red", "modified": "yellow", "renamed": "cyan"}
-_WORDS = {
-    "added": "new file", "removed": "deleted", "modified": "modified", "renamed": "renamed",
-}  # fmt: skip
 WITH_TENSORS = ("rows", "stat")
 """The forms that show more than paths."""
 _ROWS_ON_TERMINAL = 40
-
-
-def choose_form(*, stat: bool, name_only: bool, name_status: bool) -> str:
-    """Return how to show differences: ``rows``, ``stat``, ``name-only`` or ``name-status``."""
-    chosen = {"stat": stat, "name-only": name_only, "name-status": name_status}
-    check_alone([(f"--{form}", value) for form, value in chosen.items()])
-    return next((form for form, value in chosen.items() if value), "rows")
 
 
 def diff_fields(files: Sequence[FileDiff]) -> dict[str, object]:
@@ -91,7 +80,7 @@ def _title(out: Output, file: FileDiff) -> str:
     elif file.tensors_total:
         facts.append(count_text(file.tensors_total, "tensor"))
     facts.append(size_text(file.size_bytes))
-    title = out.style(f"{_WORDS[file.status]}: {_names(file)}", "bold")
+    title = out.style(f"{CHANGES[file.status]}: {_names(file)}", "bold")
     return f"{title}  {out.style(', '.join(facts), 'dim')}"
 
 
@@ -147,9 +136,9 @@ def _write_stat(out: Output, files: Sequence[FileDiff]) -> None:
 def _stat_text(file: FileDiff) -> str:
     if file.status in ("added", "removed"):
         tensors = f", {count_text(file.tensors_total, 'tensor')}" if file.tensors_total else ""
-        return f"{_WORDS[file.status]}, {size_text(file.size_bytes)}{tensors}"
+        return f"{CHANGES[file.status]}, {size_text(file.size_bytes)}{tensors}"
     if file.format is None or not file.tensors:
-        return f"{_WORDS[file.status]}, {size_text(file.size_bytes)}"
+        return f"{CHANGES[file.status]}, {size_text(file.size_bytes)}"
     counts = Counter(tensor.status for tensor in file.tensors)
     signs = [("+", "added"), ("-", "removed"), ("~", "modified"), (">", "renamed")]
     changes = " ".join(f"{sign}{counts[status]:,}" for sign, status in signs if counts[status])
@@ -171,13 +160,8 @@ def _stat_summary(files: Sequence[FileDiff]) -> str:
 def file_fields(info: FileInfo) -> dict[str, object]:
     """Return one file for ``--json``."""
     tensors = [pick(tensor, f"name {TENSOR_FIELDS}") for tensor in info.tensors]
-    mode = f"{info.mode:06o}"
-    return {
-        "path": info.path,
-        "mode": mode,
-        **pick(info, "blob format size_bytes"),
-        "tensors": tensors,
-    }
+    head = {"path": info.path, "mode": f"{info.mode:06o}"}
+    return {**head, **pick(info, "blob format size_bytes"), "tensors": tensors}
 
 
 def write_listing(out: Output, files: Sequence[FileInfo], *, long: bool) -> None:

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHORT_ID = 7
+CHANGES = {
+    "added": "new file", "removed": "deleted", "modified": "modified", "renamed": "renamed",
+}  # fmt: skip
 _STEP = 1024
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _NEXT_UNIT_FROM = 999.5  # what would round to four digits

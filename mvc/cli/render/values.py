@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mvc.cli.output import pick
 from mvc.cli.render.text import count_text, number_text
 
 if TYPE_CHECKING:
@@ -83,12 +84,9 @@ def value_fields(numbers: Numbers, limit: int | None) -> dict[str, object]:
     flat = numbers.values.reshape(-1)
     shown = flat if limit is None else flat[:limit]
     return {
-        "min": numbers.smallest,
-        "max": numbers.largest,
+        **pick(numbers, "min=smallest max=largest"),
         "mean": _plain(numbers.mean),
-        "nan": numbers.nan,
-        "inf": numbers.inf,
-        "zero": numbers.zero,
+        **pick(numbers, "nan inf zero"),
         "values": [_plain(_scalar(value)) for value in shown],
         "truncated": shown.size < flat.size,
     }
