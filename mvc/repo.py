@@ -635,7 +635,7 @@ class Repo:
             NotFoundError: no such revision.
             FormatError: the existing marks are damaged.
         """
-        workspace.health.mark_healthy(self._context, revision, note=note)
+        workspace.verdicts.mark_healthy(self._context, revision, note=note)
 
     def healthy(self, branch: str | None = None) -> tuple[GitId, ...]:
         """Return the healthy commits of a branch along first parents, newest first.
@@ -647,7 +647,7 @@ class Repo:
             NotFoundError: no such branch.
             FormatError: the history or its marks are damaged.
         """
-        return workspace.health.healthy_commits(self._context, branch)
+        return workspace.verdicts.healthy_commits(self._context, branch)
 
     # Names.
 

@@ -104,7 +104,7 @@ RESULTS = {
     "operations.fsck.FsckReport": "problems commits files chunks data notices repaired released",
     "operations.fsck.Problem": "kind detail commit path tensor pack offset chunk hint commits",
     "operations.log.LogEntry": "info annotations refs released is_healthy diverged",
-    "workspace.divergence.Divergence": "reason branch target target_step at_step time_s",
+    "workspace.verdicts.Divergence": "reason branch target target_step at_step time_s",
     "operations.gc.GcPlan": "grace_s sweep objects object_bytes reflog_entries expiry marks unnamed",
     "operations.gc.GcResult": "freed_bytes removed_packs new_packs_bytes removed_objects kept_packs",
     "operations.repack.RepackPlan": "sweep chunks gain_bytes small_packs grace_s marks unnamed dtypes tips",

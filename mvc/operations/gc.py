@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 from mvc.chunkstore.sweep_plan import Wanted, plan_sweep
 from mvc.history.object_sweep import list_garbage
 from mvc.history.reachability import DAY_S, ReflogExpiry, expire_reflogs
-from mvc.upkeep.marks import Marks, mark
-from mvc.upkeep.sweep import DEFAULT_GRACE_S, Sweep, find_needed, find_unnamed, upkeep_lock
+from mvc.upkeep.sweep import (
+    DEFAULT_GRACE_S,
+    Marks,
+    Sweep,
+    find_needed,
+    find_unnamed,
+    mark,
+    upkeep_lock,
+)
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:

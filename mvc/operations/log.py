@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.errors import FormatError, NotFoundError
 from mvc.workspace.annotations import Annotations, read_annotations
-from mvc.workspace.divergence import DIVERGENCES, Divergence
-from mvc.workspace.health import HEALTH_MARKS
 from mvc.workspace.ranges import walk_ranges
 from mvc.workspace.releases import Release, find_release
+from mvc.workspace.verdicts import DIVERGENCES, HEALTH_MARKS, Divergence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -117,16 +116,14 @@ class _Reader:
     def _find_divergence(self, commit: GitId) -> Divergence | None:
         note = _find_note(self._diverged, commit)
         with contextlib.suppress(FormatError):
-            found = (
-                () if note is None else self._context.notebooks.of(DIVERGENCES).parse(commit, note)
-            )
+            found = () if note is None else self._context.notebook(DIVERGENCES).parse(commit, note)
             return found[-1] if found else None
         return None
 
 
 def _open_notes(context: Context, kind: NoteKind[Any]) -> NoteFinder | None:
     with contextlib.suppress(FormatError):
-        return context.notebooks.of(kind).open()
+        return context.notebook(kind).open()
     return None
 
 

@@ -18,10 +18,9 @@ import numpy as np
 
 from mvc.chunkstore.copies import NONE
 from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES, Wanted, plan_sweep
-from mvc.upkeep.marks import mark
 from mvc.upkeep.pairs import PairSamples, find_pairs, plan_chains
 from mvc.upkeep.repacked import find_paired, find_tips, is_due, write_note
-from mvc.upkeep.sweep import DEFAULT_GRACE_S, Sweep, find_needed, find_unnamed, upkeep_lock
+from mvc.upkeep.sweep import DEFAULT_GRACE_S, Sweep, find_needed, find_unnamed, mark, upkeep_lock
 from mvc.upkeep.versions import released_paths, walk_all
 from mvc.workspace.recovery import recover
 from mvc.workspace.releases import read_releases
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from mvc.history.values import CommitInfo
     from mvc.ids import ChunkId, GitId
     from mvc.progress import ByteProgress
-    from mvc.upkeep.marks import Marks
     from mvc.upkeep.pairs import Pair
+    from mvc.upkeep.sweep import Marks
     from mvc.workspace.context import Context
 
 

@@ -23,7 +23,6 @@ from mvc.upkeep.retention import DIVERGED
 from mvc.workspace.annotations import read_annotations
 from mvc.workspace.checkout_plan import execute, plan_move
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.divergence import Divergence, add_divergence
 from mvc.workspace.notebook import one_line
 from mvc.workspace.recovery import recover
 from mvc.workspace.rollback_target import (
@@ -34,6 +33,7 @@ from mvc.workspace.rollback_target import (
     checked,
 )
 from mvc.workspace.transition import plan_head_move
+from mvc.workspace.verdicts import Divergence, add_divergence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

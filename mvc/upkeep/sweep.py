@@ -1,4 +1,12 @@
-"""The second half of mark and sweep: what gc, prune and repack do alike.
+"""Mark and sweep: what gc, prune and repack do alike.
+
+*Needed* is every chunk of a file version that can still be reached and was not released: from
+HEAD, refs, reflogs, the index, and objects that are garbage but too young to go. *Released* is what
+only released versions name. What neither names is garbage: of writers that died, or of history that
+is gone.
+
+Garbage may have lost a part already, and a reset to a released commit puts entries without content
+into the index: what they name stays as far as it is there. Only what a commit names must be there.
 
     plan    mark (no lock) ──► which objects and packs go, which packs are rewritten
     run     new packs, durable ──► alone: look at all roots again ──► objects, then old packs
@@ -14,34 +22,160 @@ Readers take no lock. One that finds a pack gone looks for its chunks again and 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mvc.chunkstore.copies import NONE
-from mvc.errors import ConflictError, CorruptionError
+from mvc.errors import ConflictError, CorruptionError, FormatError
 from mvc.fs import exclusive_lock
-from mvc.history.object_sweep import list_garbage, remove_objects
-from mvc.history.reachability import DAY_S, expire_reflogs
+from mvc.history.object_sweep import find_recent, list_garbage, remove_objects
+from mvc.history.reachability import DAY_S, expire_reflogs, reachable_objects
 from mvc.ids import ID_BYTES
 from mvc.progress import announce
-from mvc.upkeep.marks import Marks, find_promised, mark
+from mvc.upkeep.versions import Versions, find_live
+from mvc.workspace.manifests import find_manifest
 from mvc.workspace.recovery import recover
+from mvc.workspace.released import released_blobs
+from mvc.workspace.releases import read_releases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mvc.chunkstore.copies import Ids, Mask, StoredCopies
     from mvc.chunkstore.sweep_plan import SweepBatch, SweepPlan
     from mvc.dtypes import DType
     from mvc.history.reachability import ReflogExpiry
-    from mvc.ids import ChunkId
+    from mvc.ids import ChunkId, GitId
     from mvc.workspace.context import Context
+    from mvc.workspace.releases import Release
 
 DEFAULT_GRACE_S = 14 * DAY_S
 LOCK_NAME = "upkeep.lock"
+_MERGE_BYTES = 64 * 2**20
+_NO_IDS = np.empty(0, "S32")
 _FSCK_HINT = 'run "mvc fsck --data"; nothing is removed from a damaged repository'
+
+
+class IdSet:
+    """A growing set of chunk ids, held as arrays: a hundred million take 3 GB, not 15."""
+
+    def __init__(self, ids: Ids = _NO_IDS) -> None:
+        self._fresh = bytearray()
+        self._ids = ids
+
+    def add(self, ids: Iterable[bytes]) -> None:
+        """Add some ids."""
+        self._fresh += b"".join(ids)
+        if len(self._fresh) > max(_MERGE_BYTES, self._ids.nbytes):
+            self.sorted()
+
+    def sorted(self) -> Ids:
+        """Return the ids, ascending, each once."""
+        if self._fresh:
+            fresh = np.frombuffer(bytes(self._fresh), "S32")
+            self._ids = np.unique(np.concatenate([self._ids, fresh]))
+            self._fresh = bytearray()
+        return self._ids
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What one look at the repository found; chunks are in ascending order."""
+
+    versions: Versions  # remembers which files commits have, for the next look
+    objects: Collection[GitId] = frozenset()
+    needed: Ids = field(default_factory=lambda: _NO_IDS)
+    released: Ids = field(default_factory=lambda: _NO_IDS)  # some may be needed all the same
+    promised: frozenset[GitId] = frozenset()  # a commit names them: all their chunks must be there
+    live: frozenset[GitId] = frozenset()  # what ``needed`` was read from
+    let_go: frozenset[GitId] = frozenset()  # what ``released`` was read from
+
+
+def mark(
+    context: Context,
+    *,
+    grace_s: float,
+    expiry: ReflogExpiry | None,
+    releasing: Sequence[Release] = (),
+    before: Marks | None = None,
+) -> Marks:
+    """Return what is needed now, and what was needed ``before``: only what is new since is read.
+
+    Garbage younger than ``grace_s`` keeps its content; ``releasing`` counts as done.
+
+    Raises:
+        FormatError: the history is damaged: nothing may be removed.
+    """
+    history, known = context.history, before or Marks(Versions(context))
+    objects = reachable_objects(history, expiry=expiry)
+    releases = {commit: list(many) for commit, many in read_releases(context).items()}
+    for release in releasing:
+        releases.setdefault(release.commit, []).append(release)
+    named = find_live(context, releases, known.versions, expiry=expiry)
+    recent = find_recent(history, objects, older_than_s=grace_s)
+    acts = (release for many in releases.values() for release in many)
+    let_go = frozenset(blob for release in acts for blob in released_blobs(context, release))
+    promised = known.promised.union(
+        blob for blob, (commit, _) in named.items() if commit or blob not in let_go
+    )
+    live = named.keys() | (recent - let_go)
+    if releases:  # else every young object is live anyway
+        live |= _find_unreleased(context, recent, releases, known.versions)
+    return Marks(
+        known.versions,
+        objects,
+        _with_chunks(context, known.needed, live - known.live, promised),
+        _with_chunks(context, known.released, let_go - known.let_go, promised),
+        promised,
+        known.live | live,
+        known.let_go | let_go,
+    )
+
+
+def _find_unreleased(
+    context: Context,
+    recent: Iterable[GitId],
+    releases: Mapping[GitId, Sequence[Release]],
+    versions: Versions,
+) -> set[GitId]:
+    """Return the manifests of young unreachable commits whose content was not released.
+
+    So a branch that was deleted by mistake can be restored whole, whatever it shares.
+    """
+    found: set[GitId] = set()
+    for one in recent:
+        with contextlib.suppress(FormatError):  # not a commit, or garbage that lost a part
+            info = context.history.read_commit(one)
+            found.update(versions.left(info, releases).values())
+    return found
+
+
+def _with_chunks(
+    context: Context, ids: Ids, blobs: Iterable[GitId], promised: Collection[GitId]
+) -> Ids:
+    """Return some chunk ids and those that manifests name."""
+    grown = IdSet(ids)
+    for blob in blobs:
+        if context.history.find_blob_size(blob) is None:
+            continue  # a recent commit or tree
+        with contextlib.suppress(*(() if blob in promised else (FormatError,))):
+            manifest = find_manifest(context, blob)
+            if manifest is not None:
+                grown.add(manifest.chunk_ids())
+    return grown.sorted()
+
+
+def find_promised(context: Context, marks: Marks, lost: Iterable[bytes]) -> bytes | None:
+    """Return one of some chunks that are gone although a commit needs it, or None."""
+    missing = set(lost)
+    for blob in marks.promised if missing else ():
+        manifest = find_manifest(context, blob)
+        for chunk in () if manifest is None else manifest.chunk_ids():
+            if chunk in missing:
+                return chunk
+    return None
 
 
 @contextlib.contextmanager
@@ -101,6 +235,7 @@ class Tally:
     object_bytes: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Sweep:
     """A sweep that is being carried out under ``upkeep_lock``; may be killed at any time.
 
@@ -111,25 +246,17 @@ class Sweep:
         ConflictError: another sweep has run since the plan was made.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        plan: SweepPlan,
-        marks: Marks | None,
-        unnamed: Ids,
-        *,
-        grace_s: float,
-        expiry: ReflogExpiry | None,
-    ) -> None:
-        self._context = context
-        self._plan = plan
-        self._marks = marks
-        self._unnamed = unnamed
-        self._grace_s = grace_s
-        self._expiry = expiry
-        self._tally = Tally()
-        there = context.store.packs()
-        if not all(pack in there for batch in plan.batches for pack in batch.remove):
+    context: Context
+    plan: SweepPlan
+    marks: Marks | None
+    unnamed: Ids
+    grace_s: float
+    expiry: ReflogExpiry | None
+    tally: Tally = field(default_factory=Tally)
+
+    def __post_init__(self) -> None:
+        there = self.context.store.packs()
+        if not all(pack in there for batch in self.plan.batches for pack in batch.remove):
             raise ConflictError(
                 "another gc, prune or repack has changed the packs since this was planned",
                 hint="plan it again",
@@ -137,21 +264,19 @@ class Sweep:
 
     def remove_objects(self) -> None:
         """Remove old reflog entries, and Git objects that are garbage."""
-        history = self._context.history
+        history = self.context.history
         with history.sweep_alone():
-            recover(self._context)  # what a journal names is in use
-            if self._expiry is not None:
-                expire_reflogs(history, self._expiry)
-            garbage = list_garbage(history, self._look().objects, older_than_s=self._grace_s)
-            self._tally.objects = len(garbage)
-            self._tally.object_bytes = remove_objects(history, garbage)
-            self._tally.object_bytes += self._context.store.sweep_temporaries()
+            recover(self.context)  # what a journal names is in use
+            if self.expiry is not None:
+                expire_reflogs(history, self.expiry)
+            garbage = list_garbage(history, self._look().objects, older_than_s=self.grace_s)
+            self.tally.objects = len(garbage)
+            self.tally.object_bytes = remove_objects(history, garbage)
+            self.tally.object_bytes += self.context.store.sweep_temporaries()
 
     def _look(self) -> Marks:
-        self._marks = mark(
-            self._context, grace_s=self._grace_s, expiry=self._expiry, before=self._marks
-        )
-        return self._marks
+        self.marks = mark(self.context, grace_s=self.grace_s, expiry=self.expiry, before=self.marks)
+        return self.marks
 
     def run(
         self,
@@ -165,9 +290,9 @@ class Sweep:
         Raises:
             CorruptionError: a pack is damaged; nothing of it was removed.
         """
-        context, tally = self._context, self._tally
-        announce(progress, sum(batch.size_bytes for batch in self._plan.batches if batch.carry))
-        for batch in self._plan.batches:
+        context, tally = self.context, self.tally
+        announce(progress, sum(batch.size_bytes for batch in self.plan.batches if batch.carry))
+        for batch in self.plan.batches:
             if batch.encode or batch.carry:
                 with context.history.no_sweep():
                     context.store.refresh()
@@ -181,12 +306,12 @@ class Sweep:
         return tally
 
     def _remove_packs(self, batch: SweepBatch) -> None:
-        store = self._context.store
-        with self._context.history.sweep_alone():
-            recover(self._context)
-            needed = np.concatenate([self._look().needed, self._unnamed])
+        store = self.context.store
+        with self.context.history.sweep_alone():
+            recover(self.context)
+            needed = np.concatenate([self._look().needed, self.unnamed])
             if store.find_unsafe(batch.remove, needed):
-                self._tally.kept += len(batch.remove)
+                self.tally.kept += len(batch.remove)
                 return
-            self._tally.freed_bytes += store.remove_packs(batch.remove)
-            self._tally.removed += len(batch.remove)
+            self.tally.freed_bytes += store.remove_packs(batch.remove)
+            self.tally.removed += len(batch.remove)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from mvc.errors import FormatError, NotFoundError, RepositoryNotFoundError
 from mvc.history.git import GitHistory
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mvc.formats.layout import TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.ids import GitId
-    from mvc.workspace.notebook import Notebooks
+    from mvc.workspace.notebook import Notebook, NoteKind
 
 GIT_DIR_NAME = ".mvc"
 STORE_DIR_NAME = "chunks"
@@ -32,6 +32,7 @@ JOURNAL_NAME = "transition.json"
 _DEFAULT_IDENTITY = Identity("mvc", "mvc@localhost")
 _MANIFESTS_KEPT = 8
 _MAX_DIGITS = 12
+_Entry = TypeVar("_Entry")
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
@@ -72,6 +73,9 @@ class Context:
     history: GitHistory
     identity: Identity | None = None
     threads: int | None = None
+    _notebooks: dict[str, Notebook[Any]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def store(self) -> ChunkStore:
@@ -86,12 +90,11 @@ class Context:
         """Reads manifests from the history."""
         return ManifestReader(self.history)
 
-    @cached_property
-    def notebooks(self) -> Notebooks:
-        """The Git notes that mvc keeps about commits."""
-        from mvc.workspace.notebook import Notebooks  # noqa: PLC0415  few commands need it
+    def notebook(self, kind: NoteKind[_Entry]) -> Notebook[_Entry]:
+        """Return the Git notes of a kind; the same object each time."""
+        from mvc.workspace.notebook import Notebook  # noqa: PLC0415  few commands need it
 
-        return Notebooks(self.history)
+        return self._notebooks.setdefault(kind.ref, Notebook(self.history, kind))
 
     @property
     def git_dir(self) -> Path:

@@ -14,7 +14,7 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mvc.errors import FormatError
 from mvc.history.notes import find_notes, read_notes, write_notes
@@ -130,18 +130,6 @@ class Notebook(Generic[_Entry]):
             return self._history.read_blob(note).decode("utf-8", errors)
         except UnicodeDecodeError as error:
             raise FormatError(f"{what} is not text") from error
-
-
-class Notebooks:
-    """The notebooks of a repository, one for each kind."""
-
-    def __init__(self, history: GitHistory) -> None:
-        self._history = history
-        self._open: dict[str, Notebook[Any]] = {}
-
-    def of(self, kind: NoteKind[_Entry]) -> Notebook[_Entry]:
-        """Return the notebook of a kind."""
-        return self._open.setdefault(kind.ref, Notebook(self._history, kind))
 
 
 def _join(paragraphs: Sequence[str]) -> bytes | None:

@@ -116,7 +116,7 @@ def _parse_file(commit: GitId, text: str) -> tuple[str, GitId]:
 
 def release_notes(context: Context) -> Notebook[Release]:
     """Return the release records of a repository."""
-    return context.notebooks.of(RELEASES)
+    return context.notebook(RELEASES)
 
 
 def read_releases(context: Context) -> Mapping[GitId, tuple[Release, ...]]:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.refnames import HEADS
 from mvc.workspace.annotations import read_annotations
-from mvc.workspace.health import HEALTH_MARKS, first_parents
 from mvc.workspace.manifests import is_complete
 from mvc.workspace.released import check_content
 from mvc.workspace.releases import find_release
+from mvc.workspace.verdicts import HEALTH_MARKS, first_parents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +84,7 @@ class BranchLine:
 
     def find_healthy(self) -> tuple[CommitInfo, str]:
         """Return the newest healthy commit below the tip."""
-        marks = self.context.notebooks.of(HEALTH_MARKS).open()
+        marks = self.context.notebook(HEALTH_MARKS).open()
         below = islice(self._commits(), 1, None) if marks is not None else ()
         skipped = 0
         for info in below:

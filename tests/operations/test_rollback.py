@@ -7,7 +7,7 @@ import pytest
 
 from mvc import ConflictError, NotFoundError, ReleasedError, Repo, UsageError
 from mvc.history.values import Stamp
-from mvc.workspace.health import HEALTHY_REF
+from mvc.workspace.verdicts import HEALTHY_REF
 from support.stockgit import git
 
 

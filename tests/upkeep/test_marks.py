@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mvc.upkeep.marks import IdSet
+from mvc.upkeep.sweep import IdSet
 
 
 def test_id_set_takes_any_order_and_keeps_nul_bytes():

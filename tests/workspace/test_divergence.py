@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from mvc.history.notes import write_notes
 from mvc.history.values import Stamp
 from mvc.ids import GitId
-from mvc.workspace.divergence import (
+from mvc.workspace.notebook import MAX_LINE_CHARS, one_line
+from mvc.workspace.verdicts import (
     DIVERGED_REF,
     DIVERGENCES,
     Divergence,
@@ -17,7 +18,6 @@ from mvc.workspace.divergence import (
     encode_divergence,
     parse_divergences,
 )
-from mvc.workspace.notebook import MAX_LINE_CHARS, one_line
 
 EXAMPLE = Divergence("loss is NaN", "main", GitId("9b" * 20), 12000, 12345, 1_795_190_400)
 
@@ -91,7 +91,7 @@ def test_notes_add_up_and_keep_what_others_wrote(repo):
     )
     for reason in ("first", "second"):
         add_divergence(context, commit, Divergence(reason), stamp=Stamp.now(who))
-    notebook = context.notebooks.of(DIVERGENCES)
+    notebook = context.notebook(DIVERGENCES)
     note = notebook.find_note(commit)
     text = b"by \xff hand\n\nDiverged: first\n\nDiverged: second\n"
     assert context.history.read_blob(note) == text

@@ -5,7 +5,7 @@ import pytest
 from mvc import FormatError, NotFoundError, Repo
 from mvc.history.notes import write_notes
 from mvc.history.values import Stamp
-from mvc.workspace.health import HEALTHY_REF
+from mvc.workspace.verdicts import HEALTHY_REF
 from support.stockgit import git, run_git
 
 

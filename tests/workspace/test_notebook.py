@@ -27,8 +27,8 @@ def test_lines_and_paragraphs():
 def test_a_note_is_written_read_and_taken_away(repo):
     context = repo._context
     commit = repo.commit("one", allow_empty=True).commit
-    notes = context.notebooks.of(KIND)
-    assert context.notebooks.of(KIND) is notes
+    notes = context.notebook(KIND)
+    assert context.notebook(KIND) is notes
     assert (notes.open(), notes.find(commit), dict(notes.read())) == (None, (), {})
     notes.write({commit: ["a", "b c"]}, message="x", stamp=context.stamp())
     assert notes.find_paragraphs(commit) == ["a", "b c"]
@@ -44,7 +44,7 @@ def test_a_note_is_written_read_and_taken_away(repo):
 def test_what_was_read_is_kept_until_the_ref_moves(repo):
     context = repo._context
     commit = repo.commit("one", allow_empty=True).commit
-    notes = context.notebooks.of(KIND)
+    notes = context.notebook(KIND)
     notes.write({commit: ["a"]}, message="x", stamp=context.stamp())
     first = notes.read()
     assert notes.read() is first

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from mvc.cli.render.graph import Rows
     from mvc.operations.log import LogEntry
-    from mvc.workspace.divergence import Divergence
     from mvc.workspace.releases import Release
+    from mvc.workspace.verdicts import Divergence
 
     Parents = Mapping[str, Sequence[str]] | None
 

@@ -1,6 +1,13 @@
-"""Divergence notes: why a rollback abandoned commits, and where the branch went.
+"""Notes on commits that say how the training went: health marks and divergence notes.
 
-They are notes below ``refs/notes/diverged`` on the abandoned tip, one paragraph per rollback:
+A health mark is a note below ``refs/notes/healthy``: the training went on well for a while after it.
+
+    Healthy: 2026-11-20T16:00:00Z
+    Note: 200 steps without alarm
+
+Any note there makes its commit healthy, whatever it says. Divergence notes lie below
+``refs/notes/diverged`` on the tip that a rollback abandoned: why it did, and where the branch went.
+A note has one paragraph per rollback:
 
     Diverged: loss is NaN
     Branch: main
@@ -14,17 +21,23 @@ This module is part of ``log`` and loads nothing heavy.
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.errors import FormatError
+from mvc.errors import FormatError, NotFoundError
+from mvc.history.refnames import HEADS
 from mvc.ids import GitId
+from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.notebook import NoteKind, find_time, one_line, split_paragraphs, time_text
 
 if TYPE_CHECKING:
-    from mvc.history.values import Stamp
+    from collections.abc import Iterator
+
+    from mvc.history.values import CommitInfo, Stamp
     from mvc.workspace.context import Context
 
+HEALTHY_REF = "refs/notes/healthy"
 DIVERGED_REF = "refs/notes/diverged"
 _DIVERGED = "Diverged:"
 _TARGET = re.compile(r"([0-9a-f]{40})(?: \(step ([0-9]{1,18})\))?", re.ASCII)
@@ -97,7 +110,7 @@ def add_divergence(
     context: Context, commit: GitId, divergence: Divergence, *, stamp: Stamp
 ) -> None:
     """Record on an abandoned tip why it was left, durably; what its note says already stays."""
-    notes = context.notebooks.of(DIVERGENCES)
+    notes = context.notebook(DIVERGENCES)
     with context.history.no_sweep(), context.history.lock():
         try:
             before = notes.find_paragraphs(commit)
@@ -106,3 +119,49 @@ def add_divergence(
         paragraphs = [*before, encode_divergence(divergence)]
         # The message is part of the format of repositories: it stays as it is.
         notes.write({commit: paragraphs}, message=f"commit {commit} was left behind", stamp=stamp)
+
+
+HEALTH_MARKS: NoteKind[None] = NoteKind(HEALTHY_REF, "health mark", lambda _commit, _text: ())
+
+
+@holds_sweep_lock
+def mark_healthy(context: Context, revision: str, *, note: str = "") -> None:
+    """Mark a commit as healthy, durably; a mark that is there already stays as it is."""
+    commit = context.history.resolve_commit(revision)
+    marks = context.notebook(HEALTH_MARKS)
+    with context.history.lock():
+        if marks.find_note(commit) is not None:
+            return
+        remark = one_line(note)
+        lines = [
+            f"Healthy: {time_text(int(time.time()))}",
+            *([f"Note: {remark}"] if remark else []),
+        ]
+        marks.write(
+            {commit: ["\n".join(lines)]},
+            message=f"commit {commit} is healthy",
+            stamp=context.stamp(),
+        )
+
+
+def healthy_commits(context: Context, branch: str | None = None) -> tuple[GitId, ...]:
+    """Return the healthy commits of a branch (HEAD's if None) along first parents, newest first."""
+    tip = context.history.head().commit
+    if branch is not None:
+        tip = context.history.find_ref(HEADS + branch)
+        if tip is None:
+            raise NotFoundError(f"no branch {branch!r}", hint='"mvc branch" lists them')
+    marks = context.notebook(HEALTH_MARKS).open()
+    if tip is None or marks is None:
+        return ()
+    line = first_parents(context, context.history.read_commit(tip))
+    return tuple(info.id for info in line if marks.find(info.id) is not None)
+
+
+def first_parents(context: Context, tip: CommitInfo) -> Iterator[CommitInfo]:
+    """Yield a commit and its first parents, newest first; reads no further than it is asked."""
+    info = tip
+    yield info
+    while info.parents:
+        info = context.history.read_commit(info.parents[0])
+        yield info
