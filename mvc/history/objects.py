@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import CorruptionError, FormatError, StorageError, UsageError, translate_os_errors
-from mvc.history.commits import parse_commit
+from mvc.history.object_formats import parse_commit, parse_tree_object
 from mvc.history.packs import PackedObjects
 from mvc.history.translate import FSCK_HINT, translate_damage
-from mvc.history.trees import parse_tree_object
 from mvc.ids import GitId, is_hex_id
 
 if TYPE_CHECKING:

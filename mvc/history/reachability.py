@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError
-from mvc.history.commits import parse_commit, parse_tag
+from mvc.history.object_formats import parse_commit, parse_tag, parse_tree_object
 from mvc.history.paths import decode_path
 from mvc.history.reflogs import find_entry, sound_entries
 from mvc.history.refnames import NOTES
 from mvc.history.refs import HEAD
 from mvc.history.translate import FSCK_HINT
-from mvc.history.trees import parse_tree_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

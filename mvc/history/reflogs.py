@@ -14,7 +14,7 @@ from dulwich.reflog import format_reflog_line, parse_reflog_line
 
 from mvc import fs
 from mvc.errors import CorruptionError, FormatError
-from mvc.history.commits import parse_id, parse_identity, split_stamp
+from mvc.history.object_formats import parse_id, parse_identity, split_stamp
 from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.history.values import NO_ID, ReflogEntry
 

@@ -18,7 +18,7 @@ import re
 from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError, NotFoundError
-from mvc.history.commits import parse_tag
+from mvc.history.object_formats import parse_tag
 from mvc.history.refnames import HEADS, NOTES, expand_name
 from mvc.ids import GitId, is_hex_id
 

@@ -30,8 +30,6 @@ from mvc.states.refusals import format_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from mvc.states.document import Node
     from mvc.states.elements import ElementType
     from mvc.states.factory import Filler
@@ -79,17 +77,6 @@ class _Storage:
     form: ArrayForm
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Blob:
-    """Memory that becomes ``bytes`` or a ``bytearray`` once it is filled."""
-
-    buffer: NDArray[np.uint8]
-    is_mutable: bool
-
-    def make(self) -> bytes | bytearray:
-        return bytearray(self.buffer) if self.is_mutable else self.buffer.tobytes()
-
-
 @dataclass(slots=True, eq=False)
 class ReadTable:
     """The arrays of a state that is being read."""
@@ -107,8 +94,10 @@ class ReadTable:
 
     def get(self, node: Node) -> object:
         """Return the array of a node that was added."""
-        value = self._values[id(node)]
-        return value.make() if isinstance(value, _Blob) else value
+        value: Any = self._values[id(node)]
+        if node["$"] == "bytearray":
+            return bytearray(value)
+        return value.tobytes() if node["$"] == "bytes" else value
 
     def add_blob(self, node: Node) -> None:
         """Add ``bytes`` or a ``bytearray`` that lie in a file, whose size is checked."""
@@ -117,7 +106,7 @@ class ReadTable:
         self._claim(node, size)
         buffer = np.empty(size, np.uint8)
         self._add_read(node, size, partial(fill_words, buffer))
-        self._values[id(node)] = _Blob(buffer, is_mutable=node["$"] == "bytearray")
+        self._values[id(node)] = buffer
 
     def add(self, node: Node, live: object, steps: Sequence[object]) -> None:
         """Add a tensor or an array; ``live`` is the one to fill in place, if it is an array."""

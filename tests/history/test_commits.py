@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import FormatError, UsageError
-from mvc.history.commits import parse_commit, parse_identity, parse_tag
 from mvc.history.git import GitHistory
+from mvc.history.object_formats import parse_commit, parse_identity, parse_tag
 from mvc.history.values import EMPTY_BLOB, Identity, Stamp
 from support.stockgit import WHO, at, git, write_commit
 

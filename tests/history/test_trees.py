@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import CorruptionError, FormatError, NotFoundError, UsageError
-from mvc.history import trees
+from mvc.history import object_formats as trees
 from mvc.history.git import GitHistory
 from mvc.history.values import TreeEntry
 from support.stockgit import at, git, git_or_none, write_commit

@@ -193,7 +193,7 @@ def test_a_case_collision_is_two_files_here(enemy):
 
 
 def test_a_tree_bomb_ends_in_an_error(enemy, monkeypatch):
-    monkeypatch.setattr("mvc.history.trees.MAX_ENTRIES", 20_000)
+    monkeypatch.setattr("mvc.history.object_formats.MAX_ENTRIES", 20_000)
     tree = enemy.tree((FILE, b"a", enemy.blob()))
     for _ in range(12):
         tree = enemy.tree(*((FOLDER, b"%d" % n, tree) for n in range(10)))
