@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.ladder import both, lr_scale, rollback, skip_step, stop
     from mvc_hooks.divergence.watch import as_detector, default_detectors
     from mvc_hooks.environment import read_environment
-    from mvc_hooks.errors import CommitFailedError, DivergedError
     from mvc_hooks.handover import capture, restore
     from mvc_hooks.parts.restoring import InexactRestoreError
     from mvc_hooks.replay.replaying import replay_steps
     from mvc_hooks.replay.report import ReplayReport
-    from mvc_hooks.reports import CommitReport, RollbackReport
+    from mvc_hooks.reports import (
+        CommitFailedError,
+        CommitReport,
+        DivergedError,
+        RollbackReport,
+    )
     from mvc_hooks.snapshot.ring import Ring
     from mvc_hooks.training import StepRun, Training
 
@@ -72,12 +76,11 @@ _find_name = lazy_names(
         "mvc_hooks.divergence.ladder": "both lr_scale rollback skip_step stop",
         "mvc_hooks.divergence.watch": "as_detector default_detectors",
         "mvc_hooks.environment": "read_environment",
-        "mvc_hooks.errors": "CommitFailedError DivergedError",
         "mvc_hooks.handover": "capture restore",
         "mvc_hooks.parts.restoring": "InexactRestoreError",
         "mvc_hooks.replay.replaying": "replay_steps",
         "mvc_hooks.replay.report": "ReplayReport",
-        "mvc_hooks.reports": "CommitReport RollbackReport",
+        "mvc_hooks.reports": "CommitFailedError CommitReport DivergedError RollbackReport",
         "mvc_hooks.snapshot.ring": "Ring",
         "mvc_hooks.training": "StepRun Training",
     },

@@ -25,10 +25,10 @@ from mvc_hooks.commits.queue import CommitQueue
 from mvc_hooks.divergence.judge import Judge
 from mvc_hooks.divergence.ladder import Rollback
 from mvc_hooks.environment import compare_environments
-from mvc_hooks.errors import DivergedError
 from mvc_hooks.parts.sources import CommitSource
-from mvc_hooks.ranks.ranks import Ranks, Talk
+from mvc_hooks.ranks import Ranks, Talk
 from mvc_hooks.recovery import Recovery, RollbackRequest
+from mvc_hooks.reports import DivergedError
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.log import RunLog
 from mvc_hooks.run.signals import SignalWatch

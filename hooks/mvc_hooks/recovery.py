@@ -17,9 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from mvc import CorruptionError, MvcError, NotFoundError, ReleasedError, StorageError
-from mvc_hooks.errors import DivergedError
 from mvc_hooks.parts.sources import CommitSource, ImageSource
-from mvc_hooks.reports import RollbackReport
+from mvc_hooks.reports import DivergedError, RollbackReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
     from mvc_hooks.commits.coordinator import Commits
     from mvc_hooks.divergence.judge import Judge
     from mvc_hooks.divergence.ladder import Action, Rollback
-    from mvc_hooks.ranks.ranks import Ranks, Talk
+    from mvc_hooks.ranks import Ranks, Talk
     from mvc_hooks.run.live import LiveRun, StoredRun
     from mvc_hooks.run.log import RunLog
-    from mvc_hooks.snapshot.image import Snapshot
+    from mvc_hooks.snapshot.ring import Snapshot
 
 _MAX_TRIES = 3
 

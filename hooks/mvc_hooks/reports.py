@@ -1,8 +1,11 @@
-"""Reports of a checkpointer on its commits and rollbacks."""
+"""Reports of a checkpointer on its commits and rollbacks, and the errors that end a run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from mvc import MvcError
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,16 +13,11 @@ class CommitReport:
     """One commit of a run; its text is one line.
 
     Attributes:
-        step: training step whose state it holds.
         commit: its id, or None if it failed.
-        branch: its branch.
-        subject: first line of its message.
         stall_s: how long the training stood still for it.
         write_s: how long the writer took, beside the training.
-        written_bytes: bytes written to the repository.
-        plain_bytes: size of the state.
+        plain_bytes: size of the state, of which ``written_bytes`` went into the repository.
         queue_depth: snapshots in the queue when it joined, itself included.
-        error: why it failed, or None.
     """
 
     step: int
@@ -48,12 +46,9 @@ class RollbackReport:
     """One rollback of a run.
 
     Attributes:
-        from_step: step that was abandoned.
         onset_step: step at which it began to go wrong.
-        to_step: step it went back to.
         to_commit: commit it went back to; None means a snapshot of the ring.
         diverged_branch: branch that keeps the abandoned commits, or None if there were none.
-        reason: why, one line.
         skipped_first, skipped_last: batches that are skipped, counted from 1 over the whole run,
             or None.
         seconds: from the alarm to the verified state.
@@ -82,3 +77,20 @@ class RollbackReport:
             f"rolled back from step {self.from_step} to step {self.to_step} ({where}) in "
             f"{self.seconds:.2f} s: {self.reason}; skipped batches: {self.skipped}"
         )
+
+
+class CommitFailedError(MvcError):
+    """A commit was not made: its writer was killed, the disk is full, the repository is gone.
+
+    The last good commit stays good; the next one is tried again with a new writer.
+    """
+
+    kind: ClassVar[str] = "commit-failed"
+    exit_code: ClassVar[int] = 6
+
+
+class DivergedError(MvcError):
+    """The run diverged, and its ladder has no answer left."""
+
+    kind: ClassVar[str] = "diverged"
+    exit_code: ClassVar[int] = 11

@@ -12,7 +12,7 @@ import torch
 
 from mvc import Identity, NotFoundError, Repo
 from mvc_hooks.commits.queue import CommitQueue
-from mvc_hooks.snapshot.image import take_snapshot
+from mvc_hooks.snapshot.ring import take_snapshot
 from mvc_hooks.writer.messages import Open
 
 WHO = Identity("Test", "test@example.org")

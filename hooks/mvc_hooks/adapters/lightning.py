@@ -30,7 +30,7 @@ from mvc_hooks.adapters.session import (
     import_library,
     one_or_all,
 )
-from mvc_hooks.errors import DivergedError
+from mvc_hooks.reports import DivergedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ import urllib.parse
 from typing import TYPE_CHECKING
 
 from mvc import ConflictError, StorageError, is_process_alive, this_process
-from mvc_hooks.forked import keep_from_children
+from mvc_hooks.snapshot.memory import keep_from_children
 
 if TYPE_CHECKING:
     from pathlib import Path

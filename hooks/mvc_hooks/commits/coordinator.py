@@ -12,21 +12,20 @@ import time
 from typing import TYPE_CHECKING
 
 from mvc import UsageError
-from mvc_hooks.errors import CommitFailedError
-from mvc_hooks.snapshot.image import take_snapshot
-from mvc_hooks.snapshot.ring import SnapshotRing
+from mvc_hooks.reports import CommitFailedError
+from mvc_hooks.snapshot.ring import SnapshotRing, take_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mvc_hooks.commits.queue import CommitQueue
     from mvc_hooks.divergence.judge import Judge
-    from mvc_hooks.ranks.ranks import Ranks
+    from mvc_hooks.ranks import Ranks
     from mvc_hooks.reports import CommitReport
     from mvc_hooks.run.live import LiveRun
     from mvc_hooks.run.log import RunLog
     from mvc_hooks.settings import Settings
-    from mvc_hooks.snapshot.image import Snapshot
+    from mvc_hooks.snapshot.ring import Snapshot
 
 
 class Schedule:

@@ -21,14 +21,14 @@ import msgspec
 
 from mvc import MvcError
 from mvc_hooks.reports import CommitReport
-from mvc_hooks.snapshot.image import MemoryPool
+from mvc_hooks.snapshot.ring import MemoryPool
 from mvc_hooks.writer.messages import Answer, Commit, MarkHealthy
 from mvc_hooks.writer.process import LOST, WriterProcess, recall_commit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mvc_hooks.snapshot.image import Snapshot
+    from mvc_hooks.snapshot.ring import Snapshot
     from mvc_hooks.writer.messages import Open
 
 log = logging.getLogger("mvc_hooks")

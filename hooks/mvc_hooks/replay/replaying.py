@@ -10,7 +10,7 @@ from mvc_hooks.divergence.judge import Judge
 from mvc_hooks.environment import compare_environments, read_environment
 from mvc_hooks.parts.restoring import InexactRestoreError
 from mvc_hooks.parts.sources import CommitSource
-from mvc_hooks.ranks.state import RANKS
+from mvc_hooks.ranks import RANKS
 from mvc_hooks.replay.report import FirstDifference, ReplayReport, compare_run
 from mvc_hooks.replay.stretch import find_stretch
 from mvc_hooks.run.live import LiveRun

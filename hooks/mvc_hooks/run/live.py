@@ -19,9 +19,9 @@ from mvc_hooks.parts.gradients import GradsPart
 from mvc_hooks.parts.make import GRADIENTS, make_parts, name_all_parameters
 from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
+from mvc_hooks.parts.tree import list_items
 from mvc_hooks.parts.value import ValuePart
-from mvc_hooks.ranks.ranks import Ranks
-from mvc_hooks.ranks.state import RANKS, RankState
+from mvc_hooks.ranks import RANKS, Ranks, RankState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -274,14 +274,11 @@ class LiveRun:
 
 
 def _walk(value: object) -> Iterator[object]:
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _walk(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _walk(item)
-    else:
+    items = list_items(value)
+    if items is None:
         yield value
+    for _, item in items or ():
+        yield from _walk(item)
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mvc import RunFeed
     from mvc_hooks.divergence.history import Reading, Verdict
     from mvc_hooks.reports import CommitReport, RollbackReport
-    from mvc_hooks.snapshot.image import Snapshot
+    from mvc_hooks.snapshot.ring import Snapshot
 
 log = logging.getLogger("mvc_hooks")
 

@@ -7,7 +7,8 @@ are allocated when the memory is made: a machine without room fails there, and n
 the middle of a copy.
 
 Children that the training forks do not inherit it, so they can neither write to it nor keep it from
-being freed.
+being freed. Nor do they keep the branch's lock or the writer's channel: a worker of a data loader
+that outlives the run would keep the branch locked and the writer waiting.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ import tempfile
 import threading
 import weakref
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
 from mvc import StorageError, UsageError
-from mvc_hooks.forked import keep_from_children
 
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14; older kernels refuse it harmlessly
 _ROUND_BYTES = 2**21
@@ -41,6 +42,31 @@ _libc.mmap.argtypes = [
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
+
+
+class Inherited(Protocol):
+    """Something with a descriptor."""
+
+    def drop_in_child(self) -> None:
+        """Close it in a forked child, without telling the other side."""
+        ...
+
+
+_held: weakref.WeakSet[Inherited] = weakref.WeakSet()
+
+
+def keep_from_children(thing: Inherited) -> None:
+    """Have a thing dropped in every child that is forked while it exists."""
+    _held.add(thing)
+
+
+def _drop_all() -> None:
+    for thing in list(_held):
+        thing.drop_in_child()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_drop_all)
 
 
 class SharedMemory:

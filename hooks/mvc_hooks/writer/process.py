@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from mvc import MvcError, Repo, StorageError
-from mvc_hooks.forked import keep_from_children
+from mvc_hooks.snapshot.memory import keep_from_children
 from mvc_hooks.writer.messages import (
     Answer,
     Commit,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mvc import Repo, StorageError
-from mvc_hooks.snapshot.image import MemoryPool
+from mvc_hooks.snapshot.ring import MemoryPool
 from mvc_hooks.writer.messages import Open
 from mvc_hooks.writer.process import WriterProcess
 from support.committing import WHO, Rig, clone_state, make_state, train_on

@@ -18,8 +18,7 @@ import torch
 
 from mvc import ConflictError, Repo, UnsupportedError
 from mvc_hooks import Checkpointer, replay_steps
-from mvc_hooks.ranks.ranks import Note, Talk, decode_notes
-from mvc_hooks.ranks.state import RANKS
+from mvc_hooks.ranks import RANKS, Note, Talk, decode_notes
 
 PROGRAM = Path(__file__).with_name("distributed_training.py")
 TOTAL = 10

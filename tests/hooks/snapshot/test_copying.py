@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mvc import UnsupportedError, layout_state, read_image
 from mvc_hooks.snapshot import copying
 from mvc_hooks.snapshot.copying import Fence, copy_layout
-from mvc_hooks.snapshot.image import MemoryPool, take_snapshot
 from mvc_hooks.snapshot.memory import SharedMemory
+from mvc_hooks.snapshot.ring import MemoryPool, take_snapshot
 from support.committing import clone_state
 from support.states import assert_same
 

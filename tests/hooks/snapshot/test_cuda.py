@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mvc import read_image
-from mvc_hooks.snapshot.image import MemoryPool, take_snapshot
+from mvc_hooks.snapshot.ring import MemoryPool, take_snapshot
 from support.committing import Rig
 
 pytestmark = [

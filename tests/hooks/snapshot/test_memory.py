@@ -9,8 +9,8 @@ import pytest
 
 from mvc import StorageError, UsageError
 from mvc_hooks.snapshot import memory
-from mvc_hooks.snapshot.image import MemoryPool
 from mvc_hooks.snapshot.memory import SharedMemory
+from mvc_hooks.snapshot.ring import MemoryPool
 from support.committing import read_links
 
 pytestmark = pytest.mark.torch

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from mvc import UsageError, read_image
-from mvc_hooks.snapshot.image import take_snapshot
-from mvc_hooks.snapshot.ring import Ring, SnapshotRing
+from mvc_hooks.snapshot.ring import Ring, SnapshotRing, take_snapshot
 from support.committing import Rig, clone_state, make_state, train_on
 from support.states import assert_same
 

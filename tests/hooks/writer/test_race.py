@@ -5,7 +5,7 @@ import signal
 import pytest
 import torch
 
-from mvc_hooks.snapshot.image import take_snapshot
+from mvc_hooks.snapshot.ring import take_snapshot
 from support.committing import Rig, clone_state, make_state, train_on
 
 pytestmark = pytest.mark.torch

@@ -1,1 +1,0 @@
-"""The processes of a distributed run: what they tell each other, and the state that differs between them."""
