@@ -29,13 +29,7 @@ _METADATA = "__metadata__"
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What an export wrote.
-
-    Attributes:
-        path: the new file.
-        tensors: how many tensors it holds.
-        size_bytes: its length.
-    """
+    """The new file: its ``path``, how many ``tensors`` it holds, its length in ``size_bytes``."""
 
     path: Path
     tensors: int

@@ -67,14 +67,10 @@ class GcPlan:
 
 @dataclass(frozen=True, slots=True)
 class GcResult:
-    """What a gc did.
+    """What a gc did: ``removed_packs`` and ``removed_objects`` (Git's) are gone.
 
-    Attributes:
-        freed_bytes: bytes on disk that are free now, those of new packs counted against it.
-        removed_packs: packs that are gone.
-        new_packs_bytes: length of the packs written in place of others.
-        removed_objects: Git objects that are gone.
-        kept_packs: packs that were to go and stayed, since something needs them now.
+    ``freed_bytes`` of disk are free now, less the ``new_packs_bytes`` written in place of others.
+    ``kept_packs`` were to go and stayed, since something needs them now.
     """
 
     freed_bytes: int

@@ -21,15 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a revision.
+    """One tensor of a revision: ``name``, canonical ``dtype``, ``shape`` and identity.
 
-    Attributes:
-        name: its name.
-        dtype: canonical dtype name.
-        shape: elements per dimension.
-        size_bytes: bytes of its elements.
-        chunks: chunks that hold it.
-        id: its identity (hex): equal ids are equal bits.
+    ``size_bytes`` are those of its elements, in so many ``chunks``; equal ``id`` (hex) is equal bits.
     """
 
     name: str
@@ -42,15 +36,9 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """One file of a revision.
+    """One file of a revision: ``path``, Git ``mode``, Git ``blob``, and length in ``size_bytes``.
 
-    Attributes:
-        path: repository path.
-        mode: Git mode.
-        blob: its Git blob.
-        format: checkpoint format, or None for plain files and links.
-        size_bytes: length of the file.
-        tensors: its tensors, in file order.
+    ``format`` is None for plain files and links; ``tensors`` are in file order.
     """
 
     path: str

@@ -97,12 +97,7 @@ class PrunePlan:
 
 @dataclass(frozen=True, slots=True)
 class PruneResult:
-    """What a prune did.
-
-    Attributes:
-        plan: what was planned and is done.
-        freed_bytes: bytes on disk that gc freed.
-    """
+    """The ``plan`` that was carried out, and ``freed_bytes``: bytes on disk that gc freed."""
 
     plan: PrunePlan
     freed_bytes: int

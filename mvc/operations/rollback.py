@@ -78,16 +78,10 @@ class RollbackPlan:
 
 @dataclass(frozen=True, slots=True)
 class RollbackResult:
-    """What a rollback did.
+    """What a rollback did: ``branch`` went from ``left`` to ``commit``.
 
-    Attributes:
-        branch: the branch.
-        commit: where it is now.
-        left: where it was.
-        diverged_branch: the branch that keeps what it left; None if there was nothing to do.
-        abandoned: how many commits that are.
-        written: files written.
-        removed: files taken away.
+    ``diverged_branch`` keeps the commits that were ``abandoned`` (so many); it is None if there was
+    nothing to do. Files were ``written`` and ``removed`` on the way.
     """
 
     branch: str

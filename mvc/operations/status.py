@@ -52,13 +52,10 @@ _WORKTREE_CODES = {"modified": "M", "removed": "D", "unmodified": " "}
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where the repository stands.
+    """Where the repository stands: what differs somewhere is in ``files``, by path.
 
-    Attributes:
-        branch: current branch, or None if HEAD is detached.
-        commit: HEAD's commit, or None before the first one.
-        files: what differs somewhere, by path.
-        recovered: whether an interrupted checkout was finished first.
+    ``branch`` is None if HEAD is detached, ``commit`` is None before the first one, and
+    ``recovered`` is true if an interrupted checkout was finished first.
     """
 
     branch: str | None

@@ -48,15 +48,9 @@ _ID_DIGITS = 40
 class UndoResult:
     """What an undo or redo did, or would do.
 
-    Attributes:
-        action: what was undone or redone, in the words of the reflog.
-        kind: ``commit``, ``switch`` or ``reset``.
-        branch: the branch HEAD is on now, or None if it is detached.
-        commit: the commit HEAD is on now; None if the first commit was undone.
-        left_branch: the branch HEAD was on before.
-        left: the commit HEAD was on before; None before the first commit.
-        written: files written.
-        removed: files taken away.
+    ``action`` is in the words of the reflog; ``kind`` is ``commit``, ``switch`` or ``reset``. HEAD
+    went from ``left_branch`` and ``left`` to ``branch`` and ``commit``: a branch is None if HEAD is
+    detached, a commit is None before the first one. Files were ``written`` and ``removed``.
     """
 
     action: str

@@ -84,12 +84,7 @@ class FileCheck:
 
 @dataclass(frozen=True, slots=True)
 class WorktreeCheck:
-    """What a comparison of the worktree with a commit found.
-
-    Attributes:
-        commit: the commit compared with.
-        files: every file that was asked for, by path.
-    """
+    """The ``commit`` compared with, and all ``files`` that were asked for, by path."""
 
     commit: GitId
     files: tuple[FileCheck, ...]
@@ -105,13 +100,10 @@ class WorktreeCheck:
 
 @dataclass(frozen=True, slots=True)
 class StateCheck:
-    """What a comparison of a live state with a commit found.
+    """What a comparison of a live state with a ``commit`` found.
 
-    Attributes:
-        commit: the commit compared with.
-        tensors: how many were compared.
-        size_bytes: of all of them.
-        differences: a line for each tensor or value that differs; empty means bit-exact.
+    ``tensors`` says how many were compared, ``size_bytes`` is the sum of theirs, and ``differences``
+    has a line for each tensor or value that differs; empty means bit-exact.
     """
 
     commit: GitId
