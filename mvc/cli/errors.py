@@ -78,11 +78,10 @@ def _show_options(hint: str | None) -> str | None:
 def _details(error: MvcError) -> dict[str, object]:
     if not isinstance(error, ReleasedError):
         return {}
-    from mvc.cli.render.text import iso_date
+    from mvc.cli.render.text import utc_date
 
-    released = None if error.time_s is None else iso_date(error.time_s, 0)
-    facts = {"commit": error.commit, "policy": error.policy, "time": released}
-    return {"released": {**facts, "nearest": error.nearest}}
+    time = {"time": utc_date(error.time_s)}
+    return {"released": {**pick(error, "commit policy"), **time, "nearest": error.nearest}}
 
 
 def _describe_usage(error: typer.TyperException) -> ErrorText:

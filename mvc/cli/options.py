@@ -29,15 +29,6 @@ Limit = Annotated[
 Tensors = Annotated[
     str | None, Option("--tensors", metavar="GLOB", help="Only tensors whose name matches GLOB.")
 ]
-Stat = Annotated[bool, Option("--stat", help="Print one line per file.")]
-NameOnly = Annotated[bool, Option("--name-only", help="Print paths only.")]
-NameStatus = Annotated[
-    bool, Option("--name-status", help="Print paths and a letter: A, D, M or R.")
-]
-All = Annotated[
-    bool,
-    Option("--all", help="List every tensor, also of new and removed files and in long lists."),
-]
 Delta = Annotated[
     bool | None,
     Option(

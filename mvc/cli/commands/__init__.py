@@ -69,6 +69,7 @@ FAMILIES = {
     "tag": "branch",
     "repack": "gc",
     "prune": "gc",
-    "doctor": "fsck",
+    "fsck": "verify",
+    "doctor": "verify",
 }
 """The module of each command that shares one."""

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Exit, Option
 
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import (
-    All,
-    CommandUsageError,
-    Json,
-    NameOnly,
-    NameStatus,
-    ShowProgress,
-    Stat,
-    Tensors,
-    choose_one,
-)
+from mvc.cli.options import CommandUsageError, Json, ShowProgress, Tensors, choose_one
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, file_fields, write_diff, write_listing
@@ -29,6 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.repo import Repo
+
+
+Stat = Annotated[bool, Option("--stat", help="Print one line per file.")]
+NameOnly = Annotated[bool, Option("--name-only", help="Print paths only.")]
+NameStatus = Annotated[
+    bool, Option("--name-status", help="Print paths and a letter: A, D, M or R.")
+]
+All = Annotated[
+    bool,
+    Option("--all", help="List every tensor, also of new and removed files and in long lists."),
+]
 
 
 def diff(

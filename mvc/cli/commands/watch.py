@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from mvc.cli.options import CommandUsageError, Json
 from mvc.cli.output import Output, pick, stdout, write_json
-from mvc.cli.render.text import iso_date
+from mvc.cli.render.text import utc_date
 from mvc.cli.render.watch import frame_lines
 from mvc.cli.session import open_repo
 
@@ -64,8 +64,8 @@ def _fields(view: RunView) -> dict[str, object]:
     rollbacks = "to_commit diverged_branch skipped_batches seconds reason"
     return {
         **pick(view, "branch alive stopped pid host"),
-        "started": _date(view.started_s),
-        "updated": _date(view.updated_s),
+        "started": utc_date(view.started_s),
+        "updated": utc_date(view.updated_s),
         **pick(view, "step total every steps_per_s loss grad_norm lr stall_s queue_depth"),
         "losses": {
             "steps": [step for step, _ in view.losses],
@@ -89,11 +89,7 @@ def _fields(view: RunView) -> dict[str, object]:
 def _event(
     one: RunCommit | RunAlarm | RunRollback | RunEvent, before: str, after: str
 ) -> dict[str, object]:
-    return {**pick(one, before), "time": _date(one.time_s), **pick(one, after)}
-
-
-def _date(time_s: float | None) -> str | None:
-    return None if time_s is None else iso_date(int(time_s), 0)
+    return {**pick(one, before), "time": utc_date(one.time_s), **pick(one, after)}
 
 
 def _interval(text: str) -> float:

@@ -16,6 +16,7 @@ from mvc.cli.render.text import (
     iso_date,
     number_text,
     short_id,
+    utc_date,
 )
 
 if TYPE_CHECKING:
@@ -57,16 +58,14 @@ def entry_fields(entry: LogEntry) -> dict[str, object]:
 def _released_fields(release: Release | None) -> dict[str, object] | None:
     if release is None:
         return None
-    time = iso_date(release.time_s, 0)
-    return {"policy": release.policy, "time": time, "files": release.paths}
+    return {"policy": release.policy, "time": utc_date(release.time_s), "files": release.paths}
 
 
 def _diverged_fields(diverged: Divergence | None) -> dict[str, object] | None:
     if diverged is None:
         return None
-    time = None if diverged.time_s is None else iso_date(diverged.time_s, 0)
     fields = pick(diverged, "reason branch target target_step at_step")
-    return {**fields, "branch": diverged.branch or None, "time": time}
+    return {**fields, "branch": diverged.branch or None, "time": utc_date(diverged.time_s)}
 
 
 def _refs_text(out: Output, entry: LogEntry) -> str:

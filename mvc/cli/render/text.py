@@ -74,6 +74,11 @@ def iso_date(time_s: int, timezone_s: int) -> str:
     return _date("%Y-%m-%dT%H:%M:%S", time_s, timezone_s) + _offset(timezone_s, ":")
 
 
+def utc_date(time_s: float | None) -> str | None:
+    """Return ISO 8601 in UTC, to the second, or None for a time that is not known."""
+    return None if time_s is None else iso_date(int(time_s), 0)
+
+
 def git_date(time_s: int, timezone_s: int) -> str:
     """Return a date as ``git log`` writes it: ``Fri Jan 31 12:00:00 2025 +0100``."""
     moment = time.gmtime(time_s + timezone_s)
