@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mvc.cli.commands.add import parse_facts, parse_number
+from mvc.cli.commands.commit import parse_facts, parse_number
 from mvc.errors import UsageError
 from support.models import write_config, write_model
 

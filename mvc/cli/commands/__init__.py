@@ -57,7 +57,6 @@ FAMILIES = {
     "config": "init",
     "rm": "add",
     "mv": "add",
-    "commit": "add",
     "show": "diff",
     "reflog": "log",
     "cat": "ls",

@@ -1,32 +1,21 @@
-"""add, rm, mv, commit: change the index and the worktree, and record what is staged."""
+"""add, rm, mv: change the index and the worktree."""
 
 from __future__ import annotations
 
-import re
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from mvc.cli.options import CommandUsageError, Delta, DryRun, Json, Quiet, ShowProgress
-from mvc.cli.output import Output, pick, printable, stdout, warn, write_json
+from mvc.cli.output import pick, printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.text import count_text, seconds_text, short_id, size_text
-from mvc.cli.session import find_identity, open_repo, shown_path, to_paths
-from mvc.errors import UsageError
+from mvc.cli.render.text import count_text, seconds_text, size_text
+from mvc.cli.session import open_repo, shown_path, to_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mvc.repo import Repo
     from mvc.workspace.additions import AddPlan, AddResult
-    from mvc.workspace.commits import CommitResult
-
-_NUMBER = re.compile(
-    r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,5})?|[+-]?(nan|inf|infinity)", re.ASCII | re.IGNORECASE
-)
-_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 def add(
@@ -161,148 +150,3 @@ def mv(
             f"{printable(shown_path(repo, old))} -> {printable(shown_path(repo, new))}"
             for old, new in moved
         )
-
-
-def commit(
-    paths: Annotated[list[str] | None, Argument(metavar="[PATH]...")] = None,
-    messages: Annotated[
-        list[str] | None,
-        Option("-m", "--message", metavar="TEXT", help="The message; each -m is a paragraph."),
-    ] = None,
-    everything: Annotated[
-        bool, Option("-a", "--all", help="First add every tracked file that changed.")
-    ] = False,
-    amend: Annotated[bool, Option("--amend", help="Replace the last commit.")] = False,
-    allow_empty: Annotated[
-        bool, Option("--allow-empty", help="Commit even if nothing changed.")
-    ] = False,
-    step: Annotated[
-        int | None,
-        Option("--step", metavar="N", help="Training step; main@N finds the commit by it."),
-    ] = None,
-    metrics: Annotated[
-        list[str] | None,
-        Option("--metric", metavar="NAME=NUMBER", help="A metric; the log shows it."),
-    ] = None,
-    meta: Annotated[
-        list[str] | None,
-        Option(
-            "--meta", metavar="NAME=VALUE", help="A fact: a metric if VALUE is a number, else text."
-        ),
-    ] = None,
-    delta: Delta = None,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
-) -> None:
-    """Record what is staged in the history and move the branch to it.
-
-    PATHs are added first. Step, metrics and other facts are stored as trailers of the message, so
-    that stock Git shows them too.
-    """
-    if everything and paths:
-        raise CommandUsageError("paths and -a cannot be used together")
-    numbers, texts = parse_facts(metrics or (), meta or ())
-    message = "\n\n".join(text.strip("\n") for text in messages) if messages else None
-    if not (message or "").strip() and (message is not None or not amend):
-        # Checked before files are read, which may take minutes.
-        raise UsageError("a commit needs a message", hint='give one with "-m"')
-    repo = open_repo()
-    repo.identity, is_guessed = find_identity(repo.config())
-    with byte_progress("adding", wanted=progress and not quiet) as bar:
-        result = repo.commit(
-            message,
-            paths=to_paths(paths or ()),
-            everything=everything,
-            amend=amend,
-            allow_empty=allow_empty,
-            step=step,
-            metrics=numbers or None,
-            meta=texts or None,
-            delta=delta,
-            progress=bar,
-        )
-    if as_json:
-        write_json(_commit_fields(result))
-        return
-    for path, text in result.warnings:
-        warn(f"{path}: {text}")
-    if is_guessed:
-        author = f"{repo.identity.name} <{repo.identity.email}>"
-        warn(
-            f"the author {author} is guessed from the login name; "
-            '"mvc config user.name NAME" and "mvc config user.email MAIL" set it'
-        )
-    if not quiet:
-        _write_commit(stdout(), result)
-
-
-def parse_facts(
-    metrics: Sequence[str], meta: Sequence[str]
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the metrics and the texts of ``--metric`` and ``--meta``."""
-    numbers: dict[str, float] = {}
-    texts: dict[str, str] = {}
-    for option, fact in [*(("--metric", fact) for fact in metrics), *(("--meta", f) for f in meta)]:
-        name, equals, value = fact.partition("=")
-        if not equals or not name:
-            raise UsageError(
-                f"{option} {fact!r} is not NAME=VALUE", hint=f"such as {option} loss=2.5"
-            )
-        number = parse_number(value)
-        if number is not None:
-            numbers[name] = number
-        elif option == "--metric":
-            raise UsageError(
-                f"metric {name!r} is {value!r}, not a number", hint="use --meta for text"
-            )
-        else:
-            texts[name] = value
-    return numbers, texts
-
-
-def parse_number(text: str) -> float | None:
-    """Return a text as int or float, or None if it is not a number."""
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    return float(text) if _NUMBER.fullmatch(text) else None
-
-
-def _commit_fields(result: CommitResult) -> dict[str, object]:
-    return {
-        **pick(result, "commit branch subject parents"),
-        "files": {"total": result.files_total, "changed": result.files_changed},
-        "tensors": {"total": result.tensors_total, "new": result.tensors_new},
-        "bytes": pick(result, "plain=plain_bytes written=written_bytes reused=reused_bytes"),
-        "seconds": result.seconds,
-        "warnings": [{"path": path, "message": text} for path, text in result.warnings],
-        "identical_to": None if result.identical_to is None else asdict(result.identical_to),
-    }
-
-
-def _write_commit(out: Output, result: CommitResult) -> None:
-    where = result.branch if result.branch is not None else "detached HEAD"
-    if not result.parents:
-        where += " (root-commit)"
-    name = out.style(short_id(result.commit), "yellow")
-    out.line(f"[{printable(where)} {name}] {printable(result.subject)}")
-    out.line(" " + _stat_line(result))
-    if result.identical_to is not None:
-        twin = result.identical_to
-        place = "" if twin.step is None else f" (step {twin.step:,})"
-        out.line(
-            f" bit-identical to released commit {short_id(twin.commit)}{place}: "
-            f"{count_text(len(twin.paths), 'file')} of it restored"
-        )
-
-
-def _stat_line(result: CommitResult) -> str:
-    parts = [f"{count_text(result.files_total, 'file')} ({result.files_changed:,} changed)"]
-    if result.tensors_total:
-        parts.append(f"{count_text(result.tensors_total, 'tensor')} ({result.tensors_new:,} new)")
-    parts += [
-        f"{size_text(result.plain_bytes)} plain",
-        f"{size_text(result.written_bytes)} written",
-        f"{size_text(result.reused_bytes)} reused",
-    ]
-    return f"{', '.join(parts)} in {seconds_text(result.seconds)}"
