@@ -6,58 +6,8 @@ A state is nested containers, scalars and arrays, such as ``{"model": ..., "opti
 the place of every array. No file is written here: a ``StateFile`` names the byte ranges and serves
 them from the live arrays.
 
-    {
-     "format": "mvc-state",
-     "version": 1,
-     "files": ["model.safetensors"],
-     "shared": [
-      {"$": "tensor", "in": "model.safetensors", "name": "wte.weight", "dtype": "bfloat16",
-       "shape": [50257, 768]}
-     ],
-     "state": {
-      "model": {
-       "$": "OrderedDict",
-       "metadata": {"$": "OrderedDict", "items": {"": {"version": 1}}},
-       "items": {
-        "wte.weight": {"$": "tensor", "in": "model.safetensors", "name": "wte.weight",
-         "dtype": "bfloat16", "shape": [50257, 768], "shared": 0},
-        "lm_head.weight": {"$": "tensor", "in": "model.safetensors", "name": "lm_head.weight",
-         "dtype": "bfloat16", "shape": [50257, 768], "shared": 0}
-       }
-      },
-      "step": 7,
-      "betas": {"$": "tuple", "items": [0.9, 0.999]},
-      "best": {"$": "float", "value": "inf", "bits": "7ff0000000000000"}
-     }
-    }
-
-What JSON can say exactly stands for itself: null, booleans, integers of 64 bits, finite floats,
-strings, lists, and dicts whose keys are strings other than ``$``. Everything else is an object
-tagged ``$``. Keys are in the order of the live mapping; sets are sorted.
-
-    =====================================  =========================================================
-    ``$``                                  fields
-    =====================================  =========================================================
-    int                                    hex
-    float                                  value (for people), bits (IEEE 754, hex, high byte first)
-    complex                                real, imag
-    str                                    base64 of UTF-8 that may hold lone surrogates
-    bytes, bytearray                       base64; past 1 KiB: in, name, size_bytes (a U8 tensor)
-    range, slice                           start, stop, step
-    tuple, set, frozenset, deque           items; deque: maxlen
-    dict, OrderedDict, Counter             items: an object, or [key, value] pairs;
-                                           OrderedDict: metadata (torch's ``_metadata``)
-    defaultdict                            items, factory (the name of a builtin type, or null)
-    numpy                                  dtype, and value or bits: a NumPy scalar
-    numpy.str_, numpy.bytes_, numpy.dtype  value; value; name
-    torch.Size, torch.dtype, torch.device  items; name; type and index
-    ndarray, tensor                        in, name, dtype, shape, and if they apply:
-                                           strides (elements; dense, but not C order),
-                                           shared (index into the table), offset (bytes),
-                                           byte_strides; tensor: parameter, grad
-    sparse_coo                             shape, coalesced, indices, values (tensors)
-    sparse_csr, _csc, _bsr, _bsc           shape, compressed, plain, values (tensors)
-    =====================================  =========================================================
+``docs/format.md`` has the form of ``state.json``: what JSON can say exactly stands for itself,
+everything else is an object tagged ``$``.
 
 Types come back exactly: ``type(x) is type(y)``, bit for bit, dict order included. What mvc cannot
 bring back exactly is refused with its path: functions, modules, enums, dataclasses, subclasses of
