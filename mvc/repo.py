@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     # Named so that type checkers see the modules below whose types are not imported anyway.
     from mvc.operations import (  # noqa: F401
-        add,
         aftercare,
         cat,
         checkout,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
         remove,
         restore,
     )
+    from mvc.operations.add import AddPlan, AddResult
     from mvc.operations.branch import RefInfo
     from mvc.operations.diff import FileDiff
     from mvc.operations.doctor import DoctorReport
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from mvc.operations.watch import RunFollower
     from mvc.runs.feed import RunFeed
     from mvc.runs.records import RunView
-    from mvc.workspace.additions import AddPlan, AddResult
     from mvc.workspace.checkout_plan import CheckoutResult
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context

@@ -82,8 +82,8 @@ verify_worktree(self, revision='HEAD', *, paths=(), progress=None)
 PROPERTIES = {"worktree", "git_dir", "head", "identity"}
 
 RESULTS = {
-    "workspace.additions.AddResult": "added removed unchanged counts",
-    "workspace.additions.AddPlan": "read drop unchanged size_bytes",
+    "operations.add.AddResult": "added removed unchanged counts",
+    "operations.add.AddPlan": "read drop unchanged size_bytes",
     "workspace.annotations.Annotations": "step metrics meta",
     "operations.branch.RefInfo": "name commit is_current subject",
     "workspace.checkout_plan.CheckoutResult": "commit branch written removed",

@@ -33,6 +33,7 @@ from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.log import RunLog
 from mvc_hooks.run.signals import SignalWatch
 from mvc_hooks.settings import Settings
+from mvc_hooks.training import StepRun
 from mvc_hooks.writer.messages import Open
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ _SETTLED_STEPS = 2
 """Steps after which an optimizer has made its state, so that the size of a snapshot is known."""
 
 
-class Checkpointer:
+class Checkpointer(StepRun):
     """Commits a training run to a branch, resumes it from there, and rolls it back.
 
     Usable as a context manager: an exception in its block commits a last time if the state is
@@ -228,37 +229,9 @@ class Checkpointer:
     # Progress.
 
     @property
-    def step_count(self) -> int:
-        """Completed steps."""
-        return self._run.counters.step
-
-    @property
     def is_closed(self) -> bool:
         """Whether it was closed, by the user or by a signal."""
         return self._is_closed
-
-    @property
-    def epoch(self) -> int:
-        """Passes over the data that ``next_batch`` completed."""
-        return 0 if self._run.data is None else self._run.data.epoch
-
-    @property
-    def tokens(self) -> int:
-        """Sum of the ``tokens`` passed to ``step``."""
-        return self._run.counters.tokens
-
-    @property
-    def samples(self) -> int:
-        """Sum of the ``samples`` passed to ``step``."""
-        return self._run.counters.samples
-
-    @property
-    def batch_index(self) -> int:
-        """Index of the next batch: batches drawn so far, skipped ones included.
-
-        Use it to find data by number: unlike the step, it moves on when a rollback skips batches.
-        """
-        return self._run.counters.batches
 
     @property
     def commits(self) -> list[CommitReport]:
@@ -297,37 +270,10 @@ class Checkpointer:
             self._commits.commit(f"step {self.step_count}, the last one", {}, is_asked=True)
         self.wait()
 
-    def next_batch(self) -> Any:
-        """Return the next batch of the data loader, across epochs and rollbacks.
-
-        Raises:
-            UsageError: no loader was passed, or several.
-        """
-        self._check_open()
-        return self._run.next_batch()
-
     def batches(self, total: int) -> Iterator[Any]:
         """Yield a batch for every step until ``total`` steps are complete; see ``steps``."""
         for _ in self.steps(total):
             yield self.next_batch()
-
-    def check(self, *, loss: object = None, grad_norm: object = None) -> bool:
-        """Judge a step before ``optimizer.step()``, so that it can still be skipped.
-
-        If the ladder answers an alarm with ``skip_step``, the next ``optimizer.step()`` does
-        nothing. On CUDA this waits for the device. ``step()`` then needs no loss.
-
-        Returns:
-            Whether the step will be taken.
-        """
-        self._check_open()
-        note, run = self._write_note(), self._run
-        action = self._judge.check(self.step_count + 1, loss, grad_norm, self._log, note)
-        if action is None or not action.skip:
-            return True
-        run.drop_next_step()
-        run.scale_lr(action.lr_factor)
-        return False
 
     def step(
         self,

@@ -18,40 +18,86 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc import UsageError
 
 if TYPE_CHECKING:
     from mvc_hooks.divergence.history import History
+    from mvc_hooks.divergence.judge import Judge
     from mvc_hooks.divergence.ladder import LadderStep
+    from mvc_hooks.run.live import LiveRun
+    from mvc_hooks.run.log import RunLog
 
 
-class StepRun(Protocol):
+class StepRun:
     """What a step may use of the run that it belongs to; a ``Checkpointer`` is one."""
+
+    _run: LiveRun
+    _judge: Judge
+    _log: RunLog
 
     @property
     def step_count(self) -> int:
         """Completed steps."""
-        ...
-
-    @property
-    def batch_index(self) -> int:
-        """Batches drawn so far, skipped ones included."""
-        ...
+        return self._run.counters.step
 
     @property
     def epoch(self) -> int:
         """Passes over the data that ``next_batch`` completed."""
-        ...
+        return 0 if self._run.data is None else self._run.data.epoch
+
+    @property
+    def tokens(self) -> int:
+        """Sum of the ``tokens`` passed to ``step``."""
+        return self._run.counters.tokens
+
+    @property
+    def samples(self) -> int:
+        """Sum of the ``samples`` passed to ``step``."""
+        return self._run.counters.samples
+
+    @property
+    def batch_index(self) -> int:
+        """Index of the next batch: batches drawn so far, skipped ones included.
+
+        Use it to find data by number: unlike the step, it moves on when a rollback skips batches.
+        """
+        return self._run.counters.batches
 
     def next_batch(self) -> Any:
-        """Return the next batch of the data loader."""
-        ...
+        """Return the next batch of the data loader, across epochs and rollbacks.
+
+        Raises:
+            UsageError: no loader was passed, or several.
+        """
+        self._check_open()
+        return self._run.next_batch()
 
     def check(self, *, loss: object = None, grad_norm: object = None) -> bool:
-        """Judge a step before ``optimizer.step()``; return whether it will be taken."""
-        ...
+        """Judge a step before ``optimizer.step()``, so that it can still be skipped.
+
+        If the ladder answers an alarm with ``skip_step``, the next ``optimizer.step()`` does
+        nothing. On CUDA this waits for the device. ``step()`` then needs no loss.
+
+        Returns:
+            Whether the step will be taken.
+        """
+        self._check_open()
+        step, note = self.step_count + 1, self._write_note()
+        action = self._judge.check(step, loss, grad_norm, self._log, note)
+        if action is None or not action.skip:
+            return True
+        self._run.drop_next_step()
+        self._run.scale_lr(action.lr_factor)
+        return False
+
+    def _check_open(self) -> None:
+        """Check that the run was not closed, if it can be."""
+
+    def _write_note(self) -> float:
+        """Return what the other ranks are told along with a reading."""
+        return 0.0
 
 
 TrainStep: TypeAlias = "Callable[[Any], Mapping[str, Any] | None]"

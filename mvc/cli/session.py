@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc.cli.options import CommandUsageError
 from mvc.errors import MvcError, NotFoundError, UsageError
+from mvc.history.revisions import split_range
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mvc.history.values import Identity
     from mvc.repo import Repo
-
-_RANGE = re.compile(r"(?P<old>.*?)(?P<dots>\.{2,3})(?P<new>.*)", re.DOTALL)
-_CHECKOUT = re.compile(r"checkout: moving from (\S+) to ")
 
 
 def open_repo(*, writes: bool = False) -> Repo:
@@ -95,14 +92,6 @@ def shown_path(repo: Repo, path: str) -> str:
     return os.path.relpath(repo.worktree / path)
 
 
-def split_range(text: str) -> tuple[str, str, str] | None:
-    """Return (old, dots, new) of ``A..B`` or ``A...B``, HEAD for an empty side, or None."""
-    match = _RANGE.fullmatch(text)
-    if match is None or re.search(r"(^|/)\.\.($|/)", text):
-        return None
-    return match["old"] or "HEAD", match["dots"], match["new"] or "HEAD"
-
-
 def check_revision(repo: Repo, text: str) -> None:
     """Check that everything in a revision, ``A..B``, ``A...B`` or ``^A`` exists."""
     parts = split_range(text)
@@ -172,7 +161,6 @@ def find_previous(repo: Repo) -> str:
     """Return the branch or commit that HEAD was on before the last switch: ``-``."""
     # The reflog is where Git remembers it too, so a switch by stock Git counts.
     for entry in repo.reflog("HEAD"):
-        match = _CHECKOUT.match(entry.message)
-        if match is not None:
-            return match[1]
+        if entry.switch is not None:
+            return entry.switch[0]
     raise NotFoundError("there is no previous branch", hint="HEAD has not been switched yet")

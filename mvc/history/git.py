@@ -31,6 +31,7 @@ from mvc.history.reflogs import Reason
 from mvc.history.refnames import HEADS, NOTES, branch_ref, check_ref_name, tag_ref
 from mvc.history.refs import HEAD, RefStore
 from mvc.history.revisions import Revisions
+from mvc.history.values import SWITCH_TEXT
 from mvc.history.walks import find_merge_bases, is_ancestor, walk
 
 if TYPE_CHECKING:
@@ -315,7 +316,7 @@ class GitHistory:
 
     def _switch_text(self, target: str) -> str:
         head = self.head()
-        return f"checkout: moving from {head.branch or head.commit} to {target}"
+        return SWITCH_TEXT.format(head.branch or head.commit, target)
 
     def delete_ref(self, name: str, *, expected: GitId, stamp: Stamp, message: str = "") -> None:
         """Remove a ref and its log by compare-and-swap."""

@@ -40,7 +40,8 @@ _FIRST_PARENTS = re.compile(r"(.+)~([0-9]{0,9})", re.DOTALL)
 _STEP = re.compile(r"(.*)@([0-9]{1,18})", re.DOTALL)
 _REFLOG = re.compile(r"(.*)@\{([0-9]{1,9})\}", re.DOTALL)
 _PREVIOUS = re.compile(r"@\{-([1-9][0-9]{0,8})\}")
-_SWITCH = re.compile(r"checkout: moving from (\S+) to ")
+_RANGE = re.compile(r"(?P<old>.*?)(?P<dots>\.{2,3})(?P<new>.*)", re.DOTALL)
+_UP = re.compile(r"(^|/)\.\.($|/)")  # of a path
 _HEX = re.compile(r"[0-9a-fA-F]+")
 
 
@@ -188,8 +189,8 @@ class Revisions:
 
     def _find_previous(self, number: int, whole: str) -> GitId:
         """Return where the branch (or commit) stands now that was left ``number`` switches ago."""
-        moves = map(_SWITCH.match, (entry.message for entry in self._refs.logs.read_sound("HEAD")))
-        left = [match[1] for match in moves if match]
+        moves = self._refs.logs.read_sound("HEAD")
+        left = [entry.switch[0] for entry in moves if entry.switch]
         if number > len(left):
             raise NotFoundError(f"revision {whole!r} does not exist: {len(left)} switches so far")
         name = left[number - 1]
@@ -255,6 +256,14 @@ class Revisions:
         elif _HEX.fullmatch(text) and len(text) < MIN_PREFIX_DIGITS:
             hint = f"a short id needs {MIN_PREFIX_DIGITS} digits"
         return NotFoundError(f"revision {whole!r} does not exist", hint=hint)
+
+
+def split_range(text: str) -> tuple[str, str, str] | None:
+    """Return (old, dots, new) of ``A..B`` or ``A...B``, HEAD for an empty side, or None."""
+    match = _RANGE.fullmatch(text)
+    if match is None or _UP.search(text):
+        return None
+    return match["old"] or "HEAD", match["dots"], match["new"] or "HEAD"
 
 
 def _entry_at(entries: list[ReflogEntry], number: int) -> GitId | None:

@@ -11,6 +11,7 @@ survives any way of building a new ``Index`` from an old one.
 
 from __future__ import annotations
 
+import re
 import stat as stat_bits
 import time
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ MODE_EXECUTABLE = 0o100755
 MODE_SYMLINK = 0o120000
 FILE_MODES = frozenset({MODE_FILE, MODE_EXECUTABLE, MODE_SYMLINK})
 """The kinds of entry that mvc keeps; folders follow from the paths."""
+SWITCH_TEXT = "checkout: moving from {} to {}"
+_SWITCH = re.compile(SWITCH_TEXT.format(r"(\S+)", r"(\S+)"))
 
 EMPTY_BLOB = GitId("e69de29bb2d1d6434b8b29ae775ad8c2e48c5391")
 NO_ID = GitId("0" * 40)
@@ -115,6 +118,12 @@ class ReflogEntry:
     time_s: int  # seconds since 1970
     timezone_s: int  # offset of that clock from UTC
     message: str  # why, one line
+
+    @property
+    def switch(self) -> tuple[str, str] | None:
+        """The branches or commits that HEAD went from and to, if this move is a switch."""
+        match = _SWITCH.match(self.message)
+        return None if match is None else (match[1], match[2])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,93 @@
-"""add: the worktree's files into the index."""
+"""add: the worktree's files into the store and the index.
+
+Files are stored outside any lock (it may take minutes). The repository's lock is only taken to put
+the entries into the index as it stands then, so two adds at once both keep what they staged.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mvc.workspace.additions import AddPlan, AddResult, plan_add, store_planned
+from mvc.checkpoints.safetensors import MAX_INDEX_BYTES, find_shards
+from mvc.chunkstore.values import WriteCounts
+from mvc.errors import FormatError, NotFoundError, UsageError
+from mvc.fs import RealFolders
+from mvc.history.ignore import IgnoreRules
+from mvc.history.paths import find_path_fault
+from mvc.progress import announce
+from mvc.sources import FileSource, read_bytes
 from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.files import StoredFile, check_reached, find_layout, store_file
+from mvc.workspace.pathspec import PathTable, is_wildcard, select_paths
+from mvc.workspace.recorded import head_tree, make_entry, merge_entries, update_index
 from mvc.workspace.recovery import recover
+from mvc.workspace.worktree import find_file_stat, find_inner_repository, find_obstacle, scan_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mvc.fs import FileStat
+    from mvc.history.values import Index, IndexEntry
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
-__all__ = ["AddPlan", "AddResult", "add", "plan_add"]
+_HUB_INDEX_SUFFIX = ".index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class AddPlan:
+    """What an ``add`` would do.
+
+    Attributes:
+        read: paths to read, store and stage.
+        drop: tracked paths that no longer exist and leave the index.
+        unchanged: paths whose stat data prove them unchanged.
+        size_bytes: how much there is to read.
+    """
+
+    read: tuple[str, ...]
+    drop: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddResult:
+    """What ``add`` did.
+
+    Attributes:
+        added: files read and staged, with how they are stored.
+        removed: tracked paths that no longer exist and left the index.
+        unchanged: paths whose stat data proved them unchanged; not read.
+        counts: chunks and bytes, new and already known.
+    """
+
+    added: tuple[StoredFile, ...]
+    removed: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    counts: WriteCounts
+
+    @property
+    def warnings(self) -> tuple[tuple[str, str], ...]:
+        """(path, what is wrong) of files that look like checkpoints but are stored as opaque."""
+        return tuple((file.path, file.warning) for file in self.added if file.warning)
+
+    def entries(self) -> dict[str, IndexEntry]:
+        """Return the index entries of the files that were stored."""
+        return {
+            file.path: make_entry(file.path, file.mode, file.blob, file.stat) for file in self.added
+        }
+
+    def merge_into(self, index: Index) -> dict[str, IndexEntry]:
+        """Return the entries of an index after this add."""
+        return merge_entries(index, self.entries(), self.removed)
+
+    def stage(self, context: Context) -> None:
+        """Put what was stored into the index."""
+        if self.added or self.removed:
+            update_index(context, self.entries(), self.removed)
 
 
 @holds_sweep_lock
@@ -32,3 +105,158 @@ def add(
     result = store_planned(context, plan, progress, delta=delta)
     result.stage(context)
     return result
+
+
+def plan_add(
+    context: Context, patterns: Sequence[str], *, tracked_only: bool = False, force: bool = False
+) -> AddPlan:
+    """Return what ``add`` of these patterns would read.
+
+    ``tracked_only`` takes only files that the index knows; ``force`` also takes ignored ones.
+    """
+    index = context.history.read_index()
+    look = _Selection(context, index, force=force)
+    chosen = select_paths(patterns, index.entries) if tracked_only else look.select(patterns)
+    read: list[str] = []
+    drop: list[str] = []
+    unchanged: list[str] = []
+    size_bytes = 0
+    for path in sorted(chosen):
+        stat, entry = look.find_stat(path), index.entries.get(path)
+        if stat is None or stat.is_directory:
+            if entry is not None and not entry.skip_worktree:
+                drop.append(path)
+        elif entry is not None and entry.matches(stat) and not index.is_racy(entry):
+            unchanged.append(path)
+        else:
+            _check_name(path)
+            read.append(path)
+            size_bytes += stat.size_bytes
+    return AddPlan(tuple(read), tuple(drop), tuple(unchanged), size_bytes)
+
+
+def _check_name(path: str) -> None:
+    fault = find_path_fault(path)
+    if fault is not None:
+        raise UsageError(f"path {path[:200]!r} {fault}", hint="rename it, or name it in .mvcignore")
+
+
+class _Selection:
+    """Finds what patterns name in worktree and index, with one look at each however many ask."""
+
+    def __init__(self, context: Context, index: Index, *, force: bool) -> None:
+        self._worktree = context.worktree
+        self._ignore = None if force else IgnoreRules(context.worktree)
+        self._tracked = PathTable(index.entries)
+        self._stats: dict[str, FileStat | None] = {}
+        self._folders = RealFolders(context.worktree)
+
+    def select(self, patterns: Sequence[str]) -> set[str]:
+        """Return the files that patterns name, those that are only tracked included."""
+        chosen: set[str] = set()
+        for pattern in dict.fromkeys([*patterns, *self._find_shards(patterns)]):
+            chosen.update(self._find(pattern))
+        return chosen
+
+    def find_stat(self, path: str) -> FileStat | None:
+        """Return the stat data of a path as first seen."""
+        if path not in self._stats:
+            self._stats[path] = find_file_stat(self._worktree, path, self._folders)
+        return self._stats[path]
+
+    @cached_property
+    def _files(self) -> PathTable:
+        """All files of the worktree that are not ignored, as wildcards need them."""
+        return PathTable(scan_files(self._worktree, self._ignore))
+
+    def _find(self, pattern: str) -> list[str]:
+        known = self._tracked.find_named(pattern)
+        if pattern and self.find_stat(pattern) is None:
+            found = known or self._find_fitting(pattern)
+        else:
+            found = [*known, *self._find_below(pattern)]
+        if not found and pattern:
+            raise self._nothing(pattern)
+        return found
+
+    def _find_fitting(self, pattern: str) -> list[str]:
+        if not is_wildcard(pattern):
+            return []  # without a look at the whole worktree
+        return [*self._tracked.find_fitting(pattern), *self._files.find_fitting(pattern)]
+
+    def _find_below(self, name: str) -> list[str]:
+        """Return the files in a folder, or that file; other repositories keep theirs."""
+        if not name:
+            return list(scan_files(self._worktree, self._ignore))
+        stat = self.find_stat(name)
+        if stat is None or find_inner_repository(self._worktree, name) is not None:
+            return []
+        if stat.is_directory:
+            return list(scan_files(self._worktree, self._ignore, name))
+        ignored = self._ignore is not None and self._ignore.is_ignored(name, is_dir=False)
+        return [] if ignored else [name]
+
+    def _nothing(self, pattern: str) -> NotFoundError | UsageError:
+        obstacle = find_obstacle(self._worktree, pattern)
+        if obstacle is not None:
+            return UsageError(
+                f"path {pattern!r} lies beyond {obstacle!r}, which is a link or a file"
+            )
+        if self.find_stat(pattern) is None:
+            return NotFoundError(f"path {pattern!r} does not exist")
+        inner = find_inner_repository(self._worktree, pattern)
+        if inner is not None:
+            return UsageError(f"path {pattern!r} belongs to the repository in {inner!r}")
+        self._ignore = None
+        if self._find_below(pattern):
+            return UsageError(
+                f"{pattern!r} is ignored by .mvcignore", hint="`force` adds it anyway"
+            )
+        return UsageError(f"{pattern!r} holds no file")
+
+    def _find_shards(self, patterns: Sequence[str]) -> list[str]:
+        """Return the shards of sharded checkpoints whose index files the patterns name."""
+        shards: list[str] = []
+        for pattern in patterns:
+            stat = self.find_stat(pattern) if pattern.endswith(_HUB_INDEX_SUFFIX) else None
+            if stat is None or not stat.is_regular or stat.size_bytes > MAX_INDEX_BYTES:
+                continue
+            try:
+                with FileSource.open(self._worktree / pattern) as source:
+                    names = find_shards(read_bytes(source, 0, source.size_bytes))
+            except FormatError:
+                continue  # not an index of shards, just a file that is called like one
+            folder = pattern.rpartition("/")[0]
+            paths = [f"{folder}/{name}" if folder else name for name in names]
+            missing = [path for path in paths if self.find_stat(path) is None]
+            if missing:
+                raise NotFoundError(f"{pattern!r} lists {missing[0]!r}, which does not exist")
+            shards.extend(paths)
+        return shards
+
+
+def store_planned(
+    context: Context, plan: AddPlan, progress: ByteProgress = None, *, delta: bool | None = None
+) -> AddResult:
+    """Store what a plan reads; nothing is staged yet."""
+    counts = WriteCounts(0, 0, 0, 0, 0)
+    stored: list[StoredFile] = []
+    if plan.read:
+        from mvc.workspace.bases import Relatives, masters_first  # noqa: PLC0415  brings NumPy
+
+        announce(progress, plan.size_bytes)
+        with context.store.writer(context.delta_mode(insist=delta)) as writer:
+            relatives = Relatives(context, writer, head_tree(context))
+            # A file alone has no masters among the others, and is opened once less.
+            folders = RealFolders(context.worktree)
+            several = plan.read if len(plan.read) > 1 else ()
+            looks = {path: find_layout(context, path, folders) for path in several}
+            layouts = {path: look[0] for path, look in looks.items() if look is not None}
+            stored = [
+                store_file(context, writer, path, progress, relatives, looks.get(path), folders)
+                for path in masters_first(plan.read, layouts)
+            ]
+            check_reached(context, stored)
+        counts = writer.counts
+    stored.sort(key=lambda file: file.path)
+    return AddResult(tuple(stored), plan.drop, plan.unchanged, counts)

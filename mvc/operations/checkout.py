@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS, branch_ref
-from mvc.history.values import Head
+from mvc.history.values import SWITCH_TEXT, Head
 from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_move
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recovery import recover
@@ -63,7 +63,7 @@ def _head_move(
         return plan_head_move("stay", commit, head, "", context.stamp())
     source = head.branch or head.commit or "nothing"
     target = branch if branch is not None else revision
-    message = f"checkout: moving from {source} to {target}"
+    message = SWITCH_TEXT.format(source, target)
     return plan_switch(branch, commit, head, message, context.stamp())
 
 
@@ -99,10 +99,7 @@ def create_and_switch(
             f"branch {branch!r} already exists", hint=f'"mvc switch {branch}" goes there'
         )
     if start is None and head.commit is None:
-        with history.lock():
-            history.set_head_branch(
-                branch, message=f"checkout: moving from {head.branch} to {branch}", stamp=stamp
-            )
+        history.set_head_branch(branch, stamp=stamp)
         return CheckoutResult(None, branch)
     commit = context.history.resolve_commit(start or "HEAD")
     index = history.read_index()

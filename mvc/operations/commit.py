@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, UsageError
 from mvc.history.messages import format_message, parse_trailers
 from mvc.history.values import Stamp
-from mvc.workspace.additions import plan_add, store_planned
+from mvc.operations.add import plan_add, store_planned
 from mvc.workspace.annotations import FACT_TRAILERS, STEP_TRAILER, Annotations
 from mvc.workspace.commits import new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mvc.history.values import CommitInfo, Identity, TreeEntry
+    from mvc.operations.add import AddResult
     from mvc.progress import ByteProgress
-    from mvc.workspace.additions import AddResult
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context
 

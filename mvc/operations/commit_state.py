@@ -16,7 +16,6 @@ from mvc.formats.manifest import encode_manifest
 from mvc.history.refnames import HEADS, branch_ref
 from mvc.history.values import TreeEntry
 from mvc.sources import read_bytes
-from mvc.workspace.additions import delta_mode
 from mvc.workspace.annotations import Annotations
 from mvc.workspace.bases import Relatives, masters_first
 from mvc.workspace.commits import CommitResult, new_message, record, summarise
@@ -68,7 +67,7 @@ def commit_state(
     index, old = context.history.read_index(), find_state_files(context, base)
     if place.is_current:
         _check_not_staged(index, base, {*old, *(file.path for file in files)})
-    mode = delta_mode(context, insist=delta)  # before anything is written, too
+    mode = context.delta_mode(insist=delta)  # before anything is written, too
     entries, counts = _store_state(context, files, base, mode, previous, progress)
     kept = base
     if place.is_current:  # what is staged is committed too, as in any commit

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.errors import ConflictError, FormatError, NotFoundError, UnsupportedError
+from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS, TAGS
 from mvc.operations.gc import plan_gc, sweep_garbage
 from mvc.states.document import STATE_FILE
-from mvc.states.state import find_files
 from mvc.upkeep.retention import (
     DIVERGED,
     Candidate,
@@ -37,7 +36,7 @@ from mvc.upkeep.versions import Versions, commits_of, walk_all
 from mvc.workspace.annotations import read_annotations
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.releases import Release, add_releases, read_releases
-from mvc.workspace.state_files import read_small_file
+from mvc.workspace.state_files import find_state_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -222,17 +221,9 @@ class _Draft:
             return ()
         if not self._policy.weights_only:
             return tuple(left)
-        files = self._state_files(info)
-        return state_paths((path for path in left if path != STATE_FILE), files & set(left))
-
-    def _state_files(self, info: CommitInfo) -> set[str]:
-        entry = self._context.history.read_tree(info.tree).get(STATE_FILE)
-        if entry is None:
-            return set()
-        try:
-            return find_files(read_small_file(self._context, entry.blob))
-        except (FormatError, UnsupportedError):
-            return set()  # the user's own file of that name, or its content is gone
+        state_files = find_state_files(self._context, self._context.history.read_tree(info.tree))
+        paths = [path for path in left if path != STATE_FILE]
+        return state_paths(paths, state_files.intersection(paths))
 
     def measure(self, needed: Ids) -> dict[GitId, int]:
         """Return commit → stored bytes of the chunks that go with it and not with a newer one."""

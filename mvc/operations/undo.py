@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _UNDO, _REDO = "undo: ", "redo: "
 _DETACHED = " (detached)"
-_SWITCH = re.compile(r"checkout: moving from (\S+) to (\S+)")
 _COMMIT = re.compile(r"(commit|merge)\b")
 _ID_DIGITS = 40
 
@@ -136,10 +135,8 @@ def _undo_texts(move: ReflogEntry) -> tuple[str, str]:
 
 def _is_move(entry: ReflogEntry) -> bool:
     """Return whether an entry changed anything: a renamed branch did not, a switch always did."""
-    match = _SWITCH.match(entry.message)
-    if match is not None:
-        return match[1] != match[2]
-    return entry.old != entry.new
+    before, after = entry.switch or (entry.old, entry.new)
+    return before != after
 
 
 def _plan_undo(context: Context, head: Head, done: Sequence[ReflogEntry]) -> _Step:
@@ -149,18 +146,18 @@ def _plan_undo(context: Context, head: Head, done: Sequence[ReflogEntry]) -> _St
             hint='"mvc reflog" lists what it holds',
         )
     move = done[-1]
-    match = _SWITCH.match(move.message)
-    if match is None:
+    if move.switch is None:
         _check_place(head, move)
         return _move_step(context, head, move, move.old, _undo_texts(move)[0])
+    source, _ = move.switch
     message = _undo_texts(move)[head.branch is None]
-    tip = context.history.find_ref(HEADS + match[1])
+    tip = context.history.find_ref(HEADS + source)
     if tip is not None:
-        return _Step(move.message, "switch", match[1], tip, message)
-    if not is_hex_id(match[1], _ID_DIGITS) or move.old is None:
+        return _Step(move.message, "switch", source, tip, message)
+    if not is_hex_id(source, _ID_DIGITS) or move.old is None:
         raise NotFoundError(
-            f"HEAD came from branch {match[1]!r}, which is gone",
-            hint=f'"mvc branch {match[1]} {move.old}" restores it' if move.old else None,
+            f"HEAD came from branch {source!r}, which is gone",
+            hint=f'"mvc branch {source} {move.old}" restores it' if move.old else None,
         )
     _check_exists(context, move.old)
     return _Step(move.message, "switch", None, move.old, message)
@@ -173,20 +170,20 @@ def _plan_redo(
         raise NotFoundError("there is nothing to redo: the last move was not an undo")
     move, taken_back = undone[-1]
     message = _REDO + move.message
-    match = _SWITCH.match(move.message)
-    if match is None:
+    if move.switch is None:
         if head.commit != move.old:
             raise _moved(f"it was at {move.old} when {move.message!r} was undone")
         return _move_step(context, head, move, move.new, message)
-    tip, left = context.history.find_ref(HEADS + match[2]), taken_back.old
+    _, target = move.switch
+    tip, left = context.history.find_ref(HEADS + target), taken_back.old
     if taken_back.message == _undo_texts(move)[1] and left is not None:
         _check_exists(context, left)
         return _Step(move.message, "switch", None, left, message)
     if tip is None:
         raise NotFoundError(
-            f"branch {match[2]!r} is gone", hint=f'"mvc branch {match[2]} {left}" restores it'
+            f"branch {target!r} is gone", hint=f'"mvc branch {target} {left}" restores it'
         )
-    return _Step(move.message, "switch", match[2], tip, message)
+    return _Step(move.message, "switch", target, tip, message)
 
 
 def _check_place(head: Head, entry: ReflogEntry) -> None:

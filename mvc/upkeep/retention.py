@@ -50,25 +50,24 @@ _STATE = (
     *("scaler", "trainer", "dataloader", "sampler"),
 )
 _WORD = re.compile("[a-z]+")
-_NO_RULE_HINT = "say what to keep, as in --keep-last 5, --keep-every 1000 or --keep-tagged"
+_NO_RULE_HINT = "say what to keep: give `keep_last`, `keep_every`, `keep_best` or `keep_tagged`"
+_OPTIONS = {
+    "keep_last": "--keep-last",
+    "keep_every": "--keep-every",
+    "keep_best": "--keep-best",
+    "metric": "--metric",
+    "maximise": "--max",
+    "keep_tagged": "--keep-tagged",
+    "keep_branch_tips": "--keep-branch-tips",
+    "keep_within_s": "--keep-within",
+    "weights_only": "--weights-only",
+    "also_diverged": "--also-diverged",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """What to keep; the rules are joined.
-
-    Attributes:
-        keep_last: this many newest commits of each branch.
-        keep_every: commits whose step is a multiple of this.
-        keep_best: this many commits with the best value of ``metric``.
-        metric: name of the metric that ``keep_best`` compares.
-        maximise: whether a larger value is better.
-        keep_tagged: what tags point to; that is always kept, so this alone adds nothing.
-        keep_branch_tips: tips of branches, also those of ``diverged/`` branches that are named.
-        keep_within_s: commits that are not older than this many seconds.
-        weights_only: release only what is not the model.
-        also_diverged: names or wildcards of ``diverged/`` branches that are not protected.
-    """
+    """What to keep; the fields are the parameters of ``Repo.plan_prune``, which documents them."""
 
     keep_last: int | None = None
     keep_every: int | None = None
@@ -87,54 +86,39 @@ class RetentionPolicy:
         Raises:
             UsageError: no rule, a number below 1, or ``keep_best`` without a metric.
         """
-        counts = {
-            "--keep-last": self.keep_last,
-            "--keep-every": self.keep_every,
-            "--keep-best": self.keep_best,
-        }
-        for name, value in counts.items():
+        for name in ("keep_last", "keep_every", "keep_best"):
+            value = getattr(self, name)
             if value is not None and value < 1:
-                raise UsageError(f"{name} {value} keeps nothing", hint="give at least 1")
+                raise UsageError(
+                    f"a rule with {value} keeps nothing", hint=f"give `{name}` 1 or more"
+                )
         if self.keep_within_s is not None and self.keep_within_s < 0:
-            raise UsageError("--keep-within cannot be negative")
+            raise UsageError(f"an age of {self.keep_within_s} s is negative")
         if (self.keep_best is None) != (self.metric is None):
             raise UsageError(
-                "--keep-best and --metric belong together",
-                hint="as in --keep-best 3 --metric loss",
+                "what is best needs both a number and a metric",
+                hint="give `keep_best` and `metric`",
             )
         if self.maximise and self.keep_best is None:
-            raise UsageError("--max says how --keep-best compares", hint="give --keep-best too")
-        if not self._has_rule:
-            raise UsageError("a policy that keeps nothing", hint=_NO_RULE_HINT)
-
-    @property
-    def _has_rule(self) -> bool:
+            raise UsageError(
+                "that higher is better matters only for the best commits", hint="give `keep_best`"
+            )
         rules = (self.keep_last, self.keep_every, self.keep_best, self.keep_within_s)
-        return self.keep_tagged or self.keep_branch_tips or any(one is not None for one in rules)
+        if not (self.keep_tagged or self.keep_branch_tips) and rules.count(None) == len(rules):
+            raise UsageError("a policy that keeps nothing", hint=_NO_RULE_HINT)
 
     def text(self) -> str:
         """Return the policy as on the command line; release records store this text."""
-        return " ".join(map(_quoted, self._words()))
-
-    def _words(self) -> Iterator[str]:
-        if self.keep_last is not None:
-            yield from ("--keep-last", str(self.keep_last))
-        if self.keep_every is not None:
-            yield from ("--keep-every", str(self.keep_every))
-        if self.keep_best is not None:
-            yield from ("--keep-best", str(self.keep_best), "--metric", self.metric or "")
-        if self.maximise:
-            yield "--max"
-        if self.keep_tagged:
-            yield "--keep-tagged"
-        if self.keep_branch_tips:
-            yield "--keep-branch-tips"
-        if self.keep_within_s is not None:
-            yield from ("--keep-within", duration_text(self.keep_within_s))
-        if self.weights_only:
-            yield "--weights-only"
-        for name in self.also_diverged:
-            yield from ("--also-diverged", name)
+        words: list[str] = []
+        for name, option in _OPTIONS.items():
+            value = getattr(self, name)
+            if value is True:
+                words.append(option)
+            elif value not in (None, False, ()):
+                values = value if isinstance(value, tuple) else (value,)
+                to_text = duration_text if name == "keep_within_s" else str
+                words += [word for one in values for word in (option, _quoted(to_text(one)))]
+        return " ".join(words)
 
     def names_diverged(self, branch: str) -> bool:
         """Return whether a branch is a ``diverged/`` one that the policy names."""

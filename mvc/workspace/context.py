@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from mvc.chunkstore.relatives import DeltaMode
     from mvc.chunkstore.store import ChunkStore
     from mvc.formats.layout import TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
@@ -116,6 +117,21 @@ class Context:
             )
         check_chunk_bytes(int(text))
         return int(text)
+
+    def delta_mode(self, *, insist: bool | None) -> DeltaMode:
+        """Return when chunks are stored as differences: as a caller insists, else as configured."""
+        from mvc.chunkstore.relatives import DeltaMode  # noqa: PLC0415  brings NumPy
+
+        if insist is not None:
+            return DeltaMode.ALWAYS if insist else DeltaMode.NEVER
+        text = self.history.get_config("mvc.delta") or DeltaMode.AUTO.value
+        try:
+            return DeltaMode(text)
+        except ValueError as error:
+            raise FormatError(
+                f"mvc.delta is {text[:80]!r}, not never, auto or always",
+                hint='set it with "mvc config mvc.delta auto"',
+            ) from error
 
     def forget_settings(self) -> None:
         """Read settings again when they are next needed."""

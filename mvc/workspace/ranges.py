@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mvc.history.revisions import split_range
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -40,16 +42,13 @@ def _parse(
     starts: list[GitId] = []
     excluded: list[GitId] = []
     for revision in revisions:
-        if "..." in revision:
-            left, right = (
-                history.resolve_commit(side or "HEAD") for side in revision.split("...", 1)
-            )
-            excluded.extend(history.find_merge_bases(left, right))
-            starts.extend((left, right))
-        elif ".." in revision:
-            old, _, new = revision.partition("..")
-            excluded.append(history.resolve_commit(old or "HEAD"))
-            starts.append(history.resolve_commit(new or "HEAD"))
+        parts = split_range(revision)
+        if parts is not None:
+            old, dots, new = parts
+            left, right = history.resolve_commit(old), history.resolve_commit(new)
+            is_both = dots == "..."
+            excluded.extend(history.find_merge_bases(left, right) if is_both else [left])
+            starts.extend((left, right) if is_both else [right])
         elif revision.startswith("^"):
             excluded.append(history.resolve_commit(revision[1:]))
         else:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ROLLBACK_COMMAND = "mvc rollback {}"
 SHORT_ID = 10
-_TARGET_HINT = 'name one by REV, --step or --steps-back; "mvc log" lists the commits'
+_TARGET_HINT = 'name one, or give `step` or `steps_back`; "mvc log" lists the commits'
 
 
 def checked(name: str, value: int) -> int:
@@ -60,7 +60,7 @@ class BranchLine:
         if name is None:
             raise UsageError(
                 "HEAD is on no branch, and a rollback moves one",
-                hint='name it with "--branch NAME"',
+                hint="name it with `branch`",
             )
         tip = history.find_ref(HEADS + name)
         if tip is None and name == head.branch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mvc.errors import FormatError, NotFoundError
+from mvc.errors import FormatError, NotFoundError, UnsupportedError
 from mvc.states.document import STATE_FILE
 from mvc.states.state import find_files
 from mvc.workspace.content import write_content
@@ -29,8 +29,8 @@ def find_state_files(context: Context, tree: Mapping[str, TreeEntry]) -> set[str
         return set()
     try:
         return {STATE_FILE, *find_files(read_small_file(context, entry.blob))}
-    except FormatError:
-        return set()  # the user's own file of that name
+    except (FormatError, UnsupportedError):
+        return set()  # the user's own file of that name, or its content is gone
 
 
 def read_state_text(context: Context, commit: GitId, revision: str) -> bytes:

@@ -370,7 +370,7 @@ def test_two_adds_keep_what_both_staged(repo, root):
     first, second = Repo.open(root), Repo.open(root)
     plan = second.plan_add("b")
     first.add("a")
-    from mvc.workspace.additions import store_planned
+    from mvc.operations.add import store_planned
 
     store_planned(second._context, plan, None, delta=None).stage(second._context)
     assert list(staged(repo)) == ["a", "b"]
@@ -393,7 +393,7 @@ def test_through_a_link_to_the_worktree(repo, root, tmp_path):
 
 def test_many_patterns_look_at_each_file_once(repo, root, monkeypatch):
     """300 names and 300 wildcards of 300 files: one stat for each name, one walk for wildcards."""
-    from mvc.workspace import additions
+    from mvc.operations import add as additions
 
     count = 300
     for number in range(count):

@@ -109,7 +109,7 @@ def test_without_a_healthy_commit_there_is_a_hint(repo):
     repo.mark_healthy("HEAD")  # the tip itself is not below the tip
     with pytest.raises(NotFoundError, match="no commit below the tip") as caught:
         repo.plan_rollback()
-    assert "--steps-back" in caught.value.hint
+    assert "`steps_back`" in caught.value.hint
 
 
 def test_commits_without_steps(repo):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mvc import Repo, UnsupportedError, UsageError
 from mvc_hooks.divergence.judge import Judge
@@ -15,7 +15,7 @@ from mvc_hooks.replay.report import FirstDifference, ReplayReport, compare_run
 from mvc_hooks.replay.stretch import find_stretch
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.log import RunLog
-from mvc_hooks.training import as_training
+from mvc_hooks.training import StepRun, as_training
 
 if TYPE_CHECKING:
     import os
@@ -103,8 +103,8 @@ def _replay(
     )
 
 
-class _ReplayRun:
-    """A run that is trained but not committed; a step sees it as a ``StepRun``."""
+class _ReplayRun(StepRun):
+    """A run that is trained but not committed."""
 
     def __init__(self, training: Training, run: LiveRun, stored: StoredRun) -> None:
         self._run, self._step = run, training.train_step
@@ -112,38 +112,6 @@ class _ReplayRun:
         self._judge = Judge(training.detectors, training.ladder, 1, has_scaler=run.has_scaler)
         self._judge.restore(stored.watch, stored.ladder)
         self._log = RunLog(None)
-
-    @property
-    def step_count(self) -> int:
-        return self._run.counters.step
-
-    @property
-    def batch_index(self) -> int:
-        """Batches drawn so far, including those left out."""
-        return self._run.counters.batches
-
-    @property
-    def epoch(self) -> int:
-        return 0 if self._run.data is None else self._run.data.epoch
-
-    @property
-    def tokens(self) -> int:
-        return self._run.counters.tokens
-
-    @property
-    def samples(self) -> int:
-        return self._run.counters.samples
-
-    def next_batch(self) -> Any:
-        return self._run.next_batch()
-
-    def check(self, *, loss: object = None, grad_norm: object = None) -> bool:
-        action = self._judge.check(self.step_count + 1, loss, grad_norm, self._log)
-        if action is None or not action.skip:
-            return True
-        self._run.drop_next_step()
-        self._run.scale_lr(action.lr_factor)
-        return False
 
     def step(self, **_: object) -> None:
         """Refuse, because ``train_to`` completes the step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -61,17 +62,7 @@ class RunLog:
             self._record("error", text=str(report))
             return
         log.info("%s", report)
-        self._record(
-            "commit",
-            step=report.step,
-            commit=report.commit,
-            subject=report.subject,
-            stall_s=report.stall_s,
-            write_s=report.write_s,
-            queue_depth=report.queue_depth,
-            written_bytes=report.written_bytes,
-            plain_bytes=report.plain_bytes,
-        )
+        self._record("commit", **asdict(report))
 
     def skip(self, step: int, policy: str) -> None:
         """A commit was skipped."""

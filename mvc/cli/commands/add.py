@@ -14,8 +14,8 @@ from mvc.cli.render.text import count_text, seconds_text, size_text
 from mvc.cli.session import open_repo, shown_path, to_paths
 
 if TYPE_CHECKING:
+    from mvc.operations.add import AddPlan, AddResult
     from mvc.repo import Repo
-    from mvc.workspace.additions import AddPlan, AddResult
 
 
 def add(

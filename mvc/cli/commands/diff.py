@@ -12,8 +12,9 @@ from mvc.cli.options import CommandUsageError, Json, ShowProgress, Tensors, choo
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, file_fields, write_diff, write_listing
-from mvc.cli.session import open_repo, parse_place, split_range, split_revisions
+from mvc.cli.session import open_repo, parse_place, split_revisions
 from mvc.errors import NotFoundError
+from mvc.history.revisions import split_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

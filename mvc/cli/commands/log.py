@@ -12,7 +12,8 @@ from mvc.cli.options import Json, Limit, check_limit
 from mvc.cli.output import pick, printable, stdout, write_json
 from mvc.cli.render.log import entry_fields, write_full, write_oneline
 from mvc.cli.render.text import iso_date, short_id
-from mvc.cli.session import open_repo, split_range, split_revisions
+from mvc.cli.session import open_repo, split_revisions
+from mvc.history.revisions import split_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
