@@ -132,7 +132,7 @@ def test_no_branch(repo):
     repo.checkout(commit)
     with pytest.raises(UsageError, match="HEAD is on no branch") as caught:
         repo.plan_rollback(step=1)
-    assert "--branch" in caught.value.hint
+    assert "`branch`" in caught.value.hint
     assert repo.plan_rollback(step=1, branch="main").is_empty
 
 

@@ -194,8 +194,9 @@ def test_hooks_of_the_user_stay(tmp_path, live):
 
 def test_a_refused_checkpointer_leaves_nothing(tmp_path, live):
     model, optimizer = live
+    gc.collect()  # an earlier test's garbage may hold files open
     hooks, before = _count_hooks(model, optimizer), _look_around(model, optimizer)
-    children, handles = _processes(), sorted(os.listdir("/proc/self/fd"))
+    children, handles = _processes(), set(os.listdir("/proc/self/fd"))
     with Checkpointer(tmp_path, model=model, optimizer=optimizer, every=1) as ckpt:
         ckpt.step()
     for wrong in (
@@ -208,4 +209,4 @@ def test_a_refused_checkpointer_leaves_nothing(tmp_path, live):
     assert _count_hooks(model, optimizer) == hooks
     assert _look_around(model, optimizer) == before
     assert _processes() == children
-    assert sorted(os.listdir("/proc/self/fd")) == handles
+    assert set(os.listdir("/proc/self/fd")) <= handles
