@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from mvc.cli.commands import COMMANDS, FAMILIES, NAMES
+from mvc.cli.commands import COMMANDS, NAMES
 from mvc.cli.errors import EXIT_CODES
 from mvc.cli.options import CommandUsageError
 from mvc.errors import UsageError
@@ -65,7 +65,7 @@ class LazyGroup(_PlainParameters, TyperGroup):
         """Import a command's module and return the command, or None if there is none."""
         if cmd_name not in NAMES:
             return None
-        module = importlib.import_module(f"mvc.cli.commands.{FAMILIES.get(cmd_name, cmd_name)}")
+        module = importlib.import_module(f"mvc.cli.commands.{cmd_name}")
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
         app.command(cmd_name, cls=Command)(getattr(module, cmd_name))
         return get_command(app)

@@ -43,6 +43,15 @@ Grace = Annotated[
         "--grace", metavar="AGE", help="Keep garbage younger than AGE: now, 12h, 7d, 2w (default)."
     ),
 ]
+Stat = Annotated[bool, Option("--stat", help="Print one line per file.")]
+NameOnly = Annotated[bool, Option("--name-only", help="Print paths only.")]
+NameStatus = Annotated[
+    bool, Option("--name-status", help="Print paths and a letter: A, D, M or R.")
+]
+All = Annotated[
+    bool,
+    Option("--all", help="List every tensor, also of new and removed files and in long lists."),
+]
 
 
 def age_seconds(age: str | None) -> int | None:

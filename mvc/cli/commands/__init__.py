@@ -1,6 +1,6 @@
 """The commands, and the table of them: all that ``mvc --help`` needs.
 
-The command ``mvc NAME`` is the function ``NAME`` of the module ``NAME``, or of its family's module.
+The command ``mvc NAME`` is the function ``NAME`` of the module ``NAME``.
 """
 
 from __future__ import annotations
@@ -52,23 +52,3 @@ COMMANDS = {
 """What commands are for: their names, each with one line about it."""
 
 NAMES = [name for commands in COMMANDS.values() for name in commands]
-
-FAMILIES = {
-    "config": "init",
-    "rm": "add",
-    "mv": "add",
-    "show": "diff",
-    "reflog": "log",
-    "cat": "ls",
-    "export": "ls",
-    "switch": "checkout",
-    "restore": "checkout",
-    "undo": "reset",
-    "rollback": "reset",
-    "tag": "branch",
-    "repack": "gc",
-    "prune": "gc",
-    "fsck": "verify",
-    "doctor": "verify",
-}
-"""The module of each command that shares one."""

@@ -1,4 +1,4 @@
-"""add, rm, mv: change the index and the worktree."""
+"""Store files and stage them."""
 
 from __future__ import annotations
 
@@ -100,53 +100,3 @@ def _summary(result: AddResult, seconds: float) -> str:
     if result.removed:
         parts.append(f"removed {count_text(len(result.removed), 'file')}")
     return f"{', '.join(parts)} in {seconds_text(seconds)}"
-
-
-def rm(
-    paths: Annotated[list[str], Argument(metavar="PATH...", show_default=False)],
-    cached: Annotated[
-        bool, Option("--cached", help="Stop tracking the files but keep them on disk.")
-    ] = False,
-    force: Annotated[
-        bool, Option("-f", "--force", help="Remove files even if no commit holds their changes.")
-    ] = False,
-    recursive: Annotated[
-        bool, Option("-r", "--recursive", help="Remove folders with everything tracked in them.")
-    ] = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
-) -> None:
-    """Remove files from the worktree and the index.
-
-    Their committed versions stay in the history.
-    """
-    repo = open_repo()
-    removed = repo.remove(to_paths(paths), cached=cached, force=force, recursive=recursive)
-    if as_json:
-        write_json({"removed": removed})
-    elif not quiet:
-        stdout().lines(f"rm '{printable(shown_path(repo, path))}'" for path in removed)
-
-
-def mv(
-    paths: Annotated[list[str], Argument(metavar="SOURCE... TARGET", show_default=False)],
-    force: Annotated[bool, Option("-f", "--force", help="Overwrite an existing target.")] = False,
-    verbose: Annotated[bool, Option("-v", "--verbose", help="Print every move.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Move or rename files in the worktree and the index.
-
-    With several sources, the target must be a folder.
-    """
-    if len(paths) < 2:  # noqa: PLR2004  from and to
-        raise CommandUsageError("name a source and a target")
-    repo = open_repo()
-    *sources, target = to_paths(paths)
-    moved = repo.move(sources, target, force=force)
-    if as_json:
-        write_json({"renamed": [{"old_path": old, "path": new} for old, new in moved]})
-    elif verbose:
-        stdout().lines(
-            f"{printable(shown_path(repo, old))} -> {printable(shown_path(repo, new))}"
-            for old, new in moved
-        )

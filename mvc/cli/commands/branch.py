@@ -1,8 +1,7 @@
-"""branch, tag: names for commits."""
+"""List, create, rename or delete branches."""
 
 from __future__ import annotations
 
-import fnmatch
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
@@ -50,8 +49,12 @@ def branch(
     )
     given = names or []
     if delete or delete_any:
-        forced = delete_any or force
-        _delete("branch", given, force=forced, quiet=quiet, as_json=as_json)
+        if not given:
+            raise CommandUsageError("name a branch")
+        repo, forced = open_repo(writes=True), delete_any or force
+        deleted = [(name, repo.delete_branch(name, force=forced)) for name in given]
+        form = "Deleted branch {} (was {})."
+        write_deleted(form, deleted, quiet=quiet, as_json=as_json)
     elif move:
         _rename_branch(given, force=force, as_json=as_json)
     elif show_current:
@@ -69,19 +72,13 @@ def branch(
         _list_branches(verbose=verbose, as_json=as_json)
 
 
-def _delete(kind: str, names: Sequence[str], *, force: bool, quiet: bool, as_json: bool) -> None:
-    if not names:
-        raise CommandUsageError(f"name a {kind}")
-    repo = open_repo(writes=True)
-    is_tag = kind == "tag"
-    deleted = [
-        (name, repo.delete_tag(name) if is_tag else repo.delete_branch(name, force=force))
-        for name in names
-    ]
+def write_deleted(
+    form: str, deleted: Sequence[tuple[str, str]], *, quiet: bool, as_json: bool
+) -> None:
+    """Write which names were deleted, and where they pointed."""
     if as_json:
         write_json({"deleted": [{"name": name, "commit": commit} for name, commit in deleted]})
     elif not quiet:
-        form = "Deleted tag '{}' (was {})" if is_tag else "Deleted branch {} (was {})."
         stdout().lines(form.format(printable(name), short_id(commit)) for name, commit in deleted)
 
 
@@ -116,47 +113,3 @@ def _branch_line(out: Output, ref: RefInfo, width: int) -> str:
     shown = out.style(name, "green") if ref.is_current else name
     commit = f" {short_id(ref.commit)} {printable(ref.subject)}" if width else ""
     return f"{'*' if ref.is_current else ' '} {shown}{commit}".rstrip()
-
-
-def tag(
-    names: Annotated[list[str] | None, Argument(metavar="[NAME [REV]]")] = None,
-    annotate: Annotated[
-        bool, Option("-a", "--annotate", help="Create an annotated tag; needs -m.")
-    ] = False,
-    message: Annotated[
-        str | None, Option("-m", "--message", metavar="TEXT", help="Message of an annotated tag.")
-    ] = None,
-    delete: Annotated[bool, Option("-d", "--delete", help="Delete tags.")] = False,
-    force: Annotated[bool, Option("-f", "--force", help="Move an existing tag.")] = False,
-    listed: Annotated[
-        str | None, Option("-l", "--list", metavar="GLOB", help="List only tags that match GLOB.")
-    ] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
-) -> None:
-    """List, create or delete tags."""
-    given = names or []
-    if annotate and not (message or "").strip():
-        raise CommandUsageError("an annotated tag needs a message: give one with -m")
-    if delete:
-        _delete("tag", given, force=force, quiet=quiet, as_json=as_json)
-    elif given and listed is None:
-        name, revision = name_and_start(given)
-        repo = open_repo(writes=True)
-        commit = repo.create_tag(name, revision, message=message, force=force)
-        if as_json:
-            write_json({"created": {"name": name, "commit": commit}})
-    else:
-        _list_tags([*given, *([] if listed is None else [listed])], as_json=as_json)
-
-
-def _list_tags(globs: Sequence[str], *, as_json: bool) -> None:
-    found = [
-        ref
-        for ref in open_repo().tags()
-        if not globs or any(fnmatch.fnmatchcase(ref.name, glob) for glob in globs)
-    ]
-    if as_json:
-        write_json([pick(ref, "name commit subject") for ref in found])
-    else:
-        stdout().lines(printable(ref.name) for ref in found)

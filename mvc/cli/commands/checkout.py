@@ -1,4 +1,4 @@
-"""checkout, switch, restore: bring branches, revisions and files into the worktree."""
+"""Go to a branch or revision, or bring files back from it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from mvc.cli.options import CommandUsageError, Force, Json, Quiet, ShowProgress, check_alone
+from mvc.cli.options import CommandUsageError, Force, Json, Quiet, ShowProgress
 from mvc.cli.output import stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import result_fields, write_move, write_restored
-from mvc.cli.session import find_previous, open_repo, split_revision, to_paths
+from mvc.cli.session import find_previous, open_repo, split_revision
 
 
 def checkout(
@@ -59,75 +59,3 @@ def checkout(
         write_restored(repo, result, revision, "the index")
     elif not quiet:
         write_move(repo, stdout(), before, result, is_new=new_branch is not None)
-
-
-def switch(
-    target: Annotated[str | None, Argument(metavar="[BRANCH | - | START]")] = None,
-    create: Annotated[
-        str | None,
-        Option("-c", "--create", metavar="NAME", help="Create this branch at START (HEAD)."),
-    ] = None,
-    force: Force = False,
-    detach: Annotated[
-        bool, Option("-d", "--detach", help="Go to any revision instead of a branch.")
-    ] = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
-) -> None:
-    """Go to a branch.
-
-    "-" is the branch before the last switch.
-    """
-    check_alone([("-c", create is not None), ("--detach", detach)])
-    if target is None and create is None and not detach:
-        raise CommandUsageError("name a branch")
-    repo = open_repo(writes=True)
-    before = repo.head
-    name = find_previous(repo) if target == "-" else target
-    with byte_progress("switching", wanted=progress and not quiet) as bar:
-        if create is not None:
-            result = repo.switch(create, create=True, start=name, force=force, progress=bar)
-        elif detach:
-            result = repo.checkout(name or "HEAD", force=force, detach=True, progress=bar)
-        else:
-            assert name is not None
-            result = repo.switch(name, force=force, progress=bar)
-    if as_json:
-        write_json(result_fields(result))
-    elif not quiet:
-        write_move(repo, stdout(), before, result, is_new=create is not None)
-
-
-def restore(
-    paths: Annotated[list[str], Argument(metavar="PATH...", show_default=False)],
-    source: Annotated[
-        str | None, Option("-s", "--source", metavar="REV", help="Take them from this revision.")
-    ] = None,
-    staged: Annotated[
-        bool, Option("-S", "--staged", help="Restore the index: unstage the files.")
-    ] = False,
-    worktree: Annotated[
-        bool, Option("-W", "--worktree", help="Restore the worktree (default without --staged).")
-    ] = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
-) -> None:
-    """Bring files back from the index or a revision, and discard what they hold now.
-
-    Without --source, the worktree is restored from the index, and the index from HEAD.
-    """
-    repo = open_repo(writes=True)
-    with byte_progress("restoring", wanted=progress and not quiet) as bar:
-        result = repo.restore(
-            to_paths(paths),
-            source=source,
-            staged=staged,
-            worktree=worktree or not staged,
-            progress=bar,
-        )
-    if as_json:
-        write_json(result_fields(result))
-    elif not quiet and result.written:
-        write_restored(repo, result, source, "HEAD" if staged else "the index")

@@ -1,4 +1,4 @@
-"""log, reflog: the history."""
+"""Show the history."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from mvc.cli.options import Json, Limit, check_limit
-from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.output import stdout, write_json
 from mvc.cli.render.log import entry_fields, write_full, write_oneline
-from mvc.cli.render.text import iso_date, short_id
 from mvc.cli.session import open_repo, split_revisions
 from mvc.history.revisions import split_range
 
@@ -122,37 +121,4 @@ def _touches(repo: Repo, entry: LogEntry, paths: Sequence[str]) -> bool:
         return bool(repo.changes(info.id, paths=paths, with_tensors=False))
     return all(
         repo.diff(parent, info.id, paths=paths, with_tensors=False) for parent in info.parents
-    )
-
-
-def reflog(
-    ref: Annotated[str, Argument(metavar="[REF]")] = "HEAD",
-    limit: Limit = None,
-    as_json: Json = False,
-) -> None:
-    """Show where a branch or HEAD has been, newest first.
-
-    REF@{N} is a revision: "mvc checkout HEAD@{1}" goes back to where HEAD was before its last move.
-    """
-    repo = open_repo()
-    entries = list(enumerate(repo.reflog(ref)))[:limit]
-    if as_json:
-        write_json(
-            [
-                {
-                    "ref": f"{ref}@{{{number}}}",
-                    **pick(entry, "old new"),
-                    "who": f"{entry.who.name} <{entry.who.email}>",
-                    "date": iso_date(entry.time_s, entry.timezone_s),
-                    "message": entry.message,
-                }
-                for number, entry in entries
-            ]
-        )
-        return
-    out = stdout()
-    out.lines(
-        f"{out.style(short_id(entry.new), 'yellow')} {printable(ref)}@{{{number}}}: "
-        f"{printable(entry.message)}"
-        for number, entry in entries
     )

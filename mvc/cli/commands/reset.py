@@ -1,4 +1,4 @@
-"""reset, undo, rollback: move a branch, and take steps back."""
+"""Move the current branch, or unstage files."""
 
 from __future__ import annotations
 
@@ -8,23 +8,17 @@ from typer import Argument, Option
 
 from mvc.cli.options import (
     CommandUsageError,
-    DryRun,
-    Force,
     Json,
     Quiet,
     ShowProgress,
-    check_alone,
     choose_one,
 )
-from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.output import Output, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.moves import commit_line, result_fields, write_counts
-from mvc.cli.render.text import count_text, short_id
+from mvc.cli.render.moves import commit_line, result_fields
 from mvc.cli.session import open_repo, shown_path, split_revision
 
 if TYPE_CHECKING:
-    from mvc.operations.rollback import RollbackPlan, RollbackResult
-    from mvc.operations.undo import UndoResult
     from mvc.repo import Repo
     from mvc.workspace.checkout_plan import CheckoutResult
 
@@ -72,156 +66,3 @@ def _write_reset(repo: Repo, out: Output, result: CheckoutResult, mode: str) -> 
     if changed:
         out.line("Unstaged changes after reset:")
         out.lines(f"{file.code[1]}\t{printable(shown_path(repo, file.path))}" for file in changed)
-
-
-def undo(
-    redo: Annotated[bool, Option("--redo", help="Redo what the last undo took back.")] = False,
-    dry_run: DryRun = False,
-    force: Force = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
-) -> None:
-    """Take back the last commit, amend, merge, switch or reset.
-
-    After a commit, amend or merge, the branch moves back; files and index stay as they are, so the
-    work is staged again. After a switch, HEAD goes back to where it was. After a reset, the branch,
-    the index and the files return.
-
-    Each further "mvc undo" goes one step further back; "mvc undo --redo" returns. Changed files
-    stop an undo that would overwrite them, unless -f is given. What was only staged, or never
-    added, is not in the history and cannot be brought back.
-    """
-    repo = open_repo(writes=True)
-    with byte_progress("undoing", wanted=progress and not quiet) as bar:
-        result = repo.undo(redo=redo, force=force, dry_run=dry_run, progress=bar)
-    if as_json:
-        names = "action kind branch commit left_branch left_commit=left written removed"
-        write_json({**pick(result, names), "dry_run": dry_run})
-    elif not quiet:
-        _write_undo(repo, stdout(), result, redo=redo, dry_run=dry_run)
-
-
-def _write_undo(repo: Repo, out: Output, result: UndoResult, *, redo: bool, dry_run: bool) -> None:
-    """Write what was taken back or redone, and where HEAD is now."""
-    verbs = {
-        (False, False): "Took back",
-        (False, True): "Would take back",
-        (True, False): "Redid",
-        (True, True): "Would redo",
-    }
-    out.line(f"{verbs[redo, dry_run]}: {printable(result.action)}")
-    place = "HEAD" if result.branch is None else f"Branch '{printable(result.branch)}'"
-    position = "without a commit"
-    if result.commit is not None:
-        position = f"at {commit_line(repo, out, result.commit)}"
-    out.line(f"{place} {'would be' if dry_run else 'is now'} {position}")
-    write_counts(out, result)
-    if result.kind == "commit" and not redo:
-        out.line(
-            f"Index and files {'would stay' if dry_run else 'are'} as they were; "
-            f"the commit taken back is {short_id(result.left)}"
-        )
-
-
-def rollback(
-    revision: Annotated[str | None, Argument(metavar="[REV]", show_default=False)] = None,
-    step: Annotated[
-        int | None,
-        Option("--step", metavar="N", help="Go to the commit of step N or the last one before it."),
-    ] = None,
-    steps_back: Annotated[
-        int | None,
-        Option("--steps-back", metavar="N", help="Go at least N steps back from the tip."),
-    ] = None,
-    healthy: Annotated[
-        bool, Option("--healthy", help="Go to the newest healthy commit (default).")
-    ] = False,
-    branch: Annotated[
-        str | None,
-        Option("--branch", metavar="NAME", help="Move this branch instead of the current one."),
-    ] = None,
-    message: Annotated[
-        str, Option("-m", "--message", metavar="REASON", help="Why; shown by the log.")
-    ] = "",
-    force: Force = False,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
-) -> None:
-    """Take a branch back to an earlier commit; what it leaves stays on diverged/BRANCH/STEP.
-
-    The target is REV, the commit of a step, so many steps back, or the newest commit that is marked
-    as healthy. Commits whose content was released are skipped.
-
-    Nothing is rewritten: the abandoned commits keep their ids and content, "mvc log --graph --all"
-    shows them with the reason, and "mvc undo" brings the branch back. If HEAD is on the branch,
-    index and files follow; changed files stop a rollback that would overwrite them.
-    """
-    check_alone(
-        [
-            ("REV", revision is not None),
-            ("--step", step is not None),
-            ("--steps-back", steps_back is not None),
-            ("--healthy", healthy),
-        ],
-    )
-    repo = open_repo(writes=True)
-    plan = repo.plan_rollback(
-        revision, step=step, steps_back=steps_back, healthy=healthy, branch=branch
-    )
-    shown = not as_json and not quiet
-    if shown:
-        _write_rollback(repo, stdout(), plan)
-    result = None
-    if not dry_run:
-        with byte_progress("rolling back", wanted=progress and not quiet) as bar:
-            result = repo.rollback(plan, reason=message, force=force, progress=bar)
-    if as_json:
-        write_json(_rollback_fields(plan, result, message))
-    elif shown and not plan.is_empty:
-        out = stdout()
-        verb = "would go back" if result is None else "went back"
-        out.line(f"Branch '{printable(plan.branch)}' {verb} to {short_id(plan.target)}")
-        if result is not None:
-            kept = printable(result.diverged_branch or "")
-            if result.diverged_branch != plan.diverged_branch:
-                out.line(f"the abandoned commits are kept on {kept}")
-            write_counts(out, result)
-
-
-def _rollback_fields(
-    plan: RollbackPlan, result: RollbackResult | None, reason: str
-) -> dict[str, object]:
-    return {
-        **pick(plan, "branch from=tip from_step=tip_step to=target to_step=target_step"),
-        **pick(plan, "choice abandoned"),
-        "diverged_branch": plan.diverged_branch if result is None else result.diverged_branch,
-        "reason": reason,
-        "moved": result is not None and not plan.is_empty,
-        "dry_run": result is None,
-        "written": () if result is None else result.written,
-        "removed": () if result is None else result.removed,
-    }
-
-
-def _write_rollback(repo: Repo, out: Output, plan: RollbackPlan) -> None:
-    """Write from where to where, what is abandoned, and where that stays."""
-    name = printable(plan.branch)
-    if plan.is_empty:
-        step = "" if plan.tip_step is None else f" (step {plan.tip_step:,})"
-        choice = printable(plan.choice)
-        out.line(f"nothing to do: '{name}' is already at {short_id(plan.tip)}{step}, {choice}")
-        return
-    ends = (("from", plan.tip, plan.tip_step), ("to", plan.target, plan.target_step))
-    numbers = ["" if step is None else f"{step:,}" for _, _, step in ends]
-    size = max(map(len, numbers))
-    for (word, commit, _), number in zip(ends, numbers, strict=True):
-        step = f"step {number:>{size}}" if number else ""
-        subject = printable(repo.show(commit).info.subject)
-        parts = (f"{word:<4}", out.style(short_id(commit), "yellow"), step, subject)
-        out.line("  ".join(part for part in parts if part))
-    out.line(f"why   {printable(plan.choice)}")
-    kept = printable(plan.diverged_branch or "")
-    out.line(f"left  {count_text(plan.abandoned, 'commit')}, kept on {out.style(kept, 'green')}")

@@ -1,4 +1,4 @@
-"""verify, fsck, doctor: check the model, its training, the repository, and what it runs on."""
+"""Check that the model is the same as in a commit, or that its training repeats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,21 +17,19 @@ from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import change_rows, shape_change
-from mvc.cli.render.text import columns, count_text, number_text, short_id, size_text
+from mvc.cli.render.text import count_text, number_text, short_id
 from mvc.cli.session import open_repo, split_revision
 from mvc.errors import NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from mvc.operations.doctor import DoctorReport
-    from mvc.operations.fsck import FsckReport, Problem
     from mvc.operations.verify import FileCheck, WorktreeCheck
     from mvc.repo import Repo
     from mvc.workspace.tensor_compare import TensorCheck
 
+
 _REPLAY = "mvc_hooks.replay"
 _SIGNAL_BASE = 128
 _ROWS_ON_TERMINAL = 20
-_SHOWN_COMMITS = 3
 _COLOURS = {"same": "green", "same-tensors": "green", "not-in-worktree": "dim"}
 _WORDS = {"same-tensors": "same tensors", "not-in-worktree": "not in the worktree"}
 _MARKS = {"modified": "M", "missing": "D", "extra": "A"}
@@ -222,117 +219,3 @@ def _verdict(out: Output, check: WorktreeCheck, revision: str) -> str:
     verb = "differs" if wrong == 1 else "differ"
     text = f"{wrong:,} of {count_text(compared, 'file')} {verb} from {printable(name)}{rest}"
     return f"{out.style('not the same:', 'red', 'bold')} {text}"
-
-
-def fsck(
-    data: Annotated[
-        bool, Option("--data", help="Also read, decode and hash every stored byte.")
-    ] = False,
-    repair: Annotated[
-        bool,
-        Option(
-            "--repair",
-            help="First rebuild lost pack indexes and save what is sound in damaged packs.",
-        ),
-    ] = False,
-    quiet: Quiet = False,
-    progress: ShowProgress = True,
-    as_json: Json = False,
-) -> None:
-    """Check that the repository is sound: history, packs, indexes, and all that commits need.
-
-    Nothing is changed without --repair. The exit code is 1 if problems are found.
-    """
-    repo = open_repo()
-    with byte_progress("checking", wanted=progress and not quiet) as bar:
-        report = repo.fsck(data=data, repair=repair, progress=bar)
-    if as_json:
-        write_json(_fsck_fields(report))
-    else:
-        _write_fsck(stdout(), report, quiet=quiet)
-    if not report.ok:
-        raise Exit(NEGATIVE)
-
-
-def _fsck_fields(report: FsckReport) -> dict[str, object]:
-    return {
-        "ok": report.ok,
-        "problems": [
-            {key: value for key, value in asdict(problem).items() if value not in (None, ())}
-            for problem in report.problems
-        ],
-        **pick(report, "commits files chunks data notices repaired released"),
-    }
-
-
-def _write_fsck(out: Output, report: FsckReport, *, quiet: bool) -> None:
-    for problem in report.problems:
-        out.line(_problem_line(out, problem))
-    for hint in dict.fromkeys(problem.hint for problem in report.problems if problem.hint):
-        out.line(f"{out.style('hint:', 'cyan')} {printable(hint)}")
-    if quiet:
-        return
-    for pack in report.repaired:
-        out.line(f"repaired: the index of pack {printable(pack)} was rebuilt")
-    for notice in report.notices:
-        out.line(out.style(f"harmless: {printable(notice)}", "dim"))
-    files = count_text(report.files, "file version")
-    if report.released:
-        files += f", {report.released:,} released"
-    checked = (
-        f"{count_text(report.commits, 'commit')}, {files}, {count_text(report.chunks, 'chunk')}"
-    )
-    how = "every byte read and hashed" if report.data else "data not read; --data reads it"
-    if report.ok:
-        out.line(f"{out.style('ok:', 'green', 'bold')} {checked} ({how})")
-    else:
-        count = count_text(len(report.problems), "problem")
-        out.line(f"{out.style(f'{count}:', 'red', 'bold')} {checked} checked ({how})")
-
-
-def _problem_line(out: Output, problem: Problem) -> str:
-    place = []
-    if problem.pack is not None:
-        place.append(f"pack {problem.pack}")
-    if problem.offset is not None:
-        place.append(f"offset {problem.offset:,}")
-    if len(problem.commits) > 1:
-        shown = ", ".join(map(short_id, problem.commits[:_SHOWN_COMMITS]))
-        more = len(problem.commits) - _SHOWN_COMMITS
-        place.append(f"commits {shown}{f' and {more:,} more' if more > 0 else ''}")
-    elif problem.commit is not None:
-        place.append(f"commit {problem.commit}")
-    where = f" ({', '.join(place)})" if place else ""
-    return f"{out.style(problem.kind, 'red')}: {printable(problem.detail + where)}"
-
-
-def doctor(as_json: Json = False) -> None:
-    """Show versions, the repository's file system, and what is slow here.
-
-    To measure the disk, a file of 64 MiB is written and removed.
-    """
-    report = open_repo().doctor()
-    if as_json:
-        write_json(asdict(report))
-        return
-    out = stdout()
-    for name, text in columns(_doctor_rows(report), "<<"):
-        out.line(f"{out.style(name, 'bold')}  {text}".rstrip())
-    for advice in report.advice:
-        out.line(f"{out.style('slow or risky:', 'yellow', 'bold')} {printable(advice)}")
-    if not report.advice:
-        out.line(out.style("nothing here is slow", "green"))
-
-
-def _doctor_rows(report: DoctorReport) -> list[tuple[str, str]]:
-    rows = [
-        ("python", report.python),
-        *((name, version) for name, version in report.versions.items()),
-        ("system", report.system),
-        ("cores", f"{report.cores:,}"),
-        ("file system", f"{report.filesystem}, {size_text(report.free_bytes)} free"),
-        ("disk", f"{size_text(round(report.write_bytes_per_s))}/s written and synced"),
-        ("one sync", f"{report.sync_s * 1e3:.1f} ms"),
-        ("hashing", f"{size_text(round(report.hash_bytes_per_s))}/s on one core"),
-    ]
-    return [(name, printable(text)) for name, text in rows]

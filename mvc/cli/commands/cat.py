@@ -1,0 +1,83 @@
+"""Print the values of one tensor."""
+
+from __future__ import annotations
+
+import glob
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+from mvc.cli.options import CommandUsageError, Json
+from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.render.files import TENSOR_FIELDS
+from mvc.cli.render.text import shape_text, size_text
+from mvc.cli.session import open_repo, parse_place, to_paths
+from mvc.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from mvc.operations.ls import FileInfo, TensorInfo
+    from mvc.repo import Repo
+
+
+_HEAD_VALUES = 20
+
+
+def cat(
+    names: Annotated[
+        list[str], Argument(metavar="[REV:]PATH TENSOR | REV PATH TENSOR", show_default=False)
+    ],
+    everything: Annotated[bool, Option("--all", help="Print every value.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the values of one tensor: dtype and shape, range, and the first and last values.
+
+    Only the chunks of the tensor are read, and each is verified. TENSOR may be omitted if the file
+    has only one.
+    """
+    if len(names) > 3:  # noqa: PLR2004  as the usage says
+        raise CommandUsageError(f"unexpected argument {names[3]!r}")
+    repo = open_repo()
+    if len(names) == 3:  # noqa: PLR2004  as the usage says
+        revision, path = names[0], to_paths([names[1]])[0]
+    else:
+        revision, path = parse_place(repo, names[0])
+    info, tensor = _find_tensor(repo, revision, path, names[1:][-1] if names[1:] else None)
+    from mvc.cli.render.values import numbers_of, value_fields, write_values
+
+    values = repo.tensor(revision, repo.worktree / info.path, tensor.name)
+    numbers = numbers_of(values)
+    if as_json:
+        write_json(
+            {
+                "commit": repo.resolve(revision),
+                "path": info.path,
+                "tensor": tensor.name,
+                **pick(tensor, TENSOR_FIELDS),
+                **value_fields(numbers, None if everything else _HEAD_VALUES),
+            }
+        )
+        return
+    out = stdout()
+    kind = f"{shape_text(tensor.dtype, tensor.shape)}  {size_text(tensor.size_bytes)}"
+    out.line(f"{out.style(printable(tensor.name), 'bold')}  {kind}  {printable(info.path)}")
+    write_values(out, numbers, everything=everything)
+
+
+def _find_tensor(
+    repo: Repo, revision: str, path: str, name: str | None
+) -> tuple[FileInfo, TensorInfo]:
+    found = repo.ls(revision, paths=[path], tensors=None if name is None else glob.escape(name))
+    with_tensors = [info for info in found if info.tensors]
+    if not with_tensors:
+        (info,) = repo.ls(revision, paths=[path])[:1]
+        if not info.tensors:
+            raise NotFoundError(f"{info.path!r} has no tensors")
+        hint = f'"mvc ls {revision} -- {info.path}" lists its tensors'
+        raise NotFoundError(f"{info.path!r} has no tensor {name!r}", hint=hint)
+    info = with_tensors[0]
+    if len(info.tensors) > 1:
+        raise NotFoundError(
+            f"{info.path!r} has {len(info.tensors):,} tensors: name one",
+            hint=f'"mvc ls {revision} -- {info.path}" lists them',
+        )
+    return info, info.tensors[0]

@@ -1,0 +1,58 @@
+"""Read and change a repository's settings."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from mvc.cli.options import CommandUsageError, Json
+from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.session import open_repo
+from mvc.errors import NotFoundError
+
+
+def config(
+    key: Annotated[str | None, Argument(metavar="[KEY")] = None,
+    value: Annotated[str | None, Argument(metavar="[VALUE]]")] = None,
+    unset: Annotated[str | None, Option("--unset", metavar="KEY", help="Remove a setting.")] = None,
+    listed: Annotated[bool, Option("-l", "--list", help="Print all settings.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Read and change the repository's settings, written as section.key.
+
+    user.name and user.email say who commits; they default to the user's Git config. mvc.chunkbytes
+    is the chunk length for files added from then on. mvc.delta is when their chunks are stored as
+    differences: never, auto (if that saves a lot) or always. mvc.autorepack = true lets commits
+    start a repack in the background.
+    """
+    if unset is not None and (key is not None or listed):
+        raise CommandUsageError("--unset takes a key and nothing else")
+    repo = open_repo()
+    if unset is not None:
+        _find_setting(repo.config(), unset)
+        repo.set_config(unset, None)
+    elif key is not None and value is not None:
+        repo.set_config(key, value)
+    elif key is not None and not listed:
+        _write_settings({key: _find_setting(repo.config(), key)}, alone=True, as_json=as_json)
+    else:
+        _write_settings(repo.config(), alone=False, as_json=as_json)
+
+
+def _find_setting(settings: dict[str, str], key: str) -> str:
+    """Find a setting; like Git, only the subsection in the middle is case-sensitive."""
+    section, dot, rest = key.partition(".")
+    middle, inner, name = rest.rpartition(".")
+    spelled = section.lower() + dot + middle + inner + name.lower()
+    if spelled not in settings:
+        raise NotFoundError(f"{key!r} is not set", hint='"mvc config --list" shows all settings')
+    return settings[spelled]
+
+
+def _write_settings(settings: dict[str, str], *, alone: bool, as_json: bool) -> None:
+    if as_json:
+        write_json(settings)
+        return
+    lines = settings.values() if alone else (f"{key}={text}" for key, text in settings.items())
+    stdout().lines(map(printable, lines))

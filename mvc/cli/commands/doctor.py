@@ -1,0 +1,46 @@
+"""Show versions, the file system, and what is slow here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from mvc.cli.options import Json
+from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.render.text import columns, size_text
+from mvc.cli.session import open_repo
+
+if TYPE_CHECKING:
+    from mvc.operations.doctor import DoctorReport
+
+
+def doctor(as_json: Json = False) -> None:
+    """Show versions, the repository's file system, and what is slow here.
+
+    To measure the disk, a file of 64 MiB is written and removed.
+    """
+    report = open_repo().doctor()
+    if as_json:
+        write_json(asdict(report))
+        return
+    out = stdout()
+    for name, text in columns(_doctor_rows(report), "<<"):
+        out.line(f"{out.style(name, 'bold')}  {text}".rstrip())
+    for advice in report.advice:
+        out.line(f"{out.style('slow or risky:', 'yellow', 'bold')} {printable(advice)}")
+    if not report.advice:
+        out.line(out.style("nothing here is slow", "green"))
+
+
+def _doctor_rows(report: DoctorReport) -> list[tuple[str, str]]:
+    rows = [
+        ("python", report.python),
+        *((name, version) for name, version in report.versions.items()),
+        ("system", report.system),
+        ("cores", f"{report.cores:,}"),
+        ("file system", f"{report.filesystem}, {size_text(report.free_bytes)} free"),
+        ("disk", f"{size_text(round(report.write_bytes_per_s))}/s written and synced"),
+        ("one sync", f"{report.sync_s * 1e3:.1f} ms"),
+        ("hashing", f"{size_text(round(report.hash_bytes_per_s))}/s on one core"),
+    ]
+    return [(name, printable(text)) for name, text in rows]

@@ -1,0 +1,103 @@
+"""Check that the repository is sound."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Exit, Option
+
+from mvc.cli.errors import NEGATIVE
+from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.progress import byte_progress
+from mvc.cli.render.text import count_text, short_id
+from mvc.cli.session import open_repo
+
+if TYPE_CHECKING:
+    from mvc.operations.fsck import FsckReport, Problem
+
+
+_SHOWN_COMMITS = 3
+
+
+def fsck(
+    data: Annotated[
+        bool, Option("--data", help="Also read, decode and hash every stored byte.")
+    ] = False,
+    repair: Annotated[
+        bool,
+        Option(
+            "--repair",
+            help="First rebuild lost pack indexes and save what is sound in damaged packs.",
+        ),
+    ] = False,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Check that the repository is sound: history, packs, indexes, and all that commits need.
+
+    Nothing is changed without --repair. The exit code is 1 if problems are found.
+    """
+    repo = open_repo()
+    with byte_progress("checking", wanted=progress and not quiet) as bar:
+        report = repo.fsck(data=data, repair=repair, progress=bar)
+    if as_json:
+        write_json(_fsck_fields(report))
+    else:
+        _write_fsck(stdout(), report, quiet=quiet)
+    if not report.ok:
+        raise Exit(NEGATIVE)
+
+
+def _fsck_fields(report: FsckReport) -> dict[str, object]:
+    return {
+        "ok": report.ok,
+        "problems": [
+            {key: value for key, value in asdict(problem).items() if value not in (None, ())}
+            for problem in report.problems
+        ],
+        **pick(report, "commits files chunks data notices repaired released"),
+    }
+
+
+def _write_fsck(out: Output, report: FsckReport, *, quiet: bool) -> None:
+    for problem in report.problems:
+        out.line(_problem_line(out, problem))
+    for hint in dict.fromkeys(problem.hint for problem in report.problems if problem.hint):
+        out.line(f"{out.style('hint:', 'cyan')} {printable(hint)}")
+    if quiet:
+        return
+    for pack in report.repaired:
+        out.line(f"repaired: the index of pack {printable(pack)} was rebuilt")
+    for notice in report.notices:
+        out.line(out.style(f"harmless: {printable(notice)}", "dim"))
+    files = count_text(report.files, "file version")
+    if report.released:
+        files += f", {report.released:,} released"
+    checked = (
+        f"{count_text(report.commits, 'commit')}, {files}, {count_text(report.chunks, 'chunk')}"
+    )
+    how = "every byte read and hashed" if report.data else "data not read; --data reads it"
+    if report.ok:
+        out.line(f"{out.style('ok:', 'green', 'bold')} {checked} ({how})")
+    else:
+        count = count_text(len(report.problems), "problem")
+        out.line(f"{out.style(f'{count}:', 'red', 'bold')} {checked} checked ({how})")
+
+
+def _problem_line(out: Output, problem: Problem) -> str:
+    place = []
+    if problem.pack is not None:
+        place.append(f"pack {problem.pack}")
+    if problem.offset is not None:
+        place.append(f"offset {problem.offset:,}")
+    if len(problem.commits) > 1:
+        shown = ", ".join(map(short_id, problem.commits[:_SHOWN_COMMITS]))
+        more = len(problem.commits) - _SHOWN_COMMITS
+        place.append(f"commits {shown}{f' and {more:,} more' if more > 0 else ''}")
+    elif problem.commit is not None:
+        place.append(f"commit {problem.commit}")
+    where = f" ({', '.join(place)})" if place else ""
+    return f"{out.style(problem.kind, 'red')}: {printable(problem.detail + where)}"

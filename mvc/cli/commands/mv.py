@@ -1,0 +1,35 @@
+"""Move or rename files."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from mvc.cli.options import CommandUsageError, Json
+from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.session import open_repo, shown_path, to_paths
+
+
+def mv(
+    paths: Annotated[list[str], Argument(metavar="SOURCE... TARGET", show_default=False)],
+    force: Annotated[bool, Option("-f", "--force", help="Overwrite an existing target.")] = False,
+    verbose: Annotated[bool, Option("-v", "--verbose", help="Print every move.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Move or rename files in the worktree and the index.
+
+    With several sources, the target must be a folder.
+    """
+    if len(paths) < 2:  # noqa: PLR2004  from and to
+        raise CommandUsageError("name a source and a target")
+    repo = open_repo()
+    *sources, target = to_paths(paths)
+    moved = repo.move(sources, target, force=force)
+    if as_json:
+        write_json({"renamed": [{"old_path": old, "path": new} for old, new in moved]})
+    elif verbose:
+        stdout().lines(
+            f"{printable(shown_path(repo, old))} -> {printable(shown_path(repo, new))}"
+            for old, new in moved
+        )

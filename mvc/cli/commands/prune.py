@@ -1,0 +1,171 @@
+"""Release the content of commits that no rule keeps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
+
+from mvc.cli.options import DryRun, Json, Quiet
+from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.render.text import columns, count_text, cut_end, iso_date, short_id, size_text
+from mvc.cli.session import open_repo
+
+if TYPE_CHECKING:
+    from mvc.operations.prune import CommitPlan, PrunePlan
+
+
+_SHOWN_PATHS = 3
+_SUBJECT_WIDTH = 40
+_WEIGHTS_RULE = (
+    "the model always stays: files named model, ema, weight, adapter or lora, and those not named "
+    "optimizer, scheduler, rng, scaler, trainer, dataloader, sampler or state"
+)
+
+
+def prune(
+    keep_last: Annotated[
+        int | None,
+        Option("--keep-last", metavar="N", help="Keep the newest N commits of each branch."),
+    ] = None,
+    keep_every: Annotated[
+        int | None,
+        Option("--keep-every", metavar="M", help="Keep commits whose step is a multiple of M."),
+    ] = None,
+    keep_best: Annotated[
+        int | None,
+        Option("--keep-best", metavar="K", help="Keep the K commits that are best by --metric."),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        Option("--metric", metavar="NAME", help="What --keep-best compares; lower is better."),
+    ] = None,
+    maximise: Annotated[bool, Option("--max", help="Higher is better for --metric.")] = False,
+    keep_within: Annotated[
+        str | None,
+        Option(
+            "--keep-within", metavar="AGE", help="Keep commits younger than AGE: 12h, 7d, 2w, 1y."
+        ),
+    ] = None,
+    keep_tagged: Annotated[
+        bool, Option("--keep-tagged", help="Keep tagged commits (always on).")
+    ] = False,
+    keep_branch_tips: Annotated[
+        bool,
+        Option("--keep-branch-tips", help="Keep branch tips, even of named diverged/ branches."),
+    ] = False,
+    weights_only: Annotated[
+        bool, Option("--weights-only", help="Release optimizer and other state but keep the model.")
+    ] = False,
+    also_diverged: Annotated[
+        list[str] | None,
+        Option(
+            "--also-diverged", metavar="GLOB", help="Also release from these diverged/ branches."
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Release the content of commits that no rule keeps; the history itself stays.
+
+    At least one rule is needed; a commit that any of them keeps is kept. HEAD, branch tips, tagged
+    commits and diverged/ branches that are not named always keep their content. A released commit
+    stays in the log with its metrics; its content is gone for good unless a run recreates it.
+    """
+    from mvc.upkeep.durations import parse_duration
+
+    within_s = None if keep_within is None else parse_duration(keep_within)
+    repo = open_repo(writes=True)
+    plan = repo.plan_prune(
+        keep_last=keep_last,
+        keep_every=keep_every,
+        keep_best=keep_best,
+        metric=metric,
+        maximise=maximise,
+        keep_tagged=keep_tagged,
+        keep_branch_tips=keep_branch_tips,
+        keep_within_s=within_s,
+        weights_only=weights_only,
+        also_diverged=also_diverged or (),
+    )
+    if not as_json and not quiet:
+        _write_prune_plan(stdout(), plan)  # before the release, which takes a while
+    freed_bytes = None if dry_run else repo.prune(plan).freed_bytes
+    if as_json:
+        write_json(_prune_fields(plan, freed_bytes))
+    elif not quiet:
+        _write_prune_sum(stdout(), plan, freed_bytes)
+
+
+def _prune_fields(plan: PrunePlan, freed_bytes: int | None) -> dict[str, object]:
+    return {
+        "policy": plan.policy.text(),
+        "dry_run": freed_bytes is None,
+        "commits": [
+            {
+                **pick(one, "commit subject step"),
+                "date": iso_date(one.time_s, 0),
+                "action": _action(one),
+                **pick(one, "reasons release=paths keep=kept_paths bytes=size_bytes"),
+            }
+            for one in plan.commits
+        ],
+        "files": sum(len(release.paths) for release in plan.releases),
+        "bytes": plan.freed_bytes if freed_bytes is None else freed_bytes,
+    }
+
+
+def _action(one: CommitPlan) -> str:
+    if one.was_released:
+        return "gone"
+    if one.reasons:
+        return "keep"
+    return "release" if one.paths else "shared" if one.kept_paths else "nothing"
+
+
+def _write_prune_plan(out: Output, plan: PrunePlan) -> None:
+    colours = {"keep": ("green",), "release": ("red",)}
+    rows = [_row(one) for one in plan.commits]
+    for one, cells in zip(plan.commits, columns(rows, "<<><><"), strict=True):
+        verb, name, *rest = cells
+        style = colours.get(_action(one), ("dim",))
+        line = f"{out.style(verb, *style)}  {out.style(name, 'yellow')}  {'  '.join(rest)}"
+        out.line(line.rstrip())
+    if plan.policy.weights_only:
+        out.line(out.style(_WEIGHTS_RULE, "dim"))
+
+
+def _row(one: CommitPlan) -> list[str]:
+    step = "" if one.step is None else f"step {one.step:,}"
+    size = size_text(one.size_bytes) if one.paths else ""
+    subject = cut_end(printable(one.subject), _SUBJECT_WIDTH)
+    return [_action(one), short_id(one.commit), step, subject, size, printable(_why(one))]
+
+
+def _why(one: CommitPlan) -> str:
+    if one.was_released:
+        return "content already released"
+    if one.reasons:
+        return ", ".join(one.reasons)
+    if one.paths:
+        more = len(one.paths) - _SHOWN_PATHS
+        return ", ".join(one.paths[:_SHOWN_PATHS]) + (f" and {more:,} more" if more > 0 else "")
+    return "shared with a version that stays" if one.kept_paths else "plain files only"
+
+
+def _write_prune_sum(out: Output, plan: PrunePlan, freed_bytes: int | None) -> None:
+    if not plan.releases:
+        size_bytes = plan.freed_bytes if freed_bytes is None else freed_bytes
+        verb = "would free" if freed_bytes is None else "freed"
+        rest = f", {verb} {size_text(size_bytes)} of content released before"
+        out.line("nothing to release" + (rest if size_bytes > 0 else ""))
+        return
+    files = sum(len(release.paths) for release in plan.releases)
+    commits = Counter(_action(one) for one in plan.commits)["release"]
+    what = f"{count_text(files, 'file')} of {count_text(commits, 'commit')}"
+    if freed_bytes is None:
+        out.line(f"would release {what} and free {size_text(plan.freed_bytes)}")
+    else:
+        out.line(f"released {what}, {size_text(freed_bytes)} freed")

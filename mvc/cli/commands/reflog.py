@@ -1,0 +1,45 @@
+"""Show where a branch or HEAD has been."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument
+
+from mvc.cli.options import Json, Limit
+from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.render.text import iso_date, short_id
+from mvc.cli.session import open_repo
+
+
+def reflog(
+    ref: Annotated[str, Argument(metavar="[REF]")] = "HEAD",
+    limit: Limit = None,
+    as_json: Json = False,
+) -> None:
+    """Show where a branch or HEAD has been, newest first.
+
+    REF@{N} is a revision: "mvc checkout HEAD@{1}" goes back to where HEAD was before its last move.
+    """
+    repo = open_repo()
+    entries = list(enumerate(repo.reflog(ref)))[:limit]
+    if as_json:
+        write_json(
+            [
+                {
+                    "ref": f"{ref}@{{{number}}}",
+                    **pick(entry, "old new"),
+                    "who": f"{entry.who.name} <{entry.who.email}>",
+                    "date": iso_date(entry.time_s, entry.timezone_s),
+                    "message": entry.message,
+                }
+                for number, entry in entries
+            ]
+        )
+        return
+    out = stdout()
+    out.lines(
+        f"{out.style(short_id(entry.new), 'yellow')} {printable(ref)}@{{{number}}}: "
+        f"{printable(entry.message)}"
+        for number, entry in entries
+    )

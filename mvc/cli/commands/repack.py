@@ -1,0 +1,95 @@
+"""Store differences between versions, in few large packs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
+
+from mvc.cli.options import DryRun, Grace, Json, Quiet, ShowProgress, age_seconds
+from mvc.cli.output import Output, pick, stdout, write_json
+from mvc.cli.progress import byte_progress
+from mvc.cli.render.packs import packs_text, write_freed
+from mvc.cli.render.text import count_text
+from mvc.cli.session import open_repo
+
+if TYPE_CHECKING:
+    from mvc.operations.repack import RepackPlan, RepackResult
+
+
+_NICENESS = 10
+
+
+def repack(
+    everything: Annotated[
+        bool, Option("-a", "--all", help="Also try chunks that an earlier run has tried.")
+    ] = False,
+    auto: Annotated[
+        bool, Option("--auto", help="Only if many packs are small or many commits are new.")
+    ] = False,
+    grace: Grace = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Make the repository smaller: store differences between versions, in few large packs.
+
+    Every chunk keeps its bytes and its id; only the way it is stored changes. Chains of differences
+    are kept short, so loading stays fast. It is safe to run repack beside commits and readers, and
+    to kill it. With mvc.autorepack = true in the config, commits start it in the background when it
+    is due.
+    """
+    repo = open_repo(writes=True)
+    if auto:
+        os.nice(_NICENESS)  # commits of a training run start it: the training goes first
+        if not repo.is_repack_due():
+            if as_json:
+                write_json(None)
+            return
+    plan = repo.plan_repack(everything=everything, grace_s=age_seconds(grace))
+    result = None
+    if not dry_run:
+        with byte_progress("repacking", wanted=progress and not quiet) as bar:
+            result = repo.repack(plan, progress=bar)
+    if as_json:
+        write_json(_repack_fields(plan, result))
+    elif not quiet:
+        _write_repack(stdout(), plan, result)
+
+
+def _repack_fields(plan: RepackPlan, result: RepackResult | None) -> dict[str, object]:
+    sweep = plan.sweep
+    return {
+        "dry_run": result is None,
+        "packs": sweep.packs,
+        "pack_bytes": sweep.pack_bytes if result is None else result.pack_bytes,
+        **pick(sweep, "remove_packs=removed_packs rewrite_packs=rewritten_packs"),
+        **pick(plan, "small_packs try_chunks=chunks"),
+        "deltas": None if result is None else result.deltas,
+        "kept_packs": 0 if result is None else result.kept_packs,
+        "bytes": plan.freed_bytes if result is None else result.freed_bytes,
+    }
+
+
+def _write_repack(out: Output, plan: RepackPlan, result: RepackResult | None) -> None:
+    sweep = plan.sweep
+    if plan.is_empty:
+        out.line(f"nothing to do: {packs_text(sweep.packs, sweep.pack_bytes)}")
+        return
+    packs = count_text(sweep.rewritten_packs, "pack")
+    verb = "would be rewritten" if result is None else "rewritten"
+    small = f", {plan.small_packs:,} of them small" if plan.small_packs else ""
+    out.line(f"{packs} {verb}{small}")
+    if plan.chunks:
+        tried = count_text(plan.chunks, "chunk")
+        found = "to try" if result is None else f"tried, {result.deltas:,} stored"
+        out.line(f"{tried} {found} as differences")
+    if sweep.dropped_chunks:
+        verb = "would be removed" if result is None else "removed"
+        out.line(f"{count_text(sweep.dropped_chunks, 'unreachable chunk')} {verb}")
+    write_freed(out, plan, result)
+    if result is not None:
+        count = sweep.packs - result.removed_packs + result.new_packs
+        out.line(f"{packs_text(count, result.pack_bytes)} now")

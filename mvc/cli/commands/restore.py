@@ -1,0 +1,47 @@
+"""Bring files back from the index or a revision."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.output import write_json
+from mvc.cli.progress import byte_progress
+from mvc.cli.render.moves import result_fields, write_restored
+from mvc.cli.session import open_repo, to_paths
+
+
+def restore(
+    paths: Annotated[list[str], Argument(metavar="PATH...", show_default=False)],
+    source: Annotated[
+        str | None, Option("-s", "--source", metavar="REV", help="Take them from this revision.")
+    ] = None,
+    staged: Annotated[
+        bool, Option("-S", "--staged", help="Restore the index: unstage the files.")
+    ] = False,
+    worktree: Annotated[
+        bool, Option("-W", "--worktree", help="Restore the worktree (default without --staged).")
+    ] = False,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Bring files back from the index or a revision, and discard what they hold now.
+
+    Without --source, the worktree is restored from the index, and the index from HEAD.
+    """
+    repo = open_repo(writes=True)
+    with byte_progress("restoring", wanted=progress and not quiet) as bar:
+        result = repo.restore(
+            to_paths(paths),
+            source=source,
+            staged=staged,
+            worktree=worktree or not staged,
+            progress=bar,
+        )
+    if as_json:
+        write_json(result_fields(result))
+    elif not quiet and result.written:
+        write_restored(repo, result, source, "HEAD" if staged else "the index")

@@ -1,0 +1,66 @@
+"""Show one commit, or one file of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument
+
+from mvc.cli.options import All, Json, NameOnly, NameStatus, Stat, Tensors, choose_one
+from mvc.cli.output import stdout, write_json
+from mvc.cli.render.files import WITH_TENSORS, diff_fields, file_fields, write_diff, write_listing
+from mvc.cli.session import open_repo, parse_place
+
+if TYPE_CHECKING:
+    from mvc.repo import Repo
+
+
+def show(
+    name: Annotated[str, Argument(metavar="[REV | REV:PATH]")] = "HEAD",
+    tensors: Tensors = None,
+    stat: Stat = False,
+    name_only: NameOnly = False,
+    name_status: NameStatus = False,
+    everything: All = False,
+    as_json: Json = False,
+) -> None:
+    """Show one commit and what it changed, or one file of it.
+
+    For REV:PATH, the content of a plain file is printed; of a checkpoint, the tensors are listed.
+    """
+    repo = open_repo()
+    form = choose_one({"stat": stat, "name-only": name_only, "name-status": name_status}, "rows")
+    if ":" in name:
+        _show_file(repo, name, as_json=as_json)
+        return
+    from mvc.cli.render.log import entry_fields, write_full
+
+    entry = repo.show(name)
+    files = repo.changes(
+        entry.info.id, tensors=tensors, with_tensors=form in WITH_TENSORS or as_json
+    )
+    if as_json:
+        write_json({**entry_fields(entry), "body": entry.info.body, **diff_fields(files)})
+        return
+    out = stdout()
+    write_full(out, [entry], None)
+    if files:
+        out.line()
+        write_diff(out, files, form, everything=everything)
+
+
+def _show_file(repo: Repo, name: str, *, as_json: bool) -> None:
+    revision, path = parse_place(repo, name)
+    content = repo.read_file(revision, path)
+    if as_json or content is None:
+        (info,) = repo.ls(revision, paths=[path])
+        if as_json:
+            text = None if content is None else content.decode("utf-8", "replace")
+            write_json({"commit": repo.resolve(revision), **file_fields(info), "content": text})
+        else:
+            write_listing(stdout(), [info], long=False)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,51 @@
+"""Go to a branch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from mvc.cli.options import CommandUsageError, Force, Json, Quiet, ShowProgress, check_alone
+from mvc.cli.output import stdout, write_json
+from mvc.cli.progress import byte_progress
+from mvc.cli.render.moves import result_fields, write_move
+from mvc.cli.session import find_previous, open_repo
+
+
+def switch(
+    target: Annotated[str | None, Argument(metavar="[BRANCH | - | START]")] = None,
+    create: Annotated[
+        str | None,
+        Option("-c", "--create", metavar="NAME", help="Create this branch at START (HEAD)."),
+    ] = None,
+    force: Force = False,
+    detach: Annotated[
+        bool, Option("-d", "--detach", help="Go to any revision instead of a branch.")
+    ] = False,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Go to a branch.
+
+    "-" is the branch before the last switch.
+    """
+    check_alone([("-c", create is not None), ("--detach", detach)])
+    if target is None and create is None and not detach:
+        raise CommandUsageError("name a branch")
+    repo = open_repo(writes=True)
+    before = repo.head
+    name = find_previous(repo) if target == "-" else target
+    with byte_progress("switching", wanted=progress and not quiet) as bar:
+        if create is not None:
+            result = repo.switch(create, create=True, start=name, force=force, progress=bar)
+        elif detach:
+            result = repo.checkout(name or "HEAD", force=force, detach=True, progress=bar)
+        else:
+            assert name is not None
+            result = repo.switch(name, force=force, progress=bar)
+    if as_json:
+        write_json(result_fields(result))
+    elif not quiet:
+        write_move(repo, stdout(), before, result, is_new=create is not None)

@@ -1,0 +1,74 @@
+"""Take back the last move of HEAD or its branch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
+
+from mvc.cli.options import (
+    DryRun,
+    Force,
+    Json,
+    Quiet,
+    ShowProgress,
+)
+from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.progress import byte_progress
+from mvc.cli.render.moves import commit_line, write_counts
+from mvc.cli.render.text import short_id
+from mvc.cli.session import open_repo
+
+if TYPE_CHECKING:
+    from mvc.operations.undo import UndoResult
+    from mvc.repo import Repo
+
+
+def undo(
+    redo: Annotated[bool, Option("--redo", help="Redo what the last undo took back.")] = False,
+    dry_run: DryRun = False,
+    force: Force = False,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Take back the last commit, amend, merge, switch or reset.
+
+    After a commit, amend or merge, the branch moves back; files and index stay as they are, so the
+    work is staged again. After a switch, HEAD goes back to where it was. After a reset, the branch,
+    the index and the files return.
+
+    Each further "mvc undo" goes one step further back; "mvc undo --redo" returns. Changed files
+    stop an undo that would overwrite them, unless -f is given. What was only staged, or never
+    added, is not in the history and cannot be brought back.
+    """
+    repo = open_repo(writes=True)
+    with byte_progress("undoing", wanted=progress and not quiet) as bar:
+        result = repo.undo(redo=redo, force=force, dry_run=dry_run, progress=bar)
+    if as_json:
+        names = "action kind branch commit left_branch left_commit=left written removed"
+        write_json({**pick(result, names), "dry_run": dry_run})
+    elif not quiet:
+        _write_undo(repo, stdout(), result, redo=redo, dry_run=dry_run)
+
+
+def _write_undo(repo: Repo, out: Output, result: UndoResult, *, redo: bool, dry_run: bool) -> None:
+    """Write what was taken back or redone, and where HEAD is now."""
+    verbs = {
+        (False, False): "Took back",
+        (False, True): "Would take back",
+        (True, False): "Redid",
+        (True, True): "Would redo",
+    }
+    out.line(f"{verbs[redo, dry_run]}: {printable(result.action)}")
+    place = "HEAD" if result.branch is None else f"Branch '{printable(result.branch)}'"
+    position = "without a commit"
+    if result.commit is not None:
+        position = f"at {commit_line(repo, out, result.commit)}"
+    out.line(f"{place} {'would be' if dry_run else 'is now'} {position}")
+    write_counts(out, result)
+    if result.kind == "commit" and not redo:
+        out.line(
+            f"Index and files {'would stay' if dry_run else 'are'} as they were; "
+            f"the commit taken back is {short_id(result.left)}"
+        )
