@@ -1,8 +1,19 @@
 import pytest
 
+from support.kept_repo import whole_run
 from support.opened_repo import context, no_waiting_for_the_disk, repo, root
+from support.pruned import five_steps
+from support.rollbacks import trained
 
-__all__ = ["context", "no_waiting_for_the_disk", "repo", "root"]
+__all__ = [
+    "context",
+    "five_steps",
+    "no_waiting_for_the_disk",
+    "repo",
+    "root",
+    "trained",
+    "whole_run",
+]
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from mvc import ConflictError, NotFoundError, ReleasedError, Repo, UsageError
-from mvc.errors import CorruptionError
 from mvc.history.notes import write_notes
 from mvc.workspace.manifests import is_complete
 from mvc.workspace.releases import (
@@ -15,68 +14,34 @@ from mvc.workspace.releases import (
     add_releases,
     find_release,
 )
-from support.models import digest, write_model
+from support.models import write_model
+from support.pruned import NOW_S, commit, load, prune, state
 from support.releases import released_commits
-
-NOW_S = 1_800_000_000
-
-
-def state(step, *, big=True):
-    """Return a state of its own per step; the model keeps a frozen part."""
-    rng = np.random.default_rng(step)
-    values = rng.standard_normal((40, 50)).astype(np.float32)
-    found = {
-        "model": {"frozen": np.arange(3000.0), "w": values},
-        "optimizer": {"m": values * 2, "v": values * 3},
-        "step": step,
-    }
-    return found if big else {"model": {"w": values}, "step": step}
-
-
-def commit(repo, step, **more):
-    metrics = {"loss": 10.0 - step / 1000}
-    return repo.commit_state(
-        state(step), message=f"step {step}", step=step, metrics=metrics,
-        time_s=NOW_S - 10_000 + step, **more,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def run(repo):
-    """Five commits of a training state at 1000-step spacing."""
-    return {step: commit(repo, step).commit for step in range(1000, 6000, 1000)}
-
-
-def prune(repo, **policy):
-    return repo.prune(repo.plan_prune(now_s=NOW_S, **policy))
-
-
-def load(repo, revision):
-    loaded = repo.load_state(revision, framework="numpy")
-    np.testing.assert_array_equal(loaded["model"]["w"], state(loaded["step"])["model"]["w"])
-    np.testing.assert_array_equal(loaded["optimizer"]["m"], state(loaded["step"])["optimizer"]["m"])
-    return loaded["step"]
 
 
 class TestPlan:
-    def test_changes_nothing(self, repo, context, run):
+    def test_changes_nothing(self, repo, context, five_steps):
         plan = repo.plan_prune(keep_last=2, now_s=NOW_S)
         assert [one.step for one in plan.commits if one.paths] == [3000, 2000, 1000]
         assert [one.step for one in plan.commits if one.reasons] == [5000, 4000]
-        assert {release.commit for release in plan.releases} == {run[1000], run[2000], run[3000]}
+        assert {release.commit for release in plan.releases} == {
+            five_steps[1000],
+            five_steps[2000],
+            five_steps[3000],
+        }
         assert plan.freed_bytes >= sum(one.size_bytes for one in plan.commits) > 0
         assert all(one.size_bytes > 0 for one in plan.commits if one.paths)
         assert released_commits(context) == set()
-        assert [load(repo, commit) for commit in run.values()] == list(run)
+        assert [load(repo, commit) for commit in five_steps.values()] == list(five_steps)
 
-    def test_kept_and_released_are_all_files(self, repo, context, run):
+    def test_kept_and_released_are_all_files(self, repo, context, five_steps):
         for policy in ({"keep_last": 2}, {"keep_every": 2000}, {"keep_tagged": True}):
             for one in repo.plan_prune(**policy).commits:
                 tree = context.history.read_tree(one.commit)
                 assert {*one.paths, *one.kept_paths} == {*tree} - {"state.json"}
                 assert not (one.reasons and one.paths)
 
-    def test_nonsense(self, repo, run):
+    def test_nonsense(self, repo, five_steps):
         with pytest.raises(UsageError, match="keeps nothing"):
             repo.plan_prune()
         with pytest.raises(NotFoundError, match="matches 'x'"):
@@ -88,50 +53,50 @@ class TestPlan:
 
 
 class TestRun:
-    def test_content_goes_and_history_stays(self, repo, run):
+    def test_content_goes_and_history_stays(self, repo, five_steps):
         before = [entry.info for entry in repo.log()]
         result = prune(repo, keep_last=2)
         assert result.freed_bytes > 0
         assert [entry.info for entry in repo.log()] == before
         assert [entry.released is not None for entry in repo.log()] == [False, False, *3 * [True]]
-        assert [load(repo, run[step]) for step in (4000, 5000)] == [4000, 5000]
+        assert [load(repo, five_steps[step]) for step in (4000, 5000)] == [4000, 5000]
         for step in (1000, 2000, 3000):
             with pytest.raises(ReleasedError):
-                repo.load_state(run[step])
+                repo.load_state(five_steps[step])
         report = repo.fsck(data=True)
         assert (report.problems, report.released) == ((), 6)
         assert prune(repo, keep_last=2).freed_bytes == 0
 
-    def test_a_commit_that_a_ref_protects_meanwhile(self, repo, run):
+    def test_a_commit_that_a_ref_protects_meanwhile(self, repo, five_steps):
         plan = repo.plan_prune(keep_last=1, now_s=NOW_S)
         repo.create_branch("late", "main@2000")
         with pytest.raises(ConflictError, match="protects"):
             repo.prune(plan)
         assert load(repo, "late") == 2000
 
-    def test_a_new_commit_is_no_hindrance(self, repo, run):
+    def test_a_new_commit_is_no_hindrance(self, repo, five_steps):
         plan = repo.plan_prune(keep_last=1, now_s=NOW_S)
         commit(repo, 6000)
         repo.prune(plan)
         assert [load(repo, name) for name in ("main", "main@5000")] == [6000, 5000]
         assert repo.fsck(data=True).ok
 
-    def test_stopped_between_records_and_sweep(self, repo, context, run):
+    def test_stopped_between_records_and_sweep(self, repo, context, five_steps):
         plan = repo.plan_prune(keep_last=1, now_s=NOW_S)
         add_releases(context, plan.releases)
-        assert load(repo, run[1000]) == 1000  # the chunks decide
+        assert load(repo, five_steps[1000]) == 1000  # the chunks decide
         assert repo.fsck(data=True).ok
         again = prune(repo, keep_last=1)
         assert again.plan.releases == ()
         assert again.freed_bytes > 0
         assert prune(repo, keep_last=1).freed_bytes == 0
         with pytest.raises(ReleasedError):
-            repo.load_state(run[1000])
+            repo.load_state(five_steps[1000])
         assert load(repo, "main") == 5000
 
-    def test_content_that_a_kept_commit_shares(self, repo, context, run):
+    def test_content_that_a_kept_commit_shares(self, repo, context, five_steps):
         prune(repo, keep_last=1)
-        old = context.history.read_tree(run[1000])["model.safetensors"].blob
+        old = context.history.read_tree(five_steps[1000])["model.safetensors"].blob
         manifest = context.manifests.read(old)
         frozen = next(stored for view, stored in manifest.tensors() if view.name == "frozen")
         assert context.store.contains_all(frozen.chunks)
@@ -148,12 +113,12 @@ class TestRun:
         assert [one.kept_paths for one in plan.commits] == 2 * [("model.safetensors",)]
         assert plan.releases == ()
 
-    def test_what_only_a_reflog_knows_protects_nothing(self, repo, context, run):
+    def test_what_only_a_reflog_knows_protects_nothing(self, repo, context, five_steps):
         amended = repo.commit("step 5000, said better", amend=True).commit
         last = commit(repo, 6000)
         prune(repo, keep_last=1)
-        assert find_release(context, run[5000]) is not None
-        for revision in (run[5000], amended):
+        assert find_release(context, five_steps[5000]) is not None
+        for revision in (five_steps[5000], amended):
             with pytest.raises(ReleasedError):
                 repo.load_state(revision)
         assert load(repo, last.commit) == 6000
@@ -181,27 +146,27 @@ class TestRun:
 
 
 class TestWeightsOnly:
-    def test_the_model_of_a_state_stays(self, repo, root, run):
+    def test_the_model_of_a_state_stays(self, repo, root, five_steps):
         prune(repo, keep_last=1, weights_only=True)
         for step in (1000, 4000):
-            (file,) = repo.ls(run[step], paths="model.safetensors")
-            values = repo.tensor(run[step], file.path, "w")
+            (file,) = repo.ls(five_steps[step], paths="model.safetensors")
+            values = repo.tensor(five_steps[step], file.path, "w")
             np.testing.assert_array_equal(values, state(step)["model"]["w"])
             with pytest.raises(ReleasedError, match=r"optimizer\.safetensors"):
-                repo.load_state(run[step])
+                repo.load_state(five_steps[step])
             with pytest.raises(ReleasedError):
-                repo.tensor(run[step], "optimizer.safetensors", "m")
+                repo.tensor(five_steps[step], "optimizer.safetensors", "m")
         assert load(repo, "main") == 5000
         marks = [entry.released and entry.released.keeps_model for entry in repo.log()]
         assert marks == [None, True, True, True, True]
-        repo.restore("model.safetensors", source=run[2000])
+        repo.restore("model.safetensors", source=five_steps[2000])
         assert (root / "model.safetensors").exists()
 
-    def test_then_all(self, repo, run):
+    def test_then_all(self, repo, five_steps):
         prune(repo, keep_last=1, weights_only=True)
         assert prune(repo, keep_last=1).freed_bytes > 0
         with pytest.raises(ReleasedError):
-            repo.tensor(run[1000], "model.safetensors", "w")
+            repo.tensor(five_steps[1000], "model.safetensors", "w")
         assert repo.fsck(data=True).ok
 
     def test_files(self, repo, root):
@@ -214,118 +179,29 @@ class TestWeightsOnly:
         assert plan.commits[1].paths == ("optimizer.safetensors",)
 
 
-class TestGoingBack:
-    def test_says_when_by_what_and_what_is_near(self, repo, root, run):
-        prune(repo, keep_last=2)
-        repo.checkout("main")
-        before = {path.name: digest(path) for path in root.iterdir() if path.is_file()}
-        for going in (
-            lambda: repo.checkout(run[3000]),
-            lambda: repo.checkout(run[3000], force=True),
-            lambda: repo.switch("new", create=True, start=run[3000]),
-            lambda: repo.reset(run[3000], mode="hard"),
-            lambda: repo.restore("model.safetensors", source=run[3000]),
-            lambda: repo.load_state(run[3000]),
-            lambda: repo.tensor(run[3000], "model.safetensors", "w"),
-            lambda: repo.export(run[3000], root / "out.safetensors", path="model.safetensors"),
-        ):
-            with pytest.raises(ReleasedError) as caught:
-                going()
-            error = caught.value
-            assert (error.commit, error.policy, error.time_s, error.nearest) == (
-                run[3000], "--keep-last 2", NOW_S, run[4000],
-            )  # fmt: skip
-            assert "'step 3000' (step 3,000) was released on 2027-01-15" in error.message
-            assert "--keep-last 2" in error.message
-            assert run[4000][:10] in error.hint
-        assert {path.name: digest(path) for path in root.iterdir() if path.is_file()} == before
-        assert [branch.name for branch in repo.branches()] == ["main"]
-        assert repo.head.commit == run[5000]
-
-    def test_nearest_is_by_step_and_on_the_same_line(self, repo, run):
-        repo.create_branch("side", run[1000])
-        commit(repo, 2900, branch="side")
-        prune(repo, keep_every=5000)
-        with pytest.raises(ReleasedError) as caught:
-            repo.load_state(run[3000])
-        assert caught.value.nearest == run[5000]
-        assert "newer" not in caught.value.message
-        repo.create_tag("v1", "side")
-        with pytest.raises(ReleasedError) as caught:
-            repo.load_state(run[1000])
-        assert caught.value.nearest == repo.resolve("side")
-
-    def test_nearest_without_steps(self, repo, root):
-        made = []
-        for seed in range(6):
-            write_model(root / "model.safetensors", seed=seed)
-            repo.add(".")
-            made.append(repo.commit(f"model {seed}", time_s=NOW_S + seed).commit)
-        repo.create_tag("old", made[1])
-        prune(repo, keep_last=1)
-        for gone, near in ((0, 1), (2, 1), (4, 5)):
-            with pytest.raises(ReleasedError) as caught:
-                repo.checkout(made[gone])
-            assert caught.value.nearest == made[near]
-
-    def test_nobody_has_it(self, repo, root, run):
-        write_model(root / "once.safetensors")
-        repo.add("once.safetensors")
-        repo.commit("once")
-        repo.remove("once.safetensors")
-        repo.commit("gone")
-        prune(repo, keep_last=1)
-        with pytest.raises(ReleasedError) as caught:
-            repo.restore("once.safetensors", source="HEAD~1")
-        assert caught.value.nearest is None
-        assert "no commit" in caught.value.hint
-
-    def test_damage_is_not_called_released(self, repo, root, run):
-        prune(repo, keep_last=2)
-        shutil.rmtree(repo.git_dir / "chunks")
-        fresh = Repo.open(root)
-        with pytest.raises(CorruptionError):
-            fresh.load_state("main")
-        problems = fresh.fsck().problems
-        missing = {one.commit for one in problems if one.kind == "missing-chunk"}
-        assert missing == {run[4000], run[5000]}
-
-    def test_a_commit_from_an_index_whose_content_is_gone(self, repo, root):
-        for seed in range(3):
-            write_model(root / "model.safetensors", seed=seed)
-            repo.add(".")
-            repo.commit(f"model {seed}")
-        prune(repo, keep_last=1)
-        repo.reset("HEAD~2")
-        with pytest.raises(ReleasedError):
-            repo.commit("old content again", allow_empty=True)
-        repo.commit("what lies there", everything=True)
-        assert repo.fsck(data=True).ok
-
-
 class TestAgain:
-    def test_a_rerun_is_recognised(self, repo, context, run):
+    def test_a_rerun_is_recognised(self, repo, context, five_steps):
         prune(repo, keep_last=1)
-        repo.create_branch("again", run[1000])
+        repo.create_branch("again", five_steps[1000])
         first = commit(repo, 1500, branch="again")
         assert first.identical_to is None
         second = commit(repo, 2000, branch="again")
         twin = second.identical_to
-        assert (twin.commit, twin.step, twin.subject) == (run[2000], 2000, "step 2000")
+        assert (twin.commit, twin.step, twin.subject) == (five_steps[2000], 2000, "step 2000")
         assert twin.paths == ("model.safetensors", "optimizer.safetensors")
-        assert find_release(context, run[2000]) is None
-        assert load(repo, run[2000]) == 2000
+        assert find_release(context, five_steps[2000]) is None
+        assert load(repo, five_steps[2000]) == 2000
         assert repo.fsck(data=True).ok
         # The content counts as kept again, until a policy lets it go.
         plan = repo.plan_prune(keep_last=1, now_s=NOW_S)
         assert [one.step for one in plan.commits if one.kept_paths and not one.reasons] == [2000]
 
-    def test_a_part_of_it(self, repo, context, run):
+    def test_a_part_of_it(self, repo, context, five_steps):
         prune(repo, keep_last=1)
         values = state(3000) | {"optimizer": {"m": np.ones(3)}}
         result = repo.commit_state(values, message="model as before", step=3000)
         assert result.identical_to.paths == ("model.safetensors",)
-        assert find_release(context, run[3000]).paths == ("optimizer.safetensors",)
+        assert find_release(context, five_steps[3000]).paths == ("optimizer.safetensors",)
 
     def test_files(self, repo, context, root):
         for seed in range(3):
@@ -340,12 +216,12 @@ class TestAgain:
         assert released_commits(context) == {repo.resolve("main~2")}
         assert repo.fsck(data=True).ok
 
-    def test_stays_when_it_goes_again(self, repo, run):
+    def test_stays_when_it_goes_again(self, repo, five_steps):
         prune(repo, keep_last=1)
         commit(repo, 2000)
         commit(repo, 7000)
         prune(repo, keep_last=1)
-        for revision in ("HEAD~1", run[2000]):
+        for revision in ("HEAD~1", five_steps[2000]):
             with pytest.raises(ReleasedError):
                 repo.load_state(revision)
         assert repo.fsck(data=True).ok
@@ -367,36 +243,40 @@ class TestFsck:
         assert {one.commit for one in missing} == {second}
         assert report.released == 0
 
-    def test_damaged_records(self, repo, context, run):
+    def test_damaged_records(self, repo, context, five_steps):
         prune(repo, keep_last=4)
-        notes = {run[2000]: b"Released: never"}
+        notes = {five_steps[2000]: b"Released: never"}
         write_notes(context.history, RELEASED_REF, notes, message="x", stamp=context.stamp())
         report = repo.fsck()
         assert [(one.kind, one.commit) for one in report.problems] == [
-            ("bad-release-record", run[2000])
+            ("bad-release-record", five_steps[2000])
         ]
         assert report.released == 2
 
-    def test_a_lost_record_makes_what_is_gone_a_loss(self, repo, context, run):
+    def test_a_lost_record_makes_what_is_gone_a_loss(self, repo, context, five_steps):
         prune(repo, keep_last=4)
         write_notes(
-            context.history, RELEASED_REF, {run[1000]: None}, message="x", stamp=context.stamp()
+            context.history,
+            RELEASED_REF,
+            {five_steps[1000]: None},
+            message="x",
+            stamp=context.stamp(),
         )
         problems = Repo.open(repo.worktree).fsck().problems
-        assert {(one.kind, one.commit) for one in problems} == {("missing-chunk", run[1000])}
+        assert {(one.kind, one.commit) for one in problems} == {("missing-chunk", five_steps[1000])}
 
 
-def test_diverged_stays_unless_named(repo, run):
+def test_diverged_stays_unless_named(repo, five_steps):
     repo.create_branch("diverged/main/5000")
-    repo.reset(run[2000], mode="soft")
+    repo.reset(five_steps[2000], mode="soft")
     repo.reset("HEAD")
     commit(repo, 2500)
     prune(repo, keep_last=1)
-    assert [load(repo, run[step]) for step in (3000, 4000, 5000)] == [3000, 4000, 5000]
+    assert [load(repo, five_steps[step]) for step in (3000, 4000, 5000)] == [3000, 4000, 5000]
     prune(repo, keep_last=1, also_diverged=["main/*"])
     for step in (1000, 3000, 4000, 5000):
         with pytest.raises(ReleasedError):
-            repo.load_state(run[step])
+            repo.load_state(five_steps[step])
     assert load(repo, "main") == 2500
     assert repo.fsck(data=True).ok
 

@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 from mvc.checkpoints import limits
 from mvc.checkpoints.limits import Names
 from mvc.checkpoints.safetensors import parse_safetensors
-from mvc.errors import ConflictError, UnsupportedError
+from mvc.errors import UnsupportedError
 from mvc.sources import MemorySource
 from mvc.states import files as state_files
 from mvc.states.elements import TORCH_ELEMENTS
 from mvc.states.files import escape_file_name
-from mvc.states.memory import iterate_slabs
 from mvc.states.state import encode_state, find_files
-from mvc.states.torch_arrays import TorchArray, span_storage, view_words
 from support.states import read_all, store
 
 
@@ -54,36 +52,6 @@ def test_state_dict_file_has_the_state_dict_keys(tmp_path):
     assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
     other = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
     other.load_state_dict(loaded)
-
-
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-def test_every_dtype_loads_in_safetensors(tmp_path):
-    arrays = {
-        "text": np.array(["añ", "b"]),
-        "bytes": np.array([b"abc", b"d"]),
-        "time": np.array(["2020-01-01", "NaT"], "M8[s]"),
-        "span": np.array([1, 2], "m8[ns]"),
-        "big": np.array([1.0, -2.5], ">f4"),
-        "c128": np.array([[1 + 2j]]),
-        "bool": np.array([True, False]),
-    }
-    tensors = {name: make(name, 2, 4) for name in TORCH_ELEMENTS}
-    stored = store({"arrays": arrays, "tensors": tensors})
-    for name in ("arrays", "tensors"):
-        (tmp_path / name).write_bytes(stored.files[f"{name}.safetensors"])
-    loaded = safetensors.numpy.load_file(tmp_path / "arrays")
-    assert loaded["text"].view("<U2").ravel().tolist() == ["añ", "b"]
-    assert loaded["bytes"].view("S3").ravel().tolist() == [b"abc", b"d"]
-    assert np.array_equal(loaded["time"].view("M8[s]"), arrays["time"], equal_nan=True)
-    assert loaded["big"].tolist() == [1.0, -2.5]
-    assert loaded["c128"].tolist() == [[[1.0, 2.0]]]
-    loaded = safetensors.torch.load_file(tmp_path / "tensors")
-    for name, tensor in tensors.items():
-        same = tensor.dtype == loaded[name].dtype
-        assert same == (name not in ("complex32", "complex128"))
-        assert bytes(loaded[name].view(torch.uint8).numpy().data) == bytes(
-            tensor.view(torch.uint8).numpy().data
-        )
 
 
 def test_layout_is_what_a_parser_finds():
@@ -213,67 +181,10 @@ def test_states_of_equal_bytes_make_equal_files():
     assert first.files != one.files
 
 
-@given(
-    st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple),
-    st.data(),
-)
-def test_slabs_cover_a_range_in_order(shape, data):
-    array = np.arange(np.prod(shape)).reshape(shape)
-    first = data.draw(st.integers(0, array.size))
-    last = data.draw(st.integers(first, array.size))
-    blocks = [array[prefix][a:b].ravel() for prefix, a, b in iterate_slabs(shape, first, last)]
-    assert [int(value) for block in blocks for value in block] == list(range(first, last))
-    assert len(blocks) <= 2 * len(shape)
-
-
-@pytest.mark.parametrize(
-    "name", ["float32", "bfloat16", "complex128", "uint8", "float8_e5m2", "bool"]
-)
-@pytest.mark.parametrize("step", [1, 7, 4096])
-def test_a_device_tensor_is_read_piece_by_piece(name, step):
-    # The same code serves every device; on the CPU it can be compared.
-    tensor = make(name, 6, 5, 4)
-    for variant in (tensor, tensor.transpose(0, 2), tensor[1:, ::2], tensor[0, 0, 0]):
-        words = view_words(variant, TORCH_ELEMENTS[name])
-        source = TorchArray(words, TORCH_ELEMENTS[name].word_bytes)
-        expected = store({"x": variant}).files["x.safetensors"][-source.size_bytes :]
-        assert source.view(0, 1) is None
-        assert read_all(source, step) == expected
-
-
-def test_resized_storage_is_noticed():
-    tensor = torch.ones(1000)
-    files = encode_state({"x": tensor})
-    tensor.untyped_storage().resize_(0)
-    with pytest.raises(ConflictError, match="resized"):
-        read_all(files[0].source)
-
-
-def test_replaced_data_of_a_parameter_keeps_the_encoded_one_alive():
-    parameter = torch.nn.Parameter(torch.full((1000,), 3.0))
-    files = encode_state({"x": parameter})
-    parameter.data = torch.zeros(1000)
-    assert read_all(files[0].source)[-4000:] == np.full(1000, 3.0, np.float32).tobytes()
-
-
-def test_freed_storage_is_refused():
-    tensor = torch.ones(1000)
-    tensor.untyped_storage().resize_(0)
-    with pytest.raises(UnsupportedError, match=r'state\["m"\]\[0\].*holds 0 of 4,000 bytes'):
-        encode_state({"m": [tensor]})
-
-
 def test_reading_outside_of_a_file_fails():
     file = encode_state({"x": np.ones(3)})[0]
     with pytest.raises(ValueError, match="outside"):
         file.source.read_into(file.source.size_bytes - 1, memoryview(bytearray(2)))
-
-
-def test_a_range_of_device_memory():
-    flat = torch.arange(100, dtype=torch.float32)
-    source = TorchArray(view_words(flat[10:20], TORCH_ELEMENTS["float32"]), 4)
-    span = span_storage(source, flat.data_ptr() + 20, 100)
-    assert read_all(span, 7) == flat[5:30].numpy().tobytes()
 
 
 def test_limits_of_a_file(monkeypatch):

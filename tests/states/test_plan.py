@@ -13,9 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.errors import ConflictError, UnsupportedError, UsageError
+from mvc.errors import UnsupportedError, UsageError
 from mvc.states import layout as state_layout
-from mvc.states.document import Kept, encode_text, keep_text
 from mvc.states.layout import layout_state
 from mvc.states.state import encode_state
 from support.states import read_all
@@ -344,60 +343,3 @@ def test_a_plan_keeps_no_memory_of_the_state():
     del state, capture, _
     gc.collect()
     assert [ref() for ref in watched] == [None, None]
-
-
-def test_a_storage_resized_after_the_layout_is_an_error():
-    weight, large = torch.ones(9), torch.ones(2**18)
-    state = {"model": {"a": weight, "b": torch.ones(3), "large": large}}
-    layout = layout_state(state, layout_state(state).plan)
-    weight.untyped_storage().resize_(0)
-    with pytest.raises(ConflictError, match="resized or freed"):
-        fill(layout)
-    large.untyped_storage().resize_(0)
-    (part,) = [part for part in layout.parts if part.size_bytes == 2**20]
-    with pytest.raises(ConflictError, match="resized or freed"):
-        part.view()
-
-
-def test_small_neighbours_are_one_part_that_can_be_read_anywhere():
-    state = {"model": {f"w{index}": torch.full((index + 1,), float(index)) for index in range(9)}}
-    layout = layout_state(state, layout_state(state).plan)
-    _head, run, _text = layout.parts
-    assert run.view() is None
-    assert run.find_device_words() is None
-    whole = read_all(run.source)
-    assert whole == torch.cat(list(state["model"].values())).numpy().tobytes()
-    for offset in range(0, len(whole), 7):
-        piece = bytearray(min(19, len(whole) - offset))
-        run.source.read_into(offset, memoryview(piece))
-        assert piece == whole[offset:][:19]
-    with pytest.raises(ValueError, match="outside"):
-        run.source.read_into(len(whole), memoryview(bytearray(1)))
-
-
-def test_a_large_tensor_is_seen_without_a_copy():
-    large = torch.arange(2**18, dtype=torch.float32)
-    state = {"model": {"w": large}}
-    layout = layout_state(state, layout_state(state).plan)
-    (part,) = [part for part in layout.parts if part.size_bytes == 2**20]
-    assert np.frombuffer(part.view(), np.uint8).ctypes.data == large.data_ptr()
-
-
-def test_kept_text_is_the_text_at_any_depth():
-    node = {"x": [1, {"y": ["z" * 100] * 3}], "flat": [1, 2]}
-    kept = keep_text(node)
-    assert isinstance(kept, Kept)
-    for value in ([kept, 1], {"a": {"b": [kept]}}, kept, [kept, 1]):
-        plain = encode_text(_unwrap(value))
-        assert encode_text(value) == plain
-        assert encode_text(value) == plain
-    assert keep_text([1, 2]) == [1, 2]
-    assert keep_text(kept) is kept
-
-
-def _unwrap(value):
-    if isinstance(value, Kept):
-        return _unwrap(value.node)
-    if isinstance(value, list):
-        return [_unwrap(item) for item in value]
-    return {k: _unwrap(v) for k, v in value.items()} if isinstance(value, dict) else value

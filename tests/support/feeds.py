@@ -1,9 +1,24 @@
-"""A feed of a run as the training hooks would write it."""
+"""A feed of a run as the training hooks would write it, its clock, and its records."""
 
 from __future__ import annotations
 
+import json
 import math
 import time
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def records(path):
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def tell(repo, branch="main", *, steps=500):

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from mvc import ReleasedError, Repo
 from mvc.history.values import Identity
+from mvc.storage.local import LocalStorage
 from support.states import assert_same
 
 WHO = Identity("Ann", "ann@example.org")
@@ -116,3 +118,23 @@ def make_old(root):
         for path in (Path(root) / ".mvc" / folder).rglob("*"):
             if path.is_file():
                 os.utime(path, (then_s, then_s))
+
+
+@pytest.fixture
+def whole_run(root):
+    """A repository with a dozen commits, all stored whole, and their ids."""
+    repo = Repo.init(root)
+    repo.identity = WHO
+    repo.set_config("mvc.chunkbytes", "16384")
+    return repo, [commit_step(repo, step, delta=False) for step in range(12)]
+
+
+def count_reads(monkeypatch):
+    found, real = [], LocalStorage.read_into
+
+    def read_into(storage, key, offset, buffer):
+        found.append((key, len(buffer)))
+        real(storage, key, offset, buffer)
+
+    monkeypatch.setattr(LocalStorage, "read_into", read_into)
+    return found

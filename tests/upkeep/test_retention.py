@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from mvc.errors import UsageError
 from mvc.ids import GitId
-from mvc.upkeep.durations import duration_text, parse_duration
 from mvc.upkeep.retention import (
     Candidate,
     Landmarks,
     RetentionPolicy,
     choose,
     find_protected,
+    is_model_path,
+    state_paths,
 )
 
 NOW_S = 1_000_000
@@ -236,22 +237,32 @@ class TestProperties:
         assert all(one.metrics["loss"] >= worst for one in able if one.id not in best)
 
 
-class TestDurations:
+class TestModelFiles:
     @pytest.mark.parametrize(
-        ("text", "seconds"),
-        [("90s", 90), ("30m", 1800), ("12h", 43_200), ("7d", 604_800), ("2w", 1_209_600),
-         ("1y", 31_536_000), ("0s", 0)],
+        "path",
+        ["model.safetensors", "ema.pt", "ema_model.pt", "weights.npz", "model_optim_rng.pt",
+         "pytorch_model-00001-of-00002.bin", "adapter.bin", "model_state.pt",
+         "mp_rank_00_model_states.pt", "optimizer/model.pt"],
     )  # fmt: skip
-    def test_units(self, text, seconds):
-        assert parse_duration(text) == seconds
+    def test_model(self, path):
+        assert is_model_path(path) is True
 
     @pytest.mark.parametrize(
-        "text", ["", "7", "d", "-1d", "1.5d", "7 d", "7D", "٣d", "9" * 17 + "d"]
-    )
-    def test_what_is_none(self, text):
-        with pytest.raises(UsageError):
-            parse_duration(text)
+        "path",
+        ["optimizer.pt", "optim_states.pt", "scheduler.pt", "rng_state_0.pth", "scaler.pt",
+         "trainer_state.json", "training_state.pt", "model/optimizer.pt", "optimizer/0.distcp",
+         "optimizer_state_dict.pt"],
+    )  # fmt: skip
+    def test_state(self, path):
+        assert is_model_path(path) is False
 
-    @given(st.integers(0, 2**53))
-    def test_text_reads_back(self, seconds):
-        assert parse_duration(duration_text(seconds)) == seconds
+    @pytest.mark.parametrize("path", ["a.gguf", "state_dict.pt", "data/tokens.npy"])
+    def test_neither(self, path):
+        assert is_model_path(path) is None
+
+    def test_of_a_state(self):
+        names = ["model.safetensors", "opt.safetensors", "extra.safetensors", "other.npz"]
+        assert state_paths(names, set(names[:3])) == ("opt.safetensors", "extra.safetensors")
+        assert state_paths(["net.safetensors", "rng.safetensors"], {"net.safetensors"}) == (
+            "rng.safetensors",
+        )

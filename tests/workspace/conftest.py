@@ -1,3 +1,29 @@
-from support.opened_repo import context, no_waiting_for_the_disk, repo, root
+import pytest
 
-__all__ = ["context", "no_waiting_for_the_disk", "repo", "root"]
+from support.kept_repo import whole_run
+from support.opened_repo import context, no_waiting_for_the_disk, repo, root
+from support.pruned import five_steps
+from support.rollbacks import trained
+from support.transitions import write
+
+__all__ = [
+    "context",
+    "five_steps",
+    "no_waiting_for_the_disk",
+    "repo",
+    "root",
+    "trained",
+    "whole_run",
+]
+
+
+@pytest.fixture
+def two(repo, root):
+    write(root, "a", "one")
+    write(root, "d/gone", "one")
+    repo.commit("one", paths=".")
+    write(root, "a", "two")
+    (root / "d/gone").unlink()
+    write(root, "new/file", "only here")
+    repo.commit("two", paths=".")
+    return repo

@@ -1,9 +1,8 @@
-"""The feed of a run: what goes in comes out; nothing that happens to it disturbs anybody."""
+"""The writing end of a feed: what goes in comes out, and nothing that happens to it disturbs anybody."""
 
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
 import platform
@@ -14,54 +13,17 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mvc import NotFoundError, Repo, StorageError, UsageError
-from mvc.operations.watch import READ_BYTES
-from mvc.runs.feed import RunFeed, feed_path, is_process_alive, this_process
-from mvc.runs.reading import FeedTail, RunTotals
+from mvc import NotFoundError, Repo, StorageError
+from mvc.runs.feed import RunFeed, is_process_alive, this_process
+from mvc.runs.reading import FeedTail
 from mvc.runs.records import (
-    MAX_LINE_BYTES,
-    encode_record,
-    feed_name,
-    find_branch,
-    find_number,
     parse_record,
 )
 from support import stockgit
 from support.faults import OneFault
+from support.feeds import Clock, records
 from support.fulldisk import FullDisk
-
-
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self):
-        self.now_s = 0.0
-
-    def __call__(self):
-        return self.now_s
-
-
-@pytest.fixture
-def path(repo):
-    return feed_path(repo.git_dir, "main")
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def feed(path, clock):
-    with RunFeed(path, clock=clock) as made:
-        yield made
-
-
-def records(path):
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def test_a_run_as_it_is_told(repo, path):
@@ -223,20 +185,6 @@ def test_a_feed_begins_anew_and_keeps_what_matters(repo, path, clock):
     assert [step for step, _ in view.losses] == list(range(records(older)[2]["step"], 1000))
 
 
-def test_a_follower_misses_nothing_while_the_feed_begins_anew(repo, path, clock):
-    feed = RunFeed(path, max_bytes=4096, clock=clock)
-    feed.append("start", step=0)
-    follower = repo.follow_run("main")
-    for step in range(1, 500):
-        clock.now_s += 1
-        feed.append("step", step=step, loss=float(step))
-        if step % 10 == 0:
-            assert follower.read().step == step
-    assert [step for step, _ in follower.read().losses] == list(range(1, 500))
-    assert follower.read().damaged_lines == 0
-    feed.close()
-
-
 def test_two_writers_begin_anew_once(path):
     clock = Clock()
     feeds = [RunFeed(path, max_bytes=4096, clock=clock) for _ in range(2)]
@@ -250,46 +198,6 @@ def test_two_writers_begin_anew_once(path):
     assert [feed.dropped for feed in feeds] == [0, 0]
     for feed in feeds:
         feed.close()
-
-
-def test_a_writer_and_a_reader_at_once(repo, path):
-    steps = 20_000
-
-    def write():
-        with RunFeed(path, max_bytes=64 * 1024, interval_s=0) as feed:
-            feed.append("start", step=0)
-            for step in range(1, steps + 1):
-                feed.append("step", step=step, loss=1.0)
-
-    path.parent.mkdir()
-    path.touch()
-    follower = repo.follow_run("main")
-    writer = threading.Thread(target=write)
-    writer.start()
-    seen = [0]
-    while writer.is_alive():
-        view = follower.read()
-        assert view.damaged_lines == 0
-        seen.append(view.step or 0)
-    writer.join()
-    view = follower.read()
-    assert seen == sorted(seen)
-    assert view.step == steps
-    assert view.damaged_lines == 0
-    assert [step for step, _ in view.losses][-10:] == list(range(steps - 9, steps + 1))
-
-
-def test_a_torn_line_costs_that_line_only(repo, path):
-    with repo.open_feed("main") as feed:
-        feed.append("commit", step=1)
-    with path.open("ab") as file:
-        file.write(b'{"kind":"commit","ti')  # a crash in the middle
-    assert repo.read_run().damaged_lines == 0  # it may still be being written
-    with repo.open_feed("main") as feed:
-        feed.append("commit", step=2)
-    view = repo.read_run()
-    assert [one.step for one in view.commits] == [2, 1]
-    assert view.damaged_lines == 1
 
 
 def test_a_full_disk_disturbs_nobody(repo, path, root, clock):
@@ -375,239 +283,6 @@ def test_a_step_costs_nothing_that_could_be_felt(feed, path):
     assert calls.calls <= 3
 
 
-# Which run.
-
-
-def test_no_run(repo):
-    with pytest.raises(NotFoundError, match="no training run here") as caught:
-        repo.read_run()
-    assert "Checkpointer" in caught.value.hint
-    repo.open_feed("side").append("start")
-    assert repo.read_run().branch == "side"  # the only one
-    with pytest.raises(NotFoundError, match="on branch 'other'") as caught:
-        repo.read_run("other")
-    assert caught.value.hint == "there are runs on side"
-    for name in ("", "a b", "..", "-x"):
-        with pytest.raises(UsageError):
-            repo.open_feed(name)
-    with pytest.raises(UsageError):
-        repo.read_run("../../etc/passwd..")
-
-
-def test_the_current_branch_comes_first_then_the_latest(repo):
-    for number, branch in enumerate(("main", "a", "b")):
-        with repo.open_feed(branch) as feed:
-            feed.append("start")
-        os.utime(feed_path(repo.git_dir, branch), ns=(number, number))
-    assert repo.read_run().branch == "main"
-    repo.commit_state({"a": 1}, message="one")
-    repo.checkout("HEAD", detach=True)
-    assert repo.read_run().branch == "b"
-
-
-LONG = "/".join(["täglich" * 20] * 5)
-
-
-@pytest.mark.parametrize("branch", ["feature/a-b", "feature%2Fa-b", "模型", "x.jsonl", "a~", LONG])
-def test_branches_are_told_apart(repo, branch):
-    if branch != "a~":  # no branch may be called so; its feed would be its own even then
-        repo.commit_state({"a": 1}, message="one", branch=branch)
-        with repo.open_feed(branch) as feed:
-            feed.append("commit", step=5)
-        assert [one.step for one in repo.read_run(branch).commits] == [5]
-        assert repo.read_run().branch == branch
-    name = feed_name(branch)
-    assert len(name) < 200
-    assert "/" not in name
-    assert find_branch(name) in (branch, None)
-
-
-@given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=90), max_size=8))
-def test_names_of_feeds(branches):
-    names = [feed_name(branch) for branch in branches]
-    assert len(set(names)) == len(set(branches))
-    for name, branch in zip(names, branches, strict=True):
-        assert len(os.fsencode(name)) <= 200
-        assert not set("/\0 ") & set(name)
-        assert not name.startswith(".")
-        assert find_branch(name) in (None, branch)
-
-
-# What is read is hostile.
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-KINDS = st.sampled_from(
-    [
-        "start",
-        "resume",
-        "step",
-        "snapshot",
-        "commit",
-        "skip",
-        "alarm",
-        "action",
-        "rollback",
-        "healthy",
-        "error",
-        "stop",
-        "other",
-    ]
-)
-FIELDS = st.sampled_from(
-    [
-        "step",
-        "loss",
-        "grad_norm",
-        "lr",
-        "pid",
-        "host",
-        "began",
-        "every",
-        "total",
-        "commit",
-        "to_step",
-        "to_commit",
-        "stall_s",
-        "write_s",
-        "written_bytes",
-        "plain_bytes",
-        "queue_depth",
-        "subject",
-        "cause",
-        "reason",
-        "text",
-        "seconds",
-        "skipped_batches",
-    ]
-)
-RECORDS = st.builds(
-    lambda kind, time_s, fields: {**fields, "kind": kind, "time": time_s},
-    KINDS | JSON,
-    st.floats(0, 3e9) | JSON,
-    st.dictionaries(
-        FIELDS, JSON | st.integers(0, 99) | st.sampled_from(["nan", "inf"]), max_size=6
-    ),
-)
-
-
-@given(st.lists(RECORDS | JSON, max_size=20))
-def test_any_json_gives_a_view(values):
-    totals = RunTotals(losses=5, events=3)
-    for value in values:
-        totals.take(json.dumps(value).encode())
-    view = totals.view("main")
-    assert len(view.losses) <= 5
-    assert max(map(len, (view.commits, view.alarms, view.rollbacks, view.events, view.errors))) <= 3
-    assert 0 <= view.damaged_lines <= len(values)
-    for commit in view.commits:
-        assert commit.step >= 0
-        assert commit.stall_s is None or 0 <= commit.stall_s < math.inf
-
-
-@given(st.binary(max_size=300))
-def test_any_bytes_are_read(tmp_path_factory, data):
-    path = tmp_path_factory.mktemp("runs") / "main.jsonl"
-    path.write_bytes(data)
-    totals = RunTotals(losses=5, events=3)
-    for line in FeedTail(path, limit_bytes=200).read_lines():
-        totals.take(line)
-    totals.view("main")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"[" * 60_000,
-        b'{"kind":' * 7000,
-        b'{"kind":"step","time":1,"step":' + b"9" * 60_000 + b"}",
-        b'{"kind":"step","time":NaN,"step":1}',
-        b'{"kind":"step","time":Infinity,"step":1}',
-        b'{"kind":"step","time":"nan","step":1}',
-        b'{"kind":"step","time":-1,"step":1}',
-        b'{"kind":"step","time":1e300,"step":1}',
-        b'{"kind":"step","time":true,"step":1}',
-        b'{"kind":"step","time":1,"step":-1}',
-        b'{"kind":"step","time":1,"step":1.5}',
-        b'{"kind":"step","time":1,"step":true}',
-        b'{"kind":"step","time":1,"step":99999999999999999999}',
-        b'{"kind":"step","time":1}',
-        b'{"kind":"commit","time":1,"step":"1"}',
-        b'{"kind":"rollback","time":1,"step":1}',
-        b'{"kind":["step"],"time":1}',
-        b'{"kind":"st\xff","time":1}',
-        b'"step"',
-        b"\x00" * 100,
-        b'{"kind":"other","time":1,"x":"' + b"x" * MAX_LINE_BYTES + b'"}',
-    ],
-)
-def test_a_damaged_line_is_counted(line):
-    totals = RunTotals(losses=5, events=5)
-    totals.take(b'{"kind":"step","time":1,"step":7,"loss":2}')
-    totals.take(line)
-    view = totals.view("main")
-    assert (view.step, view.damaged_lines) == (7, 1)
-
-
-def test_what_is_not_known_is_passed_over():
-    totals = RunTotals(losses=5, events=5)
-    totals.take(b'{"kind":"weather","time":1,"sun":true}')
-    totals.take(b'{"kind":"step","time":1,"step":1,"loss":NaN,"sun":[{}],"lr":"high"}')
-    view = totals.view("main")
-    assert (view.step, view.lr, view.damaged_lines) == (1, None, 0)
-    assert math.isnan(view.losses[0][1])
-
-
-def test_a_huge_feed_is_read_from_its_end(repo, path):
-    path.parent.mkdir()
-    with path.open("wb") as file:
-        file.truncate(10 * 2**30)  # one line of 10 GiB, which takes no room on the disk
-        file.seek(0, os.SEEK_END)
-        file.write(b'\n{"kind":"step","time":1,"step":3,"loss":1}\n')
-        file.write(b"x" * (2 * MAX_LINE_BYTES))
-    follower = repo.follow_run("main")
-    assert follower.read().step == 3
-    with path.open("ab") as file:
-        file.write(b'\n{"kind":"step","time":1,"step":4,"loss":1}\n')
-    assert follower.read().step == 4
-    assert READ_BYTES < 2**23
-
-
-@given(st.lists(st.sampled_from([b"", b"x" * 300, b'{"a":1}']), max_size=12), st.data())
-def test_a_tail_gives_whole_lines_only(tmp_path_factory, lines, data):
-    """However the bytes arrive, what comes out are lines that went in, in order."""
-    path = tmp_path_factory.mktemp("runs") / "main.jsonl"
-    path.touch()
-    numbered = [b"%d:" % number + line for number, line in enumerate(lines)]
-    whole = b"".join(line + b"\n" for line in numbered)
-    tail, got, at = FeedTail(path, limit_bytes=700), [], 0
-    while at < len(whole):
-        size = data.draw(st.integers(1, 400))
-        with path.open("ab") as file:
-            file.write(whole[at : at + size])
-        at += size
-        got += tail.read_lines()
-    assert got == numbered
-
-
-@given(st.floats(), st.integers(-(2**63), 2**63))
-def test_numbers_come_back(number, whole):
-    line, lost = encode_record("step", 1.0, {"loss": number, "step": whole})
-    record = parse_record(line)
-    assert lost == 0
-    back = find_number(record, "loss")
-    assert back == number or (math.isnan(back) and math.isnan(number))
-    assert float(record["step"]) == float(whole)
-
-
-# The process.
-
-
 def test_alive_is_this_process_only():
     me = this_process()
     pid, host, began = me["pid"], me["host"], me["began"]
@@ -636,22 +311,6 @@ def test_a_process_that_was_killed_is_gone(repo):
         child.stdin.close()
     view = repo.read_run()
     assert (view.alive, view.stopped, view.pid) == (False, None, child.pid)
-
-
-def test_speed_is_that_of_the_last_steps():
-    def speed(*paces):
-        totals = RunTotals(losses=5, events=5)
-        for time_s, step in paces:
-            totals.take(b'{"kind":"step","time":%f,"step":%d}' % (time_s, step))
-        return totals.view("main").steps_per_s
-
-    assert speed() is None
-    assert speed((1, 1)) is None
-    assert speed((1, 1), (2, 11), (3, 21)) == pytest.approx(10)
-    assert speed((1, 1), (1000, 2), (1001, 12)) == pytest.approx(10)  # after a long pause
-    assert speed((1, 1), (501, 2)) == pytest.approx(1 / 500)
-    assert speed((1, 500), (2, 510), (3, 100), (4, 105)) == pytest.approx(5)  # it went back
-    assert speed((5, 1), (5, 2)) < 1000
 
 
 # Nobody else minds.

@@ -1,3 +1,5 @@
+"""The ids that a mark collects."""
+
 from __future__ import annotations
 
 import numpy as np

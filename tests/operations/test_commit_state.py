@@ -1,0 +1,243 @@
+"""commit_state: files of the user's and other branches are left alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from mvc import ConflictError, FormatError, Repo, UnsupportedError, UsageError
+
+
+def write(root, path, text="x"):
+    target = root / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)
+
+
+def codes(repo):
+    return {file.path: file.code for file in repo.status().files}
+
+
+def array(value, count=300):
+    return np.full(count, value, np.float32)
+
+
+def on_disk(root):
+    return sorted(path.name for path in root.iterdir() if path.name != ".mvc")
+
+
+def paths_of(repo, revision="HEAD"):
+    return [info.path for info in repo.ls(revision)]
+
+
+class TestOtherFiles:
+    def test_the_users_files_go_along(self, repo, root):
+        write(root, "train.py", "one")
+        repo.commit("code", paths=".")
+        repo.commit_state({"model": {"w": array(1)}}, message="state")
+        assert paths_of(repo) == ["model.safetensors", "state.json", "train.py"]
+        write(root, "train.py", "two")
+        repo.commit("better code", everything=True)
+        assert paths_of(repo) == ["model.safetensors", "state.json", "train.py"]
+        assert repo.load_state(framework="numpy")["model"]["w"][0] == 1
+        assert codes(repo) == {}
+        assert on_disk(root) == ["train.py"]
+
+    def test_what_is_staged_is_committed_what_is_edited_is_not(self, repo, root):
+        write(root, "a", "one")
+        write(root, "b", "one")
+        repo.commit("files", paths=".")
+        write(root, "a", "staged")
+        write(root, "b", "edited")
+        repo.add("a")
+        repo.commit_state({"step": 1}, message="state")
+        assert repo.read_file("HEAD", "a") == b"staged"
+        assert codes(repo) == {"b": " M"}
+
+    def test_add_everything_does_not_remove_the_state(self, repo, root):
+        repo.commit_state({"model": {"w": array(1)}}, message="state")
+        write(root, "notes")
+        result = repo.add(".")
+        assert ([file.path for file in result.added], result.removed) == (["notes"], ())
+        repo.commit("notes")
+        assert "model.safetensors" in paths_of(repo)
+
+    def test_files_of_keys_that_vanished_go(self, repo, root):
+        write(root, "ema.txt", "mine")
+        repo.commit("file", paths=".")
+        repo.commit_state({"model": {"w": array(1)}, "ema": {"w": array(2)}}, message="both")
+        repo.commit_state({"model": {"w": array(3)}}, message="one")
+        assert paths_of(repo) == ["ema.txt", "model.safetensors", "state.json"]
+        assert codes(repo) == {}
+        repo.checkout("HEAD~1")
+        assert on_disk(root) == ["ema.safetensors", "ema.txt", "model.safetensors", "state.json"]
+        repo.checkout("main")
+        assert on_disk(root) == ["ema.txt", "model.safetensors", "state.json"]
+
+    def test_a_checkpoint_from_a_file_goes_on_as_a_state(self, repo, root):
+        from support.models import write_model
+
+        write_model(root / "model.safetensors")
+        repo.commit("base", paths=".")
+        repo.commit_state({"model": {"w": array(1)}}, message="fine-tuned")
+        assert codes(repo) == {"model.safetensors": " M"}  # the file is still the base
+        assert [file.path for file in repo.diff("HEAD~1", "HEAD")] == [
+            "model.safetensors", "state.json",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("text", ['{"mine": 1}', "not json", '{"format": "other"}', ""])
+    def test_the_users_own_state_json(self, repo, root, text):
+        write(root, "state.json", text)
+        repo.commit("mine", paths=".")
+        with pytest.raises(FormatError):
+            repo.load_state()
+        repo.commit_state({"step": 1}, message="state")
+        assert repo.read_file("HEAD~1", "state.json") == text.encode()
+        assert repo.load_state(framework="numpy") == {"step": 1}
+        assert (root / "state.json").read_text() == text
+
+    def test_what_is_staged_and_not_committed_is_not_replaced(self, repo, root):
+        write(root, "state.json", "mine")
+        repo.add("state.json")
+        with pytest.raises(ConflictError, match=r"'state\.json' is staged") as caught:
+            repo.commit_state({"step": 1}, message="state")
+        assert "restore --staged" in caught.value.hint
+        assert codes(repo) == {"state.json": "A "}
+        repo.commit("mine")
+        repo.commit_state({"step": 1}, message="state")
+
+    def test_a_staged_file_of_an_old_state(self, repo, root):
+        repo.commit_state({"model": {"w": array(1)}, "ema": {"w": array(1)}}, message="one")
+        write(root, "ema.safetensors", "mine")
+        repo.add("ema.safetensors")
+        with pytest.raises(ConflictError, match=r"'ema\.safetensors' is staged"):
+            repo.commit_state({"model": {"w": array(2)}}, message="two")
+
+    def test_after_a_soft_reset_the_state_is_committed_anew(self, repo):
+        repo.commit_state({"model": {"w": array(1)}}, message="one")
+        repo.commit_state({"model": {"w": array(2)}}, message="two")
+        repo.reset("HEAD~1", mode="soft")
+        repo.commit_state({"model": {"w": array(3)}}, message="three")
+        assert repo.load_state(framework="numpy")["model"]["w"][0] == 3
+        assert codes(repo) == {}
+
+    def test_files_that_were_checked_out_show_as_outdated(self, repo, root):
+        repo.commit_state({"model": {"w": array(1)}}, message="one")
+        repo.checkout("main")
+        assert codes(repo) == {}
+        repo.commit_state({"model": {"w": array(2)}}, message="two")
+        assert codes(repo) == {"model.safetensors": " M"}
+        repo.restore(".")
+        assert codes(repo) == {}
+        assert load_file(root / "model.safetensors")["w"][0] == 2
+
+    def test_a_folder_of_that_name(self, repo, root):
+        write(root, "model.safetensors/x")
+        repo.commit("odd", paths=".")
+        with pytest.raises(UsageError, match=r"model\.safetensors"):
+            repo.commit_state({"model": {"w": array(1)}}, message="state")
+        assert repo.show().info.subject == "odd"
+        assert codes(repo) == {}
+
+
+class TestBranches:
+    def test_another_branch_leaves_index_and_files_alone(self, repo, root):
+        write(root, "a", "one")
+        repo.commit("base", paths=".")
+        repo.create_branch("runs/one")
+        write(root, "a", "staged")
+        repo.add("a")
+        result = repo.commit_state({"step": 1}, message="state", branch="runs/one")
+        assert result.branch == "runs/one"
+        assert result.parents == (repo.resolve("main"),)
+        assert repo.head.branch == "main"
+        assert codes(repo) == {"a": "M "}
+        assert repo.read_file("runs/one", "a") == b"one"
+        assert repo.load_state("runs/one", framework="numpy") == {"step": 1}
+        assert repo.reflog("runs/one")[0].message == "commit: state"
+
+    def test_one_that_does_not_exist_begins(self, repo):
+        repo.commit("base", allow_empty=True)
+        first = repo.commit_state({"step": 1}, message="a", branch="runs/new")
+        second = repo.commit_state({"step": 2}, message="b", branch="runs/new")
+        assert first.parents == ()
+        assert second.parents == (first.commit,)
+        assert [entry.message for entry in repo.reflog("runs/new")] == [
+            "commit: b", "commit (initial): a",
+        ]  # fmt: skip
+
+    def test_the_current_one_by_name(self, repo):
+        repo.commit_state({"step": 1}, message="a", branch="main")
+        assert repo.head.commit is not None
+        assert repo.reflog()[0].message == "commit (initial): a"
+        assert codes(repo) == {}
+
+    def test_detached(self, repo):
+        repo.commit_state({"step": 1}, message="a")
+        repo.checkout("HEAD", detach=True)
+        result = repo.commit_state({"step": 2}, message="b")
+        assert result.branch is None
+        assert repo.head.commit == result.commit
+        assert repo.resolve("main") == result.parents[0]
+
+    @pytest.mark.parametrize("name", ["a b", "HEAD", "-x", ""])
+    def test_no_valid_name(self, repo, root, name):
+        with pytest.raises(UsageError, match="is not a valid branch name"):
+            repo.commit_state({"model": {"w": array(1)}}, message="x", branch=name)
+        assert not list((root / ".mvc/chunks").rglob("*.pack"))
+
+    def test_head_moves_while_the_state_is_stored(self, repo, root):
+        repo.commit("base", allow_empty=True)
+        other = Repo.open(root)
+        moved = []
+
+        def meanwhile(_):
+            if not moved:
+                moved.append(other.commit("theirs", allow_empty=True).commit)
+
+        with pytest.raises(ConflictError, match="HEAD moved"):
+            repo.commit_state({"model": {"w": array(1)}}, message="mine", progress=meanwhile)
+        assert repo.head.commit == moved[0]
+        assert codes(repo) == {}
+        assert repo.commit_state({"model": {"w": array(1)}}, message="mine").parents == (moved[0],)
+
+    def test_another_branch_moves_while_the_state_is_stored(self, repo, root):
+        repo.commit("base", allow_empty=True)
+        other = Repo.open(root)
+        moved = []
+
+        def meanwhile(_):
+            if not moved:
+                moved.append(other.commit_state({"step": 9}, message="theirs", branch="run").commit)
+
+        state = {"model": {"w": array(1)}}
+        with pytest.raises(ConflictError):
+            repo.commit_state(state, message="mine", branch="run", progress=meanwhile)
+        assert repo.resolve("run") == moved[0]
+
+
+def test_progress_is_the_bytes_of_the_tensors(repo):
+    calls = []
+    state = {"a": {"w": array(1, 1000)}, "b": {"w": array(2, 500)}}
+    repo.commit_state(state, message="x", progress=calls.append)
+    assert 6000 <= sum(calls) <= 6000 + 1000  # and the headers of two files
+
+
+class TestRefusals:
+    def test_what_is_no_data_names_its_path(self, repo):
+        for bad in (lambda: None, object(), open, repo):
+            with pytest.raises(UnsupportedError, match=r"model.*hooks.*1"):
+                repo.commit_state({"model": {"hooks": [1, bad]}}, message="x")
+        assert repo.head.commit is None
+        assert repo.fsck().ok
+
+    def test_no_message(self, repo):
+        for text in ("", " \n"):
+            with pytest.raises(UsageError, match="needs a message"):
+                repo.commit_state({"step": 1}, message=text)
+
+    def test_what_is_no_state(self, repo):
+        for bad in ([1], 3, None, "x"):
+            with pytest.raises(UsageError, match="a state is a dict"):
+                repo.commit_state(bad, message="x")
