@@ -125,9 +125,15 @@ def fsync_file(path: Path | str) -> None:
 
 
 def _fsync(path: Path | str, flags: int) -> None:
-    descriptor = os.open(path, flags)
-    try:
+    with _opened(path, flags) as descriptor:
         os.fsync(descriptor)
+
+
+@contextlib.contextmanager
+def _opened(path: Path | str, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -138,15 +144,13 @@ def reserve_space(path: Path, size_bytes: int) -> None:
     If there is less, the file is gone again.
     """
     with translate_os_errors(f"reserve {size_bytes:,} bytes in {path.parent}"):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o600)
-        try:
-            write_at(descriptor, memoryview(bytes(size_bytes)), 0)
-        except BaseException:
-            path.unlink()
-            raise
-        finally:
-            os.close(descriptor)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with _opened(path, flags) as descriptor:
+            try:
+                write_at(descriptor, memoryview(bytes(size_bytes)), 0)
+            except BaseException:
+                path.unlink()
+                raise
 
 
 def make_dirs(folder: Path, *, durable: bool = True) -> None:
@@ -340,17 +344,6 @@ def write_symlink(target: Path, text: bytes) -> FileStat:
     return _from_os(os.lstat(target))
 
 
-def rename(source: Path, target: Path) -> None:
-    """Rename a file or folder durably; the target must not exist."""
-    if find_stat(target) is not None:
-        raise ConflictError(f"{target} already exists")
-    with translate_os_errors(f"rename {source} to {target}"):
-        os.rename(source, target)
-    fsync_dir(target.parent)
-    if source.parent != target.parent:
-        fsync_dir(source.parent)
-
-
 def remove_file(path: Path) -> None:
     """Remove a file or link durably; one that is not there is not an error."""
     with translate_os_errors(f"remove {path}"):
@@ -378,16 +371,12 @@ def append_line(path: Path, line: bytes) -> int:
     turns under a lock of theirs.
     """
     make_dirs(path.parent)
-    with translate_os_errors(f"append to {path}"):
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o644)
-        try:
-            end = _end_of_last_line(descriptor)
-            os.ftruncate(descriptor, end)
-            write_at(descriptor, memoryview(line), end)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    with translate_os_errors(f"append to {path}"), _opened(path, flags) as descriptor:
+        end = _end_of_last_line(descriptor)
+        os.ftruncate(descriptor, end)
+        write_at(descriptor, memoryview(line), end)
+        os.fsync(descriptor)
     if end == 0:
         fsync_dir(path.parent)
     return end
@@ -408,17 +397,14 @@ def _end_of_last_line(descriptor: int) -> int:
 
 def truncate_file(path: Path, size_bytes: int) -> None:
     """Cut a file to a length durably; a shorter one, or none at all, is not an error."""
-    with translate_os_errors(f"truncate {path}"):
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            return
-        try:
-            if os.fstat(descriptor).st_size > size_bytes:
-                os.ftruncate(descriptor, size_bytes)
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    with (
+        translate_os_errors(f"truncate {path}"),
+        contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError),
+        _opened(path, os.O_RDWR | os.O_NOFOLLOW) as descriptor,
+    ):
+        if os.fstat(descriptor).st_size > size_bytes:
+            os.ftruncate(descriptor, size_bytes)
+            os.fsync(descriptor)
 
 
 def exclusive_lock(path: Path, *, wait: bool = True) -> AbstractContextManager[int]:

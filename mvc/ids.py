@@ -25,6 +25,7 @@ TensorId = NewType("TensorId", str)
 GitId = NewType("GitId", str)
 """40 lower-case hex digits of a Git object."""
 
+_GIT_ID_DIGITS = 40
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -47,6 +48,11 @@ def hash_git_blob(data: bytes) -> GitId:
     digest = hashlib.sha1(b"blob %d\0" % len(data), usedforsecurity=False)
     digest.update(data)
     return GitId(digest.hexdigest())
+
+
+def is_git_id(text: str) -> bool:
+    """Return whether ``text`` is the whole id of a Git object."""
+    return is_hex_id(text, _GIT_ID_DIGITS)
 
 
 def is_hex_id(text: str, digits: int) -> bool:

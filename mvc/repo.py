@@ -652,11 +652,11 @@ class Repo:
 
     def branches(self) -> list[RefInfo]:
         """Return all branches."""
-        return operations.branch.list_branches(self._context)
+        return operations.branch.list_refs(self._context)
 
     def tags(self) -> list[RefInfo]:
         """Return all tags."""
-        return operations.branch.list_tags(self._context)
+        return operations.branch.list_refs(self._context, tags=True)
 
     def create_branch(self, name: str, start: str = "HEAD", *, force: bool = False) -> GitId:
         """Make a branch without going there; return its commit.

@@ -14,6 +14,7 @@ Also the index of a sharded model of the Hub (``model.safetensors.index.json`` a
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,13 @@ from mvc.formats.layout import single_tensor
 from mvc.sources import read_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from mvc.formats.layout import FileLayout, Segment
     from mvc.sources import ByteSource
 
 LENGTH_BYTES = 8
+METADATA_KEY = "__metadata__"
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
 MAX_INDEX_BYTES = 64 * 2**20
@@ -88,13 +92,29 @@ def read_header(source: ByteSource) -> bytes:
     return read_bytes(source, LENGTH_BYTES, size_bytes)
 
 
+def encode_header(tensors: Iterable[tuple[str, str, Sequence[int], int]]) -> bytes:
+    """Return what begins a file of tensors, given name, dtype, shape and bytes of each in order.
+
+    Padded so that data begin at a multiple of 8. The safetensors library only writes tensors that
+    are all in memory; we stream.
+    """
+    table: dict[str, object] = {METADATA_KEY: {"format": "pt"}}
+    end = 0
+    for name, dtype, shape, size_bytes in tensors:
+        start, end = end, end + size_bytes
+        table[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
 def _parse_header(header: bytes) -> list[tuple[str, _TensorHeader]]:
     if header.count(b'"') > 2 * _MAX_STRINGS:
         raise FormatError(f"safetensors header has more than {_MAX_STRINGS:,} strings")
     try:
         values = _HEADER.decode(header)
-        has_metadata = "__metadata__" in values
-        metadata = _METADATA.decode(values.pop("__metadata__", b"{}"))
+        has_metadata = METADATA_KEY in values
+        metadata = _METADATA.decode(values.pop(METADATA_KEY, b"{}"))
         check_limit("header has", len(values), "tensors", MAX_TENSORS)
         tensors = [(name, _TENSOR.decode(raw)) for name, raw in values.items()]
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:

@@ -44,12 +44,13 @@ from mvc.formats.pack_index import encode_pack_index
 from mvc.progress import announce
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Generator, Iterator
 
     from mvc.chunkstore.reader import ChunkReader
     from mvc.formats.pack import PackRecord
     from mvc.formats.pack_index import PackIndex
     from mvc.ids import PackId
+    from mvc.progress import ByteProgress
     from mvc.storage.protocol import Storage
 
 ASIDE = "damaged/"
@@ -57,7 +58,7 @@ _COPY_BYTES = 2**20
 
 
 def check_store(
-    reader: ChunkReader, *, data: bool, threads: int, progress: Callable[[int], None] | None = None
+    reader: ChunkReader, *, data: bool, threads: int, progress: ByteProgress = None
 ) -> Iterator[StoreProblem]:
     """Yield everything that is wrong with the packs of a storage; see ``ChunkStore.check``."""
     listing = PackListing(reader.storage)

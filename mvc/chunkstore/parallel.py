@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mvc.progress import ByteProgress
+
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -19,7 +21,7 @@ def for_each(
     work: Callable[[T, S], int],
     *,
     threads: int,
-    progress: Callable[[int], None] | None = None,
+    progress: ByteProgress = None,
 ) -> None:
     """Call ``work(item, state)`` for every item in turn, each thread with a state of its own.
 
@@ -66,9 +68,7 @@ def for_each(
 
 
 def _collect(
-    results: SimpleQueue[int | BaseException | None],
-    threads: int,
-    progress: Callable[[int], None] | None,
+    results: SimpleQueue[int | BaseException | None], threads: int, progress: ByteProgress
 ) -> None:
     while threads:
         result = results.get()

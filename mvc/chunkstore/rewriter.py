@@ -4,8 +4,9 @@ Records that keep their encoding are carried over as they are. Before that the w
 read and hashed against its name, so that damage is never carried into a pack that looks sound.
 Chunks that are encoded again are read like any others, hashed against their ids.
 
-Removal is a step of its own (``remove_packs``) because the caller has to be alone for it and to
-check again what is needed; a kill between the two leaves every chunk twice, never less than once.
+Removal is a step of its own (``ChunkStore.remove_packs``) because the caller has to be alone for it
+and to check again what is needed; a kill between the two leaves every chunk twice, never less than
+once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from blake3 import blake3
 
-from mvc.chunkstore.catalog import delete_pack, index_key, pack_key
+from mvc.chunkstore.catalog import pack_key
 from mvc.chunkstore.chains import ReadSlot
 from mvc.chunkstore.copies import NONE, StoredCopies
 from mvc.chunkstore.pack_writer import carry_record
@@ -26,7 +27,7 @@ from mvc.errors import CorruptionError, FormatError
 from mvc.sources import ByteSource, split_buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from mvc.chunkstore.catalog import PackCatalog
     from mvc.chunkstore.copies import Ids
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mvc.formats.pack import PackRecord
     from mvc.formats.pack_index import PackIndex
     from mvc.ids import ChunkId, PackId
+    from mvc.progress import ByteProgress
     from mvc.storage.protocol import Storage
 
 _READ_BYTES = 4 * 2**20
@@ -67,7 +69,7 @@ def write_batch(
     reader: ChunkReader,
     batch: SweepBatch,
     dtypes: Mapping[ChunkId, DType | None],
-    progress: Callable[[int], None] | None = None,
+    progress: ByteProgress = None,
 ) -> None:
     """Write what a batch keeps into new packs, durable once the session is closed.
 
@@ -114,7 +116,7 @@ def _carry(
     storage: Storage,
     index: PackIndex,
     rows: Collection[int],
-    progress: Callable[[int], None] | None,
+    progress: ByteProgress,
 ) -> None:
     """Copy some records of a pack, all of which is hashed before."""
     slot = ReadSlot()
@@ -130,9 +132,7 @@ def _carry(
         writer.carry([carry_record(one, part) for one, part in parts])
 
 
-def _check_pack(
-    storage: Storage, index: PackIndex, slot: ReadSlot, progress: Callable[[int], None] | None
-) -> None:
+def _check_pack(storage: Storage, index: PackIndex, slot: ReadSlot, progress: ByteProgress) -> None:
     hasher = blake3()
     for offset in range(0, index.pack_size_bytes, _READ_BYTES):
         size_bytes = min(_READ_BYTES, index.pack_size_bytes - offset)
@@ -169,12 +169,3 @@ def find_unsafe(
     found = after.find(before.ids[chunks])
     lost = (found == NONE) | (np.append(after.chosen, NONE)[found] == NONE)
     return [before.chunk_id(chunk) for chunk in chunks[lost].tolist()]
-
-
-def remove_packs(storage: Storage, packs: Collection[PackId]) -> int:
-    """Remove packs, index first; return their bytes. The caller has made sure they may go."""
-    freed = 0
-    for pack in sorted(packs):
-        freed += sum(storage.find_size(key) or 0 for key in (index_key(pack), pack_key(pack)))
-        delete_pack(storage, pack)
-    return freed

@@ -13,6 +13,7 @@ from mvc.chunkstore.catalog import (
     PACKS,
     PackCatalog,
     PackListing,
+    delete_pack,
     index_key,
     pack_key,
     publish_index,
@@ -24,7 +25,7 @@ from mvc.chunkstore.copies import StoredCopies
 from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.reader import ChunkReader, plan_reads
 from mvc.chunkstore.relatives import DeltaMode
-from mvc.chunkstore.rewriter import find_unsafe, remove_packs, write_batch
+from mvc.chunkstore.rewriter import find_unsafe, write_batch
 from mvc.chunkstore.writer import ChunkWriter
 from mvc.errors import CorruptionError, MvcError
 from mvc.formats.deltas import estimate_delta
@@ -34,7 +35,7 @@ from mvc.formats.pack_index import encode_pack_index, index_records
 from mvc.ids import PackId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from mvc.chunkstore.copies import Ids
     from mvc.chunkstore.reader import Sink
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from mvc.chunkstore.values import ChunkLocation, ReadRequest, StoreProblem, WriteCounts
     from mvc.dtypes import DType
     from mvc.ids import ChunkId
+    from mvc.progress import ByteProgress
     from mvc.storage.protocol import Storage
 
 MAX_THREADS = 8
@@ -125,10 +127,7 @@ class ChunkStore:
             self._idle_slots.append(slot)
 
     def read_many(
-        self,
-        requests: Sequence[ReadRequest],
-        sink: Sink,
-        progress: Callable[[int], None] | None = None,
+        self, requests: Sequence[ReadRequest], sink: Sink, progress: ByteProgress = None
     ) -> None:
         """Read many chunks, verified, in the order in which they lie in the packs.
 
@@ -143,9 +142,7 @@ class ChunkStore:
             progress=progress,
         )
 
-    def check(
-        self, *, data: bool, progress: Callable[[int], None] | None = None
-    ) -> Iterator[StoreProblem]:
+    def check(self, *, data: bool, progress: ByteProgress = None) -> Iterator[StoreProblem]:
         """Yield everything that is wrong with packs and pack indexes.
 
         ``data``: also hash every pack against its name and every chunk against its id.
@@ -196,7 +193,7 @@ class ChunkStore:
         self,
         batch: SweepBatch,
         dtypes: Mapping[ChunkId, DType | None],
-        progress: Callable[[int], None] | None = None,
+        progress: ByteProgress = None,
     ) -> WriteCounts:
         """Write what a batch of a sweep plan keeps into new packs, durably; removes nothing.
 
@@ -221,7 +218,11 @@ class ChunkStore:
         Packs that ``write_batch`` has written since ``copies`` stay: after a kill, a rewritten
         pack may come out as the very pack that is there.
         """
-        freed_bytes = remove_packs(self._storage, set(packs) - self._rewritten)
+        freed_bytes = 0
+        for pack in sorted(set(packs) - self._rewritten):
+            keys = index_key(pack), pack_key(pack)
+            freed_bytes += sum(self._storage.find_size(key) or 0 for key in keys)
+            delete_pack(self._storage, pack)
         self.refresh()
         return freed_bytes
 

@@ -40,7 +40,7 @@ from mvc.formats.pack import MAX_PLAIN_BYTES
 from mvc.ids import hash_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
     from concurrent.futures import Future
     from typing import Self
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.values import ChunkSpan
     from mvc.ids import ChunkId, PackId
+    from mvc.progress import ByteProgress
     from mvc.sources import ByteSource
 
 _SPARE_SLOTS = 2
@@ -118,10 +119,7 @@ class ChunkWriter:
         self._closed = False
 
     def add(
-        self,
-        source: ByteSource,
-        spans: Sequence[ChunkSpan],
-        progress: Callable[[int], None] | None = None,
+        self, source: ByteSource, spans: Sequence[ChunkSpan], progress: ByteProgress = None
     ) -> list[ChunkId]:
         """Store the chunks that the store does not have yet, and return the id of every span.
 

@@ -64,13 +64,18 @@ class Manifest:
         for stored in self.segments:
             yield from stored.chunks
 
-    def sized_chunks(self) -> Iterator[tuple[ChunkId, int]]:
-        """Yield (chunk id, plain bytes) in the same order as ``chunk_ids``."""
-        gap_bytes = self.gap_bytes
-        yield from zip(self.gaps, cut_sizes(gap_bytes, self.chunk_bytes), strict=True)
-        for stored in self.segments:
-            sizes = cut_sizes(stored.segment.size_bytes, self.chunk_bytes)
-            yield from zip(stored.chunks, sizes, strict=True)
+    def sized_chunks(self) -> Iterator[tuple[Segment | None, int, ChunkId, int]]:
+        """Yield (segment, None for the gaps; offset in it; chunk; its bytes), as ``chunk_ids``."""
+        for offset, chunk, size in cut_run(self.gap_bytes, self.gaps, self.chunk_bytes):
+            yield None, offset, chunk, size
+        for one in self.segments:
+            run = cut_run(one.segment.size_bytes, one.chunks, self.chunk_bytes)
+            yield from ((one.segment, *place) for place in run)
+
+    @property
+    def tensors_total(self) -> int:
+        """How many tensors have a name in the file."""
+        return sum(len(stored.segment.tensors) for stored in self.segments)
 
     @property
     def gap_bytes(self) -> int:
@@ -92,6 +97,14 @@ def cut_sizes(size_bytes: int, chunk_bytes: int) -> list[int]:
     """Return the lengths of the chunks that a run of bytes is cut into."""
     whole, rest = divmod(size_bytes, chunk_bytes)
     return [chunk_bytes] * whole + ([rest] if rest else [])
+
+
+def cut_run(
+    size_bytes: int, chunks: Sequence[ChunkId], chunk_bytes: int
+) -> Iterator[tuple[int, ChunkId, int]]:
+    """Yield (offset, chunk, its bytes) of a run of bytes that is cut into chunks."""
+    sizes = cut_sizes(size_bytes, chunk_bytes)
+    return zip(range(0, size_bytes, chunk_bytes), chunks, sizes, strict=True)
 
 
 def tensor_id(view: TensorView, stored: StoredSegment) -> TensorId:

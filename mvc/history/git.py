@@ -209,10 +209,10 @@ class GitHistory:
         """Return the commit that a revision names."""
         return self._revisions.resolve_commit(revision)
 
-    def find_commit(self, object_id: GitId) -> GitId | None:
-        """Return an object's id if it is a commit, or the commit that it tags; else None."""
+    def find_commit(self, revision: str) -> GitId | None:
+        """Return the same, or None: a ref may be gone, and stock Git may tag anything."""
         try:
-            return self._revisions.resolve_commit(object_id)
+            return self.resolve_commit(revision)
         except NotFoundError:
             return None
 
@@ -250,6 +250,13 @@ class GitHistory:
     def find_ref(self, name: str) -> GitId | None:
         """Return the id that a full ref name such as ``refs/heads/main`` holds, or None."""
         return self.refs.find(name)
+
+    def get_branch(self, name: str) -> GitId:
+        """Return the commit that a branch is at."""
+        commit = self.find_ref(HEADS + name)
+        if commit is None:
+            raise NotFoundError(f"no branch {name!r}", hint='"mvc branch" lists them')
+        return commit
 
     def list_refs(self, prefix: str = "refs/") -> dict[str, GitId]:
         """Return full name → id of all refs below a prefix, sorted by name.
@@ -322,18 +329,26 @@ class GitHistory:
         """Remove a ref and its log by compare-and-swap."""
         self.refs.delete(name, expected, Reason(message, stamp))
 
-    def rename_branch(self, old: str, new: str, *, stamp: Stamp) -> None:
-        """Give a branch another name; its log goes with it, and HEAD if it is on it."""
+    def rename_branch(self, old: str, new: str, *, stamp: Stamp, force: bool = False) -> None:
+        """Give a branch another name; its log goes with it, and HEAD if it is on it.
+
+        ``force`` replaces a branch of that name, but not the current one.
+        """
         source, target = HEADS + old, branch_ref(new)
         with self.lock():
-            head = self.head()
-            if head.branch == old and head.commit is None:
+            head, existing = self.head(), self.find_ref(target)
+            is_unborn = head.branch == old and head.commit is None
+            if not is_unborn:
+                self.get_branch(old)
+            if old == new:
+                return
+            if existing is not None:
+                if not force or head.branch == new:
+                    raise ConflictError(f"branch {new!r} already exists")
+                self.delete_ref(target, expected=existing, stamp=stamp)
+            if is_unborn:
                 self.set_head_branch(new, stamp=stamp)
                 return
-            if self.find_ref(source) is None:
-                raise NotFoundError(f"branch {old!r} does not exist")
-            if self.find_ref(target) is not None:
-                raise ConflictError(f"branch {new!r} already exists", hint="choose another name")
             message = f"Branch: renamed {source} to {target}"
             self.refs.rename(source, target, Reason(message, stamp))
 
@@ -350,19 +365,16 @@ class GitHistory:
 
         To replace a tag, give the id that it holds now as ``expected``.
         """
-        ref = tag_ref(name)
-        self._require(target, "commit")
-        reason = Reason("", stamp)
-        held = target
-        if message is not None:
-            data = encode_tag(name=name, commit=target, message=message, tagger=stamp)
-            held = self.objects.write("tag", data)
+        ref, held = tag_ref(name), target
         with self.lock():
+            self._require(target, "commit")
             if expected is None and self.find_ref(ref) is not None:
                 raise ConflictError(f"tag {name!r} already exists", hint="choose another name")
-            self._require(target, "commit")
+            if message is not None:
+                data = encode_tag(name=name, commit=target, message=message, tagger=stamp)
+                held = self.objects.write("tag", data)
             self._prepare_move(ref, held)
-            self.refs.set(ref, held, expected, reason)
+            self.refs.set(ref, held, expected, Reason("", stamp))
         return held
 
     def read_reflog(self, ref: str) -> list[ReflogEntry]:

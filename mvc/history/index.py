@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import stat as stat_bits
 from typing import TYPE_CHECKING
 
 from dulwich.index import SerializedIndexEntry, read_index, write_index
@@ -20,14 +19,7 @@ from mvc.errors import CorruptionError, UnsupportedError, UsageError
 from mvc.history.locks import git_lock
 from mvc.history.paths import decode_path, encode_path, find_path_fault, folders_of
 from mvc.history.translate import translate_damage
-from mvc.history.values import (
-    FILE_MODES,
-    MODE_EXECUTABLE,
-    MODE_FILE,
-    Index,
-    IndexEntry,
-    stored_size,
-)
+from mvc.history.values import FILE_MODES, Index, IndexEntry, clean_mode, stored_size
 from mvc.ids import GitId
 
 if TYPE_CHECKING:
@@ -107,11 +99,16 @@ def _from_stored(stored: SerializedIndexEntry, timestamp_ns: int) -> IndexEntry:
         raise UnsupportedError(
             f"path {path!r} is unmerged in the index", hint="finish or abort the merge with git"
         )
+    mode = clean_mode(stored.mode)
+    if mode is None:
+        raise UnsupportedError(
+            f"path {path!r} has mode {stored.mode:o} in the index: neither a file nor a link"
+        )
     mtime_ns = _join_time(stored.mtime)
     return IndexEntry(
         path=path,
         blob=GitId(stored.sha.decode("ascii")),
-        mode=_clean_mode(stored.mode, path),
+        mode=mode,
         size_bytes=stored.size,
         mtime_ns=mtime_ns,
         ctime_ns=_join_time(stored.ctime),
@@ -120,16 +117,6 @@ def _from_stored(stored: SerializedIndexEntry, timestamp_ns: int) -> IndexEntry:
         skip_worktree=bool(stored.extended_flags & _FLAG_SKIP_WORKTREE),
         racy=mtime_ns >= timestamp_ns > 0,
     )
-
-
-def _clean_mode(mode: int, path: str) -> int:
-    if stat_bits.S_ISREG(mode):
-        return MODE_EXECUTABLE if mode & stat_bits.S_IXUSR else MODE_FILE
-    if mode not in FILE_MODES:
-        raise UnsupportedError(
-            f"path {path!r} has mode {mode:o} in the index: neither a file nor a link"
-        )
-    return mode
 
 
 def _check_extensions(rest: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import UsageError
 from mvc.history.refnames import NOTES, check_ref_name
 from mvc.history.values import MODE_FILE, TreeEntry
-from mvc.ids import GitId, is_hex_id
+from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from mvc.history.git import GitHistory
     from mvc.history.values import Stamp
 
-_ID_DIGITS = 40
 _PAIR = 2
 _MAX_FLAT = 256
 """Notes in one folder; more than that are spread over up to 256, by the first pair of digits."""
@@ -93,7 +92,7 @@ def write_notes(
     """
     _check_name(ref)
     for noted in changes:
-        if not is_hex_id(noted, _ID_DIGITS):
+        if not is_git_id(noted):
             raise UsageError(f"{noted!r} is not a commit id")
     with history.no_sweep(), history.lock():
         tip = history.find_ref(ref)
@@ -141,7 +140,7 @@ def _noted_id(path: str) -> GitId | None:
     """Return the commit whose note lies at a path, or None if it is something else."""
     *folders, name = path.split("/")
     joined = "".join((*folders, name))
-    is_note = is_hex_id(joined, _ID_DIGITS) and all(len(part) == _PAIR for part in folders)
+    is_note = is_git_id(joined) and all(len(part) == _PAIR for part in folders)
     return GitId(joined) if is_note else None
 
 

@@ -25,16 +25,8 @@ from dulwich.objects import (
 from mvc.errors import CorruptionError, FormatError, UsageError
 from mvc.history.paths import MAX_PATH_BYTES, decode_path, encode_path, find_path_fault
 from mvc.history.translate import translate_damage
-from mvc.history.values import (
-    FILE_MODES,
-    MODE_EXECUTABLE,
-    MODE_FILE,
-    CommitInfo,
-    Identity,
-    Stamp,
-    TreeEntry,
-)
-from mvc.ids import GitId, is_hex_id
+from mvc.history.values import FILE_MODES, CommitInfo, Identity, Stamp, TreeEntry, clean_mode
+from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,7 +39,6 @@ _ENCODING = re.compile(
     rb"|euc-?(jp|kr)|shift[-_]jis|koi8-[ru]|big5|gbk|gb2312|gb18030",
     re.IGNORECASE,
 )
-_ID_DIGITS = 40
 _MAX_TIME_S = 2**40  # the year 36812; beyond, date functions of other programs fail
 _MAX_TIMEZONE_S = 100 * 3600
 MAX_ENTRIES = 2_000_000
@@ -160,7 +151,7 @@ def parse_tag(tag_id: GitId, data: bytes) -> tuple[str, GitId]:
 def parse_id(text: bytes) -> GitId:
     """Return the id in a line of an object or log; ValueError if it is not one."""
     decoded = text.decode("ascii")
-    if not is_hex_id(decoded, _ID_DIGITS):
+    if not is_git_id(decoded):
         raise ValueError(f"{decoded[:80]!r} is not an object id")
     return GitId(decoded)
 
@@ -250,7 +241,7 @@ def read_tree(root: GitId, read_object: Callable[[GitId], bytes]) -> dict[str, T
             if stat_bits.S_ISDIR(mode):
                 pending.append((path + "/", object_id))
             else:
-                found[path] = TreeEntry(_clean_mode(mode, path), object_id)
+                found[path] = _make_entry(path, mode, object_id)
     return dict(sorted(found.items()))
 
 
@@ -267,14 +258,11 @@ def _checked_path(prefix: str, name: bytes, tree_id: GitId) -> str:
     return path
 
 
-def _clean_mode(mode: int, path: str) -> int:
-    if stat_bits.S_ISREG(
-        mode
-    ):  # old Gits stored other permission bits; only this one has a meaning
-        return MODE_EXECUTABLE if mode & stat_bits.S_IXUSR else MODE_FILE
-    if mode not in FILE_MODES:
+def _make_entry(path: str, mode: int, blob: GitId) -> TreeEntry:
+    kept = clean_mode(mode)
+    if kept is None:
         raise FormatError(
             f"path {path!r} has mode {mode:o}: neither file, link nor folder",
             hint="mvc does not keep submodules",
         )
-    return mode
+    return TreeEntry(kept, blob)

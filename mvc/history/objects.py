@@ -25,7 +25,7 @@ from mvc.errors import CorruptionError, FormatError, StorageError, UsageError, t
 from mvc.history.object_formats import parse_commit, parse_tree_object
 from mvc.history.packs import PackedObjects
 from mvc.history.translate import FSCK_HINT, translate_damage
-from mvc.ids import GitId, is_hex_id
+from mvc.ids import GitId, is_git_id, is_hex_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 MAX_OBJECT_BYTES = 512 * 1024 * 1024
 """Largest object read or written, Git's own bigFileThreshold: a manifest of 8 million chunks."""
-GIT_ID_DIGITS = 40
 _LEVEL = 1  # the rest of zlib's levels cost twice the time for two percent of a manifest
 _MAX_HEADER = 32
 _HEADER = re.compile(rb"(commit|tree|blob|tag) (0|[1-9][0-9]{0,12})\x00")
@@ -205,7 +204,7 @@ class ObjectStore:
 
     def _path_text(self, object_id: GitId) -> str:
         # Text, because a Path costs as much to make as a commit costs to read.
-        if not is_hex_id(object_id, GIT_ID_DIGITS):
+        if not is_git_id(object_id):
             raise UsageError(f"{object_id!r} is not an object id")
         return f"{self._prefix}{object_id[:2]}{os.sep}{object_id[2:]}"
 
@@ -312,4 +311,4 @@ def _list_ids(folder: Path) -> list[GitId]:
         except (FileNotFoundError, NotADirectoryError):
             return []
     whole = (folder.name + name for name in names)
-    return [GitId(name) for name in whole if is_hex_id(name, GIT_ID_DIGITS)]
+    return [GitId(name) for name in whole if is_git_id(name)]

@@ -26,7 +26,7 @@ from mvc.history.reflogs import Reason, Reflogs, remove_empty_folders
 from mvc.history.refnames import HEADS, branch_ref, check_ref_name, is_ref_name, is_top_name
 from mvc.history.translate import translate_damage
 from mvc.history.values import Head
-from mvc.ids import GitId, is_hex_id
+from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,6 @@ _SYMREF = b"ref:"
 _MAX_DEPTH = 5  # as in Git
 _MAX_REF_BYTES = 4096
 _MAX_PACKED_BYTES = 1 << 28
-_ID_DIGITS = 40
 
 
 class RefStore:
@@ -124,7 +123,7 @@ class RefStore:
                     raise _broken(name, f"points to {target[:80]!r}, which is not a ref")
                 return f"ref: {target}"
             value = line.decode("ascii")
-            if not is_hex_id(value, _ID_DIGITS):
+            if not is_git_id(value):
                 raise _broken(name, f"holds {value[:80]!r}, which is not an object id")
             return value
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import CorruptionError, NotFoundError
 from mvc.history.object_formats import parse_tag
 from mvc.history.refnames import HEADS, NOTES, expand_name
-from mvc.ids import GitId, is_hex_id
+from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:
     from mvc.history.objects import ObjectStore
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 STEP_TRAILER = "Step"
 MIN_PREFIX_DIGITS = 4
-_ID_DIGITS = 40
 _MAX_REVISION_CHARS = 4096
 _MAX_TAG_DEPTH = 16
 _MAX_SHOWN = 8
@@ -157,7 +156,7 @@ class Revisions:
 
     def _find_basic(self, text: str, whole: str) -> GitId | None:
         """Return what a revision without ``~``, ``^`` and ``@digits`` names, or None."""
-        if is_hex_id(text.lower(), _ID_DIGITS):
+        if is_git_id(text.lower()):
             object_id = GitId(text.lower())
             return object_id if self._objects.find_header(object_id) else None
         if text in ("HEAD", "@"):
@@ -195,7 +194,7 @@ class Revisions:
             raise NotFoundError(f"revision {whole!r} does not exist: {len(left)} switches so far")
         name = left[number - 1]
         found = self._refs.find(HEADS + name)
-        if found is None and is_hex_id(name, _ID_DIGITS):
+        if found is None and is_git_id(name):
             found = GitId(name)
         if found is None:
             raise NotFoundError(f"revision {whole!r} does not exist: branch {name!r} is gone")

@@ -38,6 +38,14 @@ NO_ID = GitId("0" * 40)
 _WORD = 0xFFFFFFFF
 
 
+def clean_mode(mode: int) -> int | None:
+    """Return a stored mode as mvc keeps it; None if it is neither a file nor a link."""
+    if stat_bits.S_ISREG(mode):
+        # Old Gits stored other permission bits; only this one has a meaning.
+        return MODE_EXECUTABLE if mode & stat_bits.S_IXUSR else MODE_FILE
+    return mode if mode in FILE_MODES else None
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who did something: a name and a mail address."""

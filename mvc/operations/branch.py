@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,37 +33,18 @@ class RefInfo:
     subject: str
 
 
-def _list(context: Context, prefix: str) -> list[RefInfo]:
-    history = context.history
-    current = history.head().branch
+def list_refs(context: Context, *, tags: bool = False) -> list[RefInfo]:
+    """Return all branches, or all tags, by name."""
+    history, prefix = context.history, TAGS if tags else HEADS
+    head = history.head()
+    current = None if head.branch is None else HEADS + head.branch
     found: list[RefInfo] = []
     for ref in sorted(history.list_refs(prefix)):
-        name = ref.removeprefix(prefix)
-        try:
-            commit = history.resolve(ref)
-        except NotFoundError:
-            continue  # deleted since they were listed
-        is_current = prefix == HEADS and name == current
-        found.append(RefInfo(name, commit, is_current, _subject(context, ref)))
+        with contextlib.suppress(NotFoundError):  # deleted since they were listed
+            target, commit = history.resolve(ref), history.find_commit(ref)
+            subject = "" if commit is None else history.read_commit(commit).subject
+            found.append(RefInfo(ref.removeprefix(prefix), target, ref == current, subject))
     return found
-
-
-def _subject(context: Context, ref: str) -> str:
-    history = context.history
-    try:
-        return history.read_commit(history.resolve_commit(ref)).subject
-    except NotFoundError:
-        return ""  # a stock Git may tag anything
-
-
-def list_branches(context: Context) -> list[RefInfo]:
-    """Return all branches by name."""
-    return _list(context, HEADS)
-
-
-def list_tags(context: Context) -> list[RefInfo]:
-    """Return all tags by name."""
-    return _list(context, TAGS)
 
 
 @holds_sweep_lock
@@ -92,10 +74,7 @@ def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
     """Delete a branch; return the commit it pointed to."""
     recover(context)  # an interrupted checkout may be on its way to the branch
     history = context.history
-    commit = history.find_ref(HEADS + name)
-    if commit is None:
-        raise NotFoundError(f"no branch {name!r}", hint='"mvc branch" lists them')
-    head = history.head()
+    commit, head = history.get_branch(name), history.head()
     if head.branch == name:
         raise ConflictError(f"branch {name!r} is checked out", hint="switch to another one first")
     merged = head.commit is not None and history.is_ancestor(commit, head.commit)
@@ -112,19 +91,7 @@ def delete_branch(context: Context, name: str, *, force: bool = False) -> GitId:
 def rename_branch(context: Context, old: str, new: str, *, force: bool = False) -> None:
     """Rename a branch with its reflog; HEAD follows."""
     recover(context)  # an interrupted checkout may be on its way to the branch
-    history = context.history
-    branch_ref(new)
-    is_unborn = history.head().branch == old and history.head().commit is None
-    if history.find_ref(HEADS + old) is None and not is_unborn:
-        raise NotFoundError(f"no branch {old!r}", hint='"mvc branch" lists them')
-    if old == new:
-        return
-    existing = history.find_ref(HEADS + new)
-    if existing is not None:
-        if not force or history.head().branch == new:
-            raise ConflictError(f"branch {new!r} already exists")
-        history.delete_ref(HEADS + new, expected=existing, stamp=context.stamp())
-    history.rename_branch(old, new, stamp=context.stamp())
+    context.history.rename_branch(old, new, stamp=context.stamp(), force=force)
 
 
 @holds_sweep_lock

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError
 from mvc.formats.manifest import encode_manifest
 from mvc.history.refnames import HEADS, branch_ref
-from mvc.history.values import TreeEntry
+from mvc.history.values import MODE_FILE, TreeEntry
 from mvc.sources import read_bytes
 from mvc.workspace.annotations import Annotations
 from mvc.workspace.bases import Relatives, masters_first
@@ -27,7 +27,6 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_kept, take_back
 from mvc.workspace.state_files import find_state_files
 from mvc.workspace.transition import plan_head_move, run
-from mvc.workspace.worktree import MODE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -230,7 +230,7 @@ def _compare_file(
         file,
         format=shown.format,
         tensors=tensors,
-        tensors_total=sum(len(stored.segment.tensors) for stored in shown.segments),
+        tensors_total=shown.tensors_total,
         other_changed=not same_content and (gaps_changed or not tensors),
         size_bytes=shown.size_bytes,
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.safetensors import DTYPES
+from mvc.checkpoints.safetensors import DTYPES, METADATA_KEY, encode_header
 from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageError
 from mvc.fs import DurableFile, find_stat
 from mvc.progress import announce
@@ -18,13 +17,10 @@ from mvc.workspace.released import check_chunks, command_text
 from mvc.workspace.tensors import StoredTensor, in_order, read_bytes_of, read_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
-
-_METADATA = "__metadata__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,9 @@ def export(
         raise UsageError(f"folder {output.parent} does not exist")
     command = command_text("mvc export {} -o", [str(output)])
     chosen = _choose_tensors(context, revision, path, tensors, command)
-    header = _encode_header(chosen)
+    header = encode_header(
+        (one.view.name, one.view.dtype, one.view.shape, one.size_bytes) for one in chosen
+    )
     position = len(header)
     announce(progress, sum(tensor.size_bytes for tensor in chosen))
     with DurableFile(output.parent) as file:
@@ -100,7 +98,7 @@ def _choose(chosen: dict[str, StoredTensor], tensor: StoredTensor) -> None:
             f"tensor {name!r} of {tensor.path} is {dtype}, which safetensors cannot hold",
             hint="leave it out with `tensors`",
         )
-    if name == _METADATA:
+    if name == METADATA_KEY:
         raise UnsupportedError(
             f"tensor {name!r} of {tensor.path} has the one name that safetensors reserves",
             hint="leave it out with `tensors`",
@@ -111,26 +109,6 @@ def _choose(chosen: dict[str, StoredTensor], tensor: StoredTensor) -> None:
             hint="name one of the files",
         )
     chosen[name] = tensor
-
-
-def _encode_header(tensors: Sequence[StoredTensor]) -> bytes:
-    """Return the header of a safetensors file, padded so that data begin at a multiple of 8.
-
-    The safetensors library only writes tensors that are all in memory; we stream.
-    """
-    table: dict[str, object] = {_METADATA: {"format": "pt"}}
-    position = 0
-    for tensor in tensors:
-        end = position + tensor.size_bytes
-        table[tensor.view.name] = {
-            "dtype": tensor.view.dtype,
-            "shape": list(tensor.view.shape),
-            "data_offsets": [position, end],
-        }
-        position = end
-    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
 
 
 def _write_tensor(context: Context, file: DurableFile, position: int, tensor: StoredTensor) -> None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError, UnsupportedError
-from mvc.formats.manifest import cut_sizes
 from mvc.history.check import check
 from mvc.history.reachability import reachable_blobs
 from mvc.ids import PackId
 from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, MISSING, ChunkHealth, Loss
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.upkeep.versions import find_live, released_paths, walk_all
+from mvc.workspace.content import name_run
 from mvc.workspace.context import JOURNAL_NAME
 from mvc.workspace.journal import read_journal
 from mvc.workspace.manifests import find_manifest
@@ -22,12 +22,13 @@ from mvc.workspace.released import releases_by_blob
 from mvc.workspace.releases import read_releases, release_notes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from mvc.chunkstore.values import StoreProblem
-    from mvc.formats.manifest import Manifest
+    from mvc.formats.layout import Segment
     from mvc.history.values import IndexEntry
     from mvc.ids import ChunkId, GitId
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.releases import Release
 
@@ -109,11 +110,7 @@ _DAMAGED_PACK = frozenset({"bad-pack", "bad-chunk", "bad-pack-hash", "missing-pa
 
 
 def fsck(
-    context: Context,
-    *,
-    data: bool = False,
-    repair: bool = False,
-    progress: Callable[[int], None] | None = None,
+    context: Context, *, data: bool = False, repair: bool = False, progress: ByteProgress = None
 ) -> FsckReport:
     """Check the repository; nothing is changed unless ``repair``.
 
@@ -295,11 +292,11 @@ class _Reachable:
                 self.released += 1
                 return
             commit, path = self._live.get(blob, (commit, path))  # who needs it still
-        for name, chunk, size_bytes in _named_chunks(manifest):
+        for segment, _, chunk, size_bytes in manifest.sized_chunks():
             self.chunks[chunk] = self.health.look_at(chunk)
             loss = self.health.lost.get(chunk) or self._find_misfit(chunk, size_bytes)
             if loss is not None:
-                yield _describe(commit, path, name, chunk, loss), blob
+                yield _describe(commit, path, segment, chunk, loss), blob
 
     def _is_lost(self, chunk: ChunkId) -> bool:
         """Return whether a chunk cannot be read, so that it may have been released."""
@@ -336,16 +333,15 @@ def _find_live(
 
 
 def _describe(
-    commit: str | None, path: str, name: str | None, chunk: ChunkId, loss: Loss
+    commit: str | None, path: str, segment: Segment | None, chunk: ChunkId, loss: Loss
 ) -> Problem:
     location = loss.location
-    what = f"tensor {name!r} of {path}" if name else f"{path} (bytes between tensors)"
     return Problem(
         loss.kind,
-        f"chunk {chunk.hex()[:12]} of {what} {loss.fact}",
+        f"chunk {chunk.hex()[:12]} of {name_run(segment, path)} {loss.fact}",
         commit=commit,
         path=path,
-        tensor=name,
+        tensor=None if segment is None else segment.tensors[0].name,
         pack=None if location is None else location.pack,
         offset=None if location is None else location.offset,
         chunk=chunk.hex(),
@@ -353,14 +349,3 @@ def _describe(
         if loss.kind == LOST_BASE and loss.is_damage
         else _HINTS.get(loss.kind, _HINTS[MISSING]),
     )
-
-
-def _named_chunks(manifest: Manifest) -> Iterator[tuple[str | None, ChunkId, int]]:
-    for chunk, size in zip(
-        manifest.gaps, cut_sizes(manifest.gap_bytes, manifest.chunk_bytes), strict=True
-    ):
-        yield None, chunk, size
-    for stored in manifest.segments:
-        sizes = cut_sizes(stored.segment.size_bytes, manifest.chunk_bytes)
-        for chunk, size in zip(stored.chunks, sizes, strict=True):
-            yield stored.segment.tensors[0].name, chunk, size

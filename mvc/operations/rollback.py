@@ -206,7 +206,7 @@ class _Move:
         index = context.history.read_index()
         checkout = plan_move(context, index, plan.tip, plan.target, force=force, materialise=False)
         move = plan_head_move("move", plan.target, head, self._message, self._stamp)
-        execute(
+        done = execute(
             context,
             checkout,
             index,
@@ -216,8 +216,7 @@ class _Move:
             command=ROLLBACK_COMMAND,
             before=self._keep_tip,
         )
-        written = tuple(path for path, _ in checkout.write)
-        return _result(self._plan, written, checkout.remove)
+        return _result(self._plan, done.written, done.removed)
 
     def alone(self) -> RollbackResult:
         """Move a branch that HEAD is not on."""

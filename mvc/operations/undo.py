@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS
-from mvc.ids import is_hex_id
+from mvc.ids import is_git_id
 from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_move
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recovery import recover
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _UNDO, _REDO = "undo: ", "redo: "
 _DETACHED = " (detached)"
 _COMMIT = re.compile(r"(commit|merge)\b")
-_ID_DIGITS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ def _plan_undo(context: Context, head: Head, done: Sequence[ReflogEntry]) -> _St
     tip = context.history.find_ref(HEADS + source)
     if tip is not None:
         return _Step(move.message, "switch", source, tip, message)
-    if not is_hex_id(source, _ID_DIGITS) or move.old is None:
+    if not is_git_id(source) or move.old is None:
         raise NotFoundError(
             f"HEAD came from branch {source!r}, which is gone",
             hint=f'"mvc branch {source} {move.old}" restores it' if move.old else None,

@@ -12,9 +12,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.detect import is_checkpoint_name, read_layout
-from mvc.errors import ConflictError, FormatError, StorageError, UnsupportedError
+from mvc.checkpoints.detect import read_layout
+from mvc.errors import ConflictError, FormatError, UnsupportedError
 from mvc.history.ignore import IgnoreRules
+from mvc.history.values import MODE_SYMLINK
 from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
 from mvc.states.document import STATE_FILE
@@ -22,7 +23,7 @@ from mvc.states.image import pair_segments
 from mvc.states.outline import check_sizes, compare_texts
 from mvc.states.state import encode_state
 from mvc.workspace.content import GapStream, all_same, cut_live, find_different, open_source
-from mvc.workspace.files import PLAIN_FILE_MAX_BYTES
+from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, find_layout
 from mvc.workspace.manifests import find_manifest, stored_size
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.recovery import recover
@@ -34,7 +35,7 @@ from mvc.workspace.tensor_compare import (
     compare_tensors,
     live_tensors,
 )
-from mvc.workspace.worktree import MODE_SYMLINK, find_file_stat, read_link, scan_files
+from mvc.workspace.worktree import find_file_stat, read_link, scan_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -186,8 +187,7 @@ def _check_file(
     manifest = None if entry.mode == MODE_SYMLINK else find_manifest(context, entry.blob)
     check = FileCheck(path, SAME, size_bytes=stored_size(context, entry.blob))
     if manifest is not None:
-        total = sum(len(stored.segment.tensors) for stored in manifest.segments)
-        check = replace(check, format=manifest.format, tensors_total=total)
+        check = replace(check, format=manifest.format, tensors_total=manifest.tensors_total)
     stat = find_file_stat(context.worktree, path)
     if stat is None:
         return replace(check, status=MISSING)
@@ -340,15 +340,9 @@ class _Elsewhere:
             self._layouts = {}
             worktree = self._context.worktree
             for path in scan_files(worktree, IgnoreRules(worktree)):
-                if path in self._tree or not is_checkpoint_name(path):
-                    continue
-                try:
-                    with FileSource.open(worktree / path) as source:
-                        layout = read_layout(source, path.rpartition("/")[2])
-                except (OSError, StorageError, UnsupportedError, ConflictError):
-                    continue  # unreadable, so not the one we look for
-                if layout.segments:
-                    self._layouts[path] = layout
+                look = None if path in self._tree else find_layout(self._context, path)
+                if look is not None and look[0].segments:
+                    self._layouts[path] = look[0]
         return self._layouts
 
 

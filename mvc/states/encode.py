@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mvc.checkpoints.limits import Names
+from mvc.checkpoints.safetensors import METADATA_KEY
 from mvc.dtypes import MAX_DIMS
 from mvc.errors import UnsupportedError
 from mvc.states.containers import CONTAINERS, MAPPINGS, MAX_DEPTH, open_value
@@ -35,7 +36,7 @@ class FileDraft:
     """A file in the making: its name, the tensor names given out in it, its named arrays."""
 
     path: str
-    names: Names = field(default_factory=lambda: Names({"__metadata__"}))
+    names: Names = field(default_factory=lambda: Names({METADATA_KEY}))
     arrays: list[tuple[str, LiveArray]] = field(default_factory=list)
 
     def add(self, name: str, array: LiveArray) -> str:

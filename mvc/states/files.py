@@ -8,13 +8,13 @@ header padded with spaces to a multiple of eight.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.limits import MAX_NAME_BYTES, checked_layout
+from mvc.checkpoints.safetensors import LENGTH_BYTES, MAX_HEADER_BYTES, encode_header
 from mvc.errors import FormatError, UnsupportedError
 from mvc.formats.layout import FileLayout, single_tensor
 from mvc.sources import JoinedSource, MemorySource
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from mvc.sources import ByteSource
     from mvc.states.memory import Region
 
-MAX_HEADER_BYTES = 100_000_000
-"""The limit of every safetensors reader."""
 _MAX_FILE_NAME = 120
 _ROOM = 64  # for a digest, ".storage" and a number after a name
 # The order of the dtypes in safetensors' own enumeration, which sorts its files.
@@ -95,13 +93,13 @@ def tensor_file(path: str, arrays: Sequence[tuple[str, LiveArray]]) -> StateFile
     """Return the safetensors file of named arrays; UnsupportedError if no reader took its header."""
     forms = {name: stored_form(array.element, array.shape) for name, array in arrays}
     ordered = sorted(arrays, key=lambda item: (-_RANK[forms[item[0]][0]], item[0].encode()))
-    header, offset = {"__metadata__": {"format": "pt"}}, 0
-    for name, array in ordered:
-        dtype, shape = forms[name]
-        end = offset + array.source.size_bytes
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}  # type: ignore[dict-item]  # metadata alone is text
-        offset = end
-    head = _encode_header(path, header)
+    head = encode_header((name, *forms[name], array.source.size_bytes) for name, array in ordered)
+    header_bytes = len(head) - LENGTH_BYTES
+    if header_bytes > MAX_HEADER_BYTES:
+        raise UnsupportedError(
+            f"the header of {path} takes {header_bytes:,} bytes, the limit is {MAX_HEADER_BYTES:,}",
+            hint="spread the arrays over several top-level keys",
+        )
     segments, starts = [], [0, len(head)]
     for name, array in ordered:
         dtype, shape = forms[name]
@@ -113,17 +111,6 @@ def tensor_file(path: str, arrays: Sequence[tuple[str, LiveArray]]) -> StateFile
     except FormatError as error:
         raise UnsupportedError(f"the state does not fit into {path}: {error}") from None
     return StateFile(path, layout, _join(parts, starts))
-
-
-def _encode_header(path: str, header: dict[str, dict[str, str]]) -> bytes:
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-    text += b" " * (-len(text) % 8)
-    if len(text) > MAX_HEADER_BYTES:
-        raise UnsupportedError(
-            f"the header of {path} takes {len(text):,} bytes, the limit is {MAX_HEADER_BYTES:,}",
-            hint="spread the arrays over several top-level keys",
-        )
-    return len(text).to_bytes(8, "little") + text
 
 
 def _join(parts: Sequence[ByteSource], starts: Sequence[int]) -> JoinedSource:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES
 from mvc.fs import write_durable
-from mvc.ids import GitId, is_hex_id
+from mvc.ids import GitId, is_git_id
 from mvc.upkeep.versions import reach
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ AUTO_PACKS = 50
 """How many small packs make a repack due."""
 AUTO_COMMITS = 20
 """How many commits that were not paired make a repack due."""
-_ID_DIGITS = 40
 
 
 def read_note(context: Context) -> list[GitId]:
@@ -34,7 +33,7 @@ def read_note(context: Context) -> list[GitId]:
         lines = (context.git_dir / NOTE_NAME).read_text("ascii").split()
     except (OSError, ValueError):
         return []
-    return [GitId(line) for line in lines if is_hex_id(line, _ID_DIGITS)]
+    return [GitId(line) for line in lines if is_git_id(line)]
 
 
 def write_note(context: Context, tips: Sequence[GitId]) -> None:

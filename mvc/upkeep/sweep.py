@@ -41,13 +41,14 @@ from mvc.workspace.released import released_blobs
 from mvc.workspace.releases import read_releases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from mvc.chunkstore.copies import Ids, Mask, StoredCopies
     from mvc.chunkstore.sweep_plan import SweepBatch, SweepPlan
     from mvc.dtypes import DType
     from mvc.history.reachability import ReflogExpiry
     from mvc.ids import ChunkId, GitId
+    from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.releases import Release
 
@@ -278,11 +279,7 @@ class Sweep:
         self.marks = mark(self.context, grace_s=self.grace_s, expiry=self.expiry, before=self.marks)
         return self.marks
 
-    def run(
-        self,
-        dtypes: Mapping[ChunkId, DType | None],
-        progress: Callable[[int], None] | None = None,
-    ) -> Tally:
+    def run(self, dtypes: Mapping[ChunkId, DType | None], progress: ByteProgress = None) -> Tally:
         """Carry out the plan batch by batch, each durable before anything of it is removed.
 
         ``dtypes`` says what the words of chunks are that will be encoded again.

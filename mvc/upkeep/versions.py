@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from mvc.errors import FormatError, NotFoundError
+from mvc.errors import FormatError
 from mvc.formats.manifest import MANIFEST_PREFIX, is_manifest
 from mvc.history.reachability import find_roots
 
@@ -85,11 +85,8 @@ def reach(
 
 def commits_of(context: Context, ids: Iterable[GitId]) -> list[GitId]:
     """Return the commits that some ids stand for, tags followed; other objects are left out."""
-    found: dict[GitId, None] = {}
-    for one in ids:
-        with contextlib.suppress(NotFoundError):  # stock Git may tag anything
-            found[context.history.resolve_commit(one)] = None
-    return list(found)
+    found = map(context.history.find_commit, ids)
+    return list(dict.fromkeys(commit for commit in found if commit is not None))
 
 
 def released_paths(releases: Sequence[Release]) -> frozenset[str]:

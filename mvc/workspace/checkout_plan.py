@@ -26,6 +26,7 @@ from mvc.errors import ConflictError
 from mvc.progress import announce
 from mvc.workspace.journal import EntryChange, FileRemoval, FileWrite, HeadMove, Transition, Was
 from mvc.workspace.manifests import stored_size
+from mvc.workspace.pathspec import list_paths
 from mvc.workspace.recorded import holds, is_clean, tree_of
 from mvc.workspace.released import check_content
 from mvc.workspace.staging import stat_mark
@@ -33,7 +34,7 @@ from mvc.workspace.transition import run
 from mvc.workspace.worktree import find_file_stat, find_obstacle, folders_above
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
     from mvc.fs import FileStat
@@ -66,16 +67,13 @@ class CheckoutPlan:
         """Check that the plan can run."""
         if self.conflicts:
             raise ConflictError(
-                f"local changes would be overwritten: {_show(self.conflicts)}",
+                f"local changes would be overwritten: {list_paths(self.conflicts, _SHOWN)}",
                 hint="commit them, or discard them with `force`",
             )
         if self.blockers:
-            raise ConflictError(f"in the way: {_show(self.blockers)}", hint="move them elsewhere")
-
-
-def _show(paths: Sequence[str]) -> str:
-    shown = ", ".join(repr(path) for path in paths[:_SHOWN])
-    return shown if len(paths) <= _SHOWN else f"{shown} and {len(paths) - _SHOWN} more"
+            raise ConflictError(
+                f"in the way: {list_paths(self.blockers, _SHOWN)}", hint="move them elsewhere"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +183,7 @@ class _Planner:
     def _look(self, path: str) -> FileStat | None:
         """Return the stat of a path and remember it: a file that changes from now on stays."""
         stat = find_file_stat(self._context.worktree, path)
-        self._seen[path] = mark_file(stat)
+        self._seen[path] = stat_mark(stat)
         return stat
 
     def _is_clean(self, entry: IndexEntry | None, stat: FileStat | None) -> bool:
@@ -279,11 +277,6 @@ def _list_all(worktree: Path, folder: str) -> Iterator[str]:
             yield os.path.relpath(os.path.join(root, name), worktree)
 
 
-def mark_file(stat: FileStat | None) -> Was | None:
-    """Return what is remembered of a file that may be replaced; None for a folder."""
-    return None if stat is None or stat.is_directory else stat_mark(stat)
-
-
 def execute(
     context: Context,
     plan: CheckoutPlan,
@@ -334,4 +327,4 @@ def execute(
 def _was(context: Context, plan: CheckoutPlan, path: str) -> Was | None:
     if path in plan.seen:
         return plan.seen[path]
-    return mark_file(find_file_stat(context.worktree, path))
+    return stat_mark(find_file_stat(context.worktree, path))

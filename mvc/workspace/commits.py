@@ -14,7 +14,7 @@ from mvc.history.messages import format_message
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from mvc.formats.manifest import Manifest
     from mvc.history.values import Stamp, TreeEntry
@@ -159,8 +159,7 @@ class _Tally:
             self.reused_bytes += size_bytes if same else 0
             return
         self.plain_bytes += manifest.size_bytes
-        count = sum(len(stored.segment.tensors) for stored in manifest.segments)
-        self.tensors_total += count
+        self.tensors_total += manifest.tensors_total
         if same:
             self.reused_bytes += manifest.size_bytes
             return
@@ -169,10 +168,7 @@ class _Tally:
             known = _tensor_ids(find_manifest(self._context, old.blob) if old is not None else None)
         ids = _tensor_ids(manifest)
         self.tensors_new += sum(known.get(name) != identity for name, identity in ids.items())
-        self._take_chunks(manifest.sized_chunks())
-
-    def _take_chunks(self, chunks: Iterable[tuple[ChunkId, int]]) -> None:
-        for chunk, size_bytes in chunks:
+        for _, _, chunk, size_bytes in manifest.sized_chunks():
             if chunk in self._old_chunks or chunk in self._seen:
                 self.reused_bytes += size_bytes
                 continue

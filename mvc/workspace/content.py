@@ -24,17 +24,19 @@ from mvc.errors import (
     UnsupportedError,
     translate_os_errors,
 )
-from mvc.formats.manifest import cut_sizes
+from mvc.formats.manifest import cut_run
 from mvc.fs import DurableFile, write_symlink
+from mvc.history.values import MODE_EXECUTABLE, MODE_SYMLINK
 from mvc.ids import hash_chunk
 from mvc.sources import ByteSource, FileSource, read_bytes, split_buffer
 from mvc.workspace.manifests import find_manifest
-from mvc.workspace.worktree import MODE_EXECUTABLE, MODE_SYMLINK, git_mode, read_link
+from mvc.workspace.worktree import git_mode, read_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from mvc.formats.layout import Segment
     from mvc.formats.manifest import Manifest
     from mvc.fs import FileStat
     from mvc.ids import ChunkId, GitId
@@ -79,19 +81,16 @@ def read_requests(manifest: Manifest, path: str) -> Iterator[ReadRequest]:
     Tensor chunks have their place in the file as offset; chunks of the gap stream have
     -1 - their place in that stream.
     """
-    position = 0
-    for chunk, size in zip(
-        manifest.gaps, cut_sizes(manifest.gap_bytes, manifest.chunk_bytes), strict=True
-    ):
-        yield ReadRequest(chunk, size, -1 - position, f"{path} (bytes between tensors)")
-        position += size
-    for stored in manifest.segments:
-        position = stored.segment.start
-        where = f"tensor {stored.segment.tensors[0].name!r} of {path}"
-        sizes = cut_sizes(stored.segment.size_bytes, manifest.chunk_bytes)
-        for chunk, size in zip(stored.chunks, sizes, strict=True):
-            yield ReadRequest(chunk, size, position, where)
-            position += size
+    for segment, offset, chunk, size in manifest.sized_chunks():
+        place = -1 - offset if segment is None else segment.start + offset
+        yield ReadRequest(chunk, size, place, name_run(segment, path))
+
+
+def name_run(segment: Segment | None, path: str) -> str:
+    """Return what messages call a segment of a file; None is for what lies between them."""
+    if segment is None:
+        return f"{path} (bytes between tensors)"
+    return f"tensor {segment.tensors[0].name!r} of {path}"
 
 
 def write_content(
@@ -175,11 +174,9 @@ def cut_live(
     place: Place,
 ) -> Iterator[LiveChunk[Place]]:
     """Yield the chunks of one run of bytes that begins at ``start``."""
-    offset = start
-    sizes = cut_sizes(size_bytes, chunk_bytes)
-    for number, (size, wanted) in enumerate(zip(sizes, chunks, strict=True)):
-        yield LiveChunk(source, offset, size, wanted, place, number)
-        offset += size
+    run = cut_run(size_bytes, chunks, chunk_bytes)
+    for number, (offset, wanted, size) in enumerate(run):
+        yield LiveChunk(source, start + offset, size, wanted, place, number)
 
 
 def cut_file(source: ByteSource, gaps: ByteSource, manifest: Manifest) -> Iterator[LiveChunk[int]]:

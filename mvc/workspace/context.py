@@ -6,13 +6,12 @@ chunk store.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from mvc.errors import FormatError, NotFoundError, RepositoryNotFoundError
+from mvc.errors import FormatError, RepositoryNotFoundError
 from mvc.history.git import GitHistory
 from mvc.history.values import Identity, Stamp
 
@@ -139,11 +138,8 @@ class Context:
 
     def ref_commits(self) -> dict[str, GitId]:
         """Return full name → commit of all refs, tags followed; refs to other objects left out."""
-        found: dict[str, GitId] = {}
-        for name in self.history.list_refs():
-            with contextlib.suppress(NotFoundError):  # stock Git may tag anything
-                found[name] = self.history.resolve_commit(name)
-        return found
+        found = {name: self.history.find_commit(name) for name in self.history.list_refs()}
+        return {name: commit for name, commit in found.items() if commit is not None}
 
     def stamp(self, author: Identity | None = None, time_s: int | None = None) -> Stamp:
         """Return who acts, and when: defaults to ``identity`` or the config, and to now."""

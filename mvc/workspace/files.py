@@ -24,10 +24,11 @@ from mvc.formats.manifest import (
     is_manifest,
 )
 from mvc.fs import FileStat, RealFolders, find_stat
+from mvc.history.values import MODE_SYMLINK
 from mvc.ids import hash_chunk, hash_git_blob
 from mvc.sources import ByteSource, FileSource, read_bytes
 from mvc.workspace.content import GapStream, let_tick_pass, open_source
-from mvc.workspace.worktree import MODE_SYMLINK, find_file_stat, git_mode, read_link
+from mvc.workspace.worktree import find_file_stat, git_mode, read_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -247,7 +248,10 @@ class Cutter:
 def find_layout(
     context: Context, path: str, folders: RealFolders | None = None
 ) -> SeenLayout | None:
-    """Return where the tensors of a file of the worktree lie; None if it is not a checkpoint."""
+    """Return where the tensors of a file of the worktree lie.
+
+    None if it is not a checkpoint, or cannot be read: storing it will report why.
+    """
     is_named = is_checkpoint_name(path)
     stat = find_file_stat(context.worktree, path, folders) if is_named else None
     if stat is None or not stat.is_regular:
@@ -256,5 +260,5 @@ def find_layout(
     try:
         with FileSource.open(context.worktree / path) as source:
             return read_layout(source, path.rpartition("/")[2]), stat
-    except (StorageError, FileNotFoundError, UnsupportedError):
-        return None  # storing it will report why
+    except (ConflictError, StorageError, OSError, UnsupportedError):
+        return None

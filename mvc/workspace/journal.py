@@ -19,7 +19,7 @@ from mvc.errors import CorruptionError, FormatError, UnsupportedError, translate
 from mvc.fs import TEMP_SUFFIX
 from mvc.history.paths import decode_path, encode_path, find_path_fault
 from mvc.history.values import FILE_MODES
-from mvc.ids import is_hex_id
+from mvc.ids import is_git_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 MAX_JOURNAL_BYTES = 2**30
 """Two million files of 500 bytes each."""
 _VERSION = 1
-_GIT_ID_DIGITS = 40
 _STAGED = re.compile(rf"(\.mvc/tmp/[0-9a-f]{{16}}/|(?P<folder>.+)/)?[0-9a-f]{{16}}{TEMP_SUFFIX}")
 
 
@@ -171,7 +170,7 @@ def _check(transition: Transition) -> None:
 
 
 def _check_content(path: str, mode: int, blob: str) -> None:
-    if mode not in FILE_MODES or not is_hex_id(blob, _GIT_ID_DIGITS):
+    if mode not in FILE_MODES or not is_git_id(blob):
         raise FormatError(f"path {path[:200]!r} has mode {mode:o} and blob {blob[:80]!r}")
 
 
@@ -188,7 +187,7 @@ def _check_head(move: HeadMove) -> None:
     commit = move.branch_at if move.kind == "branch" else move.target
     ids = [move.expected, commit]
     if move.kind not in ("branch", "detach", "move", "stay") or not all(
-        one is None or is_hex_id(one, _GIT_ID_DIGITS) for one in ids
+        one is None or is_git_id(one) for one in ids
     ):
         raise FormatError(f"HEAD cannot go to {move.kind[:20]!r} {move.target[:80]!r}")
 

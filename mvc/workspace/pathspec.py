@@ -89,3 +89,9 @@ def filter_paths(patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
             for path in (*table.find_named(pattern), *table.find_fitting(pattern))
         }
     )
+
+
+def list_paths(paths: Sequence[str], limit: int) -> str:
+    """Return the first of some paths as messages name them, and how many more there are."""
+    shown, more = ", ".join(map(repr, paths[:limit])), len(paths) - limit
+    return shown if more <= 0 else f"{shown} and {more:,} more"

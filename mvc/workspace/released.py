@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 from mvc.errors import MvcError, ReleasedError
 from mvc.workspace.annotations import read_annotations
 from mvc.workspace.manifests import has_chunks, is_complete
+from mvc.workspace.pathspec import list_paths
 from mvc.workspace.releases import RELEASED_REF, drop_releases, join_releases, read_releases
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _raise_released(
         hint = f'{_describe(nearest)} is the nearest that still has it: "{command.format(name)}"'
     raise ReleasedError(
         f"content of {_describe(info)} was released on {day} by policy "
-        f'"{release.policy}": {_shown(paths)}',
+        f'"{release.policy}": {list_paths(paths, _SHOWN_PATHS)}',
         hint=hint,
         commit=info.id,
         policy=release.policy,
@@ -196,12 +197,6 @@ def _describe(info: CommitInfo) -> str:
     return f"commit {info.id[:_SHORT_ID]} {info.subject!r}{place}"
 
 
-def _shown(paths: Sequence[str]) -> str:
-    shown = ", ".join(repr(path) for path in paths[:_SHOWN_PATHS])
-    more = len(paths) - _SHOWN_PATHS
-    return shown if more <= 0 else f"{shown} and {more:,} more"
-
-
 @dataclass(frozen=True, slots=True)
 class ReleasedTwin:
     """A released commit whose content a new commit has brought back, bit for bit.
@@ -224,8 +219,6 @@ def check_kept(context: Context, tree: Mapping[str, TreeEntry]) -> None:
 
     A reset to a released commit puts such entries into the index.
     """
-    if context.history.find_ref(RELEASED_REF) is None:
-        return
     table = releases_by_blob(context)
     suspects = [(path, entry.blob) for path, entry in tree.items() if entry.blob in table]
     check_content(context, suspects, command="mvc restore --source {} --staged --worktree .")
@@ -236,8 +229,6 @@ def take_back(context: Context, new: GitId, tree: Mapping[str, TreeEntry]) -> Re
 
     The commit already stands: a failure here leaves a needless record, which harms nothing.
     """
-    if context.history.find_ref(RELEASED_REF) is None:
-        return None
     with contextlib.suppress(MvcError):
         back = _find_back(context, new, tree)
         if back:

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
-from mvc.history.refnames import HEADS
 from mvc.workspace.annotations import read_annotations
 from mvc.workspace.manifests import is_complete
 from mvc.workspace.released import check_content
@@ -62,12 +61,9 @@ class BranchLine:
                 "HEAD is on no branch, and a rollback moves one",
                 hint="name it with `branch`",
             )
-        tip = history.find_ref(HEADS + name)
-        if tip is None and name == head.branch:
+        if name == head.branch and head.commit is None:
             raise NotFoundError(f"branch {name!r} has no commit yet")
-        if tip is None:
-            raise NotFoundError(f"no branch {name!r}", hint='"mvc branch" lists them')
-        return cls(context, name, history.read_commit(tip))
+        return cls(context, name, history.read_commit(history.get_branch(name)))
 
     def find_ancestor(self, revision: str) -> tuple[CommitInfo, str]:
         """Return the commit that a revision names: an ancestor that still has its content."""

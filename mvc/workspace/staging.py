@@ -119,5 +119,5 @@ def _forget(context: Context, write: FileWrite) -> None:
 
 
 def stat_mark(stat: FileStat | None) -> Was | None:
-    """Return what is remembered of a file before it is replaced."""
-    return None if stat is None else Was(stat.size_bytes, stat.mtime_ns)
+    """Return what is remembered of a file before it is replaced; None for a folder."""
+    return None if stat is None or stat.is_directory else Was(stat.size_bytes, stat.mtime_ns)

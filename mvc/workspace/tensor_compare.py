@@ -145,7 +145,7 @@ def compare_tensors(
         if tensor is None:
             found[view.name] = TensorCheck(view.name, "missing", view.dtype, view.shape)
         elif (view.dtype, view.shape) != (tensor.view.dtype, tensor.view.shape):
-            found[view.name] = _other_kind(view, tensor.view)
+            found[view.name] = _modified(view, tensor.view)
         else:
             pairs.append(_Pair(tensor, view, stored))
     # Tensors may share a segment, which is then read once.
@@ -162,7 +162,7 @@ def compare_tensors(
     return [found[view.name] for view, _ in version.manifest.tensors() if view.name in found]
 
 
-def _other_kind(old: TensorView, new: TensorView) -> TensorCheck:
+def _modified(old: TensorView, new: TensorView) -> TensorCheck:
     return TensorCheck(
         new.name,
         "modified",
@@ -181,13 +181,7 @@ def _compare_pair(
     chunk_bytes = version.manifest.chunk_bytes
     tensor = StoredTensor(version.path, pair.view, pair.stored, chunk_bytes)
     count = TensorDifference(get_dtype(pair.view.dtype))
-    check = TensorCheck(
-        pair.view.name,
-        "modified",
-        pair.view.dtype,
-        pair.view.shape,
-        elements_total=count_elements(pair.view.shape),
-    )
+    check = _modified(pair.view, pair.live.view)
     # A plain segment is one tensor, so the numbers of its chunks are places in the tensor.
     is_plain = pair.is_aligned and pair.stored.segment.is_plain
     try:

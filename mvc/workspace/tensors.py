@@ -10,7 +10,7 @@ from mvc.chunkstore.values import ReadRequest
 from mvc.dtypes import get_dtype, size_in_bytes
 from mvc.errors import FormatError, StorageError
 from mvc.formats.layout import view_extent_bytes
-from mvc.formats.manifest import cut_sizes
+from mvc.formats.manifest import cut_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -88,12 +88,10 @@ def read_parts(
 
 def _requests_of(tensor: StoredTensor, start: int, end: int) -> Iterator[ReadRequest]:
     where = f"tensor {tensor.view.name!r} of {tensor.path}"
-    sizes = cut_sizes(tensor.stored.segment.size_bytes, tensor.chunk_bytes)
-    position = 0
-    for chunk, size in zip(tensor.stored.chunks, sizes, strict=True):
-        if position < end and position + size > start:
-            yield ReadRequest(chunk, size, position, where)
-        position += size
+    stored = tensor.stored
+    for at, chunk, size in cut_run(stored.segment.size_bytes, stored.chunks, tensor.chunk_bytes):
+        if at < end and at + size > start:
+            yield ReadRequest(chunk, size, at, where)
 
 
 def in_order(raw: bytearray | NDArray[np.uint8], view: TensorView) -> NDArray[np.uint8]:

@@ -166,8 +166,8 @@ def _journal(context: Context) -> Path:
 
 def _sound_write(context: Context, write: FileWrite, scratch: Callable[[], Path]) -> FileWrite:
     """Return a write with a staged file that holds what it should, if it is still needed."""
-    target = find_file_stat(context.worktree, write.path)
-    if target is not None and not target.is_directory and stat_mark(target) != write.was:
+    target = stat_mark(find_file_stat(context.worktree, write.path))
+    if target is not None and target != write.was:
         return write  # done before the crash, or changed by the user since: leave it alone
     staged = find_file_stat(context.worktree, write.staged)
     if staged is not None and content_matches(
@@ -234,8 +234,8 @@ def _apply(context: Context, transition: Transition) -> None:
 
 def _remove(context: Context, removal: FileRemoval) -> None:
     target = context.worktree / removal.path
-    stat = find_file_stat(context.worktree, removal.path)
-    if stat is None or stat.is_directory or stat_mark(stat) != removal.was:
+    mark = stat_mark(find_file_stat(context.worktree, removal.path))
+    if mark is None or mark != removal.was:
         return
     remove_file(target)
     remove_empty_dirs(target.parent, context.worktree)
@@ -253,7 +253,7 @@ def _put(context: Context, write: FileWrite) -> None:
         with contextlib.suppress(OSError):
             _remove_empty_tree(target)
         stat = find_stat(target)
-    if stat is not None and stat_mark(stat) != write.was:
+    if stat is not None and (stat.is_directory or stat_mark(stat) != write.was):
         return
     make_dirs(target.parent)
     replace_staged(staged, target)

@@ -25,8 +25,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.errors import FormatError, NotFoundError
-from mvc.history.refnames import HEADS
+from mvc.errors import FormatError
 from mvc.ids import GitId
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.notebook import NoteKind, find_time, one_line, split_paragraphs, time_text
@@ -146,15 +145,12 @@ def mark_healthy(context: Context, revision: str, *, note: str = "") -> None:
 
 def healthy_commits(context: Context, branch: str | None = None) -> tuple[GitId, ...]:
     """Return the healthy commits of a branch (HEAD's if None) along first parents, newest first."""
-    tip = context.history.head().commit
-    if branch is not None:
-        tip = context.history.find_ref(HEADS + branch)
-        if tip is None:
-            raise NotFoundError(f"no branch {branch!r}", hint='"mvc branch" lists them')
+    history = context.history
+    tip = history.head().commit if branch is None else history.get_branch(branch)
     marks = context.notebook(HEALTH_MARKS).open()
     if tip is None or marks is None:
         return ()
-    line = first_parents(context, context.history.read_commit(tip))
+    line = first_parents(context, history.read_commit(tip))
     return tuple(info.id for info in line if marks.find(info.id) is not None)
 
 

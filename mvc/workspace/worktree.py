@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UsageError, translate_os_errors
 from mvc.fs import TEMP_SUFFIX, FileStat, RealFolders, find_stat
+from mvc.history.values import MODE_EXECUTABLE, MODE_FILE, MODE_SYMLINK
 from mvc.workspace.context import GIT_DIR_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mvc.history.ignore import IgnoreRules
-
-MODE_FILE = 0o100644
-MODE_EXECUTABLE = 0o100755
-MODE_SYMLINK = 0o120000
 
 
 def git_mode(stat: FileStat) -> int:
