@@ -25,7 +25,7 @@ from mvc_hooks.commits.queue import CommitQueue
 from mvc_hooks.divergence.judge import Judge
 from mvc_hooks.divergence.ladder import Rollback
 from mvc_hooks.environment import compare_environments
-from mvc_hooks.parts.sources import CommitSource
+from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.ranks import Ranks, Talk
 from mvc_hooks.recovery import Recovery, RollbackRequest
 from mvc_hooks.reports import DivergedError
@@ -215,7 +215,7 @@ class Checkpointer(StepRun):
     def _resume(self, tip: str) -> None:
         started_s = time.perf_counter()
         run = self._run
-        stored = run.restore(CommitSource(self.repo, tip), allow=self._settings.allow)
+        stored = run.restore(from_commit(self.repo, tip), allow=self._settings.allow)
         run.counters = stored.counters
         run.is_clean = True
         self._judge.restore(stored.watch, stored.ladder)

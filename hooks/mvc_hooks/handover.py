@@ -11,16 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mvc import NotFoundError, UsageError
-from mvc_hooks.parts.make import RNG, make_parts
+from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.part import DETAILS
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
-from mvc_hooks.parts.sources import ValuesSource
-from mvc_hooks.parts.value import ValuePart
+from mvc_hooks.parts.sources import from_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from mvc_hooks.parts.part import Part
 
 
 def capture(**parts: object) -> dict[str, Any]:
@@ -38,7 +35,7 @@ def capture(**parts: object) -> dict[str, Any]:
     Raises:
         UsageError: a reserved name, or an object that has no state.
     """
-    return capture_parts(_make(parts))
+    return capture_parts(make_parts(parts))
 
 
 def restore(
@@ -61,7 +58,7 @@ def restore(
         ConflictError: a part has another form than its state; nothing was touched.
         MvcError: something did not come back to the bit.
     """
-    made = _make(parts)
+    made = make_parts(parts)
     missing = [name for name in made if name not in state]
     if missing:
         raise NotFoundError(f"the state has no {missing[0]!r}")
@@ -73,10 +70,4 @@ def restore(
         )
     # A state that was put together by hand has no details, so they cannot be compared.
     older = () if DETAILS in state else (DETAILS,)
-    return restore_parts(ValuesSource(state), made, allow=[*allow, *older])
-
-
-def _make(objects: Mapping[str, object]) -> dict[str, Part]:
-    parts = make_parts(objects)
-    nothing = {name: ValuePart(name, None) for name, value in objects.items() if value is None}
-    return {name: {**parts, **nothing}[name] for name in [*objects, RNG]}
+    return restore_parts(from_values(state), made, allow=[*allow, *older])

@@ -38,7 +38,7 @@ from mvc import ConflictError, MvcError, UnsupportedError
 from mvc_hooks.parts.module import ModulePart, clean_name
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.part import DETAILS, flatten_parts
-from mvc_hooks.parts.sources import ImageSource
+from mvc_hooks.parts.sources import StateSource
 from mvc_hooks.parts.tree import (
     ABSENT,
     edit_at,
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from mvc_hooks.parts.part import Part
-    from mvc_hooks.parts.sources import StateSource
 
 RANKS = "ranks"
 """The top-level name of the pieces of ranks other than 0."""
@@ -266,7 +265,7 @@ class RankState:
         self, source: StateSource, allow: Sequence[str]
     ) -> tuple[StateSource, Collection[str]]:
         """Return the state as this rank has it, and which parts of it are not stored."""
-        if isinstance(source, ImageSource):  # this rank's own snapshot
+        if source.is_own:
             return source, ()
         outline = source.outline()
         stored = outline.get(RANKS)
@@ -281,7 +280,8 @@ class RankState:
         unknown = () if is_known else {str(path[0]) for path in self._own_parts()}
         if stored is None:
             return source, unknown
-        return _RankSource(source, outline, self._ranks.rank), unknown
+        mine = _RankSource(source, outline, self._ranks.rank)
+        return StateSource(mine.outline, mine.load, mine.check), unknown
 
     def _own_parts(self) -> Iterator[tuple[Any, ...]]:
         """Yield the paths of the parts that may differ from rank to rank."""

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from mvc import CorruptionError, MvcError, NotFoundError, ReleasedError, StorageError
-from mvc_hooks.parts.sources import CommitSource, ImageSource
+from mvc_hooks.parts.sources import from_commit, from_image
 from mvc_hooks.reports import DivergedError, RollbackReport
 
 if TYPE_CHECKING:
@@ -216,11 +216,12 @@ class Recovery:
 
     def _restore_one(self, candidate: _Candidate, *, leave_data: bool) -> StoredRun:
         if candidate.commit is not None:
-            source = CommitSource(self.repo, candidate.commit)
-            return self.run.restore(source, leave_data=leave_data)
-        if candidate.snapshot is None:
+            source = from_commit(self.repo, candidate.commit)
+        elif candidate.snapshot is None:
             raise StorageError(f"a rank has no snapshot of step {candidate.step}")
-        return self.run.restore(ImageSource(candidate.snapshot.files()), leave_data=leave_data)
+        else:
+            source = from_image(candidate.snapshot.files())
+        return self.run.restore(source, leave_data=leave_data)
 
     # The branch.
 

@@ -89,9 +89,8 @@ class FeedPart(DataPart):
         at_draw = self._at_draw if self._drawn else {}
         return {**super().capture(), "between": self.is_between, "at_draw": at_draw}
 
-    def restore(self, stored: object) -> None:
+    def restore(self, stored: Any) -> None:
         """Remember where to go."""
-        assert isinstance(stored, dict)
         self._target = stored
         self.batches_drawn = stored["batches_drawn"]
 

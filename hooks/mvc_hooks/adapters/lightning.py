@@ -45,7 +45,7 @@ _STEPPED = "batches_that_stepped"
 class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of whichever package is installed
     """Commits a fit to a repository, resumes it, and rolls it back."""
 
-    _state: _LightningState | None
+    library_state: _LightningState
 
     # Hooks, in the order in which they come.
 
@@ -66,28 +66,23 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Make the checkpointer, which resumes if the branch has commits."""
-        if self._session is None:
-            return
         if trainer.ckpt_path:
             raise UsageError(
                 "ckpt_path is set, but the fit resumes from the commits of its branch",
                 hint="remove ckpt_path, or the callback",
             )
-        state = self._state = _LightningState(trainer, self._session)
+        state = self.library_state = _LightningState(trainer, self._fit)
         with _leave_sigterm():
-            self._session.open(**_find_parts(trainer, pl_module), lightning=state)
+            self._fit.open(**_find_parts(trainer, pl_module), lightning=state)
         state.prepare_epoch()
-        self._session.begin()
+        self._fit.begin()
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:  # noqa: ARG002
         """Take the loss."""
-        if self._session is not None:
-            self._session.add_loss(loss)
+        self._fit.add_loss(loss)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:  # noqa: ARG002
         """Judge the step while it can still be skipped."""
-        if self._session is None:
-            return
         params = [param for group in optimizer.param_groups for param in group["params"]]
         if not self._check_step(params):
             # Too late to skip the step: its closure calls this. Without gradients it does nothing.
@@ -104,9 +99,8 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
             trainer.should_stop and loop._can_stop_early  # noqa: SLF001  no public way to ask
         )
         if is_stopped and not is_over:
-            assert self._state is not None
             # Lightning has counted the epoch, but a fit that resumes from here has to finish it.
-            self._state.counts_epoch = False
+            self.library_state.counts_epoch = False
             self._finish(is_between=False)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
@@ -121,19 +115,17 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
         """Commit a last time at SIGTERM, which Lightning raises between two batches."""
         if self._session is None:
             return
-        if type(exception).__name__ == "SIGTERMException" and self._session.is_open:
+        if type(exception).__name__ == "SIGTERMException":
             self._session.finish(is_between=False)
-            return
-        self._session.abandon(exception)
+        else:
+            self._session.abandon(exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
         """Restore the strategy's own method."""
         trainer.strategy.__dict__.pop("process_dataloader", None)
 
     def _finish(self, *, is_between: bool) -> None:
-        if self._session is None or not self._session.is_open:
-            return
-        report = self._session.finish(is_between=is_between)
+        report = self._fit.finish(is_between=is_between)
         if report is not None:
             raise DivergedError(
                 f"the run diverged in its last steps and is back at step {report.to_step}",
@@ -149,7 +141,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
 
     def go_on_from(self, report: RollbackReport) -> None:  # noqa: ARG002
         """Continue in place: Lightning's loops read all counters from their objects."""
-        self.land()
+        self.library_state.land()
 
 
 @contextlib.contextmanager

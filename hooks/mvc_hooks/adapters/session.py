@@ -57,6 +57,8 @@ def one_or_all(values: list[Any]) -> Any:
 class SessionCallback:
     """Base of the callbacks: it opens a ``Session`` per fit, which calls it back."""
 
+    library_state: LibraryState
+
     def __init__(
         self, path: str | os.PathLike[str], *, grad_norm: bool = False, **options: Any
     ) -> None:
@@ -69,7 +71,6 @@ class SessionCallback:
         super().__init__()
         self._path, self._options, self._with_grad_norm = path, options, grad_norm
         self._session: Session | None = None
-        self._state: LibraryState | None = None
         self._trainer: Any = None
 
     @property
@@ -81,11 +82,6 @@ class SessionCallback:
         """Return the optimizer steps that the library has completed."""
         raise NotImplementedError
 
-    def land(self) -> None:
-        """Set the counters to those of the commit, before the first batch is drawn from it."""
-        assert self._state is not None
-        self._state.land()
-
     def go_on_from(self, report: RollbackReport) -> None:
         """Continue after a rollback; all parts are restored."""
         raise NotImplementedError
@@ -95,10 +91,15 @@ class SessionCallback:
         self._session = Session(self, self._path, self._options)
         return self._session
 
+    @property
+    def _fit(self) -> Session:
+        """The session, which there is from the start of a fit on."""
+        assert self._session is not None
+        return self._session
+
     def _check_step(self, params: Iterable[torch.Tensor]) -> bool:
         """Judge before the optimizer step; return whether it is to be taken."""
-        assert self._session is not None
-        return self._session.check(_measure_gradients(params) if self._with_grad_norm else None)
+        return self._fit.check(_measure_gradients(params) if self._with_grad_norm else None)
 
 
 class LibraryState:
@@ -109,7 +110,7 @@ class LibraryState:
         self._restored: dict[str, Any] | None = None
 
     def land(self) -> None:
-        """Set what the library would change between the restore and the first batch."""
+        """Set what the library would change between the restore and the first batch: its counters."""
         state, self._restored = self._restored, None
         if state is not None:
             self._apply(state)
@@ -193,7 +194,7 @@ class Session:
             # The library may have drawn random numbers since the restore.
             restore_rng(self._landing)
             self._landing = None
-            self._callback.land()
+            self._callback.library_state.land()
         return self.checkpointer.next_batch()
 
     def complete_step(self) -> RollbackReport | None:
@@ -224,7 +225,7 @@ class Session:
 
     def abandon(self, error: BaseException) -> None:
         """Close because of an error."""
-        if self.checkpointer is not None and self.is_open:
+        if self.checkpointer is not None:
             self.checkpointer.__exit__(type(error), error, error.__traceback__)
 
 

@@ -51,7 +51,7 @@ class _WentBackError(Exception):
 class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the library is imported when it is there
     """Commits a Trainer's run to a repository, resumes it, and rolls it back."""
 
-    _state: _TrainerState | None
+    library_state: _TrainerState
     _feed: Any = None
     _tip: str | None = None
 
@@ -60,7 +60,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
         self._check(trainer, options)
         self._feed = None
         session = self._start_session(trainer)
-        self._state = _TrainerState(trainer, session)
+        self.library_state = _TrainerState(trainer, session)
         known = self._find_state()
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
@@ -70,7 +70,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
                     try:
                         result = _enter(trainer, known, options)
                     except _WentBackError:
-                        known = self._state.known
+                        known = self.library_state.known
                         # Otherwise the Trainer would make a scheduler that was not restored.
                         trainer._created_lr_scheduler = False  # noqa: SLF001  there is no public way
                     else:
@@ -121,8 +121,8 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
                 hint="call callback.train(trainer) instead of trainer.train()",
             )
         if self._session.checkpointer is None:
-            assert self._state is not None
-            opened = self._session.open(**_find_parts(self._trainer), **{_STATE: self._state})
+            parts = {**_find_parts(self._trainer), _STATE: self.library_state}
+            opened = self._session.open(**parts)
             if opened.resumed_from != self._tip:
                 # The writer of a killed run has finished its last commit since ``_find_state``.
                 self._session.hold()
@@ -137,18 +137,16 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
         """Commit if training stops here and its state changes before ``on_train_end``."""
         if not control.should_training_stop:
             return
-        assert self._session is not None
         is_over = float(state.epoch).is_integer()
         # The best model is loaded over the last one before the next event.
         if not is_over or args.load_best_model_at_end:
-            self._session.finish(is_between=is_over)
+            self._fit.finish(is_between=is_over)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Judge the last step; a rollback is still possible."""
-        assert self._session is not None
-        if self._session.is_open:
-            self._session.data.is_between = True
-            self._session.complete_step()
+        if self._fit.is_open:
+            self._fit.data.is_between = True
+            self._fit.complete_step()
 
     # What the session asks for.
 
@@ -159,15 +157,13 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
 
     def go_on_from(self, report: RollbackReport) -> None:
         """Leave the loop; ``train`` enters it again."""
-        assert self._session is not None
-        self._session.hold()
+        self._fit.hold()
         raise _WentBackError(str(report))
 
     def make_feed(self, loader: Any) -> Any:
         """Return what the Trainer iterates; it stays the same across a rollback."""
-        assert self._session is not None
         if self._feed is None:
-            self._feed = self._session.feed(loader)
+            self._feed = self._fit.feed(loader)
         return self._feed
 
 
@@ -179,12 +175,10 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
         trainer.training_step,
         _LOOP.skip_first_batches,
     )
-    session = callback._session  # noqa: SLF001  the same module
-    assert session is not None
 
     def take_loss(*values: Any, **options: Any) -> Any:
         loss = step(*values, **options)
-        session.add_loss(loss)
+        callback._fit.add_loss(loss)  # noqa: SLF001  the same module
         return loss
 
     def skip_batches(loader: Any, *values: Any, **options: Any) -> Any:

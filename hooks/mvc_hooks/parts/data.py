@@ -137,9 +137,8 @@ class DataPart(Part):
             "loader": self._capture_loader(),
         }
 
-    def restore(self, stored: object) -> None:
+    def restore(self, stored: Any) -> None:
         """Go to a stored position, unless the run holds an iterator, which would go on where it is."""
-        assert isinstance(stored, dict)
         if not self.can_rewind:
             raise ConflictError(
                 f"{self._name} is already being iterated",
@@ -160,7 +159,7 @@ class DataPart(Part):
             self._reopen(stored["loader"])
         self._set_generators(stored["generators"])
 
-    def compare(self, live: object, stored: object, path: Steps) -> tuple[Difference, ...]:  # noqa: ARG002  as parts have it
+    def compare(self, live: Any, stored: Any, path: Steps) -> tuple[Difference, ...]:  # noqa: ARG002  as parts have it
         """Return nothing: every position can be restored."""
         return ()
 
@@ -186,14 +185,12 @@ class DataPart(Part):
         if not self._is_stateful:
             return None
         loader = self.loader
-        if not hasattr(loader, "_initial_iter_for_state_dict"):
-            with keep_rng(self._generators().values()):
-                return loader.state_dict()
-        is_prepared = self._start is not None or loader._initial_iter_for_state_dict  # noqa: SLF001  torchdata has no public way to ask
-        if self._pending is not None and is_prepared:
-            return self._pending
-        if loader._iterator is None:  # noqa: SLF001
-            return loader.next_iter_state
+        if hasattr(loader, "_initial_iter_for_state_dict"):
+            is_prepared = self._start is not None or loader._initial_iter_for_state_dict  # noqa: SLF001  torchdata has no public way to ask
+            if self._pending is not None and is_prepared:
+                return self._pending
+            if loader._iterator is None:  # noqa: SLF001
+                return loader.next_iter_state
         with keep_rng(self._generators().values()):
             return loader.state_dict()
 

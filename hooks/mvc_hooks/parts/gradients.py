@@ -124,7 +124,7 @@ class GradsPart(Part):
             "zeroed_sparse": [name for name, layout in left.items() if layout != "strided"],
         }
 
-    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare with the parameters: a gradient may come and go, but it fits its parameter."""
         accumulated = find_at(stored, ("accumulated",))
         if not isinstance(accumulated, dict):
@@ -140,7 +140,7 @@ class GradsPart(Part):
                 place = (*path, "accumulated", name)
                 yield from compare_arrays(mine[name], accumulated[name], place)
 
-    def targets(self, captured: object) -> object:  # noqa: ARG002  leftovers are not in it
+    def targets(self, captured: Any) -> object:  # noqa: ARG002  leftovers are not in it
         """Return the gradients that are there, in use or left over."""
         return {
             "accumulated": {
@@ -150,9 +150,8 @@ class GradsPart(Part):
             }
         }
 
-    def restore(self, stored: object) -> None:
+    def restore(self, stored: Any) -> None:
         """Make gradients what they were: stored, zeros or none."""
-        assert isinstance(stored, dict)
         for name, param in self._params.items():
             if name in stored["accumulated"]:
                 _set_gradient(param, stored["accumulated"][name])
@@ -201,7 +200,7 @@ class PowerSgdPart(Part):
         fields = {name: getattr(self._state, name) for name in names}
         return fields | {"rng": self._state.rng.get_state(legacy=False)}
 
-    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare the fields; there must be no stored memory before DDP has made its final buckets."""
         has_memory = any(find_at(stored, (name,)) not in ({}, ABSENT) for name in _MEMORY)
         if has_memory and find_at(live, ("iter",)) == 0:
@@ -218,14 +217,12 @@ class PowerSgdPart(Part):
             ).endswith("_dict"):
                 yield difference
 
-    def targets(self, captured: object) -> object:
+    def targets(self, captured: Any) -> object:
         """Return the buckets' memory."""
-        assert isinstance(captured, dict)
         return {key: value for key, value in captured.items() if key.endswith("_dict")}
 
-    def restore(self, stored: object) -> None:
+    def restore(self, stored: Any) -> None:
         """Set all fields; new memory of buckets goes where the gradients are."""
-        assert isinstance(stored, dict)
         live = self.capture()
         for name, value in stored.items():
             if name == "rng":

@@ -37,7 +37,7 @@ _CONTAINERS = (dict, list, tuple, deque, set, frozenset, bytearray, np.ndarray, 
 
 
 def make_parts(objects: Mapping[str, object], reserved: Sequence[str] = ()) -> dict[str, Part]:
-    """Return the parts of a run, and the generators of the process as ``rng``; None is left out.
+    """Return the parts of a run, and the generators of the process as ``rng``.
 
     Names in ``reserved`` are refused, besides those of this module.
     """
@@ -47,9 +47,7 @@ def make_parts(objects: Mapping[str, object], reserved: Sequence[str] = ()) -> d
                 f"{name!r} is a name that mvc uses itself; choose another name for the part"
             )
     names = name_all_parameters(objects)
-    parts = {
-        name: make_part(name, value, names) for name, value in objects.items() if value is not None
-    }
+    parts = {name: make_part(name, value, names) for name, value in objects.items()}
     return {**parts, RNG: RngPart()}
 
 

@@ -82,9 +82,8 @@ class ModulePart(Part):
         state = self.module.state_dict()
         return _rename(state) if any(_COMPILED in name for name in state) else state
 
-    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare by name: every entry must be on both sides, tensors of the same type and shape."""
-        assert isinstance(live, dict)
         if not isinstance(stored, dict):
             yield Difference(path, "a state dict", describe(stored))
             return
@@ -95,19 +94,17 @@ class ModulePart(Part):
             elif is_array(ours) or is_array(theirs):
                 yield from compare_arrays(ours, theirs, (*path, key))
 
-    def targets(self, captured: object) -> object:
+    def targets(self, captured: Any) -> object:
         """Return the entries that are the model's memory (hooks may have added others)."""
         own = self._locate_own()
-        assert isinstance(captured, dict)
         return {
             name: value
             for name, value in captured.items()
             if isinstance(value, torch.Tensor) and locate(value) in own
         }
 
-    def restore(self, stored: object) -> None:
+    def restore(self, stored: Any) -> None:
         """Take what could not be filled in place through the model's own ``load_state_dict``."""
-        assert isinstance(stored, dict)
         own, live = self._locate_own(), self.capture()
         if any(not _is_taken(stored[name], live.get(name), own) for name in stored):
             self._load(stored)
@@ -203,7 +200,7 @@ class ModuleDetails(Part):
             },
         }
 
-    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare ties and buffers; these are usually caches, so one that has grown is replaced."""
         ties = find_at(live, ("ties",)), find_at(stored, ("ties",))
         if ties[0] != ties[1]:
@@ -214,13 +211,12 @@ class ModuleDetails(Part):
             if not _is_cache(find_at(ours, key), find_at(theirs, key)):
                 yield difference
 
-    def targets(self, captured: object) -> object:
+    def targets(self, captured: Any) -> object:
         """Return the buffers."""
         return {"buffers": find_at(captured, ("buffers",))}
 
-    def restore(self, stored: object) -> None:
+    def restore(self, stored: Any) -> None:
         """Set modes, frozen parameters and buffers."""
-        assert isinstance(stored, dict)
         module = self._module
         other, frozen = set(stored["other_mode"]), set(stored["frozen"])
         for name, child in module.named_modules():

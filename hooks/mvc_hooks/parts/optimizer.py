@@ -65,24 +65,21 @@ class OptimizerPart(Part):
         """Return ``state_dict()``, which makes nothing and steps nothing."""
         return self._optimizer.state_dict()
 
-    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare groups strictly; state may be there or not, but never of another form."""
         if not _is_standard(live) or not _is_standard(stored):
             yield from compare_arrays(live, stored, path)
             return
-        assert isinstance(live, dict)
-        assert isinstance(stored, dict)
         yield from _compare_groups(live["param_groups"], stored["param_groups"], path)
         for key, theirs in stored["state"].items():
             ours = live["state"].get(key, ABSENT)
             yield from _compare_entry(ours, theirs, (*path, "state", key))
         yield from compare_keys(live, stored, path)
 
-    def targets(self, captured: object) -> object:
+    def targets(self, captured: Any) -> object:
         """Return the tensors of state and groups that share their memory with nothing else."""
         if self._is_custom or not _is_standard(captured):
             return ABSENT
-        assert isinstance(captured, dict)
         params = index_parameters(self._optimizer).values()
         seen = {locate(param) for param in params}
         state: dict[Any, dict[Any, torch.Tensor]] = {}
@@ -97,9 +94,8 @@ class OptimizerPart(Part):
         ]
         return {"state": state, "param_groups": groups}
 
-    def restore(self, stored: object) -> None:
+    def restore(self, stored: Any) -> None:
         """Make state and groups what is stored."""
-        assert isinstance(stored, dict)
         if self._is_custom:
             self._load(stored)
             if not _is_standard(stored) or not self._is_plain(stored):
@@ -187,7 +183,7 @@ class OptimizerDetails(Part):
             ],
         }
 
-    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare the order of the parameters, where both sides know their names."""
         ours, theirs = find_at(live, ("parameters",)), find_at(stored, ("parameters",))
         for group, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
@@ -196,7 +192,7 @@ class OptimizerDetails(Part):
                     place = (*path, "parameters", group, index)
                     yield Difference(place, _ORDER_HINT.format(here), _ORDER_HINT.format(there))
 
-    def restore(self, stored: object) -> None:
+    def restore(self, stored: Any) -> None:
         """Remember what lay on the host."""
         pairs: list[Any] = find_at(stored, ("on_host",))
         self.hosted = [(index, name) for index, name in pairs]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mvc_hooks.parts.tree import ABSENT, Difference, compare_arrays, list_items
 
@@ -55,18 +55,18 @@ class Part(ABC):
         """Return the state, nested; tensors are the live ones, detached, not copies."""
 
     @abstractmethod
-    def restore(self, stored: object) -> None:
+    def restore(self, stored: Any) -> None:
         """Take a stored state, or raise ConflictError.
 
         The tensors that ``targets`` lent are in it, filled; others are new, on the host. Nothing
         else holds its containers.
         """
 
-    def compare(self, live: object, stored: object, path: Steps) -> Iterable[Difference]:
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterable[Difference]:
         """Return the differences between live and stored outline that ``restore`` cannot overcome."""
         return compare_arrays(live, stored, path)
 
-    def targets(self, captured: object) -> object:  # noqa: ARG002  the default lends nothing
+    def targets(self, captured: Any) -> object:  # noqa: ARG002  the default lends nothing
         """Return the tensors of a captured state that may be filled in place, nested, or ABSENT."""
         return ABSENT
 
@@ -84,10 +84,10 @@ class Group(Part):
         states = {key: part.capture() for key, part in self.members.items()}
         return states if self.kind is dict else self.kind(states.values())
 
-    def restore(self, stored: object) -> None:
+    def restore(self, stored: Any) -> None:
         """Do nothing: members are restored one by one, in their own order."""
 
-    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare member by member; one more or less is a difference."""
         if not isinstance(live, _KINDS) or not isinstance(stored, _KINDS):
             yield Difference(path, type(live).__name__, type(stored).__name__)
@@ -101,7 +101,7 @@ class Group(Part):
             else:
                 yield Difference((*path, key), "a part", None)
 
-    def targets(self, captured: object) -> object:
+    def targets(self, captured: Any) -> object:
         """Return what the members lend."""
         states = dict(list_items(captured) or ())
         lent = {key: part.targets(states[key]) for key, part in self.members.items()}
@@ -112,10 +112,16 @@ class Group(Part):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A part or a companion, never a group, and the path of its state."""
+    """A part or a companion, and the path of its state."""
 
     path: Steps
     part: Part
+
+
+def list_places(parts: Mapping[str, Part]) -> list[Entry]:
+    """Return the parts as they are, groups whole, and after them all companions."""
+    companions = [entry for entry in flatten_parts(parts) if entry.path[0] == DETAILS]
+    return [*(Entry((name,), part) for name, part in parts.items()), *companions]
 
 
 def flatten_parts(parts: Mapping[str, Part]) -> list[Entry]:

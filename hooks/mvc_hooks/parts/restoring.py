@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from mvc import ConflictError, MvcError
-from mvc_hooks.parts.part import DETAILS, Entry, flatten_parts
+from mvc_hooks.parts.part import DETAILS, Entry, flatten_parts, list_places
 from mvc_hooks.parts.tree import (
     ABSENT,
     Difference,
@@ -40,10 +40,9 @@ def capture_parts(parts: Mapping[str, Part]) -> dict[str, Any]:
 
     Tensors are the live ones, not copies. Nothing is changed, no random number is drawn.
     """
-    state: dict[str, Any] = {name: part.capture() for name, part in parts.items()}
-    for entry in flatten_parts(parts):
-        if entry.path[0] == DETAILS:
-            state = edit_at(state, entry.path, entry.part.capture())
+    state: dict[str, Any] = {}
+    for entry in list_places(parts):
+        state = edit_at(state, entry.path, entry.part.capture())
     return state
 
 
@@ -60,13 +59,12 @@ def restore_parts(
     means that something is missing, extra, or of another type or shape, and nothing was touched.
     """
     parts = {name: part for name, part in parts.items() if name not in leave}
-    entries = flatten_parts(parts)
     captured, stored_outline = capture_parts(parts), source.outline()
     differences = list(find_differences(parts, outline(captured), stored_outline, leave))
     _refuse([one for one in differences if not is_allowed(one, allow)])
-    stored = source.load(_lend(entries, captured, stored_outline))
-    edited = _keep_live(stored, captured, differences)
-    for entry in sorted(entries, key=lambda entry: entry.part.order):
+    stored = source.load(_lend(parts, captured, stored_outline))
+    edited = _take_from(captured, stored, differences)  # what may differ stays as it is
+    for entry in sorted(flatten_parts(parts), key=lambda entry: entry.part.order):
         value = find_at(edited, entry.path)
         if value is not ABSENT and not _is_kept(entry, differences):
             entry.part.restore(value)
@@ -81,19 +79,12 @@ def find_differences(
     leave: Collection[str] = (),
 ) -> Iterator[Difference]:
     """Yield every difference between two outlines that a restore cannot overcome."""
-    for name, part in parts.items():
-        if name in stored:
-            yield from part.compare(live[name], stored[name], (name,))
-        else:
-            yield Difference((name,), "a part", None)
-    for entry in flatten_parts(parts):
-        if entry.path[0] != DETAILS:
-            continue
+    for entry in list_places(parts):
         theirs = find_at(stored, entry.path)
         if theirs is not ABSENT:
             yield from entry.part.compare(find_at(live, entry.path), theirs, entry.path)
-        elif entry.path[1] in stored:
-            yield Difference(entry.path, "there", None)
+        elif entry.path[0] != DETAILS or entry.path[1] in stored:
+            yield Difference(entry.path, "a part", None)
     for name in stored:
         if name not in parts and name != DETAILS and name not in leave:
             yield Difference((name,), None, "a part")
@@ -108,47 +99,32 @@ def is_allowed(difference: Difference, allow: Sequence[str]) -> bool:
 def _refuse(differences: list[Difference]) -> None:
     if not differences:
         return
-    named = "; ".join(map(str, differences[:_NAMED]))
-    more = f"; and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
     raise ConflictError(
-        f"the run does not fit the stored state: {named}{more}",
+        f"the run does not fit the stored state: {_list(differences)}",
         hint=f'nothing was changed; allow=["{format_path(differences[0].path)}"] keeps what is live',
     )
 
 
-def _lend(entries: list[Entry], captured: object, stored: object) -> dict[str, Any]:
+def _list(found: Sequence[object]) -> str:
+    more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
+    return "; ".join([*map(str, found[:_NAMED]), *more])
+
+
+def _lend(parts: Mapping[str, Part], captured: object, stored: object) -> dict[str, Any]:
     lent: dict[str, Any] = {}
-    for entry in entries:
+    for entry in list_places(parts):
         theirs = find_at(stored, entry.path)
-        if theirs is ABSENT:
-            continue
-        targets = entry.part.targets(find_at(captured, entry.path))
-        picked = pick_targets(targets, theirs)
-        if picked is not ABSENT:
-            lent = _put(lent, entry.path, picked, stored)
+        if theirs is not ABSENT:
+            targets = entry.part.targets(find_at(captured, entry.path))
+            lent = edit_at(lent, entry.path, pick_targets(targets, theirs))
     return lent
 
 
-def _put(lent: Any, path: tuple[Any, ...], value: object, like: Any) -> Any:
-    """Return nested containers with a value at a path; lists if the stored state has lists."""
-    if not path:
-        return value
-    key = path[0]
-    if isinstance(like, (list, tuple)):
-        items = [None] * len(like) if lent is ABSENT else list(lent)
-        inner = ABSENT if items[key] is None else items[key]
-        items[key] = _put(inner, path[1:], value, like[key])
-        return items
-    result = {} if lent is ABSENT else dict(lent)
-    result[key] = _put(result.get(key, ABSENT), path[1:], value, like[key])
-    return result
-
-
-def _keep_live(stored: Any, captured: Any, differences: list[Difference]) -> Any:
-    """Return the stored state with the live side of every difference that was allowed."""
+def _take_from(side: Any, state: Any, differences: list[Difference]) -> Any:
+    """Return a state with what another one has at every difference that was allowed."""
     for one in reversed(differences):
-        stored = edit_at(stored, one.path, find_at(captured, one.path))
-    return stored
+        state = edit_at(state, one.path, find_at(side, one.path))
+    return state
 
 
 def _is_kept(entry: Entry, differences: list[Difference]) -> bool:
@@ -163,9 +139,7 @@ def _check_exact(
     leave: Collection[str],
 ) -> None:
     """Capture everything again and compare it; what was allowed to differ does not count."""
-    state: Any = capture_parts(parts)
-    for one in reversed(differences):
-        state = edit_at(state, one.path, find_at(stored, one.path))
+    state = _take_from(stored, capture_parts(parts), differences)
     for name in leave:
         state = edit_at(state, (name,), stored.get(name, ABSENT))
     details = stored.get(DETAILS, {})
@@ -175,8 +149,7 @@ def _check_exact(
         state.pop(DETAILS, None)
     found = source.check(order_like(state, stored))
     if found:
-        more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         raise InexactRestoreError(
-            f"what was restored is not what was stored: {'; '.join(found[:_NAMED])}{more}",
+            f"what was restored is not what was stored: {_list(found)}",
             hint="an object whose load_state_dict loses something is the usual reason",
         )

@@ -74,16 +74,15 @@ class RngPart(Part):
         """Return their states."""
         return capture_rng()
 
-    def restore(self, stored: object) -> None:
+    def restore(self, stored: Any) -> None:
         """Set them back."""
         restore_rng(stored)
 
-    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare the number of CUDA devices, which must be the same."""
         if not isinstance(stored, dict) or set(stored) != _KEYS:
             yield Difference(path, "the process's generators", "something else")
             return
-        assert isinstance(live, dict)
         here, there = len(live["cuda"]) or torch.cuda.device_count(), len(stored["cuda"])
         if there != here and (there or live["cuda"]):
             yield Difference((*path, "cuda"), f"{here} devices", f"{there} devices")
@@ -109,21 +108,17 @@ class GeneratorPart(Part):
             return generator.get_state(legacy=False)
         return generator.getstate()
 
-    def restore(self, stored: object) -> None:
+    def restore(self, stored: Any) -> None:
         """Set it back."""
         generator = self._generator
-        state: Any = stored
-        if isinstance(generator, torch.Generator):
-            assert isinstance(stored, torch.Tensor)
-            generator.set_state(stored)
-        elif isinstance(generator, np.random.Generator):
-            generator.bit_generator.state = state
-        elif isinstance(generator, np.random.RandomState):
-            generator.set_state(state)
+        if isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = stored
+        elif isinstance(generator, random.Random):
+            generator.setstate(stored)
         else:
-            generator.setstate(state)
+            generator.set_state(stored)
 
-    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare the kind of generator."""
         ours, theirs = _find_kind(live), _find_kind(stored)
         if ours != theirs:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -12,89 +13,60 @@ from mvc import compare_image, outline_image, read_image
 from mvc_hooks.parts.tree import find_changes, format_path, map_leaves, outline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from mvc import Repo
 
-
-class StateSource(Protocol):
-    """A state that can be given back to a live run."""
-
-    def outline(self) -> dict[str, Any]:
-        """Return its structure, with ``mvc.ArrayOutline`` in place of every array."""
-        ...
-
-    def load(self, into: Mapping[str, object]) -> dict[str, Any]:
-        """Return the state, with the live tensors of ``into`` in it, filled in place.
-
-        ``into`` is nested like the state, and may hold less than it, never more.
-        """
-        ...
-
-    def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
-        """Return a line for every difference of a live state; none if it is the same bit for bit."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class CommitSource:
-    """The state of a commit."""
-
-    repo: Repo
-    revision: str
-
-    def outline(self) -> dict[str, Any]:
-        """Return its structure."""
-        return self.repo.outline_state(self.revision)
-
-    def load(self, into: Mapping[str, object]) -> dict[str, Any]:
-        """Return it; every byte is hashed as it is read."""
-        return self.repo.load_state(self.revision, into=into)
-
-    def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
-        """Hash a live state and compare it with the commit."""
-        return self.repo.verify_state(state, self.revision).differences
+State: TypeAlias = "Mapping[str, Any]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ImageSource:
-    """The state of an image: name → bytes of its files."""
+class StateSource:
+    """A state that can be given back to a live run.
 
-    files: Mapping[str, memoryview]
+    Attributes:
+        outline: returns its structure, with ``mvc.ArrayOutline`` in place of every array.
+        load: returns the state, with the live tensors that it is given in it, filled in place. They
+            are nested like the state, and may be less than it, never more.
+        check: returns a line for every difference of a live state; none if it is the same bit for
+            bit.
+        is_own: whether it holds what this rank alone had.
+    """
 
-    def outline(self) -> dict[str, Any]:
-        """Return its structure."""
-        return outline_image(self.files)
-
-    def load(self, into: Mapping[str, object]) -> dict[str, Any]:
-        """Return it."""
-        return read_image(self.files, into=into)
-
-    def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
-        """Compare a live state with the image, byte by byte."""
-        return compare_image(state, self.files)
+    outline: Callable[[], dict[str, Any]]
+    load: Callable[[State], dict[str, Any]]
+    check: Callable[[State], tuple[str, ...]]
+    is_own: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ValuesSource:
-    """A state in memory. It stays the caller's: nothing live will share memory with it."""
+def from_commit(repo: Repo, revision: str) -> StateSource:
+    """Return the state of a commit; every byte is hashed as it is read, or compared."""
+    return StateSource(
+        outline=partial(repo.outline_state, revision),
+        load=lambda into: repo.load_state(revision, into=into),
+        check=lambda state: repo.verify_state(state, revision).differences,
+    )
 
-    state: Mapping[str, Any]
 
-    def outline(self) -> dict[str, Any]:
-        """Return its structure."""
-        result: dict[str, Any] = outline(self.state)
-        return result
+def from_image(files: Mapping[str, memoryview]) -> StateSource:
+    """Return the state of an image, which is name → bytes of its files."""
+    return StateSource(
+        outline=partial(outline_image, files),
+        load=lambda into: read_image(files, into=into),
+        check=lambda state: compare_image(state, files),
+        is_own=True,
+    )
 
-    def load(self, into: Mapping[str, object]) -> dict[str, Any]:
-        """Return a copy of it."""
-        result: dict[str, Any] = map_leaves(dict(self.state), _copy_leaf, into)
-        return result
 
-    def check(self, state: Mapping[str, object]) -> tuple[str, ...]:
-        """Compare a live state with it, bit by bit."""
-        found = find_changes(state, self.state)
-        return tuple(f"{format_path(path)} differs" for path, _, _ in found)
+def from_values(values: State) -> StateSource:
+    """Return a state in memory. It stays the caller's: nothing live will share memory with it."""
+    return StateSource(
+        outline=partial(outline, values),
+        load=partial(map_leaves, dict(values), _copy_leaf),
+        check=lambda state: tuple(
+            f"{format_path(path)} differs" for path, _, _ in find_changes(state, values)
+        ),
+    )
 
 
 def _copy_leaf(stored: Any, live: Any) -> Any:

@@ -15,8 +15,6 @@ from mvc import ConflictError, UsageError
 from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.rng import keep_rng
 from mvc_hooks.parts.tree import (
-    Difference,
-    Steps,
     compare_arrays,
     compare_fixed_arrays,
     compare_keys,
@@ -27,7 +25,7 @@ from mvc_hooks.parts.tree import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mvc_hooks.parts.tree import Steps
+    from mvc_hooks.parts.tree import Difference, Steps
 
 
 class ValuePart(Part):
@@ -44,7 +42,7 @@ class ValuePart(Part):
         """Return it."""
         return self.value.detach() if isinstance(self.value, torch.Tensor) else self.value
 
-    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare arrays, except those that fill as a run goes on; None takes anything."""
         if live is None:
             return
@@ -52,11 +50,11 @@ class ValuePart(Part):
         compare = compare_fixed_arrays if is_held else compare_arrays
         yield from compare(live, stored, path)
 
-    def targets(self, captured: object) -> object:
+    def targets(self, captured: Any) -> object:
         """Return all of it: only this part knows its content."""
         return captured
 
-    def restore(self, stored: object) -> None:
+    def restore(self, stored: Any) -> None:
         """Put the stored content into the live containers and arrays."""
         try:
             self.value = _fill(self.value, stored)
@@ -168,13 +166,13 @@ class StatefulPart(Part):
         with keep_rng():
             return self._value.state_dict()
 
-    def compare(self, live: object, stored: object, path: Steps) -> Iterator[Difference]:
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare keys if they are fixed, and arrays except those that fill as a run goes on."""
         if self._is_strict:
             yield from compare_keys(live, stored, path)
         yield from compare_fixed_arrays(live, stored, path)
 
-    def restore(self, stored: object) -> None:
+    def restore(self, stored: Any) -> None:
         """Hand over the state."""
         try:
             self._value.load_state_dict(place_like(stored, self.capture()))

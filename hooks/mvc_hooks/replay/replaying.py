@@ -9,7 +9,7 @@ from mvc import Repo, UnsupportedError, UsageError
 from mvc_hooks.divergence.judge import Judge
 from mvc_hooks.environment import compare_environments, read_environment
 from mvc_hooks.parts.restoring import InexactRestoreError
-from mvc_hooks.parts.sources import CommitSource
+from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.ranks import RANKS
 from mvc_hooks.replay.report import FirstDifference, ReplayReport, compare_run
 from mvc_hooks.replay.stretch import find_stretch
@@ -79,7 +79,7 @@ def _replay(
     difference: FirstDifference | None = None
     tensors = 0
     try:
-        stored = run.restore(CommitSource(repo, stretch.start.commit))
+        stored = run.restore(from_commit(repo, stretch.start.commit))
     except InexactRestoreError as error:
         inexact = [str(error)]
     else:

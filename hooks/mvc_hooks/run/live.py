@@ -103,6 +103,7 @@ class LiveRun:
     """
 
     def __init__(self, objects: Mapping[str, object], ranks: Ranks | None = None) -> None:
+        objects = {name: value for name, value in objects.items() if value is not None}
         found = list(_walk(objects))
         self._modules = [one for one in found if isinstance(one, nn.Module)]
         self._optimizers = [one for one in found if isinstance(one, Optimizer)]

@@ -12,7 +12,7 @@ import torch
 from mvc import Repo, compare_image, layout_state
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
-from mvc_hooks.parts.sources import CommitSource
+from mvc_hooks.parts.sources import from_commit
 
 
 def seed_all(seed):
@@ -42,7 +42,7 @@ class Lab:
 
     def commit(self, parts):
         self.repo.commit_state(capture_parts(parts), message="x")
-        return CommitSource(self.repo, self.repo.resolve("HEAD"))
+        return from_commit(self.repo, self.repo.resolve("HEAD"))
 
     def make(self, build, seed):
         seed_all(seed)

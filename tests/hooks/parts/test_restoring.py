@@ -347,7 +347,7 @@ def test_objects_without_a_state_are_refused():
         make_parts({"tool": threading.Thread()})
     with pytest.raises(UsageError, match="gradients"):
         make_parts({"gradients": 1})
-    assert set(make_parts({"scaler": None})) == {"rng"}
+    assert set(make_parts({"scaler": None})) == {"scaler", "rng"}
 
 
 def test_models_without_plain_data_are_refused():
@@ -498,10 +498,10 @@ def test_state_of_other_cuda_devices_is_refused(lab):
     state = capture_parts(parts)
     state["rng"]["cuda"] = [torch.get_rng_state()] * 3
     lab.repo.commit_state(state, message="x")
-    from mvc_hooks.parts.sources import CommitSource
+    from mvc_hooks.parts.sources import from_commit
 
     with pytest.raises(ConflictError, match=r"rng\.cuda is \d devices here, 3 devices"):
-        restore_parts(CommitSource(lab.repo, "HEAD"), parts)
+        restore_parts(from_commit(lab.repo, "HEAD"), parts)
 
 
 class _Drawing:
