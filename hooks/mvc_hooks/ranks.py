@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import blake3
 import torch
@@ -71,7 +71,7 @@ class Ranks:
         if distributed.is_available() and distributed.is_initialized():
             self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
         # Over the CPU: with NCCL every message would wait for the device.
-        if self.size > 1 and not _has_cpu_backend():
+        if self.size > 1 and "cpu" not in find_backends():
             self._group = distributed.new_group(backend="gloo")
 
     @property
@@ -94,8 +94,7 @@ class Ranks:
             return value
         box: list[Any] = [value if self.is_first else None]
         distributed.broadcast_object_list(box, src=0, group=self._group)
-        shared: _Value = box[0]
-        return shared
+        return cast("_Value", box[0])
 
     def collect(self, value: Any) -> list[Any]:
         """Return the values of all ranks on rank 0, nothing on the others."""
@@ -123,9 +122,7 @@ class Ranks:
 
     def ask_first(self, compute: Callable[[], _Value]) -> _Value:
         """Compute on rank 0, and return the result, or raise the error, on every rank."""
-        result: Any = self.share(self.on_first(compute))
-        value: _Value = result
-        return value
+        return cast("_Value", self.share(self.on_first(compute)))
 
     def together(self, compute: Callable[[], _Value]) -> _Value:
         """Compute on every rank; an error on one is raised on every rank."""
@@ -134,14 +131,17 @@ class Ranks:
         value, error = _try(compute)
         said = self.exchange(None if error is None else _describe(error))
         _raise(error, next((one for one in said if one is not None), None))
-        result: Any = value
-        done: _Value = result
-        return done
+        return cast("_Value", value)
 
 
-def _has_cpu_backend() -> bool:
-    config = distributed.get_backend_config()
-    return any(part.split(":")[0] == "cpu" for part in config.split(","))
+def find_backends() -> dict[str, str]:
+    """Return device type → backend of the process group; empty without several ranks."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return {}
+    if distributed.get_world_size() < 2:  # noqa: PLR2004  # alone there is nothing to average
+        return {}
+    pairs = (part.split(":") for part in distributed.get_backend_config().split(",") if ":" in part)
+    return {pair[0]: pair[1] for pair in pairs}
 
 
 def _try(compute: Callable[[], _Value]) -> tuple[_Value | None, MvcError | None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from mvc import UsageError
+from mvc_hooks.divergence.history import check_count
 from mvc_hooks.snapshot.ring import Ring
 
 WhenBehind = Literal["wait", "skip", "sync"]
@@ -33,7 +34,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("every", "in_flight", "healthy_after", "writer_threads"):
-            _check_count(name, getattr(self, name), optional=name in ("every", "writer_threads"))
+            value = getattr(self, name)
+            if value is not None or name not in ("every", "writer_threads"):
+                hint = "every=None commits by call only" if name == "every" else None
+                check_count(name, value, 1, hint=hint)
         seconds = self.every_seconds
         if seconds is not None and not (type(seconds) in (int, float) and 0 < seconds < math.inf):
             raise UsageError(f"every_seconds is {seconds!r}, not a positive number of seconds")
@@ -42,7 +46,9 @@ class Settings:
             if value not in choices:
                 raise UsageError(f"{name} is {value!r}, none of {', '.join(choices)}")
         for name in ("delta", "keep_diverged", "signals"):
-            _check_switch(name, getattr(self, name), optional=name == "delta")
+            value = getattr(self, name)
+            if type(value) is not bool and (value is not None or name != "delta"):
+                raise UsageError(f"{name} is {value!r}, neither True nor False")
         _check_patterns(self.allow)
         if self.ring is not None and not isinstance(self.ring, Ring):
             raise UsageError(f"ring is {self.ring!r}, not a Ring", hint="ring=Ring(every=100)")
@@ -57,18 +63,3 @@ def _check_patterns(value: object) -> None:
         raise UsageError(
             f"allow is {value!r}, not a list of patterns", hint='allow=["optimizer.*"]'
         )
-
-
-def _check_switch(name: str, value: object, *, optional: bool) -> None:
-    if value is None and optional:
-        return
-    if type(value) is not bool:
-        raise UsageError(f"{name} is {value!r}, neither True nor False")
-
-
-def _check_count(name: str, value: object, *, optional: bool) -> None:
-    if value is None and optional:
-        return
-    if type(value) is not int or value < 1:
-        hint = "every=None commits by call only" if name == "every" else None
-        raise UsageError(f"{name} is {value!r}, not a whole number from 1 on", hint=hint)

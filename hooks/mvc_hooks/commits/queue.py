@@ -167,7 +167,7 @@ class CommitQueue:
             tip = self.tips.get(branch)
             pending.request = msgspec.structs.replace(pending.request, parent=tip)
         pending.is_sent = True
-        writer.commit(pending.request, pending.snapshot.memory.descriptor)
+        writer.ask(pending.request, pending.snapshot.memory.descriptor)
 
     def _mark(self, request: MarkHealthy, tries: int) -> None:
         try:
@@ -176,7 +176,7 @@ class CommitQueue:
             log.warning("commit %s is not marked as healthy: %s", request.commit[:10], error)
             return
         self._marks[request.number] = (request, tries)
-        writer.mark(request)
+        writer.ask(request)
 
     def start_writer(self) -> WriterProcess:
         """Return the writer; start one if there is none, or the last one died and owes nothing."""

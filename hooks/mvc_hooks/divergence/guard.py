@@ -35,7 +35,7 @@ class StepGuard:
 
         If a ``GradScaler`` skips that step, the one after it is dropped, unless ``cancel`` is called.
         """
-        if not self._handles:
+        if self._optimizers and not self._handles:
             raise UsageError("the hooks of this step guard were removed")
         self._armed = set(self._optimizers)
 

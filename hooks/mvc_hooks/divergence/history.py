@@ -244,8 +244,8 @@ def check_keys(what: str, state: object, keys: tuple[str, ...]) -> None:
         )
 
 
-def check_count(what: str, value: object, fewest: int) -> int:
+def check_count(what: str, value: object, fewest: int, *, hint: str | None = None) -> int:
     """Return a whole number that is not too small, and fits where it will be stored."""
     if isinstance(value, bool) or not isinstance(value, int) or not fewest <= value < 1 << 62:
-        raise UsageError(f"{what} is {value!r}, not a whole number of at least {fewest}")
+        raise UsageError(f"{what} is {value!r}, not a whole number from {fewest} on", hint=hint)
     return value

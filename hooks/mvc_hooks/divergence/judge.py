@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.history import History, Reading, Verdict
     from mvc_hooks.divergence.ladder import Action, LadderStep
 
-WATCH, LADDER = "watch", "ladder"
-
 
 class AlarmLog(Protocol):
     """Where a judge reports what it sees: the log of the run."""
@@ -138,7 +136,7 @@ class Judge:
 
     def capture(self) -> dict[str, Any]:
         """Return the states that belong in a commit."""
-        return {WATCH: self._watch.state_dict(), LADDER: self.ladder.state_dict()}
+        return {"watch": self._watch.state_dict(), "ladder": self.ladder.state_dict()}
 
     def restore(self, watch: Any, ladder: Any) -> None:
         """Restore the states of a commit, when a run resumes."""

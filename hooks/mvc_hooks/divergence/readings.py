@@ -27,6 +27,7 @@ from torch import distributed
 
 from mvc import UsageError
 from mvc_hooks.divergence.history import Reading, check_count
+from mvc_hooks.ranks import find_backends
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +117,7 @@ class ReadingQueue:
 
     def _start(self, step: int, values: tuple[_Value, _Value], note: float) -> _PendingReading:
         device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
-        backends = _find_backends()
+        backends = find_backends()
         has_nccl = backends.get("cuda") == "nccl" and torch.cuda.is_available()
         reduces_on_cuda = has_nccl or (bool(backends) and "cpu" not in backends)
         # The group decides where to reduce, not the values: one rank may have them on the host while
@@ -230,13 +231,3 @@ def _to_device(value: float | torch.Tensor, device: torch.device) -> torch.Tenso
 def _allocate_slot() -> _Slot:
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # so in torch
     return _Slot(torch.zeros(5, dtype=torch.float64, pin_memory=True), event)
-
-
-def _find_backends() -> dict[str, str]:
-    """Return device type → backend of the process group; empty without several ranks."""
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return {}
-    if distributed.get_world_size() < 2:  # noqa: PLR2004  # alone there is nothing to average
-        return {}
-    pairs = (part.split(":") for part in distributed.get_backend_config().split(",") if ":" in part)
-    return {pair[0]: pair[1] for pair in pairs}

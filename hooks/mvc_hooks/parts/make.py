@@ -19,11 +19,11 @@ from mvc_hooks.parts.module import ModulePart, name_parameters
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.part import DETAILS, Group, Part, RestoreOrder
 from mvc_hooks.parts.rng import GeneratorPart, RngPart
-from mvc_hooks.parts.tree import list_items
+from mvc_hooks.parts.tree import format_path, list_items, walk_leaves
 from mvc_hooks.parts.value import Stateful, StatefulPart, ValuePart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 RNG = "rng"
 """The top-level name of the generators of the process."""
@@ -70,18 +70,11 @@ def make_part(name: str, value: Any, names: Mapping[int, str] | None = None) -> 
 def name_all_parameters(objects: Mapping[str, object]) -> dict[int, str]:
     """Return ``id`` of parameter → name (``model.0.weight``), for all models among some objects."""
     return {
-        id(param): f"{path}.{name}"
-        for path, module in _find_modules("", objects)
+        id(param): f"{format_path(path)}.{name}"
+        for path, module in walk_leaves(objects)
+        if isinstance(module, nn.Module)
         for name, param in name_parameters(module).items()
     }
-
-
-def _find_modules(path: str, value: object) -> Iterator[tuple[str, nn.Module]]:
-    if isinstance(value, nn.Module):
-        yield path, value
-        return
-    for key, item in list_items(value) or ():
-        yield from _find_modules(f"{path}.{key}" if path else str(key), item)
 
 
 def _find_part(name: str, value: Any, names: Mapping[int, str]) -> Part | None:

@@ -32,7 +32,7 @@ from mvc_hooks.parts.tree import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from mvc import ArrayOutline
     from mvc_hooks.parts.tree import Steps
@@ -256,9 +256,8 @@ def _replace(owner: nn.Module, key: str, stored: object, module: nn.Module) -> N
 
 def _find_ties(module: nn.Module) -> list[list[str]]:
     places: dict[tuple[object, ...], list[str]] = {}
-    named: Mapping[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
-    named = {**named, **dict(module.named_buffers(remove_duplicate=False))}
-    for name, tensor in named.items():
+    params = module.named_parameters(remove_duplicate=False)
+    for name, tensor in (*params, *module.named_buffers(remove_duplicate=False)):
         place = locate(tensor)
         if place is not None:
             places.setdefault(place, []).append(clean_name(name))

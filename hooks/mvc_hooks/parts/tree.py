@@ -57,6 +57,15 @@ def list_items(value: Any) -> list[tuple[Any, Any]] | None:
     return list(enumerate(value)) if isinstance(value, _SEQUENCES) else None
 
 
+def walk_leaves(value: Any, path: Steps = ()) -> Iterator[tuple[Steps, Any]]:
+    """Yield path and value of everything nested that is no container; a module is none."""
+    items = None if isinstance(value, torch.nn.Module) else list_items(value)
+    if items is None:
+        yield path, value
+    for key, item in items or ():
+        yield from walk_leaves(item, (*path, key))
+
+
 def pair_leaves(
     live: Any, stored: Any, path: Steps, *, same_type: bool = False
 ) -> Iterator[tuple[Steps, Any, Any]]:
@@ -197,8 +206,7 @@ def describe(value: object) -> str | None:
 
 def has_arrays(value: object) -> bool:
     """Return whether an array lies anywhere in a value."""
-    items = list_items(value)
-    return is_array(value) if items is None else any(has_arrays(item) for _, item in items)
+    return any(is_array(leaf) for _, leaf in walk_leaves(value))
 
 
 def find_at(value: Any, path: Steps) -> Any:

@@ -19,12 +19,12 @@ from mvc_hooks.parts.gradients import GradsPart
 from mvc_hooks.parts.make import GRADIENTS, make_parts, name_all_parameters
 from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
-from mvc_hooks.parts.tree import list_items
+from mvc_hooks.parts.tree import walk_leaves
 from mvc_hooks.parts.value import ValuePart
 from mvc_hooks.ranks import RANKS, Ranks, RankState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from mvc_hooks.parts.sources import StateSource
     from mvc_hooks.snapshot.copying import Fence
@@ -104,7 +104,7 @@ class LiveRun:
 
     def __init__(self, objects: Mapping[str, object], ranks: Ranks | None = None) -> None:
         objects = {name: value for name, value in objects.items() if value is not None}
-        found = list(_walk(objects))
+        found = [leaf for _, leaf in walk_leaves(objects)]
         self._modules = [one for one in found if isinstance(one, nn.Module)]
         self._optimizers = [one for one in found if isinstance(one, Optimizer)]
         self._schedulers = [one for one in found if isinstance(one, LRScheduler)]
@@ -125,7 +125,7 @@ class LiveRun:
         self.environment = read_environment()
         self.is_clean = True
         self._ranks = RankState(ranks or Ranks(), self.parts)
-        self._guard = StepGuard(self._optimizers) if self._optimizers else None
+        self._guard = StepGuard(self._optimizers)
         self._fences: list[Fence] = []
         self._handles = [one.register_step_pre_hook(self._before_step) for one in self._optimizers]
         for module in self._modules:
@@ -151,8 +151,7 @@ class LiveRun:
 
     def drop_next_step(self) -> None:
         """Make the next step of every optimizer do nothing."""
-        if self._guard is not None:
-            self._guard.drop_next()
+        self._guard.drop_next()
 
     def complete_step(self, tokens: int, samples: int) -> None:
         """Count a complete step."""
@@ -164,8 +163,7 @@ class LiveRun:
         else:  # the user draws the batches, one per step as far as this can tell
             self.counters.batches += 1
             self.pass_over()
-        if self._guard is not None:
-            self._guard.cancel()  # a scaler that skipped the step never called the optimizer
+        self._guard.cancel()  # a scaler that skipped the step never called the optimizer
         self.is_clean = True
 
     @property
@@ -244,8 +242,8 @@ class LiveRun:
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 for param in group["params"]:
-                    for tensor in (param, *_tensors(optimizer.state.get(param, {}))):
-                        if tensor.is_cuda:
+                    for _, tensor in walk_leaves([param, optimizer.state.get(param, {})]):
+                        if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
                             found[tensor.untyped_storage().data_ptr()] = tensor
         return found
 
@@ -267,23 +265,10 @@ class LiveRun:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        if self._guard is not None:
-            self._guard.remove()
+        self._guard.remove()
         self._grads.remove()
         for part in self._data_parts:
             part.remove()
-
-
-def _walk(value: object) -> Iterator[object]:
-    items = list_items(value)
-    if items is None:
-        yield value
-    for _, item in items or ():
-        yield from _walk(item)
-
-
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    return (one for one in _walk(value) if isinstance(one, torch.Tensor))
 
 
 def _scale_scheduler(scheduler: Any, factor: float) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc import StorageError, UsageError, layout_state
+from mvc_hooks.divergence.history import check_count
 from mvc_hooks.snapshot.copying import Fence, copy_layout
 from mvc_hooks.snapshot.memory import SharedMemory
 
@@ -167,8 +168,8 @@ class Ring:
     def __post_init__(self) -> None:
         for name in ("every", "keep", "max_bytes"):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise UsageError(f"{name} of a ring is {value!r}, not a number from 1 on")
+            if value is not None or name != "max_bytes":
+                check_count(f"{name} of a ring", value, 1)
 
 
 class SnapshotRing:

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 
 from mvc import Identity, MvcError, Repo
 from mvc_hooks.writer.messages import (
+    GROUP_SIGNALS,
     MAX_LINE_BYTES,
+    READ_BYTES,
     Answer,
     Commit,
     MarkHealthy,
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from mvc import WriteCounts
 
 _NICENESS = 10
-_READ_BYTES = 2**16
 
 
 def serve(channel: socket.socket) -> None:
@@ -58,17 +59,16 @@ def _step_back() -> None:
     # The scheduler groups processes by session and weighs the group's niceness, not the process's.
     with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
         file.write(str(_NICENESS))
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    for number in signals:
+    for number in GROUP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # blocked by the training until here
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)  # blocked by the training until here
 
 
 def _read_lines(channel: socket.socket) -> Iterator[tuple[bytes, list[int]]]:
     """Yield each line with the descriptors that came so far and were not taken."""
     rest, descriptors = b"", []
     while True:
-        data, came, _, _ = socket.recv_fds(channel, _READ_BYTES, 16)
+        data, came, _, _ = socket.recv_fds(channel, READ_BYTES, 16)
         descriptors += came
         if not data:
             return

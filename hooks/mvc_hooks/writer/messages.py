@@ -5,9 +5,14 @@ Tensors are never sent; they are in shared memory, whose descriptor accompanies 
 
 from __future__ import annotations
 
+import signal
+
 import msgspec
 
 MAX_LINE_BYTES = 64 * 2**20
+READ_BYTES = 2**16
+GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What a terminal or scheduler sends to the whole process group; the writer ignores them."""
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):

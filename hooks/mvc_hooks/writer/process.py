@@ -22,6 +22,8 @@ import msgspec
 from mvc import MvcError, Repo, StorageError
 from mvc_hooks.snapshot.memory import keep_from_children
 from mvc_hooks.writer.messages import (
+    GROUP_SIGNALS,
+    READ_BYTES,
     Answer,
     Commit,
     MarkHealthy,
@@ -37,11 +39,9 @@ if TYPE_CHECKING:
 LOST = "lost"
 """Error kind of a request whose writer ended before it could answer."""
 
-_READ_BYTES = 2**16
 _LAST_WORDS_BYTES = 2000
 _DEATH_S = 5.0
 _MOST_IN_FLIGHT = 64
-_GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class WriterProcess:
@@ -77,15 +77,10 @@ class WriterProcess:
         """Requests without an answer."""
         return len(self._open)
 
-    def commit(self, request: Commit, descriptor: int) -> None:
-        """Hand over an image; its memory must not change before the answer. Returns at once."""
+    def ask(self, request: Commit | MarkHealthy, *descriptors: int) -> None:
+        """Send a request, and the memory of a commit, which must not change before the answer."""
         self._open.append(request.number)
-        self._send(request, [descriptor])
-
-    def mark(self, request: MarkHealthy) -> None:
-        """Have a commit marked; returns at once."""
-        self._open.append(request.number)
-        self._send(request)
+        self._send(request, descriptors)
 
     def poll(self) -> list[Answer]:
         """Return the answers that have arrived; never waits."""
@@ -115,7 +110,7 @@ class WriterProcess:
         line = encode_line(request)
         try:
             if descriptors:
-                sent = socket.send_fds(self._channel, [line], list(descriptors))
+                sent = socket.send_fds(self._channel, [line], descriptors)
                 line = line[sent:]
             self._channel.sendall(line)
         except OSError:
@@ -144,7 +139,7 @@ class WriterProcess:
 
     def _read(self) -> list[Answer]:
         try:
-            data = self._channel.recv(_READ_BYTES)
+            data = self._channel.recv(READ_BYTES)
         except OSError:  # as good as the end: a killed writer may reset the connection
             data = b""
         if not data:
@@ -183,7 +178,7 @@ def _start(
     channel: socket.socket, words: IO[bytes], held: Sequence[int]
 ) -> subprocess.Popen[bytes]:
     """Start the process, with group signals blocked until it ignores them by itself."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GROUP_SIGNALS)  # a child inherits the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # a child inherits the mask
     try:
         return subprocess.Popen(  # noqa: S603  our own interpreter and module
             # -P: the current folder may have another types.py or mvc.
