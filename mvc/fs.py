@@ -40,6 +40,11 @@ class FileStat:
     mode: int  # st_mode with type and permission bits
 
     @property
+    def identity(self) -> tuple[int, int]:
+        """What no other file has while this one exists."""
+        return self.device, self.inode
+
+    @property
     def is_regular(self) -> bool:
         """Whether this is an ordinary file."""
         return stat.S_ISREG(self.mode)

@@ -71,6 +71,13 @@ class RollbackReport:
             return "none"
         return f"{self.skipped_first}-{self.skipped_last}"
 
+    @property
+    def skipped_count(self) -> int:
+        """How many batches are skipped."""
+        if self.skipped_first is None or self.skipped_last is None:
+            return 0
+        return self.skipped_last - self.skipped_first + 1
+
     def __str__(self) -> str:
         where = f"commit {self.to_commit[:10]}" if self.to_commit else "a snapshot in memory"
         return (

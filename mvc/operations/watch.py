@@ -10,7 +10,7 @@ from mvc.fs import find_stat
 from mvc.history.refnames import HEADS, branch_ref
 from mvc.runs.feed import FEED_SUFFIX, MAX_FEED_BYTES, RUNS_DIR_NAME, feed_path
 from mvc.runs.reading import FeedTail, RunTotals
-from mvc.runs.records import feed_name, find_branch
+from mvc.runs.records import find_branch
 
 if TYPE_CHECKING:
     from mvc.runs.records import RunView
@@ -53,22 +53,11 @@ def _find_runs(context: Context) -> dict[str, int]:
             names = [name for name in os.listdir(folder) if name.endswith(FEED_SUFFIX)]
         except (FileNotFoundError, NotADirectoryError):
             return {}
-    branches = _find_branches(context, [name.removesuffix(FEED_SUFFIX) for name in names])
-    found: dict[str, int] = {}
-    for stem, branch in branches.items():
-        stat = find_stat(folder / (stem + FEED_SUFFIX))
-        if stat is not None and stat.is_regular:
-            found[branch] = stat.mtime_ns
-    return found
-
-
-def _find_branches(context: Context, stems: list[str]) -> dict[str, str]:
-    """Return name of a feed → branch; files that are not feeds are left out."""
-    found = {stem: branch for stem in stems if (branch := find_branch(stem)) is not None}
-    if len(found) < len(stems):  # only a hash is left of a long name: try those of all branches
-        shorts = [full.removeprefix(HEADS) for full in context.history.list_refs(HEADS)]
-        found |= {feed_name(short): short for short in shorts}
-    return {stem: found[stem] for stem in stems if feed_name(found.get(stem, "")) == stem}
+    branches = [find_branch(name.removesuffix(FEED_SUFFIX)) for name in names]
+    if None in branches:  # only a hash is left of a long name: try those of all branches
+        branches += [full.removeprefix(HEADS) for full in context.history.list_refs(HEADS)]
+    found = {branch: find_stat(feed_path(context.git_dir, branch)) for branch in branches if branch}
+    return {branch: file.mtime_ns for branch, file in found.items() if file and file.is_regular}
 
 
 class RunFollower:

@@ -17,27 +17,26 @@ import contextlib
 import math
 import os
 import platform
-import stat
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import ConflictError, MvcError, StorageError
-from mvc.fs import exclusive_lock, find_stat, replace_staged
+from mvc.fs import exclusive_lock, find_stat, replace_staged, stat_descriptor
 from mvc.history.refnames import branch_ref
-from mvc.runs.records import Record, encode_record, feed_name
+from mvc.runs.records import KINDS, Record, encode_record, feed_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from typing import Self
 
+    from mvc.fs import FileStat
     from mvc.workspace.context import Context
 
 RUNS_DIR_NAME = "runs"
 FEED_SUFFIX = ".jsonl"
-OLDER_SUFFIX = ".jsonl.old"
 MAX_FEED_BYTES = 4 * 2**20
 """A feed that grows longer starts a new file."""
 
@@ -45,11 +44,6 @@ _LOCK_NAME = "rotate.lock"
 _INTERVAL_S = 0.5
 _STEPS_PER_WRITE = 4
 _EVENTS_PER_INTERVAL = 10
-_CARRIED = {
-    "start": 1, "resume": 1, "healthy": 12, "commit": 12, "alarm": 8, "rollback": 8, "error": 8,
-}  # fmt: skip
-_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
 _STATE, _BEGAN = 0, 19  # fields after the name in /proc/PID/stat
 _GONE = ("Z", "X", "x")
 
@@ -61,6 +55,22 @@ def feed_path(git_dir: Path, branch: str) -> Path:
     return git_dir / RUNS_DIR_NAME / f"{feed_name(branch)}{FEED_SUFFIX}"
 
 
+def older_path(path: Path) -> Path:
+    """Return the file that was a feed before its present one."""
+    return path.with_name(f"{path.name}.old")
+
+
+def open_file(path: Path, flags: int) -> tuple[int, FileStat]:
+    """Return descriptor and stat of a feed; anything else that lies there is a StorageError."""
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
+    found = stat_descriptor(descriptor)
+    if not found.is_regular:
+        os.close(descriptor)
+        raise StorageError(f"{path} is not a file", hint="remove it")
+    return descriptor, found
+
+
 def open_feed(context: Context, branch: str) -> RunFeed:
     """Return the writing end of a branch's feed; nothing is written yet."""
     branch_ref(branch)  # refuses what is not a valid name
@@ -68,34 +78,29 @@ def open_feed(context: Context, branch: str) -> RunFeed:
 
 
 class _Steps:
-    """Step records since the last write, thinned so that there are never many."""
+    """Step records since the last write, thinned: the newest of each of a few equal stretches."""
 
     def __init__(self) -> None:
         self._kept: list[_Pending] = []
-        self._newest: _Pending | None = None
         self._odd: _Pending | None = None
         self._count = 0
         self._stride = 1
 
     def add(self, record: _Pending) -> None:
-        self._newest = record
+        if self._count % self._stride:
+            self._kept.pop()
+        elif len(self._kept) == _STEPS_PER_WRITE:
+            self._kept, self._stride = self._kept[1::2], 2 * self._stride
+        self._kept.append(record)
+        self._count += 1
         loss = record[2].get("loss")
         if self._odd is None and isinstance(loss, float) and not math.isfinite(loss):
             self._odd = record
-        self._count += 1
-        if self._count % self._stride:
-            return
-        self._kept.append(record)
-        if len(self._kept) == 2 * _STEPS_PER_WRITE:
-            self._kept = self._kept[1::2]
-            self._stride *= 2
 
     def choose(self) -> list[_Pending]:
-        """Return evenly spaced ones, the newest, and the first whose loss is not finite."""
-        every = -(-len(self._kept) // _STEPS_PER_WRITE) or 1
-        chosen = [*self._kept[every - 1 :: every], self._newest, self._odd]
-        once = {id(record): record for record in chosen if record is not None}
-        return sorted(once.values(), key=lambda record: record[1])
+        """Return them, and the first whose loss is not finite, in the order of time."""
+        chosen = {id(record): record for record in (*self._kept, self._odd) if record}
+        return sorted(chosen.values(), key=lambda record: record[1])
 
 
 class RunFeed:
@@ -125,9 +130,11 @@ class RunFeed:
         self._lock = threading.RLock()  # reentrant: a signal handler may append during an append
         self._steps = _Steps()
         self._written_s = -math.inf
-        self._recent: dict[str, int] = {}
+        self._recent = Counter[str]()
         self._recent_s = -math.inf
-        self._carried = {kind: deque[tuple[float, bytes]]([], n) for kind, n in _CARRIED.items()}
+        self._repeated = {
+            name: deque[tuple[float, bytes]]([], kind.repeated) for name, kind in KINDS.items()
+        }
         self._descriptor = -1
         self._torn = False
         self._closed = False
@@ -144,17 +151,17 @@ class RunFeed:
         """
         with self._lock:
             now_s = self._clock()
-            if self._closed or not self._admits(kind, now_s):
-                self._drop(1, "the feed is closed" if self._closed else f"too many of {kind!r}")
-                return
-            if kind == "step":
+            if self._closed:
+                self._drop(1, "the feed is closed")
+            elif kind == "step":
                 self._steps.add((kind, time.time(), fields))
                 if now_s - self._written_s >= self._interval_s:
                     self._write(now_s)
-                return
-            if kind == "start":
-                fields = {**this_process(), **fields}
-            self._write(now_s, (kind, time.time(), fields))
+            elif not self._admits(kind, now_s):
+                self._drop(1, f"too many of {kind!r}")
+            else:
+                process = this_process() if kind == "start" else {}
+                self._write(now_s, (kind, time.time(), {**process, **fields}))
 
     def flush(self) -> None:
         """Write the steps gathered so far."""
@@ -176,11 +183,9 @@ class RunFeed:
         self.close()
 
     def _admits(self, kind: str, now_s: float) -> bool:
-        if kind == "step":
-            return True
         if now_s - self._recent_s >= self._interval_s:
-            self._recent, self._recent_s = {}, now_s
-        self._recent[kind] = self._recent.get(kind, 0) + 1
+            self._recent, self._recent_s = Counter(), now_s
+        self._recent[kind] += 1
         return self._recent[kind] <= _EVENTS_PER_INTERVAL
 
     def _drop(self, count: int, why: str) -> None:
@@ -188,23 +193,22 @@ class RunFeed:
             self.dropped += count
             self.last_error = why
 
-    def _write(self, now_s: float, event: _Pending | None = None) -> None:
+    def _write(self, now_s: float, *events: _Pending) -> None:
         self._written_s = now_s
         steps, self._steps = self._steps, _Steps()
-        lines = [line for step in steps.choose() if (line := self._encode(step))]
-        last = None if event is None else self._encode(event)
-        if last is not None:
-            lines.append(last)
+        records = [*steps.choose(), *events]
+        lines = [(record, line) for record in records if (line := self._encode(record))]
         if lines:
-            self._append(lines)
-        if event is not None and last is not None and event[0] in self._carried:
+            self._append([line for _, line in lines])
+        for (kind, time_s, _), line in lines:
             # Only now, or a new file that begins with this event would hold it twice.
-            self._carried[event[0]].append((event[1], last))
+            if kind in self._repeated:
+                self._repeated[kind].append((time_s, line))
 
     def _append(self, lines: list[bytes]) -> None:
         try:
-            carried = self._prepare(sum(map(len, lines)))
-            data = b"".join([b"\n" if self._torn else b"", *carried, *lines])
+            repeated = self._prepare(sum(map(len, lines)))
+            data = b"".join([b"\n" if self._torn else b"", *repeated, *lines])
             written = os.write(self._descriptor, data)
         except (OSError, MvcError) as error:
             self._drop(len(lines), str(error))
@@ -214,10 +218,9 @@ class RunFeed:
             self._drop(min(data[written:].count(b"\n"), len(lines)), "the disk is full")
 
     def _encode(self, record: _Pending) -> bytes | None:
-        kind, time_s, fields = record
-        line, lost = encode_record(kind, time_s, fields)
-        self._drop(lost, f"a field of {kind!r} is not a plain value")
-        self._drop(int(line is None), f"a record of {kind!r} is too long")
+        line, lost = encode_record(*record)
+        self._drop(lost, f"a field of {record[0]!r} is not a plain value")
+        self._drop(int(line is None), f"a record of {record[0]!r} is too long")
         return line
 
     def _prepare(self, size_bytes: int) -> list[bytes]:
@@ -229,32 +232,28 @@ class RunFeed:
         length = os.fstat(self._descriptor).st_size
         if length == 0 or length + size_bytes <= self._max_bytes or not self._rotate():
             return []
-        events = sorted(event for kept in self._carried.values() for event in kept)
+        events = sorted(event for kept in self._repeated.values() for event in kept)
         return [line for _, line in events]
 
     def _is_current(self) -> bool:
-        found, mine = find_stat(self._path), os.fstat(self._descriptor)
-        return found is not None and (found.device, found.inode) == (mine.st_dev, mine.st_ino)
+        found = find_stat(self._path)
+        return found is not None and found.identity == stat_descriptor(self._descriptor).identity
 
     def _open_file(self) -> None:
         with contextlib.suppress(FileExistsError):
             # Never more than this one folder: a repository that was removed must not come back.
             os.mkdir(self._path.parent)
-        self._descriptor = os.open(self._path, _FLAGS, 0o644)
-        found = os.fstat(self._descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise StorageError(f"{self._path} is not a file")
-        last = os.pread(self._descriptor, 1, max(found.st_size - 1, 0))
+        self._descriptor, found = open_file(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        last = os.pread(self._descriptor, 1, max(found.size_bytes - 1, 0))
         self._torn = last not in (b"", b"\n")
 
     def _rotate(self) -> bool:
         """Replace the older file and begin a new one; False if another process is doing so."""
-        older = self._path.with_name(self._path.name.removesuffix(FEED_SUFFIX) + OLDER_SUFFIX)
         try:
             with exclusive_lock(self._path.with_name(_LOCK_NAME), wait=False):
                 is_mine = self._is_current()
                 if is_mine:
-                    replace_staged(self._path, older)
+                    replace_staged(self._path, older_path(self._path))
         except ConflictError:
             return False
         self._close_file()

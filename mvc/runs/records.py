@@ -15,7 +15,7 @@ import json
 import math
 import numbers
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 Record = dict[str, Any]
@@ -70,24 +70,35 @@ def _plain(value: Any, depth: int) -> Any:
 
 
 def parse_record(line: bytes) -> Record | None:
-    """Return the record in a line, or None if the line is damaged."""
-    if len(line) > MAX_LINE_BYTES:
-        return None
+    """Return the record in a line, or None if it is damaged or lacks what its kind needs.
+
+    Its time is there as ``time_s``, too.
+    """
     try:
-        record = json.loads(line)
+        record = json.loads(line) if len(line) <= MAX_LINE_BYTES else None
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         return None
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         return None
-    time_s = find_number(record, "time")
-    if time_s is None or not 0 <= time_s <= _MAX_TIME_S:
+    record["time_s"] = _number(record.get("time"))
+    if record["time_s"] is None or not 0 <= record["time_s"] <= _MAX_TIME_S:
         return None
-    return record
+    known = KINDS.get(record["kind"])
+    is_whole = known is None or all(find(record, name) not in (None, "") for name in known.needs)
+    return record if is_whole else None
 
 
-def find_number(record: Record, name: str) -> float | None:
-    """Return a field as a number, which may be infinite or NaN; None if it is not one."""
-    value = record.get(name)
+def find(record: Record, name: str) -> Any:
+    """Return a field's value; if it is not what it has to be, None, or an empty text."""
+    return _READERS.get(name, _text)(record.get(name))
+
+
+def _text(value: object) -> str:
+    return value[:MAX_TEXT] if isinstance(value, str) else ""
+
+
+def _number(value: object) -> float | None:
+    """Any number, which may be infinite or NaN."""
     if isinstance(value, str):
         return _NOT_FINITE.get(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -98,24 +109,26 @@ def find_number(record: Record, name: str) -> float | None:
         return None
 
 
-def find_amount(record: Record, name: str) -> float | None:
-    """Return a field as a finite number that is not negative; None if it is not one."""
-    value = find_number(record, name)
-    return value if value is not None and 0 <= value < math.inf else None
+def _amount(value: object) -> float | None:
+    """A finite number that is not negative."""
+    number = _number(value)
+    return number if number is not None and 0 <= number < math.inf else None
 
 
-def find_whole(record: Record, name: str) -> int | None:
-    """Return a field as a whole number from 0 to 2**63 - 1; None if it is not one."""
-    value = record.get(name)
+def _whole(value: object) -> int | None:
+    """A whole number from 0 to 2**63 - 1."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if 0 <= value <= _MAX_WHOLE else None
 
 
-def find_text(record: Record, name: str) -> str:
-    """Return a field as text of bounded length; empty if it is not one."""
-    value = record.get(name)
-    return value[:MAX_TEXT] if isinstance(value, str) else ""
+_READERS = {
+    **dict.fromkeys(("time_s", "loss", "grad_norm", "lr"), _number),
+    **dict.fromkeys(("stall_s", "write_s", "seconds"), _amount),
+    **dict.fromkeys(("step", "to_step", "every", "total", "pid", "queue_depth"), _whole),
+    **dict.fromkeys(("written_bytes", "plain_bytes", "skipped_batches"), _whole),
+}
+"""Field → what it has to be, in whatever record it is; all others are texts."""
 
 
 def feed_name(branch: str) -> str:
@@ -279,3 +292,29 @@ class RunView:
     events: tuple[RunEvent, ...] = ()
     errors: tuple[RunEvent, ...] = ()
     damaged_lines: int = 0
+
+
+class Kind(NamedTuple):
+    """What the feed and its readers do with records of one kind."""
+
+    needs: tuple[str, ...] = ()  # fields without which a record is damaged
+    facts: tuple[str, ...] = ()  # fields that are the run's, until the next record says otherwise
+    kept_in: str = ""  # the list of the run that it is added to
+    value: type[RunAlarm | RunCommit | RunEvent | RunRollback] = RunEvent  # what it is there
+    repeated: int = 0  # how many of the last a new file begins with
+
+
+KINDS = {
+    "start": Kind((), ("pid", "host", "every", "total"), "events", repeated=1),
+    "resume": Kind(kept_in="events", repeated=1),
+    "step": Kind(("step",), ("step", "loss", "grad_norm", "lr")),
+    "snapshot": Kind(("step",), ("stall_s",)),
+    "commit": Kind(("step",), ("queue_depth",), "commits", RunCommit, repeated=12),
+    "healthy": Kind(("commit",), repeated=12),
+    "skip": Kind(kept_in="events"),
+    "alarm": Kind((), (), "alarms", RunAlarm, repeated=8),
+    "action": Kind(kept_in="events"),
+    "rollback": Kind(("step", "to_step"), (), "rollbacks", RunRollback, repeated=8),
+    "error": Kind(kept_in="errors", repeated=8),
+    "stop": Kind(kept_in="events"),
+}

@@ -8,7 +8,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.runs.records import encode_record, feed_name, find_branch, find_number, parse_record
+from mvc.runs.records import encode_record, feed_name, find, find_branch, parse_record
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=90), max_size=8))
@@ -24,9 +24,9 @@ def test_names_of_feeds(branches):
 
 @given(st.floats(), st.integers(-(2**63), 2**63))
 def test_numbers_come_back(number, whole):
-    line, lost = encode_record("step", 1.0, {"loss": number, "step": whole})
+    line, lost = encode_record("other", 1.0, {"loss": number, "step": whole})
     record = parse_record(line)
     assert lost == 0
-    back = find_number(record, "loss")
+    back = find(record, "loss")
     assert back == number or (math.isnan(back) and math.isnan(number))
     assert float(record["step"]) == float(whole)

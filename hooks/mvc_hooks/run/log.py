@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -32,8 +30,7 @@ class RunLog:
 
     def start(self, step: int, every: int | None, parts: Iterable[str]) -> None:
         """The run begins."""
-        host, names = socket.gethostname(), sorted(parts)
-        self._record("start", step=step, pid=os.getpid(), host=host, every=every, parts=names)
+        self._record("start", step=step, every=every, parts=sorted(parts))
 
     def resume(
         self, step: int, commit: str, seconds: float, changes: Sequence[tuple[str, object, object]]
@@ -92,7 +89,7 @@ class RunLog:
             to_step=report.to_step,
             to_commit=report.to_commit,
             diverged_branch=report.diverged_branch,
-            skipped_batches=report.skipped,
+            skipped_batches=report.skipped_count,
             seconds=report.seconds,
             reason=report.reason,
         )

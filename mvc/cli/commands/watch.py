@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import select
 import sys
@@ -12,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from mvc.cli.options import CommandUsageError, Json
-from mvc.cli.output import Output, pick, stdout, write_json
+from mvc.cli.output import Output, stdout, write_json
 from mvc.cli.render.text import utc_date
 from mvc.cli.render.watch import frame_lines
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mvc.operations.watch import RunFollower
     from mvc.runs.records import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 100
 _SHORTEST_S, _LONGEST_S = 0.1, 3600.0
 _QUITS = (b"q", b"Q", b"\x04", b"")
+_TIMES = ("time_s", "started_s", "updated_s")
+_NAMES = ("commit", "to_commit", "diverged_branch")  # null if they are empty
 
 
 def watch(
@@ -56,51 +59,29 @@ def watch(
         _show(out, follower, interval_s)
 
 
-def _fields(view: RunView) -> dict[str, object]:
-    commits = (
-        "commit subject stall_s write_s written_bytes plain_bytes queue_depth healthy=is_healthy "
-        "abandoned=is_abandoned"
-    )
-    rollbacks = "to_commit diverged_branch skipped_batches seconds reason"
-    return {
-        **pick(view, "branch alive stopped pid host"),
-        "started": utc_date(view.started_s),
-        "updated": utc_date(view.updated_s),
-        **pick(view, "step total every steps_per_s loss grad_norm lr stall_s queue_depth"),
-        "losses": {
-            "steps": [step for step, _ in view.losses],
-            "values": [loss for _, loss in view.losses],
-        },
-        "commits": [
-            _event(one, "step", commits) | {"commit": one.commit or None} for one in view.commits
-        ],
-        "alarms": [_event(one, "step", "cause reason") for one in view.alarms],
-        "rollbacks": [
-            _event(one, "step to_step", rollbacks)
-            | {"to_commit": one.to_commit or None, "diverged_branch": one.diverged_branch or None}
-            for one in view.rollbacks
-        ],
-        "events": [_event(one, "kind step", "text") for one in view.events],
-        "errors": [_event(one, "kind step", "text") for one in view.errors],
-        "damaged_lines": view.damaged_lines,
-    }
-
-
-def _event(
-    one: RunCommit | RunAlarm | RunRollback | RunEvent, before: str, after: str
-) -> dict[str, object]:
-    return {**pick(one, before), "time": utc_date(one.time_s), **pick(one, after)}
+def _fields(value: RunView | RunAlarm | RunCommit | RunEvent | RunRollback) -> dict[str, object]:
+    """Return a run, or something that happened in it, as docs/json.md has it."""
+    found: dict[str, object] = {}
+    for name in (field.name for field in dataclasses.fields(value)):
+        one = getattr(value, name)
+        if name in _TIMES:
+            found[name.removesuffix("_s")] = utc_date(one)
+        elif name == "losses":
+            found[name] = {"steps": [step for step, _ in one], "values": [loss for _, loss in one]}
+        elif isinstance(one, tuple):
+            found[name] = [_fields(each) for each in one]
+        else:
+            found[name.removeprefix("is_")] = one if one or name not in _NAMES else None
+    return found
 
 
 def _interval(text: str) -> float:
-    try:
+    with contextlib.suppress(ValueError):
         seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not _SHORTEST_S <= seconds <= _LONGEST_S:
-        wanted = f"a number of seconds from {_SHORTEST_S} to {_LONGEST_S:.0f}"
-        raise CommandUsageError(f"--interval {text!r} is not {wanted}")
-    return seconds
+        if _SHORTEST_S <= seconds <= _LONGEST_S:
+            return seconds
+    wanted = f"a number of seconds from {_SHORTEST_S} to {_LONGEST_S:.0f}"
+    raise CommandUsageError(f"--interval {text!r} is not {wanted}")
 
 
 def _show(out: Output, follower: RunFollower, interval_s: float) -> None:
@@ -111,40 +92,39 @@ def _show(out: Output, follower: RunFollower, interval_s: float) -> None:
 
     console = Console(file=out.stream)
     view = follower.read()  # before the screen opens, which would hide an error
-    with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+    with _keys() as wait, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             width, height = console.size
             lines = frame_lines(out, view, width=width, height=height - 1, now_s=time.time())
             lines += [""] * (height - 1 - len(lines))
             lines.append(out.style("q quits", "dim"))
             live.update(Text.from_ansi("\n".join(lines), no_wrap=True), refresh=True)
-            if _wait(interval_s) in _QUITS:
+            if wait(interval_s) in _QUITS:
                 return
             view = follower.read()
 
 
 @contextlib.contextmanager
-def _keys() -> Iterator[None]:
-    """Read keys as they are pressed, without echo; restore the terminal afterwards."""
+def _keys() -> Iterator[Callable[[float], bytes | None]]:
+    """Read keys as they are pressed, without echo; restore the terminal afterwards.
+
+    Yields a function that waits for a key and returns it, empty at the end of input, or None if
+    none came.
+    """
     if not sys.stdin.isatty():
-        yield
+        yield time.sleep
         return
     import termios
     import tty
+
+    def wait(seconds: float) -> bytes | None:
+        ready, _, _ = select.select([descriptor], [], [], seconds)
+        return os.read(descriptor, 1) if ready else None
 
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)
     try:
-        yield
+        yield wait
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-def _wait(seconds: float) -> bytes | None:
-    """Wait for a key; return it, empty at the end of input, or None if none came."""
-    if not sys.stdin.isatty():
-        time.sleep(seconds)
-        return None
-    ready, _, _ = select.select([sys.stdin], [], [], seconds)
-    return os.read(sys.stdin.fileno(), 1) if ready else None

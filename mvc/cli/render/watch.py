@@ -21,6 +21,7 @@ from mvc.cli.render.text import (
     short_id,
     size_text,
 )
+from mvc.runs.records import RunEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -175,8 +176,8 @@ def _curve_lines(out: Output, view: RunView, width: int, rows: int) -> list[str]
     return [heading, *(f"{mark} {line}".rstrip() for mark, line in zip(marks, lines, strict=True))]
 
 
-def _label(value: float | None) -> str:
-    if value is None:
+def _label(value: float) -> str:
+    if math.isnan(value):
         return ""
     texts = (f"{value:.{digits}g}" for digits in (4, 3, 2, 1))
     return next(text for text in texts if len(text) <= _LABEL_WIDTH)
@@ -213,12 +214,12 @@ def _cut(out: Output, text: str, width: int) -> str:
 
 def _fitting(rows: list[tuple[str, ...]], width: int) -> list[list[str]]:
     """Return aligned rows, without the least important columns if there is no room for all."""
-    kept, droppable = list(range(len(_COMMIT_HEADINGS))), list(_COMMIT_LEAST)
-    while True:
-        cells = columns([[row[at] for at in kept] for row in rows], "<" + ">" * (len(kept) - 1))
-        if not droppable or cell_width("  ".join(cells[0])) <= width:
-            return cells
-        kept.remove(droppable.pop(0))
+    widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)]
+    kept = list(range(len(widths)))
+    for least in _COMMIT_LEAST:
+        if sum(widths[at] + 2 for at in kept) - 2 > width:
+            kept.remove(least)
+    return columns([[row[at] for at in kept] for row in rows], "<" + ">" * (len(kept) - 1))
 
 
 def _commit_cells(commit: RunCommit) -> tuple[str, ...]:
@@ -234,17 +235,23 @@ def _commit_cells(commit: RunCommit) -> tuple[str, ...]:
     )
 
 
-def _happened(view: RunView) -> list[tuple[float, str, int | None, str]]:
-    """Return (time, kind, step, text) of all that happened, newest first."""
+def _happened(view: RunView) -> list[RunEvent]:
+    """Return all that happened, newest first."""
     events = [
-        *((one.time_s, "rollback", one.step, _rollback_text(one)) for one in view.rollbacks),
-        *((one.time_s, one.kind, one.step, one.text) for one in (*view.events, *view.errors)),
         *(
-            (one.time_s, "alarm", one.step, ": ".join(filter(None, (one.cause, one.reason))))
+            RunEvent("rollback", one.step, one.time_s, _rollback_text(one))
+            for one in view.rollbacks
+        ),
+        *view.events,
+        *view.errors,
+        *(
+            RunEvent(
+                "alarm", one.step, one.time_s, ": ".join(filter(None, (one.cause, one.reason)))
+            )
             for one in view.alarms
         ),
     ]  # at the same time, the consequence stands above its cause
-    return sorted(events, key=lambda event: event[0], reverse=True)
+    return sorted(events, key=lambda event: event.time_s, reverse=True)
 
 
 def _rollback_text(one: RunRollback) -> str:
@@ -260,25 +267,19 @@ def _rollback_text(one: RunRollback) -> str:
     return f"{text}: {one.reason}" if one.reason else text
 
 
-def _event_lines(
-    out: Output, events: Sequence[tuple[float, str, int | None, str]], width: int
-) -> list[str]:
+def _event_lines(out: Output, events: Sequence[RunEvent], width: int) -> list[str]:
     if not events:
         return []
-    moments = [
-        (
-            time.strftime("%H:%M:%S", time.localtime(time_s)),
-            "" if step is None else f"{step:,}",
-            printable(kind),
-        )
-        for time_s, kind, step, _ in events
-    ]
+    times = [time.strftime("%H:%M:%S", time.localtime(one.time_s)) for one in events]
+    steps = ["" if one.step is None else f"{one.step:,}" for one in events]
+    kinds = [printable(one.kind) for one in events]
     lines = [out.style("what happened", "bold")]
-    for (_, kind, _, text), cells in zip(events, columns(moments, "<><"), strict=True):
-        head = "  ".join(cells)
-        if kind in _COLOURS:
-            cells[2] = out.style(cells[2], _COLOURS[kind])
-        rest = _cut(out, text, width - cell_width(head) - 2)
+    for one, cells in zip(
+        events, columns([*zip(times, steps, kinds, strict=True)], "<><"), strict=True
+    ):
+        rest = _cut(out, one.text, width - cell_width("  ".join(cells)) - 2)
+        if one.kind in _COLOURS:
+            cells[2] = out.style(cells[2], _COLOURS[one.kind])
         lines.append(f"{'  '.join(cells)}  {rest}".rstrip())
     return lines
 
@@ -297,38 +298,27 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A curve to draw, from ``low`` to ``high``, which are None if no value is finite."""
+    """A curve to draw, from ``low`` to ``high``, which are NaN if no value is finite."""
 
-    columns: tuple[Column, ...]
-    low: float | None
-    high: float | None
+    columns: list[Column]
+    low: float
+    high: float
     is_log: bool
 
 
 def chart_of(losses: Sequence[tuple[int, float]], width: int) -> Chart:
     """Return (step, loss) pairs as at most ``width`` columns; logarithmic if they span decades."""
     count = min(len(losses), max(width, 1))
-    edges = [round(number * len(losses) / count) for number in range(count + 1)] if count else []
-    columns = tuple(
-        _column(losses[start:end], losses[start - 1][0] if start else None)
-        for start, end in itertools.pairwise(edges)
-    )
+    edges = [round(number * len(losses) / max(count, 1)) for number in range(count + 1)]
+    backs = [False, *(step <= last for (last, _), (step, _) in itertools.pairwise(losses))]
+    columns = []
+    for start, end in itertools.pairwise(edges):
+        finite = [loss for _, loss in losses[start:end] if math.isfinite(loss)]
+        is_odd = len(finite) < end - start
+        columns.append(Column(max(finite, default=None), is_odd, any(backs[start:end])))
     values = [column.value for column in columns if column.value is not None]
-    if not values:
-        return Chart(columns, None, None, is_log=False)
-    low, high = min(values), max(values)
+    low, high = min(values, default=math.nan), max(values, default=math.nan)
     return Chart(columns, low, high, is_log=low > 0 and high / low >= _LOG_FROM)
-
-
-def _column(losses: Sequence[tuple[int, float]], before: int | None) -> Column:
-    finite = [loss for _, loss in losses if math.isfinite(loss)]
-    steps = [step for step, _ in losses]
-    previous = [steps[0] - 1 if before is None else before, *steps]
-    return Column(
-        value=max(finite, default=None),
-        is_odd=len(finite) < len(losses),
-        went_back=any(step <= last for last, step in zip(previous, steps, strict=False)),
-    )
 
 
 def draw(
@@ -336,35 +326,32 @@ def draw(
 ) -> list[str]:
     """Return the curve as ``rows`` lines, from the top; ``style`` colours a text."""
     full = len(blocks) - 1
-    heights = [_height(chart, column, rows * full) for column in chart.columns]
     lines = []
-    for row in range(rows - 1, -1, -1):
-        cells = [
-            (ODD, "red")
-            if column.is_odd and row == 0
-            else (
-                blocks[min(max(height - row * full, 0), full)],
+    for row in reversed(range(rows)):
+        cells = []
+        for column in chart.columns:
+            height = _height(chart, column.value, rows * full) - row * full
+            sign, colour = (
+                blocks[min(max(height, 0), full)],
                 "yellow" if column.went_back else "cyan",
             )
-            for column, height in zip(chart.columns, heights, strict=True)
-        ]
-        runs = itertools.groupby(cells, key=lambda cell: cell[1])
-        texts = [("".join(sign for sign, _ in run), colour) for colour, run in runs]
-        lines.append(
-            "".join(style(text, colour) if text.strip() else text for text, colour in texts)
-        )
+            cells.append((ODD, "red") if column.is_odd and row == 0 else (sign, colour))
+        line = ""
+        for colour, run in itertools.groupby(cells, key=lambda cell: cell[1]):
+            text = "".join(sign for sign, _ in run)
+            line += style(text, colour) if text.strip() else text
+        lines.append(line)
     return lines
 
 
-def _height(chart: Chart, column: Column, most: int) -> int:
-    """Return the height of a column in parts of a cell; every value is at least visible."""
-    if column.value is None or chart.low is None or chart.high is None:
+def _height(chart: Chart, value: float | None, most: int) -> int:
+    """Return the height of a value in parts of a cell; every one is at least visible."""
+    if value is None:
         return 0
-    low, high, value = chart.low, chart.high, column.value
-    if chart.is_log:
-        low, high, value = math.log(low), math.log(high), math.log(value)
-    if low == high:
+    if chart.low == chart.high:
         return max(most // 2, 1)
     # Halved, because the span of all doubles overflows a double.
-    part = (value / 2 - low / 2) / (high / 2 - low / 2) if high / 2 > low / 2 else 0.0
+    scaled = (math.log(x) if chart.is_log else x / 2 for x in (chart.low, chart.high, value))
+    low, high, value = scaled
+    part = (value - low) / (high - low) if high > low else 0.0
     return max(round(part * most), 1)

@@ -188,6 +188,7 @@ def test_what_is_left_behind_and_what_is_said_of_it(keep, plain, tmp_path, keeps
     assert facts["rolled_back_to"] == "step 2"
     assert facts["rolled_back_because"] == report.reason
     assert facts["skipped_batches"] == report.skipped == "6-6"
+    assert repo.read_run().rollbacks[0].skipped_batches == report.skipped_count == 1
     moves = [one.message for one in repo.reflog("refs/heads/main")]
     assert f"rollback: to {report.to_commit[:10]} (step 2): {report.reason}" in moves
 
