@@ -17,28 +17,9 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.checkpoints import torch_zip, zip_directory
-from mvc.checkpoints.torch_pickle import names as torch_names
-from mvc.errors import FormatError
-from mvc.sources import MemorySource
+from mvc.checkpoints import torch_zip
+from support.forged_files import WEIGHTS, patched, stored, tensor_pickle, text
 from support.parsed import named_views, parse, torch_archive
-
-WEIGHTS = struct.pack("<4f", 1, 2, 3, 4)
-
-
-def tensor_pickle(key: bytes = b"0", elements: int = 4) -> bytes:
-    """Return the opcodes that push a float tensor of four elements, as torch writes them."""
-    return (
-        b"ctorch._utils\n_rebuild_tensor_v2\n"
-        b"((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX" + struct.pack("<I", len(key)) + key
-        + b"X\x03\x00\x00\x00cpuJ" + struct.pack("<i", elements) + b"tQK\x00K\x04\x85K\x01\x85\x89"
-        + b"ccollections\nOrderedDict\n)RtR"
-    )  # fmt: skip
-
-
-def text(value: str) -> bytes:
-    raw = value.encode()
-    return b"X" + struct.pack("<I", len(raw)) + raw
 
 
 class Call:
@@ -163,34 +144,6 @@ def test_odd_pickles_stay_inert(pickled):
     assert WEIGHTS in {view[2] for view in names.values()}
 
 
-@pytest.mark.parametrize(
-    "pid",
-    [
-        text("storage") + b"ctorch\nFloatStorage\n" + text("../data.pkl") + b"NK\x04",
-        text("storage") + b"ctorch\nFloatStorage\nK\x00NK\x04",
-        text("storage") + b"ctorch\nFloatStorage\n" + text("0") + b"NJ\xff\xff\xff\xff",
-        text("storage")
-        + b"ctorch\nFloatStorage\n"
-        + text("0")
-        + b"N\x8a\x0a"
-        + b"\xff" * 9
-        + b"\x7f",
-        text("storage") + b"ctorch\nFloatStorage\n" + text("0") + b"NN",
-        text("storage") + b"ctorch\nFloatStorage\n" + text("0") + b"NK\x05",
-        text("storage"),
-    ],
-)
-def test_persistent_ids_cannot_point_anywhere_else(pid):
-    layout = parse(torch_archive(b"(" + pid + b"tQ.", {"0": WEIGHTS}), "x.pt")
-    assert (layout.format, layout.segments) == ("opaque", ())
-
-
-def test_storages_of_unknown_types_are_not_guessed():
-    pid = b"(" + text("storage") + b"cos\nsystem\n" + text("0") + b"NK\x04tQ"
-    data = torch_archive(pid + b".", {"0": WEIGHTS})
-    assert named_views(data, parse(data, "x.pt")) == {}
-
-
 def nested(opcode: bytes, depth: int) -> bytes:
     return b"N" + opcode * depth + b"."
 
@@ -235,234 +188,15 @@ def test_bombs_cost_no_more_than_their_size(name):
     assert peak < 64 * 2**20
 
 
-def test_names_are_capped_in_number_and_size(monkeypatch):
-    one = tensor_pickle() + b"\x940"
-    many = torch_archive(one + b"](" + b"h\x00" * 50 + b"e.", {"0": WEIGHTS})
-    assert len(named_views(many, parse(many, "x.pt"))) == 50
-    monkeypatch.setattr(torch_names, "MAX_TENSORS", 49)
-    assert parse(many, "x.pt").format == "opaque"
-    monkeypatch.undo()
-    long_key = text("k" * 4000)
-    data = torch_archive(one + b"}" + long_key + b"](" + b"h\x00" * 50 + b"es.", {"0": WEIGHTS})
-    assert len(named_views(data, parse(data, "x.pt"))) == 50
-    monkeypatch.setattr(torch_names, "MAX_NAMES_BYTES", 50_000)
-    assert parse(data, "x.pt").format == "opaque"
-
-
-def test_deep_tensors_are_left_out_and_shallow_ones_named():
-    deep = b"]" * 3000 + tensor_pickle() + b"a" * 3000
-    data = torch_archive(b"](" + deep + tensor_pickle() + b"e.", {"0": WEIGHTS})
-    assert list(named_views(data, parse(data, "x.pt"))) == ["1"]
-
-
 def test_long_pickles_are_not_even_read(monkeypatch):
     monkeypatch.setattr(torch_zip, "MAX_PICKLE_BYTES", 10)
     layout = parse(torch_archive(b"N" * 20 + b"."), "x.pt")
     assert "the limit is 10" in layout.warning
 
 
-# ---------------------------------------------------------------- zip archives
-
-
-def stored(*members: tuple[str, bytes], kind=zipfile.ZIP_STORED, comment=b"") -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", kind) as archive:
-        for name, content in members:
-            archive.writestr(name, content)
-        archive.comment = comment
-    return buffer.getvalue()
-
-
-GOOD = torch_archive(tensor_pickle() + b".", {"0": WEIGHTS})
-
-
-def patched(data: bytes, position: int, value: bytes) -> bytes:
-    return data[:position] + value + data[position + len(value) :]
-
-
-def central_of(data: bytes, name: bytes) -> int:
-    """Return where the central header of an entry begins."""
-    return data.rindex(name) - 46
-
-
-def refused(data: bytes, name: str = "x.pt") -> None:
-    with pytest.raises(FormatError):
-        zip_directory.parse_zip_directory(MemorySource(data))
-    layout = parse(data, name)
-    assert (layout.format, layout.segments) == ("opaque", ())
-    assert layout.warning
-
-
-def test_the_good_archive_is_read():
-    assert named_views(GOOD, parse(GOOD, "x.pt"))["tensor"][2] == WEIGHTS
-
-
-def test_entries_that_overlap_are_refused():
-    storage = central_of(GOOD, b"archive/data/0")
-    pickled = central_of(GOOD, b"archive/data.pkl")
-    refused(patched(GOOD, storage + 42, GOOD[pickled + 42 : pickled + 46]))
-    # One entry that claims the bytes of the next one as its own, in both headers.
-    local = struct.unpack_from("<I", GOOD, storage + 42)[0]
-    sizes = struct.pack("<II", 100, 100)
-    refused(patched(patched(GOOD, storage + 20, sizes), local + 18, sizes))
-
-
-def test_an_entry_inside_another_is_refused():
-    inner = stored(("archive/data/0", WEIGHTS))
-    outer = stored(
-        ("archive/data.pkl", tensor_pickle() + b"."), ("archive/filler", inner + bytes(32))
-    )
-    # A third central header that points at the local header inside the filler.
-    start = struct.unpack_from("<I", outer, len(outer) - 6)[0]
-    directory = outer[start : len(outer) - 22]
-    where = outer.index(inner)
-    extra = patched(inner[inner.index(b"PK\x01\x02") : -22], 42, struct.pack("<I", where))
-    end = struct.pack(
-        "<4sHHHHIIH", b"PK\x05\x06", 0, 0, 3, 3, len(directory) + len(extra), start, 0
-    )
-    refused(outer[:start] + directory + extra + end)
-
-
-def test_headers_that_disagree_are_refused():
-    storage = central_of(GOOD, b"archive/data/0")
-    local = struct.unpack_from("<I", GOOD, storage + 42)[0]
-    refused(patched(GOOD, local, b"PK\x03\x05"))
-    refused(patched(GOOD, local + 8, b"\x08\x00"))  # method
-    refused(patched(GOOD, local + 18, struct.pack("<I", 8)))  # compressed size
-    refused(patched(GOOD, local + 22, struct.pack("<I", 8)))  # plain size
-    refused(patched(GOOD, local + 26, b"\x0d\x00"))  # name length
-    refused(patched(GOOD, local + 30, b"Archive"))  # name
-    refused(patched(GOOD, local + 28, b"\xff\xff"))  # extra field that moves the data
-    refused(patched(GOOD, storage + 20, struct.pack("<I", 8)))
-    refused(patched(GOOD, storage + 24, struct.pack("<I", 8)))
-    refused(patched(GOOD, storage + 42, struct.pack("<I", 2**31)))
-    refused(patched(GOOD, storage + 42, struct.pack("<I", 2**32 - 1)))  # 64-bit value missing
-    refused(patched(GOOD, storage + 34, b"\x01\x00"))  # on another disk
-    refused(patched(GOOD, storage, b"PK\x01\x03"))
-
-
-def test_ends_that_lie_are_refused():
-    end = len(GOOD) - 22
-    refused(patched(GOOD, end + 8, b"\x01\x00\x01\x00"))  # fewer entries
-    refused(patched(GOOD, end + 8, b"\xff\xff\xff\xff"))  # more
-    refused(patched(GOOD, end + 4, b"\x01\x00"))  # disk number
-    refused(patched(GOOD, end + 12, struct.pack("<I", 10)))  # size of the directory
-    refused(patched(GOOD, end + 16, struct.pack("<I", 0)))  # its start
-    refused(patched(GOOD, end + 16, struct.pack("<I", 2**32 - 1)))
-    refused(patched(GOOD, end + 20, b"\x05\x00"))  # a comment that is not there
-    refused(GOOD[:-1])
-    refused(GOOD + b"\0")
-    refused(b"garbage before" + GOOD, "x.pt")
-    refused(GOOD[:-22])
-    refused(b"PK\x03\x04")
-    refused(GOOD[-22:][:4] + bytes(18) + b"x")
-
-
-def test_an_empty_archive_has_nothing_to_name():
-    layout = parse(stored(), "x.pt")
-    assert layout.format == "opaque"
-    assert "neither" in layout.warning
-
-
-def test_comments_are_read_but_two_ends_are_refused():
-    members = [("archive/data.pkl", tensor_pickle() + b"."), ("archive/data/0", WEIGHTS)]
-    data = stored(*members, comment=b"a comment")
-    assert named_views(data, parse(data, "x.pt"))["tensor"][2] == WEIGHTS
-    data = stored(*members, comment=b"PK\x05\x06 by chance")
-    assert parse(data, "x.pt").format == "torch"
-    refused(stored(*members, comment=b"PK\x05\x06" + bytes(18)))
-
-
-def test_names_twice_are_refused():
-    with pytest.warns(UserWarning, match="Duplicate name"):
-        data = stored(("archive/data.pkl", b"N."), ("archive/data.pkl", tensor_pickle() + b"."))
-    refused(data)
-
-
 def test_two_pickles_are_refused():
     layout = parse(stored(("a/data.pkl", b"N."), ("b/data.pkl", b"N.")), "x.pt")
     assert "2 entries called data.pkl" in layout.warning
-
-
-def test_nothing_is_ever_inflated():
-    bomb = stored(
-        ("archive/data.pkl", tensor_pickle() + b"."),
-        ("archive/data/0", bytes(50_000_000)),
-        kind=zipfile.ZIP_DEFLATED,
-    )
-    tracemalloc.start()
-    try:
-        layout = parse(bomb, "x.pt")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert "compressed" in layout.warning
-    assert peak < 5_000_000
-
-
-def test_encrypted_entries_are_not_named():
-    pickled = central_of(GOOD, b"archive/data.pkl")
-    local = struct.unpack_from("<I", GOOD, pickled + 42)[0]
-    data = patched(patched(GOOD, pickled + 8, b"\x01\x00"), local + 6, b"\x01\x00")
-    assert "encrypted" in parse(data, "x.pt").warning
-
-
-def test_more_than_65535_entries():
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("archive/data.pkl", tensor_pickle(b"69999") + b".")
-        for number in range(66_000):
-            archive.writestr(zipfile.ZipInfo(f"archive/data/{number}"), b"")
-        archive.writestr("archive/data/69999", WEIGHTS)
-    data = buffer.getvalue()
-    assert named_views(data, parse(data, "x.pt"))["tensor"][2] == WEIGHTS
-
-
-def test_the_number_of_entries_and_the_directory_are_capped(monkeypatch):
-    monkeypatch.setattr(zip_directory, "MAX_ENTRIES", 3)
-    assert "past the limit" in parse(GOOD, "x.pt").warning
-    monkeypatch.setattr(zip_directory, "MAX_ENTRIES", 100)
-    monkeypatch.setattr(zip_directory, "MAX_DIRECTORY_BYTES", 100)
-    assert "past the limit" in parse(GOOD, "x.pt").warning
-
-
-def test_64_bit_sizes_are_read(tmp_path):
-    path = tmp_path / "x.pt"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in (("a/data.pkl", tensor_pickle() + b"."), ("a/data/0", WEIGHTS)):
-            with archive.open(name, "w", force_zip64=True) as entry:
-                entry.write(content)
-    data = path.read_bytes()
-    assert named_views(data, parse(data, "x.pt"))["tensor"][2] == WEIGHTS
-    local = data.index(b"PK\x03\x04", 10)
-    data = patched(data, local + 18, b"\xff" * 8)  # as Python writes them from 3.11.4 on
-    assert named_views(data, parse(data, "x.pt"))["tensor"][2] == WEIGHTS
-    refused(patched(data, local + 30 + len("a/data/0") + 4, struct.pack("<Q", 15)))
-
-
-def test_archives_written_as_a_stream_are_read():
-    class Pipe(io.RawIOBase):
-        """A target that cannot seek: sizes follow the data."""
-
-        def __init__(self):
-            self.data = bytearray()
-
-        def writable(self):
-            return True
-
-        def write(self, piece):
-            self.data += piece
-            return len(piece)
-
-    pipe = Pipe()
-    with zipfile.ZipFile(pipe, "w") as archive:
-        archive.writestr("a/data.pkl", tensor_pickle() + b".")
-        archive.writestr("a/data/0", WEIGHTS)
-    data = bytes(pipe.data)
-    assert named_views(data, parse(data, "x.pt"))["tensor"][2] == WEIGHTS
-
-
-# ---------------------------------------------------------------- random damage
 
 
 def _npz() -> bytes:

@@ -1,5 +1,4 @@
 import argparse
-import collections
 import io
 import zipfile
 
@@ -8,8 +7,8 @@ import pytest
 
 from mvc.checkpoints.torch_pickle.objects import TORCH_DTYPES
 from support.parsed import named_views, parse, torch_archive
+from support.torch_files import check, raw_bytes, save, torch
 
-torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions"),
@@ -18,34 +17,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Sparse .* tensor support"),
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
 ]
-
-
-def save(obj, **options) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(obj, buffer, **options)
-    return buffer.getvalue()
-
-
-def raw_bytes(tensor) -> bytes:
-    """The elements of a tensor in C order, by torch's own account."""
-    if tensor.is_quantized:
-        tensor = tensor.int_repr()
-    return tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-
-
-def check(obj, expected, **options):
-    """Save, parse, and compare every named view with the real tensor."""
-    data = save(obj, **options)
-    layout = parse(data, "model.pt")
-    assert (layout.format, layout.warning) == ("torch", None)
-    views = named_views(data, layout)
-    assert sorted(views) == sorted(expected)
-    for name, tensor in expected.items():
-        dtype, shape, content = views[name]
-        assert TORCH_DTYPES[str(tensor.dtype).removeprefix("torch.")] == dtype, name
-        assert tuple(tensor.shape) == shape, name
-        assert content == raw_bytes(tensor), name
-    return layout
 
 
 DTYPES = [name for name in TORCH_DTYPES if not name.startswith("q")]
@@ -127,132 +98,10 @@ def test_views_of_other_dtypes_on_one_untyped_storage():
     check({"words": words, "wide": halves}, {"words": words, "wide": halves})
 
 
-def test_nested_containers_give_paths():
-    one, two, three, four, five = (torch.tensor([float(i)]) for i in range(5))
-    counted = collections.defaultdict(list)
-    counted["x"].append(three)
-    state = {
-        "a": [one, (two, {"b": None, 7: three})],
-        ("p", 1): four,
-        b"raw": five,
-        "counted": counted,
-        "ordered": collections.OrderedDict(x=one),
-        "": two,
-        None: three,
-        1.5: four,
-        "ünï": five,
-    }
-    expected = {
-        "a.0": one, "a.1.0": two, "a.1.1.7": three, "(p,1)": four, "raw": five,
-        "counted.x.0": three, "ordered.x": one, "tensor": two, "None": three, "1.5": four,
-        "ünï": five,
-    }  # fmt: skip
-    check(state, expected, pickle_protocol=4)
-
-
-def test_names_that_meet_are_numbered_in_order():
-    first, second, third = (torch.tensor([i]) for i in range(3))
-    state = {"a.b": first, "a": {"b": second, "b#2": third}}
-    check(state, {"a.b": first, "a.b#2": second, "a.b#2#2": third})
-
-
-def test_a_container_met_twice_is_named_once_and_cycles_end():
-    tensor = torch.ones(2)
-    shared = {"w": tensor}
-    loop = [shared, shared]
-    loop.append(loop)
-    shared["back"] = loop
-    check(loop, {"0.w": tensor})
-
-
 def test_a_tensor_saved_alone_and_a_bare_storage():
     check(torch.arange(3), {"tensor": torch.arange(3)})
     data = save({"s": torch.arange(3, dtype=torch.uint8).untyped_storage()})
     assert named_views(data, parse(data, "x.pt")) == {"s": ("U8", (3,), b"\x00\x01\x02")}
-
-
-class Custom(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Dropout())
-        self.embedding = torch.nn.Embedding(3, 2)
-        self.inner[0].weight = self.embedding.weight
-        self.register_buffer("scale", torch.tensor(2.0))
-        self.plain = torch.arange(3)
-
-
-def test_a_whole_module_is_named_like_its_state_dict():
-    model = Custom()
-    check(model, dict(model.state_dict()) | {"plain": model.plain})
-
-
-def test_parameters_and_tensors_with_attributes():
-    parameter = torch.nn.Parameter(torch.arange(4.0))
-    parameter.mask = torch.ones(4, dtype=torch.bool)
-    frozen = torch.nn.Parameter(torch.ones(1), requires_grad=False)
-    check(
-        {"p": parameter, "f": frozen},
-        {"p": parameter, "p.mask": parameter.mask, "f": frozen},
-    )
-
-
-class Tagged(torch.Tensor):
-    pass
-
-
-def test_subclasses_of_tensor():
-    tensor = torch.arange(6.0).reshape(2, 3).as_subclass(Tagged)
-    tensor.extra = torch.ones(1)
-    check({"t": tensor}, {"t": tensor.as_subclass(torch.Tensor), "t.extra": tensor.extra})
-
-
-def test_parts_of_sparse_and_nested_tensors_are_named():
-    coo = torch.eye(3).to_sparse().coalesce()
-    csr = torch.eye(3).to_sparse_csr()
-    nested = torch.nested.nested_tensor([torch.ones(2), torch.zeros(3)])
-    expected = {
-        "coo.indices": coo.indices(),
-        "coo.values": coo.values(),
-        "csr.compressed_indices": csr.crow_indices(),
-        "csr.plain_indices": csr.col_indices(),
-        "csr.values": csr.values(),
-        "nested.buffer": nested._values() if nested.is_sparse else nested.values(),
-        "nested.sizes": nested._nested_tensor_size(),
-        "nested.strides": nested._nested_tensor_strides(),
-        "nested.offsets": nested._nested_tensor_storage_offsets(),
-    }
-    check({"coo": coo, "csr": csr, "nested": nested}, expected)
-
-
-def test_quantized_tensors():
-    tensor = torch.quantize_per_tensor(torch.rand(2, 3), 0.1, 0, torch.quint8)
-    signed = torch.quantize_per_tensor(torch.rand(2, 3), 0.1, 0, torch.qint32)
-    scales, zeros = torch.rand(3).double(), torch.zeros(3)
-    channels = torch.quantize_per_channel(torch.rand(3, 2), scales, zeros, 0, torch.qint8)
-    data = save({"t": tensor, "s": signed, "c": channels})
-    views = named_views(data, parse(data, "q.pt"))
-    assert views["t"] == ("QU8", (2, 3), raw_bytes(tensor))
-    assert views["s"] == ("QI32", (2, 3), raw_bytes(signed))
-    assert views["c"] == ("QI8", (3, 2), raw_bytes(channels))
-    assert views["c.scales"][2] == raw_bytes(channels.q_per_channel_scales())
-    assert set(views) == {"t", "s", "c", "c.scales", "c.zero_points"}
-
-
-def test_packed_quantized_storages_stay_gaps():
-    packed = torch.quantize_per_channel(
-        torch.rand(2, 4), torch.ones(2), torch.zeros(2), 0, torch.quint4x2
-    )
-    data = save({"packed": packed, "w": torch.ones(1)})
-    assert "packed" not in named_views(data, parse(data, "q.pt"))
-    assert "w" in named_views(data, parse(data, "q.pt"))
-
-
-def test_what_bytes_do_not_say_gets_no_name():
-    tensor = torch.ones(2, dtype=torch.complex64)
-    data = save({"conj": tensor.conj(), "meta": torch.ones(2, device="meta"), "w": tensor})
-    names = set(named_views(data, parse(data, "x.pt")))
-    assert "w" in names
-    assert not {"conj", "meta"} & names
 
 
 def test_empty_and_scalar_tensors():

@@ -13,8 +13,7 @@ from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.values import ChunkSpan, WriteCounts
 from mvc.chunkstore.writer import BATCH_BYTES, BATCH_SPANS, plan_batches
 from mvc.dtypes import get_dtype
-from mvc.errors import StorageError, UsageError
-from mvc.formats.pack import MAX_PLAIN_BYTES
+from mvc.errors import StorageError
 from mvc.ids import hash_chunk
 from mvc.storage.local import LocalStorage
 from support.chunks import (
@@ -84,14 +83,6 @@ def test_large_and_small_chunks_come_back_from_a_folder(tmp_path):
         assert blake3(path.read_bytes()).hexdigest() == path.stem
         assert path.with_suffix(".idx").exists()
     assert len(os.listdir(tmp_path / "packs")) == 2 * len(packs)
-
-
-def test_packs_are_closed_at_the_target():
-    storage = MemoryStorage()
-    store = ChunkStore(storage, threads=2, target_pack_bytes=3 * LARGE)
-    add_chunks(store, [os.urandom(LARGE) for _ in range(8)])
-    sizes = sorted(size for size in (len(d) for d in objects(storage).values()) if size > LARGE)
-    assert [round(size / LARGE) for size in sizes] == [2, 3, 3]
 
 
 def test_known_data_writes_nothing():
@@ -275,16 +266,6 @@ def test_a_source_may_see_some_ranges_only():
         assert writer.add(Source(source.data), spans) == [hash_chunk(chunk) for chunk in chunks]
 
 
-@pytest.mark.parametrize(("offset", "size"), [(0, MAX_PLAIN_BYTES + 1), (0, -1), (-1, 5)])
-def test_spans_that_cannot_be_chunks_are_refused(offset, size):
-    storage = MemoryStorage()
-    with ChunkStore(storage).writer() as writer:
-        with pytest.raises(UsageError):
-            writer.add(BytesSource(b"x"), [ChunkSpan(0, 1, None), ChunkSpan(offset, size, None)])
-        writer.add(BytesSource(b"good"), [ChunkSpan(0, 4, None)])
-    assert writer.counts.chunks == 1
-
-
 class BreakingSource(BytesSource):
     """Raises at one offset; notices use after the call that it broke."""
 
@@ -363,35 +344,6 @@ def test_an_error_in_progress_ends_the_session():
     with pytest.raises(KeyboardInterrupt), ChunkStore(storage, threads=2).writer() as writer:
         writer.add(*cut([os.urandom(LARGE) for _ in range(5)]), progress)
     assert objects(storage) == {}
-
-
-@pytest.mark.parametrize("target", [2**30, LARGE])
-def test_a_failing_storage_leaves_a_usable_store(target):
-    chunks = [weights(LARGE, 1), os.urandom(LARGE), *(bytes([i]) * 20 for i in range(20))]
-
-    def run(storage):
-        store = ChunkStore(storage, threads=2, target_pack_bytes=target)
-        return store, add_chunks(store, chunks, BF16)
-
-    healthy = WatchedStorage(MemoryStorage())
-    run(healthy)
-    assert healthy.pending == 0
-    for step in range(1, healthy.steps + 1):
-        storage = WatchedStorage(MemoryStorage(), fail_at=step)
-        store = ChunkStore(storage, threads=2, target_pack_bytes=target)
-        with pytest.raises(StorageError, match="no space left"):
-            add_chunks(store, chunks, BF16)
-        assert storage.pending == 0
-        for problem in store.check(data=True):
-            assert problem.kind == "missing-index"
-        if target == 2**30:
-            published = [key for key in objects(storage) if key.endswith(".pack")]
-            assert len(published) == (step > healthy.steps - 3)
-        ids, counts = add_chunks(store, chunks, BF16)
-        assert read_back(store, ids, chunks) == chunks
-        assert counts.chunks == 22
-        fresh = ChunkStore(storage, threads=1)
-        assert read_back(fresh, ids, chunks) == chunks
 
 
 def test_chunks_of_other_sessions_are_seen():

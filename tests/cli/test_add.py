@@ -1,8 +1,6 @@
-"""add, rm, mv."""
+"""mvc add."""
 
 from __future__ import annotations
-
-import os
 
 from support.models import write_model
 
@@ -87,59 +85,3 @@ def test_commit_of_paths_reports_their_warnings(empty):
     (empty.folder / "broken.safetensors").write_bytes(b"\xff" * 64)
     answer = empty.ok("commit", "-m", "x", "broken.safetensors")
     assert answer.err.startswith("warning: broken.safetensors: ")
-
-
-def test_rm(shell):
-    assert shell.ok("rm", "config.json").lines == ["rm 'config.json'"]
-    assert not (shell.folder / "config.json").exists()
-    assert shell.ok("status", "--porcelain").lines == ["D  config.json"]
-
-
-def test_rm_cached_keeps_the_file(shell):
-    assert shell.json("rm", "--cached", "config.json") == {"removed": ["config.json"]}
-    assert (shell.folder / "config.json").exists()
-    assert shell.ok("status", "--porcelain").lines == ["D  config.json", "?? config.json"]
-
-
-def test_rm_of_a_folder_needs_r(empty):
-    (empty.folder / "a").mkdir()
-    (empty.folder / "a" / "b.txt").write_text("1")
-    empty.ok("commit", "-m", "x", ".")
-    answer = empty("rm", "a")
-    assert answer.code == 2
-    assert "--recursive" in answer.hint
-    assert empty.ok("rm", "-r", "-q", "a").out == ""
-    assert not (empty.folder / "a").exists()
-
-
-def test_rm_of_changes_needs_force(shell):
-    (shell.folder / "config.json").write_text("changed")
-    answer = shell("rm", "config.json")
-    assert answer.code == 4
-    assert (shell.folder / "config.json").exists()
-    shell.ok("rm", "-f", "config.json")
-    assert not (shell.folder / "config.json").exists()
-
-
-def test_mv(shell):
-    assert shell.ok("mv", "config.json", "settings.json").out == ""
-    assert shell.ok("status", "--porcelain").lines == ["R  config.json -> settings.json"]
-    answer = shell.ok("mv", "-v", "settings.json", "config.json")
-    assert answer.lines == ["settings.json -> config.json"]
-    assert shell.ok("status", "--porcelain").lines == []
-
-
-def test_mv_many_into_a_folder(shell):
-    os.mkdir(shell.folder / "all")
-    fields = shell.json("mv", "config.json", "model.safetensors", "all")
-    assert fields["renamed"] == [
-        {"old_path": "config.json", "path": "all/config.json"},
-        {"old_path": "model.safetensors", "path": "all/model.safetensors"},
-    ]
-
-
-def test_mv_over_a_file_needs_force(shell):
-    answer = shell("mv", "config.json", "model.safetensors")
-    assert answer.code == 4
-    shell.ok("mv", "-f", "config.json", "model.safetensors")
-    assert (shell.folder / "model.safetensors").read_text().startswith("{")

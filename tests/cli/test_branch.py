@@ -1,4 +1,4 @@
-"""branch and tag."""
+"""mvc branch."""
 
 from __future__ import annotations
 
@@ -52,28 +52,10 @@ def test_branch_m_before_the_first_commit(empty):
     assert empty.ok("branch").out == ""
 
 
-def test_tags(shell):
-    assert shell.ok("tag").lines == ["v1"]
-    assert shell.ok("tag", "v2").out == ""
-    tip, base = (shell.json("log", name)[0]["commit"] for name in ("main", "v1"))
-    assert shell.json("tag", "-a", "v3", "-m", "third", "v1") == {
-        "created": {"name": "v3", "commit": base}
-    }
-    assert shell.json("tag") == [
-        {"name": "v1", "commit": base, "subject": "base model"},
-        {"name": "v2", "commit": tip, "subject": "grown"},
-        {"name": "v3", "commit": base, "subject": "base model"},
-    ]
-    assert shell.ok("tag", "-l", "*2").lines == ["v2"]
-    assert shell("tag", "v2", "v1").code == 4
-    shell.ok("tag", "-f", "v2", "v1")
-    assert shell.json("log", "v2")[0]["commit"] == base
-    assert shell.ok("tag", "-d", "v2").lines == [f"Deleted tag 'v2' (was {base[:7]})"]
-    assert shell.ok("tag", "-d", "-q", "v3").out == ""
-    assert shell.json("tag", "--delete", "v1") == {"deleted": [{"name": "v1", "commit": base}]}
-
-
-def test_an_annotated_tag_needs_a_message(shell):
-    answer = shell("tag", "-a", "v2")
-    assert answer.code == 2
-    assert "-m" in answer.error
+def test_what_is_deleted_can_be_made_again(shell):
+    tip = shell.json("branch")[1]["commit"]
+    (line,) = shell.ok("branch", "-D", "side").lines
+    shell.ok("branch", "side", line.split("was ")[1].removesuffix(")."))
+    assert shell.json("branch")[1]["commit"] == tip
+    (line,) = shell.ok("tag", "-d", "v1").lines
+    shell.ok("tag", "v1", line.split("was ")[1].removesuffix(")"))

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from mvc.cli.render.text import ratio_text
 from support.cli import plain
 from support.models import write_model
 
@@ -96,11 +95,3 @@ def test_an_empty_repository(empty):
 def test_refusals(shell, arguments, code, error):
     answer = shell("du", *arguments)
     assert (answer.code, answer.error) == (code, error)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [(0, "0.00 %"), (0.0004, "0.04 %"), (0.0341, "3.4 %"), (0.0996, "10 %"), (2.171, "217 %")],
-)
-def test_ratios(ratio, text):
-    assert ratio_text(ratio) == text

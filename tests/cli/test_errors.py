@@ -11,7 +11,6 @@ import pytest
 
 from mvc import errors as library
 from mvc.cli import errors
-from mvc.cli.main import run
 from support.cli import Shell
 from support.models import digests
 from support.stockgit import git
@@ -235,31 +234,6 @@ def test_the_machine_said_no():
     assert (told.kind, told.exit_code) == ("storage", 6)
     assert told.message == "no space left on device: /x/y"
     assert errors.describe(MemoryError()).message == "out of memory"
-
-
-def test_an_internal_error_is_told_as_such(monkeypatch, capsys):
-    def fail(arguments):
-        raise ZeroDivisionError("odd")
-
-    monkeypatch.setattr("mvc.cli.main._invoke", fail)
-    monkeypatch.delenv("MVC_DEBUG", raising=False)
-    assert run(["log"]) == 8
-    err = capsys.readouterr().err
-    assert err.startswith("error: internal error: ZeroDivisionError: odd\nhint: ")
-    assert "MVC_DEBUG=1" in err
-    assert "Traceback" not in err
-    monkeypatch.setenv("MVC_DEBUG", "1")
-    assert run(["log"]) == 8
-    assert "Traceback" in capsys.readouterr().err
-
-
-def test_ctrl_c(monkeypatch, capsys):
-    def stop(arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("mvc.cli.main._invoke", stop)
-    assert run(["log"]) == 130
-    assert capsys.readouterr().err == ""
 
 
 def test_messages_cannot_drive_a_terminal(prepared):

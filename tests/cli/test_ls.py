@@ -1,13 +1,9 @@
-"""ls, cat, export."""
+"""mvc ls."""
 
 from __future__ import annotations
 
-import json
-
-import ml_dtypes
 import numpy as np
-import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from support.cli import plain
 
@@ -45,94 +41,9 @@ def test_ls_json(shell):
     assert len(embed["id"]) == 64
 
 
-def test_cat_in_its_three_spellings(shell):
-    expected = shell.ok("cat", "v1:model.safetensors", "embed").lines
-    assert shell.ok("cat", "v1", "model.safetensors", "embed").lines == expected
-    assert expected[0] == "embed  F32[64, 32]  8 KiB  model.safetensors"
-    assert expected[1].startswith("min -")
-    assert expected[2].startswith("[[")
-    head = shell.ok("cat", "model.safetensors", "head").lines
-    assert head[:2] == ["head  F16[4, 32]  256 B  model.safetensors", "min 1  max 1  mean 1"]
-
-
-def test_cat_json_equals_the_file(shell):
-    values = load_file(shell.folder / "model.safetensors")["layers.0.v"]
-    fields = shell.json("cat", "model.safetensors", "layers.0.v")
-    assert fields["values"] == values.reshape(-1)[:20].tolist()
-    assert fields["truncated"] is True
-    assert fields["min"] == values.min()
-    assert fields["max"] == values.max()
-    assert fields["mean"] == pytest.approx(values.astype(np.float64).mean())
-    assert (fields["dtype"], fields["shape"], fields["tensor"]) == ("F32", [32, 32], "layers.0.v")
-    fields = shell.json("cat", "--all", "model.safetensors", "layers.0.v")
-    assert fields["values"] == values.reshape(-1).tolist()
-    assert fields["truncated"] is False
-
-
 def _commit(shell, **tensors):
     save_file(tensors, shell.folder / "t.safetensors")
     shell.ok("commit", "-q", "-m", "x", "t.safetensors")
-
-
-def test_cat_of_values_that_are_no_numbers(empty):
-    _commit(empty, a=np.array([1, np.nan, -np.inf, 0], np.float32))
-    answer = empty.ok("cat", "t.safetensors")
-    assert answer.lines[1:] == ["min -inf  max 1  mean 0.5  1 zero  1 nan  1 inf",
-                                "[1, nan, -inf, 0]"]  # fmt: skip
-    fields = empty.json("cat", "t.safetensors", "a")
-    assert fields["values"] == [1.0, "nan", "-inf", 0.0]
-    assert (fields["nan"], fields["inf"], fields["zero"]) == (1, 1, 1)
-    json.loads(answer.out and empty.ok("cat", "t.safetensors", "--json").out, parse_constant=_fail)
-
-
-def _fail(name):
-    raise AssertionError(name)
-
-
-def test_cat_of_many_kinds(empty):
-    _commit(
-        empty,
-        bf16=np.array([[1.5, -2]], ml_dtypes.bfloat16),
-        flags=np.array([True, False]),
-        big=np.array([2**63 - 1, -(2**63), 5], np.int64),
-        unsigned=np.array([2**64 - 1, 0], np.uint64),
-        scalar=np.array(7, np.int8),
-        none=np.zeros((0, 3), np.float32),
-        long=np.arange(1000, dtype=np.int32),
-    )
-    assert empty.ok("cat", "t.safetensors", "bf16").lines[-1] == "[[1.5, -2]]"
-    assert empty.ok("cat", "t.safetensors", "flags").lines[-1] == "[True, False]"
-    big = empty.json("cat", "t.safetensors", "big")
-    assert (big["min"], big["max"]) == (-(2**63), 2**63 - 1)
-    assert empty.json("cat", "t.safetensors", "unsigned")["max"] == 2**64 - 1
-    assert empty.json("cat", "t.safetensors", "scalar")["values"] == [7]
-    assert empty.ok("cat", "t.safetensors", "scalar").lines[-1] == "7"
-    assert empty.ok("cat", "t.safetensors", "none").lines[-1] == "no values"
-    assert empty.json("cat", "t.safetensors", "none")["mean"] is None
-    assert "..." in empty.ok("cat", "t.safetensors", "long").out
-    assert "..." not in empty.ok("cat", "--all", "t.safetensors", "long").out
-    assert "999" in empty.ok("cat", "--all", "t.safetensors", "long").out
-
-
-def test_export(shell):
-    answer = shell.ok("export", "v1", "--tensors", "layers.0.*", "-o", "part.safetensors")
-    assert answer.out.startswith("part.safetensors: 3 tensors, ")
-    exported = load_file(shell.folder / "part.safetensors")
-    assert sorted(exported) == ["layers.0.mlp", "layers.0.q", "layers.0.v"]
-    shell.ok("checkout", "-q", "v1")
-    whole = load_file(shell.folder / "model.safetensors")
-    assert all(np.array_equal(values, whole[name]) for name, values in exported.items())
-
-
-def test_export_does_not_replace_unless_forced(shell):
-    (shell.folder / "out.safetensors").write_text("mine")
-    answer = shell("export", "HEAD", "model.safetensors", "-o", "out.safetensors")
-    assert answer.code == 4
-    assert (shell.folder / "out.safetensors").read_text() == "mine"
-    fields = shell.json("export", "HEAD:model.safetensors", "-o", "out.safetensors", "-f")
-    assert fields["tensors"] == 9
-    assert fields["size_bytes"] == (shell.folder / "out.safetensors").stat().st_size
-    assert shell.ok("export", "-q", "HEAD", "-o", "b.safetensors").out == ""
 
 
 def test_hostile_tensor_names_do_not_reach_the_terminal(empty):

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from mvc.errors import ConflictError, CorruptionError, FormatError, NotFoundError, UsageError
 from mvc.history.check import check
 from mvc.history.git import GitHistory
-from mvc.history.refnames import branch_ref, is_ref_name, tag_ref
 from mvc.history.values import Head
 from support.stockgit import START_S, at, commit_on_head, git, git_or_none, write_commit
 
@@ -213,35 +212,6 @@ def test_symbolic_refs_are_followed(history):
         path.write_text(f"ref: refs/heads/{target}\n")
     with pytest.raises(CorruptionError, match="circle"):
         history.find_ref("refs/heads/x")
-
-
-NAMES = [
-    "main", "a/b", "a.b", "-a", "a..b", ".a", "a/.b", "a.lock", "a/b.lock/c", "a b", "a~b", "a^b",
-    "a:b", "a?b", "a*b", "a[b", "a\\b", "a@{b", "@", "a@b", "/a", "a/", "a//b", "a.", "HEAD", "",
-    "é", "a\tb", "a\x7fb", "head", "refs/heads/x", "..", "a/..", "12", "{a}",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_names_are_those_git_allows(history, name):
-    git_says = git_or_none(history.git_dir, "check-ref-format", "--branch", name) is not None
-    try:
-        branch_ref(name)
-    except UsageError:
-        assert not git_says
-    else:
-        assert git_says
-    full = git_or_none(history.git_dir, "check-ref-format", f"refs/tags/{name}") is not None
-    assert is_ref_name(f"refs/tags/{name}") == full
-
-
-def test_names_that_no_file_can_have_are_refused(history):
-    for name in ("x" * 251, "a\ud800", "/".join(["long"] * 300)):
-        with pytest.raises(UsageError):
-            tag_ref(name)
-        assert history.find_ref(f"refs/heads/{name}") is None
-        with pytest.raises(NotFoundError):
-            history.resolve(name)
 
 
 @pytest.mark.parametrize("name", ["main", "refs/heads/../../x", "/etc/x", "HEAD", "refs/x..y"])

@@ -11,6 +11,8 @@ from mvc import ConflictError, FormatError, Repo, UsageError, WriteCounts
 from support.images import make_image
 from support.state_strategies import states, torch_states
 
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+
 
 def array(value, count=300):
     return np.full(count, value, np.float32)
@@ -181,9 +183,6 @@ class TestOutline:
         expected = {"model": {"w": ArrayOutline("tensor", "float32", (2, 3))}, "step": 1}
         assert repo.outline_state("main@1") == expected
         assert outline_image(make_image(state)) == expected
-
-
-pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")

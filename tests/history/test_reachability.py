@@ -193,3 +193,14 @@ def test_a_process_killed_in_between_leaves_whole_logs(history, amended, when):
         "HEAD", "main",
     ]  # fmt: skip
     commit_on_head(history, "next")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_stock_git_finds_the_same_reachable(history, seed):
+    build_tangle(history, seed)
+    lost = write_commit(history, [], "lost", time_s=START_S)
+    expected = git(history.git_dir, "rev-list", "--all", "--reflog", "--objects").split("\n")
+    tags = git(history.git_dir, "for-each-ref", "--format=%(objectname)").split("\n")
+    reachable = reachable_objects(history)
+    assert reachable == {line.split(" ")[0] for line in expected} | set(tags)
+    assert lost not in reachable

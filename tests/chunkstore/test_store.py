@@ -1,13 +1,17 @@
-"""Several processes on one folder, as ``mvc add`` beside a training run."""
+"""The store as its callers see it: several processes on one folder, and what rewriting spares."""
 
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from mvc.chunkstore.store import ChunkStore
+from mvc.dtypes import get_dtype
 from mvc.ids import hash_chunk
 from mvc.storage.local import LocalStorage
-from support.chunks import add_chunks, read_back
+from support.chunks import add_chunks, objects, read_back
+from support.memory_storage import MemoryStorage
 
 WRITER = """
 import sys
@@ -81,3 +85,42 @@ def test_a_killed_writer_leaves_a_sound_store(tmp_path):
     chunks = [chunk(number) for number in range(20)]
     ids, _ = add_chunks(store, chunks)
     assert read_back(store, ids, chunks) == chunks
+
+
+def test_the_front_finds_lists_and_removes():
+    store = ChunkStore(MemoryStorage(), threads=1)
+    assert store.packs() == set()
+    ids, _ = add_chunks(store, [b"one", b"two"])
+    (pack,) = store.packs()
+    assert {place.pack for one in ids for place in store.find_all(one)} == {pack}
+    assert store.contains_all(ids)
+    assert not store.contains_all([*ids, hash_chunk(b"three")])
+    assert store.find(hash_chunk(b"three")) is None
+    assert store.find_unsafe([pack], np.frombuffer(b"".join(sorted(ids)), "S32")) == sorted(ids)
+    assert store.remove_packs([pack]) > 0
+    assert store.packs() == set()
+    assert store.find(ids[0]) is None
+
+
+def test_a_lost_index_is_written_again_by_the_next_writer():
+    storage = MemoryStorage()
+    ids, _ = add_chunks(ChunkStore(storage, threads=1), [b"one"])
+    (index,) = [key for key in objects(storage) if key.endswith(".idx")]
+    before = objects(storage)[index]
+    storage.delete(index)
+    store = ChunkStore(storage, threads=1)
+    assert store.contains_all(ids)
+    assert [problem.kind for problem in store.repairs] == ["missing-index"]
+    add_chunks(store, [b"one"])
+    assert objects(storage)[index] == before
+    assert store.repairs == []
+
+
+def test_a_difference_is_estimated_from_samples():
+    store = ChunkStore(MemoryStorage(), threads=1)
+    old = np.random.default_rng(0).bytes(2**20)
+    new = bytearray(old)
+    new[::9999] = b"\xff" * len(new[::9999])
+    (near, base), _ = add_chunks(store, [bytes(new), old])
+    as_delta, whole = store.estimate_delta(near, base, get_dtype("U8"))
+    assert as_delta < whole / 10

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.cli.output import json_ready, printable
+from mvc.cli.output import printable
 from mvc.cli.render import text as render
+from mvc.cli.render.text import ratio_text
 
 
 @pytest.mark.parametrize(
@@ -71,26 +72,15 @@ def test_wide_signs_take_two_columns():
     assert render.columns([("模", "1"), ("abc", "22")], "<>") == [["模 ", " 1"], ["abc", "22"]]
 
 
-@given(st.text())
-def test_printable_text_holds_nothing_that_a_terminal_obeys(text):
-    shown = printable(text)
-    shown.encode()
-    assert not any(ord(sign) < 32 or 0x7F <= ord(sign) < 0xA0 for sign in shown)
-    assert printable(shown) == shown
-
-
-def test_printable_shows_what_it_was():
-    assert printable("plain ü 模") == "plain ü 模"
-    assert printable("a\x1b[0m\udcff") == "a\\x1b[0m\\xff"
-    assert printable("\u202e") == "\\u202e"
-
-
 def test_quoted_paths():
     assert render.quote_path("a/b.txt") == "a/b.txt"
     assert render.quote_path("a b") == '"a b"'
     assert render.quote_path('a"\n\x01\udcff') == '"a\\"\\n\\001\\377"'
 
 
-def test_json_has_no_numbers_that_json_lacks():
-    value = {"a": math.inf, "b": (1, -math.inf), "c": [{"d": math.nan}], "e": 1.5}
-    assert json_ready(value) == {"a": "inf", "b": [1, "-inf"], "c": [{"d": "nan"}], "e": 1.5}
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0, "0.00 %"), (0.0004, "0.04 %"), (0.0341, "3.4 %"), (0.0996, "10 %"), (2.171, "217 %")],
+)
+def test_ratios(ratio, text):
+    assert ratio_text(ratio) == text

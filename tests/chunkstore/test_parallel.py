@@ -1,0 +1,75 @@
+"""Work over a few threads: everything once, a failure at once, nothing left running."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from mvc.chunkstore.parallel import for_each
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+@pytest.mark.parametrize("count", [0, 1, 50])
+def test_every_item_once(threads, count):
+    done, told = [], []
+    for_each(
+        range(count),
+        lambda: None,
+        lambda item, _: done.append(item) or item,
+        threads=threads,
+        progress=lambda size: told.append((size, threading.current_thread())),
+    )
+    assert sorted(done) == list(range(count))
+    assert sorted(size for size, _ in told) == list(range(count))
+    assert {thread for _, thread in told} <= {threading.current_thread()}
+
+
+def test_each_thread_has_its_own_state():
+    meet = threading.Barrier(3)
+    states, seen = [], set()
+
+    def make():
+        states.append(object())
+        return states[-1]
+
+    def work(_, state):
+        meet.wait(60)
+        seen.add((id(state), threading.get_ident()))
+        return 0
+
+    for_each(range(3), make, work, threads=3)
+    assert len(states) == len(seen) == 3
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_failure_ends_it_and_all_threads(threads):
+    done = []
+
+    def work(item, _):
+        if item == 5:
+            raise ValueError("five")
+        done.append(item)
+        return 0
+
+    with pytest.raises(ValueError, match="five"):
+        for_each(range(10_000), lambda: None, work, threads=threads)
+    assert 5 not in done
+    assert not [one for one in threading.enumerate() if one.name == "mvc-read"]
+
+
+def test_a_state_that_cannot_be_made():
+    def make():
+        raise OSError("no memory")
+
+    with pytest.raises(OSError, match="no memory"):
+        for_each(range(4), make, lambda item, _: item, threads=2)
+
+
+def test_a_failure_of_the_progress_ends_it():
+    def progress(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        for_each(range(1000), lambda: None, lambda item, _: item, threads=2, progress=progress)
+    assert not [one for one in threading.enumerate() if one.name == "mvc-read"]

@@ -1,0 +1,33 @@
+"""The group of commands: its table is true, and typer still has what it replaces."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+from typer import core
+
+from mvc.cli import commands
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_table_of_commands_is_true():
+    folder = Path(commands.__file__).parent
+    assert sorted([*commands.NAMES, "__init__"]) == sorted(
+        path.stem for path in folder.glob("*.py")
+    )
+    assert len(commands.NAMES) == 30
+    for name in commands.NAMES:
+        assert callable(getattr(importlib.import_module(f"mvc.cli.commands.{name}"), name))
+
+
+def test_the_pinned_typer_has_what_the_group_replaces():
+    """Without this method every command would import pydantic; look at group.py for a new typer."""
+    assert metadata.version("typer").startswith("0.29.")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "typer>=0.29,<0.30" in project["dependencies"]
+    assert callable(core.TyperOption.get_runtime_param)
+    assert callable(core.TyperArgument.get_runtime_param)

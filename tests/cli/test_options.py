@@ -1,0 +1,51 @@
+"""Options that several commands have, and combinations that make no sense."""
+
+from __future__ import annotations
+
+import pytest
+
+from mvc.cli.options import (
+    CommandUsageError,
+    age_seconds,
+    check_alone,
+    check_limit,
+    choose_one,
+    name_and_start,
+)
+from mvc.errors import UsageError
+
+
+def test_ages():
+    assert age_seconds(None) is None
+    assert age_seconds("now") == age_seconds("0") == 0
+    assert age_seconds("12h") == 12 * 3600
+    with pytest.raises(UsageError):
+        age_seconds("soon")
+
+
+def test_two_that_exclude_each_other():
+    check_alone([])
+    check_alone([("--soft", False), ("--hard", True), ("PATH", [])])
+    with pytest.raises(CommandUsageError, match="--hard and PATH cannot be used together"):
+        check_alone([("--soft", False), ("--hard", True), ("PATH", ["a"])])
+
+
+def test_one_of_several():
+    assert choose_one({"soft": False, "hard": True}, "mixed") == "hard"
+    assert choose_one({"soft": False, "hard": False}, "mixed") == "mixed"
+    with pytest.raises(CommandUsageError, match="--soft and --hard"):
+        choose_one({"soft": True, "hard": True}, "mixed")
+
+
+def test_limits():
+    check_limit(None)
+    check_limit(0)
+    with pytest.raises(CommandUsageError, match="-1 is negative"):
+        check_limit(-1)
+
+
+def test_a_new_name_and_where_it_starts():
+    assert name_and_start(["new"]) == ("new", "HEAD")
+    assert name_and_start(["new", "v1"]) == ("new", "v1")
+    with pytest.raises(CommandUsageError, match="unexpected argument 'more'"):
+        name_and_start(["new", "v1", "more"])

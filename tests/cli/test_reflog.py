@@ -1,0 +1,15 @@
+"""mvc reflog."""
+
+from __future__ import annotations
+
+
+def test_reflog(shell):
+    entries = shell.json("reflog")
+    assert [entry["ref"] for entry in entries[:2]] == ["HEAD@{0}", "HEAD@{1}"]
+    assert entries[0]["message"] == "commit: grown"
+    assert entries[0]["new"] == shell.json("log")[0]["commit"]
+    assert entries[0]["who"] == "Ada Lovelace <ada@example.org>"
+    first = shell.ok("reflog", "-n", "1").lines
+    assert first == [f"{entries[0]['new'][:7]} HEAD@{{0}}: commit: grown"]
+    assert shell.json("reflog", "side")[0]["message"] == "commit: another config"
+    assert shell.json("log", "HEAD@{1}", "-1")[0]["subject"] == "tuned"

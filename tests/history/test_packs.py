@@ -1,0 +1,161 @@
+"""Objects that stock Git packed: read, seen as they come, and every damage noticed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+
+import pytest
+
+from mvc.errors import FormatError
+from mvc.history.check import check
+from mvc.history.git import GitHistory
+from support.stockgit import commit_on_head, git
+
+
+def replace(path, data):
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+def test_a_repository_packed_by_git_stays_readable(history):
+    blobs = {history.write_blob(b"blob %d" % number * 50): number for number in range(30)}
+    files = {f"f{number}": f"blob {number}" * 50 for number in range(30)}
+    commit_on_head(history, "packed", files=files)
+    for number in range(5):
+        commit_on_head(history, f"more {number}", files={**files, "n": str(number)})
+    git(history.git_dir, "tag", "-a", "-m", "tagged", "v1")
+    head = history.head().commit
+    git(history.git_dir, "gc", "--quiet", "--prune=now")
+    assert not list((history.git_dir / "objects").glob("[0-9a-f][0-9a-f]"))
+    with GitHistory.open(history.git_dir) as packed:
+        for blob, number in blobs.items():
+            assert packed.read_blob(blob) == b"blob %d" % number * 50
+            assert packed.blob_prefix(blob, 6) == (b"blob %d" % number * 50)[:6]
+            assert packed.find_blob_size(blob) == len(b"blob %d" % number * 50)
+        assert packed.head().commit == head
+        assert packed.resolve(head[:7]) == packed.resolve("v1") == head
+        assert len(list(packed.walk([head]))) == 6
+        assert list(check(packed)) == []
+        assert packed.write_blob(b"blob 3" * 50) in blobs
+        after = commit_on_head(packed, "after")
+        assert packed.resolve("HEAD~1") == head
+        assert git(packed.git_dir, "rev-parse", "HEAD") == after
+    git(history.git_dir, "fsck", "--strict")
+
+
+def test_a_process_that_was_open_sees_what_git_packs_meanwhile(history):
+    blob = history.write_blob(b"moves into a pack")
+    commit_on_head(history, "x", files={"a": "moves into a pack"})
+    git(history.git_dir, "gc", "--quiet", "--prune=now")
+    assert history.read_blob(blob) == b"moves into a pack"
+    commit_on_head(history, "y", files={"a": "moves into a pack", "b": "second"})
+    git(history.git_dir, "gc", "--quiet", "--prune=now")
+    assert history.read_blob(blob) == b"moves into a pack"
+    assert len(list(history.walk([history.head().commit]))) == 2
+
+
+def make_packed(history):
+    """Commit versions of a long file that Git packs as deltas; return blob → content."""
+    chooser = random.Random(4)
+    lines = [f"{number} {chooser.random()}" for number in range(20_000)]
+    contents = {}
+    for number in range(6):
+        lines[number * 50] = lines[-number - 1] = f"changed {number}"
+        lines.insert(0, f"new {number}")
+        text = "\n".join(lines)
+        commit_on_head(history, f"c{number}", files={"long": text, "short": text[: number * 9]})
+        contents[history.write_blob(text.encode())] = text.encode()
+    git(history.git_dir, "gc", "--quiet", "--prune=now")
+    return contents
+
+
+def test_the_start_of_a_packed_object_is_read_without_the_rest(history, monkeypatch):
+    contents = make_packed(history)
+    listing = git(
+        history.git_dir, "verify-pack", "-v", *(history.git_dir / "objects").rglob("*.idx")
+    )
+    assert "chain length = 3" in listing
+    real, read = os.pread, []
+
+    def pread(descriptor, count, offset):
+        read.append(count)
+        return real(descriptor, count, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr("dulwich.object_store.DiskObjectStore.get_raw", None)
+    for blob, content in contents.items():
+        read.clear()
+        assert history.has_object(blob)
+        assert history.find_blob_size(blob) == len(content)
+        for count in (0, 1, 40, 200):
+            assert history.blob_prefix(blob, count) == content[:count]
+        assert sum(read) < 300_000 < 5 * max(map(len, contents.values()))
+
+
+def test_any_start_of_any_packed_object_is_that_of_the_whole(history):
+    make_packed(history)
+    with GitHistory.open(history.git_dir) as packed:
+        for name in packed.objects.packs.names():
+            for object_id in packed.objects.packs.read_ids(name):
+                kind, data = packed.objects.read(object_id)
+                for count in (0, 7, 1000, 70_000, abs(len(data) - 1), len(data), len(data) + 9):
+                    start = packed.objects.packs.find_start(object_id, count)
+                    assert start == (kind, len(data), data[:count])
+
+
+def test_a_damaged_start_of_a_packed_object_is_a_format_error_and_nothing_else(history):
+    make_packed(history)
+    (pack,) = (history.git_dir / "objects" / "pack").glob("*.pack")
+    (index,) = (history.git_dir / "objects" / "pack").glob("*.idx")
+    whole = pack.read_bytes()
+    ids = git(history.git_dir, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
+    offsets = [
+        int(line.split()[0])
+        for line in git(history.git_dir, "show-index", data=index.read_bytes()).splitlines()
+    ]
+    for offset in offsets:
+        for shift in (0, 1, 2, 3, 5, 9, 20):
+            damaged = bytearray(whole)
+            damaged[min(offset + shift, len(whole) - 1)] ^= 0x5D
+            replace(pack, bytes(damaged))
+            with GitHistory(history.git_dir) as opened:
+                for object_id in ids.split():
+                    with contextlib.suppress(FormatError):
+                        opened.objects.find_header(object_id)
+                        opened.objects.read_prefix(object_id, 100)
+
+
+def test_every_changed_byte_of_a_pack_is_noticed_or_harmless(history):
+    for number in range(3):
+        commit_on_head(history, f"c{number}", files={"f": f"line {number}\n" * 20})
+    git(history.git_dir, "gc", "--quiet", "--prune=now")
+    (pack,) = (history.git_dir / "objects" / "pack").glob("*.pack")
+    ids = git(history.git_dir, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
+    whole = pack.read_bytes()
+    expected = {one: history.objects.read(one) for one in ids.split()}
+    for position in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[position] ^= 0x55
+        replace(pack, bytes(damaged))
+        with GitHistory(history.git_dir) as opened:
+            assert [problem.kind for problem in check(opened)], position
+            for object_id, content in expected.items():
+                try:
+                    assert opened.objects.read(object_id) == content
+                except FormatError:
+                    continue
+
+
+def test_a_damaged_pack_index_is_corruption(history):
+    head = commit_on_head(history, "one")
+    git(history.git_dir, "gc", "--quiet", "--prune=now")
+    (index,) = (history.git_dir / "objects" / "pack").glob("*.idx")
+    whole = index.read_bytes()
+    for damaged in (b"", whole[:100], whole[:1040], b"\xff" * len(whole), whole[:-30]):
+        replace(index, damaged)
+        with GitHistory(history.git_dir) as opened:
+            with pytest.raises(FormatError):
+                opened.read_commit(head)
+            assert any(problem.kind == "object-damaged" for problem in check(opened))

@@ -1,0 +1,76 @@
+"""Tensors of stored files: only their own chunks are read, and their elements come in C order."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mvc import FormatError, StorageError
+from mvc.formats.layout import TensorView
+from mvc.workspace.manifests import find_manifest
+from mvc.workspace.tensors import (
+    StoredTensor,
+    check_fits,
+    in_order,
+    read_bytes_of,
+    read_parts,
+    read_tensor_into,
+)
+
+VALUES = np.random.default_rng(0).standard_normal((300, 40)).astype("f4")
+
+
+@pytest.fixture
+def tensor(repo, context):
+    """One tensor of 48,000 bytes in chunks of 4,096."""
+    repo.set_config("mvc.chunkbytes", "4096")
+    repo.commit_state({"model": {"v": VALUES * 2, "w": VALUES}}, message="m")
+    blob = context.history.read_tree(repo.resolve("HEAD"))["model.safetensors"].blob
+    manifest = find_manifest(context, blob)
+    stored = next(one for one in manifest.segments if one.segment.tensors[0].name == "w")
+    return StoredTensor(
+        "model.safetensors", stored.segment.tensors[0], stored, manifest.chunk_bytes
+    )
+
+
+def test_all_of_it(context, tensor):
+    assert tensor.size_bytes == VALUES.nbytes
+    assert bytes(read_bytes_of(context, tensor)) == VALUES.tobytes()
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 5), (1000, 1024), (1020, 1030), (11_999, 1)])
+def test_a_view_reads_its_own_chunks_only(context, tensor, start, count):
+    view = TensorView("part", "F32", (count,), 4 * start)
+    parts = []
+    read_parts(
+        context, dataclasses.replace(tensor, view=view),
+        lambda plain, offset: parts.append((offset, bytes(plain))),
+    )  # fmt: skip
+    raw = bytearray(4 * count)
+    for offset, plain in parts:
+        raw[offset : offset + len(plain)] = plain
+    assert raw == VALUES.reshape(-1)[start : start + count].tobytes()
+    assert len(parts) == (4 * (start + count) - 1) // 4096 - 4 * start // 4096 + 1
+
+
+def test_a_target_of_another_length(context, tensor):
+    with pytest.raises(FormatError, match="does not have 10 bytes"):
+        read_tensor_into(context, tensor, memoryview(bytearray(10)))
+
+
+def test_more_elements_than_memory_are_refused_before_they_are_read(tensor):
+    view = TensorView("w", "F32", (2**50,), 0, (0,))
+    with pytest.raises(StorageError, match="more than the memory of this machine"):
+        check_fits(dataclasses.replace(tensor, view=view))
+
+
+def test_elements_in_c_order():
+    raw = bytearray(VALUES.tobytes())
+    plain = TensorView("w", "F32", (300, 40))
+    assert in_order(raw, plain).tobytes() == VALUES.tobytes()
+    turned = TensorView("w", "F32", (40, 300), 0, (1, 40))
+    assert in_order(raw, turned).tobytes() == VALUES.T.tobytes()
+    with pytest.raises((ValueError, TypeError)):
+        in_order(raw[:-4], turned)
