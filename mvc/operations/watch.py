@@ -34,14 +34,14 @@ def follow_run(
             "there is no training run here",
             hint="a training with a Checkpointer of mvc_hooks shows up here",
         )
+    latest = sorted(runs, key=runs.__getitem__, reverse=True)
     if branch is not None and branch not in runs:
-        latest = sorted(runs, key=runs.__getitem__, reverse=True)[:_HINTED]
         raise NotFoundError(
             f"there is no training run on branch {branch!r}",
-            hint=f"there are runs on {', '.join(latest)}",
+            hint=f"there are runs on {', '.join(latest[:_HINTED])}",
         )
     current = branch or context.history.head().branch
-    chosen = current if current in runs else max(runs, key=runs.__getitem__)
+    chosen = current if current in runs else latest[0]
     return RunFollower(context, chosen, losses=losses, events=events)
 
 

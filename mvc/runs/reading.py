@@ -100,7 +100,7 @@ class RunTotals:
         self._losses = deque[tuple[int, float]]([], losses)
         self._paces = deque[tuple[float, int]]([], _SPEED_STEPS)
         self._healthy = deque[str]([], _REMEMBERED_COMMITS)
-        self._seen: dict[bytes, None] = {}
+        self._seen = deque[bytes]([], _REMEMBERED_LINES)
         self._began = ""
         self._damaged = 0
 
@@ -127,35 +127,31 @@ class RunTotals:
         record = parse_record(line)
         if record is None:
             self._damaged += 1
-        elif record["kind"] in KINDS and (record["kind"] == "step" or self._is_new(line)):
+        elif record["kind"] == "step":
+            self._add(record)
+        elif record["kind"] in KINDS and line not in self._seen:
+            self._seen.append(line)  # a new file begins with a few events of the older one
             self._add(record)
 
-    def _is_new(self, line: bytes) -> bool:
-        """Return False for an event that is repeated, as at the beginning of a new file."""
-        if line in self._seen:
-            return False
-        self._seen[line] = None
-        if len(self._seen) > _REMEMBERED_LINES:
-            del self._seen[next(iter(self._seen))]
-        return True
-
     def _add(self, record: Record) -> None:
-        name, facts = record["kind"], self._facts
+        name, time_s, facts = record["kind"], record["time_s"], self._facts
         kind = KINDS[name]
-        facts |= {fact: find(record, fact) for fact in kind.facts}
-        facts["updated_s"] = max(facts.get("updated_s", 0.0), record["time_s"])
+        facts.update([(fact, find(record, fact)) for fact in kind.facts])
+        facts["updated_s"] = max(facts.get("updated_s", 0.0), time_s)
         if kind.kept_in:
             self._kept[kind.kept_in].append(_value_of(kind, record))
         if name == "step":
-            self._add_step(record["step"], facts["loss"], record["time_s"])
+            facts["stopped"] = None
+            self._add_step(record["step"], facts["loss"], time_s)
+        elif name == "start":
+            facts |= {"started_s": time_s, "stopped": None}
+            self._began = find(record, "began")
+        elif name == "stop":
+            facts["stopped"] = _text_of(record)
         elif name == "healthy":
             self._healthy.append(find(record, "commit"))
-        elif name == "start":
-            facts["started_s"], self._began = record["time_s"], find(record, "began")
         elif name == "commit" and (stall_s := find(record, "stall_s")) is not None:
             facts["stall_s"] = stall_s
-        if name in ("start", "step", "stop"):
-            facts["stopped"] = _text_of(record) if name == "stop" else None
         if name in ("start", "resume", "rollback"):
             self._paces.clear()
 

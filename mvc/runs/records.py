@@ -80,12 +80,12 @@ def parse_record(line: bytes) -> Record | None:
         return None
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         return None
-    record["time_s"] = _number(record.get("time"))
-    if record["time_s"] is None or not 0 <= record["time_s"] <= _MAX_TIME_S:
+    time_s = record["time_s"] = _number(record.get("time"))
+    if time_s is None or not 0 <= time_s <= _MAX_TIME_S:
         return None
     known = KINDS.get(record["kind"])
-    is_whole = known is None or all(find(record, name) not in (None, "") for name in known.needs)
-    return record if is_whole else None
+    needed = [find(record, name) for name in known.needs] if known else []
+    return None if None in needed or "" in needed else record
 
 
 def find(record: Record, name: str) -> Any:
@@ -99,9 +99,11 @@ def _text(value: object) -> str:
 
 def _number(value: object) -> float | None:
     """Any number, which may be infinite or NaN."""
+    if isinstance(value, float):
+        return value
     if isinstance(value, str):
         return _NOT_FINITE.get(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, int):
         return None
     try:
         return float(value)

@@ -26,7 +26,7 @@ from mvc.runs.records import RunEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from mvc.runs.records import RunCommit, RunRollback, RunView
+    from mvc.runs.records import RunAlarm, RunCommit, RunRollback, RunView
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PLAIN = " ..::==##"
@@ -237,17 +237,16 @@ def _commit_cells(commit: RunCommit) -> tuple[str, ...]:
 
 def _happened(view: RunView) -> list[RunEvent]:
     """Return all that happened, newest first."""
+
+    def event(kind: str, one: RunRollback | RunAlarm, text: str) -> RunEvent:
+        return RunEvent(kind, one.step, one.time_s, text)
+
     events = [
-        *(
-            RunEvent("rollback", one.step, one.time_s, _rollback_text(one))
-            for one in view.rollbacks
-        ),
+        *(event("rollback", one, _rollback_text(one)) for one in view.rollbacks),
         *view.events,
         *view.errors,
         *(
-            RunEvent(
-                "alarm", one.step, one.time_s, ": ".join(filter(None, (one.cause, one.reason)))
-            )
+            event("alarm", one, ": ".join(filter(None, (one.cause, one.reason))))
             for one in view.alarms
         ),
     ]  # at the same time, the consequence stands above its cause
