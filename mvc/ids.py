@@ -43,9 +43,9 @@ def hash_tensor(dtype: str, shape: Sequence[int], chunks: Iterable[ChunkId]) -> 
     return TensorId(blake3(head + b"".join(chunks)).hexdigest())
 
 
-def hash_git_blob(data: bytes) -> GitId:
-    """Return the id that Git gives to a blob with these bytes (SHA-1 over a header and them)."""
-    digest = hashlib.sha1(b"blob %d\0" % len(data), usedforsecurity=False)
+def hash_git_object(kind: str, data: bytes) -> GitId:
+    """Return the id that Git gives to an object of these bytes (SHA-1 over a header and them)."""
+    digest = hashlib.sha1(b"%s %d\0" % (kind.encode(), len(data)), usedforsecurity=False)
     digest.update(data)
     return GitId(digest.hexdigest())
 

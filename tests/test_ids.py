@@ -7,7 +7,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.ids import ID_BYTES, hash_chunk, hash_git_blob, hash_tensor, is_hex_id
+from mvc.ids import ID_BYTES, hash_chunk, hash_git_object, hash_tensor, is_hex_id
 
 
 def test_chunks_are_known_answers():
@@ -54,12 +54,14 @@ def test_tensors_that_differ_in_anything_differ():
 
 @given(st.binary(max_size=300))
 def test_blobs_are_gits(data):
-    assert hash_git_blob(data) == hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+    assert (
+        hash_git_object("blob", data) == hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+    )
 
 
 def test_blobs_are_known_answers():
-    assert hash_git_blob(b"") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
-    assert hash_git_blob(b"hello\n") == "ce013625030ba8dba906f756967f9e9ca394464a"
+    assert hash_git_object("blob", b"") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
+    assert hash_git_object("blob", b"hello\n") == "ce013625030ba8dba906f756967f9e9ca394464a"
 
 
 @pytest.mark.parametrize(

@@ -39,14 +39,13 @@ MAX_INDEX_BYTES = 64 * 2**20
 """An index line takes some 100 bytes per tensor: room for 600,000."""
 MAX_SHARD_NAME_BYTES = 255
 """Longest file name of the usual file systems."""
-DTYPES = frozenset(
-    {
-        "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64",
-        "F16", "BF16", "F32", "F64", "C64",
-        "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0", "F4", "F6_E2M3", "F6_E3M2",
-    }
+_DTYPES = (
+    "BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0",
+    "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64",
+    "I64", "U64",
 )  # fmt: skip
-"""Element types of the format; the names are those of ``mvc.dtypes``."""
+DTYPES = {name: rank for rank, name in enumerate(_DTYPES)}
+"""Names, as in ``mvc.dtypes`` → place in the library's own enumeration, which sorts its files."""
 _STRINGS_PER_TENSOR = 5  # its name, its three keys, its dtype
 _MAX_STRINGS = (_STRINGS_PER_TENSOR + 1) * MAX_TENSORS  # before anything is decoded
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')

@@ -66,7 +66,7 @@ class ChunkStore:
         target_pack_bytes: int = TARGET_PACK_BYTES,
     ) -> None:
         self._storage = storage
-        self.threads = threads or min(MAX_THREADS, _count_cores())
+        self.threads = threads or min(MAX_THREADS, count_cores())
         self._target_pack_bytes = target_pack_bytes
         self._catalog = PackCatalog(storage)
         self._reader = ChunkReader(self._catalog)
@@ -231,7 +231,8 @@ class ChunkStore:
         return self._storage.sweep(PACKS)
 
 
-def _count_cores() -> int:
+def count_cores() -> int:
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

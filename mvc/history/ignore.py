@@ -12,8 +12,6 @@ than the square of the name.
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,8 +20,9 @@ from dulwich.ignore import read_ignore_patterns, translate
 from dulwich.wildmatch import MalformedPattern
 
 from mvc import fs
-from mvc.errors import FormatError, translate_os_errors
+from mvc.errors import FormatError, UnsupportedError
 from mvc.history.paths import encode_path
+from mvc.sources import FileSource, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,24 +94,16 @@ class IgnoreRules:
         if folder not in self._real:
             return b""
         path = self._worktree / folder / self._name
-        stat = fs.find_stat(path)
-        if stat is None or not stat.is_regular:
-            return b""
-        if stat.size_bytes > MAX_IGNORE_BYTES:
-            raise FormatError(
-                f"{path} has {stat.size_bytes:,} bytes", hint=f"keep it below {MAX_IGNORE_BYTES:,}"
-            )
-        with translate_os_errors(f"read {path}"):
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            except FileNotFoundError:
-                return b""
-            except OSError as error:
-                if error.errno == errno.ELOOP:
-                    return b""  # became a link just now
-                raise
-            with os.fdopen(descriptor, "rb") as file:
-                return file.read(MAX_IGNORE_BYTES)
+        try:
+            with FileSource.open(path) as source:
+                if source.size_bytes > MAX_IGNORE_BYTES:
+                    raise FormatError(
+                        f"{path} has {source.size_bytes:,} bytes",
+                        hint=f"keep it below {MAX_IGNORE_BYTES:,}",
+                    )
+                return read_bytes(source, 0, source.size_bytes)
+        except (FileNotFoundError, NotADirectoryError, UnsupportedError):
+            return b""  # there is none, or it is a link
 
 
 def _decide(path: str, chain: _Chain, *, is_dir: bool) -> bool:

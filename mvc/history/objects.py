@@ -10,7 +10,6 @@ counts as new too, because the process that wrote it may have died before its ow
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import secrets
@@ -25,7 +24,7 @@ from mvc.errors import CorruptionError, FormatError, StorageError, UsageError, t
 from mvc.history.object_formats import parse_commit, parse_tree_object
 from mvc.history.packs import PackedObjects
 from mvc.history.translate import FSCK_HINT, translate_damage
-from mvc.ids import GitId, is_git_id, is_hex_id
+from mvc.ids import GitId, hash_git_object, is_git_id, is_hex_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,7 +58,7 @@ class ObjectStore:
         if len(data) > MAX_OBJECT_BYTES:
             raise UsageError(f"a {kind} of {len(data):,} bytes is over {MAX_OBJECT_BYTES:,}")
         header = b"%s %d\x00" % (kind.encode(), len(data))
-        object_id = _hash(header, data)
+        object_id = hash_git_object(kind, data)
         path = Path(self._path_text(object_id))
         if self._is_sound(object_id, path):
             self._reuse(path)
@@ -99,7 +98,7 @@ class ObjectStore:
         if found is None:
             return None
         kind, data = found
-        if _hash(b"%s %d\x00" % (kind.encode(), len(data)), data) != object_id:
+        if hash_git_object(kind, data) != object_id:
             raise loose or CorruptionError(
                 f"object {object_id} is damaged in a Git pack: its bytes hash to another id",
                 hint=FSCK_HINT,
@@ -258,7 +257,7 @@ class ObjectStore:
         data = start[header_bytes:] + rest
         if len(data) != size_bytes or not inflater.eof or inflater.unused_data:
             raise _damaged(object_id, "its length is not the one its header announces")
-        if _hash(start[:header_bytes], data) != object_id:
+        if hash_git_object(kind, data) != object_id:
             raise _damaged(object_id, "its bytes hash to another id")
         return kind, data
 
@@ -282,12 +281,6 @@ class ObjectStore:
                     return file.read(count)
             except FileNotFoundError:
                 return None
-
-
-def _hash(header: bytes, data: bytes) -> GitId:
-    hasher = hashlib.sha1(header, usedforsecurity=False)
-    hasher.update(data)
-    return GitId(hasher.hexdigest())
 
 
 def _parse_header(start: bytes, object_id: GitId) -> tuple[str, int, int]:

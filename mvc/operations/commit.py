@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UsageError
 from mvc.history.messages import format_message, parse_trailers
+from mvc.history.revisions import STEP_TRAILER
 from mvc.history.values import Stamp
 from mvc.operations.add import plan_add, store_planned
-from mvc.workspace.annotations import FACT_TRAILERS, STEP_TRAILER, Annotations
+from mvc.workspace.annotations import FACT_TRAILERS, Annotations
 from mvc.workspace.commits import new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recovery import recover

@@ -11,7 +11,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.fs import DurableFile
+from mvc.chunkstore.store import count_cores
+from mvc.fs import write_durable
 from mvc.ids import hash_chunk
 from mvc.workspace.staging import staging_folder
 
@@ -67,8 +68,8 @@ def doctor(context: Context) -> DoctorReport:
         with context.history.lock():
             scratch = stack.enter_context(staging_folder(folder))
         block = os.urandom(2**20) * (_PROBE_BYTES // 2**20)
-        write_s = _timed(lambda: _write(scratch, "big", block))
-        sync_s = _timed(lambda: _write(scratch, "small", b"x"))
+        write_s = _timed(lambda: write_durable(scratch / "big", [block]))
+        sync_s = _timed(lambda: write_durable(scratch / "small", [b"x"]))
     hash_s = _timed(lambda: hash_chunk(block))
     free_bytes = shutil.disk_usage(folder).free
     filesystem = find_filesystem(folder)
@@ -77,7 +78,7 @@ def doctor(context: Context) -> DoctorReport:
         versions={name: _version(name) for name in _PACKAGES},
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        cores=len(os.sched_getaffinity(0)),
+        cores=count_cores(),
         filesystem=filesystem,
         free_bytes=free_bytes,
         write_bytes_per_s=write_speed,
@@ -91,12 +92,6 @@ def _timed(action: Callable[[], object]) -> float:
     started_s = time.perf_counter()
     action()
     return max(time.perf_counter() - started_s, 1e-9)
-
-
-def _write(folder: Path, name: str, data: bytes) -> None:
-    with DurableFile(folder) as file:
-        file.write([data])
-        file.publish(folder / name)
 
 
 def _version(package: str) -> str:

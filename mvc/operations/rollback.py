@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, UsageError
 from mvc.history.refnames import HEADS
 from mvc.upkeep.retention import DIVERGED
-from mvc.workspace.annotations import read_annotations
+from mvc.workspace.annotations import check_steps, read_annotations
 from mvc.workspace.checkout_plan import execute, plan_move
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.notebook import one_line
@@ -30,7 +30,6 @@ from mvc.workspace.rollback_target import (
     SHORT_ID,
     BranchLine,
     check_whole,
-    checked,
 )
 from mvc.workspace.transition import plan_head_move
 from mvc.workspace.verdicts import Divergence, add_divergence
@@ -109,14 +108,14 @@ def plan_rollback(
         raise UsageError(
             "a rollback has one target: a revision, a step, a number of steps back or healthy"
         )
-    at_step = None if at_step is None else checked("at_step", at_step)
+    at_step = None if at_step is None else check_steps("at_step", at_step)
     line = BranchLine.find(context, branch)
     if revision is not None:
         target, choice = line.find_ancestor(revision)
     elif step is not None:
-        target, choice = line.find_step(checked("step", step))
+        target, choice = line.find_step(check_steps("step", step))
     elif steps_back is not None:
-        target, choice = line.find_back(checked("steps_back", steps_back))
+        target, choice = line.find_back(check_steps("steps_back", steps_back))
     else:
         target, choice = line.find_healthy()
     plan = RollbackPlan(

@@ -26,10 +26,13 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from mvc.dtypes import TORCH_NAMES, get_dtype
 from mvc.errors import FormatError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from mvc.dtypes import DType
 
     AnyDType = np.dtype[Any]
 
@@ -60,74 +63,37 @@ class ElementType:
 _BIG_HOST = sys.byteorder == "big"
 
 
-def _torch(
-    name: str, stored: str, size_bytes: int, words: int = 1, tail: tuple[int, ...] = ()
-) -> ElementType:
-    return ElementType(name, size_bytes, size_bytes // words, stored, tail, _BIG_HOST)
+_PAIRS_OF = {"C32": "F16", "C128": "F64"}
 
 
-TORCH_ELEMENTS: dict[str, ElementType] = {
-    element.name: element
-    for element in (
-        _torch("bool", "BOOL", 1),
-        _torch("uint8", "U8", 1),
-        _torch("int8", "I8", 1),
-        _torch("uint16", "U16", 2),
-        _torch("int16", "I16", 2),
-        _torch("uint32", "U32", 4),
-        _torch("int32", "I32", 4),
-        _torch("uint64", "U64", 8),
-        _torch("int64", "I64", 8),
-        _torch("float16", "F16", 2),
-        _torch("bfloat16", "BF16", 2),
-        _torch("float32", "F32", 4),
-        _torch("float64", "F64", 8),
-        _torch("complex32", "F16", 4, 2, (2,)),
-        _torch("complex64", "C64", 8, 2),
-        _torch("complex128", "F64", 16, 2, (2,)),
-        _torch("float8_e4m3fn", "F8_E4M3", 1),
-        _torch("float8_e4m3fnuz", "F8_E4M3FNUZ", 1),
-        _torch("float8_e5m2", "F8_E5M2", 1),
-        _torch("float8_e5m2fnuz", "F8_E5M2FNUZ", 1),
-        _torch("float8_e8m0fnu", "F8_E8M0", 1),
-        ElementType("float4_e2m1fn_x2", 1, 1, "F4", packed=2),
-    )
-}
+def _number(name: str, dtype: DType, *, big_endian: bool = _BIG_HOST) -> ElementType:
+    """Return the element type of numbers that ``mvc.dtypes`` knows."""
+    half = _PAIRS_OF.get(dtype.name)
+    stored, tail = (dtype.name, ()) if half is None else (half, (2,))
+    return ElementType(name, dtype.block_bytes, dtype.word_bytes, stored, tail, big_endian)
+
+
+TORCH_ELEMENTS = {name: _number(name, get_dtype(dtype)) for dtype, name in TORCH_NAMES.items()}
+TORCH_ELEMENTS["float4_e2m1fn_x2"] = ElementType("float4_e2m1fn_x2", 1, 1, "F4", packed=2)
 
 _NUMBERS = {
-    "b1": "BOOL",
-    "u1": "U8",
-    "i1": "I8",
-    "u2": "U16",
-    "i2": "I16",
-    "u4": "U32",
-    "i4": "I32",
-    "u8": "U64",
-    "i8": "I64",
-    "f2": "F16",
-    "f4": "F32",
-    "f8": "F64",
+    np.dtype(name).str[1:]: get_dtype(dtype)
+    for dtype, name in TORCH_NAMES.items()
+    if hasattr(np, name)
 }
 # NumPy keeps two types of the same eight bytes apart; its own spelling does not.
 _LONGLONG = {"q": "longlong", "Q": "ulonglong"}
-_ML_STORED = {
-    "bfloat16": ("BF16", 2, 1),
-    "float8_e4m3fn": ("F8_E4M3", 1, 1),
-    "float8_e4m3fnuz": ("F8_E4M3FNUZ", 1, 1),
-    "float8_e5m2": ("F8_E5M2", 1, 1),
-    "float8_e5m2fnuz": ("F8_E5M2FNUZ", 1, 1),
-    "float8_e8m0fnu": ("F8_E8M0", 1, 1),
-    "complex32": ("F16", 4, 2),
-    "bcomplex32": ("BF16", 4, 2),
-}
-_ML_STORED |= dict.fromkeys(
-    (
+_ML_ELEMENTS = {name: one for name, one in TORCH_ELEMENTS.items() if not hasattr(np, name)}
+del _ML_ELEMENTS["float4_e2m1fn_x2"]  # torch's own
+_ML_ELEMENTS["bcomplex32"] = ElementType("bcomplex32", 4, 2, "BF16", (2,), _BIG_HOST)
+_ML_ELEMENTS |= {
+    name: ElementType(name, 1, 1, "U8", (), _BIG_HOST)
+    for name in (
         *("int1", "int2", "int4", "uint1", "uint2", "uint4"),
         *("float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"),
         *("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"),
-    ),
-    ("U8", 1, 1),
-)
+    )
+}
 _NUMPY_NAME = re.compile(
     r"[<>|](?:[biuf][1248]|c8|c16)|[<>][mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?|[<>]U\d{1,8}|\|[SV]\d{1,9}"
 )
@@ -136,7 +102,7 @@ _NUMPY_NAME = re.compile(
 def find_numpy_element(dtype: AnyDType) -> ElementType | None:
     """Return the element type of a NumPy dtype, or None if its bytes are not plain data."""
     if dtype.type.__module__ == "ml_dtypes":
-        return _find_ml_element(dtype)
+        return _ML_ELEMENTS.get(dtype.type.__name__) if dtype.isnative else None
     if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None:
         return None
     return _find_builtin_element(dtype)
@@ -146,12 +112,9 @@ def _find_builtin_element(dtype: AnyDType) -> ElementType | None:
     kind, size = dtype.kind, dtype.itemsize
     name = _LONGLONG.get(dtype.char, dtype.str) if dtype.isnative else dtype.str
     big = dtype.str[0] == ">"
-    stored = _NUMBERS.get(f"{kind}{size}")
-    if stored is not None:
-        return ElementType(name, size, size, stored, (), big)
-    if kind == "c" and size in (8, 16):
-        stored, tail = ("C64", ()) if size == 8 else ("F64", (2,))  # noqa: PLR2004  bytes of C64
-        return ElementType(name, size, size // 2, stored, tail, big)
+    number = _NUMBERS.get(f"{kind}{size}")
+    if number is not None:
+        return _number(name, number, big_endian=big)
     if kind in "mM":
         return ElementType(name, 8, 8, "I64", (), big)
     if kind in "SUV":
@@ -159,18 +122,9 @@ def _find_builtin_element(dtype: AnyDType) -> ElementType | None:
     return None
 
 
-def _find_ml_element(dtype: AnyDType) -> ElementType | None:
-    name = dtype.type.__name__
-    if name not in _ML_STORED or not dtype.isnative:
-        return None
-    stored, size, words = _ML_STORED[name]
-    tail = (words,) if words > 1 else ()
-    return ElementType(name, size, size // words, stored, tail, _BIG_HOST)
-
-
 def parse_numpy_dtype(name: str) -> AnyDType:
     """Return the NumPy dtype of a spelling in ``state.json``."""
-    if name in _ML_STORED:
+    if name in _ML_ELEMENTS:
         scalar = getattr(ml_dtypes, name, None)
         if scalar is None:
             raise UnsupportedError(

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.limits import MAX_NAME_BYTES, checked_layout
-from mvc.checkpoints.safetensors import LENGTH_BYTES, MAX_HEADER_BYTES, encode_header
+from mvc.checkpoints.safetensors import DTYPES, LENGTH_BYTES, MAX_HEADER_BYTES, encode_header
 from mvc.errors import FormatError, UnsupportedError
 from mvc.formats.layout import FileLayout, single_tensor
 from mvc.sources import JoinedSource, MemorySource
@@ -28,13 +28,6 @@ if TYPE_CHECKING:
 
 _MAX_FILE_NAME = 120
 _ROOM = 64  # for a digest, ".storage" and a number after a name
-# The order of the dtypes in safetensors' own enumeration, which sorts its files.
-_ORDER = (
-    *("BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8"),
-    *("F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"),
-    *("I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64"),
-)
-_RANK = {name: rank for rank, name in enumerate(_ORDER)}
 _ODD = re.compile(rb"[^A-Za-z0-9._-]")
 
 
@@ -92,7 +85,7 @@ def plain_file(path: str, data: bytes) -> StateFile:
 def tensor_file(path: str, arrays: Sequence[tuple[str, LiveArray]]) -> StateFile:
     """Return the safetensors file of named arrays; UnsupportedError if no reader took its header."""
     forms = {name: stored_form(array.element, array.shape) for name, array in arrays}
-    ordered = sorted(arrays, key=lambda item: (-_RANK[forms[item[0]][0]], item[0].encode()))
+    ordered = sorted(arrays, key=lambda item: (-DTYPES[forms[item[0]][0]], item[0].encode()))
     head = encode_header((name, *forms[name], array.source.size_bytes) for name, array in ordered)
     header_bytes = len(head) - LENGTH_BYTES
     if header_bytes > MAX_HEADER_BYTES:

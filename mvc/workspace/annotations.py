@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
+from mvc.history.revisions import STEP_TRAILER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mvc.history.values import CommitInfo
 
-STEP_TRAILER = "Step"
 METRIC_TRAILER = "Metric"
 META_TRAILER = "Meta"
 FACT_TRAILERS = frozenset({STEP_TRAILER, METRIC_TRAILER, META_TRAILER})
@@ -38,7 +38,7 @@ class Annotations:
         """Return the trailers."""
         found: list[tuple[str, str]] = []
         if self.step is not None:
-            found.append((STEP_TRAILER, str(_checked_step(self.step))))
+            found.append((STEP_TRAILER, str(check_steps("a step", self.step))))
         for name, value in (self.metrics or {}).items():
             found.append((METRIC_TRAILER, f"{_checked(name)}={_checked_number(name, value)}"))
         for name, text in (self.meta or {}).items():
@@ -52,13 +52,14 @@ def _checked(name: str) -> str:
     return name
 
 
-def _checked_step(step: int) -> int:
+def check_steps(what: str, value: int) -> int:
+    """Return a step, or a number of steps, as an int."""
     try:
-        number = operator.index(step)
+        number = operator.index(value)
     except TypeError:
-        raise UsageError(f"a step is a whole number, not {step!r}") from None
+        raise UsageError(f"{what} is a whole number, not {value!r}") from None
     if not 0 <= number < 10**_MAX_STEP_DIGITS:
-        raise UsageError(f"a step is not negative and has up to {_MAX_STEP_DIGITS} digits")
+        raise UsageError(f"{what} is not negative and has up to {_MAX_STEP_DIGITS} digits")
     return number
 
 

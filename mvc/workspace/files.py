@@ -7,6 +7,7 @@ flight is in memory. ``content`` is the way back.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,7 +26,7 @@ from mvc.formats.manifest import (
 )
 from mvc.fs import FileStat, RealFolders, find_stat
 from mvc.history.values import MODE_SYMLINK
-from mvc.ids import hash_chunk, hash_git_blob
+from mvc.ids import hash_chunk, hash_git_object
 from mvc.sources import ByteSource, FileSource, read_bytes
 from mvc.workspace.content import GapStream, let_tick_pass, open_source
 from mvc.workspace.worktree import find_file_stat, git_mode, read_link
@@ -89,7 +90,7 @@ def store_file(
 def hash_file(context: Context, path: str, progress: ByteProgress = None) -> StoredFile:
     """Return what ``store_file`` would, without storing anything."""
     cutter = Cutter(ChunkHasher(), context.chunk_bytes, progress)
-    return _take_file(context, path, cutter, hash_git_blob)
+    return _take_file(context, path, cutter, partial(hash_git_object, "blob"))
 
 
 class ChunkHasher:

@@ -7,7 +7,6 @@ cannot be restored is no place to go back to.
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -29,17 +28,6 @@ if TYPE_CHECKING:
 ROLLBACK_COMMAND = "mvc rollback {}"
 SHORT_ID = 10
 _TARGET_HINT = 'name one, or give `step` or `steps_back`; "mvc log" lists the commits'
-
-
-def checked(name: str, value: int) -> int:
-    """Return a number of steps as an int."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise UsageError(f"{name} is a whole number, not {value!r}") from None
-    if number < 0:
-        raise UsageError(f"{name} is not negative, but {number:,}")
-    return number
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from mvc.states.elements import _ML_STORED, TORCH_ELEMENTS
+from mvc.states.elements import _ML_ELEMENTS, TORCH_ELEMENTS
 
-ML_NAMES = [name for name in _ML_STORED if hasattr(ml_dtypes, name)]
+ML_NAMES = [name for name in _ML_ELEMENTS if hasattr(ml_dtypes, name)]
 NUMPY_DTYPES = [
     *(
         np.dtype(f"{order}{code}")
