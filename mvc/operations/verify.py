@@ -340,9 +340,12 @@ class _Elsewhere:
             self._layouts = {}
             worktree = self._context.worktree
             for path in scan_files(worktree, IgnoreRules(worktree)):
-                look = None if path in self._tree else find_layout(self._context, path)
-                if look is not None and look[0].segments:
-                    self._layouts[path] = look[0]
+                if path in self._tree:
+                    continue
+                with suppress(ConflictError, OSError):  # it changes, so it is not what we look for
+                    look = find_layout(self._context, path)
+                    if look is not None and look[0].segments:
+                        self._layouts[path] = look[0]
         return self._layouts
 
 

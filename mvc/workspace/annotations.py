@@ -64,17 +64,13 @@ def check_steps(what: str, value: int) -> int:
 
 
 def _checked_number(name: str, value: float) -> str:
+    """Return a number as text that reads back to the same bits."""
     try:
-        return format_number(value)
+        return str(int(value)) if isinstance(value, int) else repr(float(value))
     except (TypeError, ValueError, OverflowError):
         raise UsageError(
             f"metric {name!r} is a {type(value).__name__}, not a number", hint="meta takes text"
         ) from None
-
-
-def format_number(value: float) -> str:
-    """Return a number as text that reads back to the same bits."""
-    return str(int(value)) if isinstance(value, int) else repr(float(value))
 
 
 def read_annotations(info: CommitInfo) -> Annotations:

@@ -261,5 +261,5 @@ def find_layout(
     try:
         with FileSource.open(context.worktree / path) as source:
             return read_layout(source, path.rpartition("/")[2]), stat
-    except (ConflictError, StorageError, OSError, UnsupportedError):
+    except (StorageError, FileNotFoundError, UnsupportedError):
         return None
