@@ -22,9 +22,9 @@ from mvc import NotFoundError, Repo, UsageError
 from mvc_hooks.commits.branchlock import BranchLock
 from mvc_hooks.commits.coordinator import Commits
 from mvc_hooks.commits.queue import CommitQueue
-from mvc_hooks.divergence.judge import Judge
 from mvc_hooks.divergence.ladder import Rollback
 from mvc_hooks.environment import compare_environments
+from mvc_hooks.judge import Judge
 from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.ranks import Ranks, Talk
 from mvc_hooks.recovery import Recovery, RollbackRequest

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from mvc import Repo
     from mvc_hooks.commits.coordinator import Commits
-    from mvc_hooks.divergence.judge import Judge
     from mvc_hooks.divergence.ladder import Action, Rollback
+    from mvc_hooks.judge import Judge
     from mvc_hooks.ranks import Ranks, Talk
     from mvc_hooks.run.live import LiveRun, StoredRun
     from mvc_hooks.run.log import RunLog
@@ -69,8 +69,6 @@ class Recovery:
 
     def answer(self, action: Action, started_s: float) -> RollbackReport | None:
         """Do what the ladder decided; return a report if the run was rolled back."""
-        verdict = self.judge.verdict
-        assert verdict is not None
         if action.stop:
             self._give_up(action.reason)
         if action.rollback is None:
@@ -79,7 +77,7 @@ class Recovery:
         # Should the rollback fail, the diverged state must not become the last commit of the run.
         self.run.is_clean = False
         request = RollbackRequest(
-            action.rollback, action.skip_batches, verdict.onset_step, action.reason
+            action.rollback, action.skip_batches, action.verdict.onset_step, action.reason
         )
         return self.roll_back(request, started_s)
 

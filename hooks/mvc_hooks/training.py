@@ -24,8 +24,8 @@ from mvc import UsageError
 
 if TYPE_CHECKING:
     from mvc_hooks.divergence.history import History
-    from mvc_hooks.divergence.judge import Judge
     from mvc_hooks.divergence.ladder import LadderStep
+    from mvc_hooks.judge import Judge
     from mvc_hooks.run.live import LiveRun
     from mvc_hooks.run.log import RunLog
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mvc_hooks.commits.queue import CommitQueue
-    from mvc_hooks.divergence.judge import Judge
+    from mvc_hooks.judge import Judge
     from mvc_hooks.ranks import Ranks
     from mvc_hooks.reports import CommitReport
     from mvc_hooks.run.live import LiveRun

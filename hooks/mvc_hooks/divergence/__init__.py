@@ -1,1 +1,1 @@
-"""When a run goes wrong, and what to do then: readings, detectors, a watch, a ladder, a judge."""
+"""When a run goes wrong, and what to do then: readings, detectors, a watch, a ladder."""

@@ -68,6 +68,7 @@ class LadderStep:
 class Action:
     """The answer to an alarm; ``reason`` is one line, with the alarm and the step of the ladder."""
 
+    verdict: Verdict
     skip: bool
     rollback: Rollback | None
     skip_batches: int
@@ -140,7 +141,12 @@ def default_ladder() -> tuple[LadderStep, ...]:
 
 
 class Ladder:
-    """The steps, and how far up the run has come."""
+    """The steps, and how far up the run has come.
+
+    ``lr_factor`` is the product of all factors so far; it stays when the ladder forgets. A rollback
+    restores the rate of a commit that may be older than some of them: the rate to go on with is the
+    commit's, times this, divided by the product in that commit.
+    """
 
     def __init__(
         self,
@@ -151,18 +157,9 @@ class Ladder:
         self._steps = _check_steps(default_ladder() if steps is None else tuple(steps))
         self._stop_after = self._steps[-1].stop_after or 0
         self._forget_after_steps = check_count("forget_after_steps", forget_after_steps, 1)
-        self._lr_factor = 1.0
+        self.lr_factor = 1.0
         self._at = self._uses = self._rollbacks = 0
         self._last_alarm_step: int | None = None
-
-    @property
-    def lr_factor(self) -> float:
-        """Product of all factors so far; it stays when the ladder forgets.
-
-        A rollback restores the rate of a commit that may be older than some of them: the rate to go on
-        with is the commit's, times this, divided by the product in that commit.
-        """
-        return self._lr_factor
 
     def climb(self, verdict: Verdict) -> Action:
         """Return what to do about an alarm, and remember it."""
@@ -188,7 +185,7 @@ class Ladder:
             "uses": self._uses,
             "rollbacks": self._rollbacks,
             "last_alarm_step": self._last_alarm_step,
-            "lr_factor": self._lr_factor,
+            "lr_factor": self.lr_factor,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -203,7 +200,7 @@ class Ladder:
             raise FormatError(f"the learning rate factor of a ladder is {factor!r}")
         # The ladder may have fewer steps now: then it continues with its last.
         self._at, self._uses = min(state["rung"], len(self._steps) - 1), state["uses"]
-        self._rollbacks, self._last_alarm_step, self._lr_factor = state["rollbacks"], step, factor
+        self._rollbacks, self._last_alarm_step, self.lr_factor = state["rollbacks"], step, factor
 
     def _choose(self) -> int:
         """Return the index of the step that answers: usually the one whose turn it is."""
@@ -221,11 +218,12 @@ class Ladder:
         factor = 1.0 if step.lr_factor is None else step.lr_factor
         self._rollbacks += step.rollback is not None
         # However long the run, the product stays a positive, finite number.
-        self._lr_factor = min(max(self._lr_factor * factor, 1e-300), 1e300)
+        self.lr_factor = min(max(self.lr_factor * factor, 1e-300), 1e300)
         where = f"ladder step {at + 1} of {len(self._steps)}"
         if step.stop_after is not None:
             where += f", after {self._rollbacks} rollback{'' if self._rollbacks == 1 else 's'}"
         return Action(
+            verdict=verdict,
             skip=step.skip,
             rollback=step.rollback,
             skip_batches=skipped,

@@ -120,12 +120,6 @@ class Watch:
         self._detectors = _name_apart(chosen)
         self._reported: dict[str, int] = {}
 
-    @property
-    def last_step(self) -> int | None:
-        """The newest step that was read, or None."""
-        latest = self.history.latest
-        return None if latest is None else latest.step
-
     def take(self, reading: Reading) -> Verdict | None:
         """Take the newest reading and return the alarm that it raises, if any."""
         self.history.append(reading)

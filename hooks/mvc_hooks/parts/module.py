@@ -32,7 +32,7 @@ from mvc_hooks.parts.tree import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mvc import ArrayOutline
     from mvc_hooks.parts.tree import Steps
@@ -80,7 +80,10 @@ class ModulePart(Part):
     def capture(self) -> dict[str, Any]:
         """Return the state dict, its tensors those of the model."""
         state = self.module.state_dict()
-        return _rename(state) if any(_COMPILED in name for name in state) else state
+        if not any(_COMPILED in name for name in state):
+            return state
+        renamed = _rename(state, clean_name, clean_name)
+        return renamed if len(renamed) == len(state) else state  # two names would be the same
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare by name: every entry must be on both sides, tensors of the same type and shape."""
@@ -114,12 +117,14 @@ class ModulePart(Part):
                 torch.autograd.graph.increment_version(param)
 
     def _load(self, stored: dict[str, Any]) -> None:
-        names = {clean_name(name): name for name in self.module.state_dict()}
-        state = OrderedDict((names.get(name, name), value) for name, value in stored.items())
-        if hasattr(stored, "_metadata"):
-            items = stored._metadata.items()  # noqa: SLF001  the name torch gives it
-            names = _name_modules(self.module)
-            state._metadata = {names.get(key, key): item for key, item in items}  # type: ignore[attr-defined]  # noqa: SLF001
+        modules = self.module.named_modules(remove_duplicate=False)
+        entry_names = {clean_name(name): name for name in self.module.state_dict()}
+        module_names = {clean_name(name): name for name, _ in modules}
+        state = _rename(
+            stored,
+            lambda name: entry_names.get(name, name),
+            lambda name: module_names.get(name, name),
+        )
         try:
             self.module.load_state_dict(state, strict=True)
         except RuntimeError as error:
@@ -130,20 +135,15 @@ class ModulePart(Part):
         return {locate(tensor) for tensor in tensors} - {None}
 
 
-def _rename(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state dict under clean names, or unchanged if two of them would be the same."""
-    renamed = OrderedDict((clean_name(name), value) for name, value in state.items())
-    if len(renamed) != len(state):
-        return state
+def _rename(
+    state: dict[str, Any], rename: Callable[[str], str], rename_module: Callable[[str], str]
+) -> dict[str, Any]:
+    """Return a state dict with other names of its entries, and of the modules in its metadata."""
+    renamed = OrderedDict((rename(name), value) for name, value in state.items())
     if hasattr(state, "_metadata"):
         items = state._metadata.items()  # noqa: SLF001  the name torch gives it
-        renamed._metadata = OrderedDict((clean_name(key), item) for key, item in items)  # type: ignore[attr-defined]  # noqa: SLF001
+        renamed._metadata = OrderedDict((rename_module(key), item) for key, item in items)  # type: ignore[attr-defined]  # noqa: SLF001
     return renamed
-
-
-def _name_modules(module: nn.Module) -> dict[str, str]:
-    """Return clean names of modules → their names."""
-    return {clean_name(name): name for name, _ in module.named_modules(remove_duplicate=False)}
 
 
 def _is_taken(stored: Any, live: Any, own: set[tuple[object, ...] | None]) -> bool:

@@ -98,9 +98,8 @@ class OptimizerPart(Part):
         """Make state and groups what is stored."""
         if self._is_custom:
             self._load(stored)
-            if not _is_standard(stored) or not self._is_plain(stored):
-                return
-            self._take(stored)
+            if _is_standard(stored) and self._is_plain(stored):
+                self._take(stored)
             return
         state: dict[str, Any] = dict(stored)
         for hook in list(self._optimizer._optimizer_load_state_dict_pre_hooks.values()):  # noqa: SLF001  torch has no public way to call them

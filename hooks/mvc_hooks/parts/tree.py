@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -179,8 +179,7 @@ def compare_arrays(live: object, stored: object, path: Steps) -> Iterator[Differ
 def compare_fixed_arrays(live: object, stored: object, path: Steps) -> Iterator[Difference]:
     """Compare as ``compare_arrays``, except what fills or grows while a run goes on."""
     for difference in compare_arrays(live, stored, path):
-        inner = replace(difference, path=difference.path[len(path) :])
-        if not is_growth(inner, live, stored):
+        if not is_growth(difference.path[len(path) :], live, stored):
             yield difference
 
 
@@ -300,13 +299,12 @@ def locate(tensor: torch.Tensor) -> tuple[object, ...] | None:
     return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
 
 
-def is_growth(difference: Difference, live: object, stored: object) -> bool:
-    """Return whether a difference between two outlines comes from filling or growing during a run.
+def is_growth(keys: Steps, live: object, stored: object) -> bool:
+    """Return whether two outlines differ at a path because of filling or growing during a run.
 
     That is an array of another length in its first dimension, or empty on one side; items at the
     end of a list; what lies in a dict that is empty on one side; a value that was None.
     """
-    keys = difference.path
     ours, theirs = find_at(live, keys), find_at(stored, keys)
     if isinstance(ours, ArrayOutline) and isinstance(theirs, ArrayOutline):
         is_same_type = (ours.kind, ours.dtype) == (theirs.kind, theirs.dtype)

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from mvc import Repo, UnsupportedError, UsageError
-from mvc_hooks.divergence.judge import Judge
 from mvc_hooks.environment import compare_environments, read_environment
+from mvc_hooks.judge import Judge
 from mvc_hooks.parts.restoring import InexactRestoreError
 from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.ranks import RANKS

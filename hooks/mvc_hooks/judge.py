@@ -7,7 +7,7 @@ every rank: no host waits for its device, and all ranks decide alike.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mvc_hooks.divergence.ladder import Ladder
 from mvc_hooks.divergence.readings import ReadingQueue
@@ -18,23 +18,11 @@ if TYPE_CHECKING:
 
     from mvc_hooks.divergence.history import History, Reading, Verdict
     from mvc_hooks.divergence.ladder import Action, LadderStep
-
-
-class AlarmLog(Protocol):
-    """Where a judge reports what it sees: the log of the run."""
-
-    def step(self, reading: Reading, lr: float | None) -> None:
-        """A step was read."""
-
-    def alarm(self, verdict: Verdict) -> None:
-        """A detector raised an alarm."""
-
-    def action(self, step: int, text: str) -> None:
-        """The ladder answered."""
+    from mvc_hooks.run.log import RunLog
 
 
 class Judge:
-    """Judges a run step by step; ``verdict`` is the last alarm, or None."""
+    """Judges a run step by step."""
 
     def __init__(
         self,
@@ -53,7 +41,6 @@ class Judge:
         self._unripe: list[tuple[int, str]] = []
         self._was_checked = False
         self._early: Action | None = None
-        self.verdict: Verdict | None = None
 
     @property
     def latest(self) -> Reading | None:
@@ -61,7 +48,7 @@ class Judge:
         return self._watch.history.latest
 
     def check(
-        self, step: int, loss: object, grad_norm: object, log: AlarmLog, note: float = 0.0
+        self, step: int, loss: object, grad_norm: object, log: RunLog, note: float = 0.0
     ) -> Action | None:
         """Judge step ``step`` before it is complete, while it can be skipped; waits for the device."""
         self._was_checked = True
@@ -70,7 +57,7 @@ class Judge:
         return self._early
 
     def judge(
-        self, step: int, loss: object, grad_norm: object, log: AlarmLog, note: float = 0.0
+        self, step: int, loss: object, grad_norm: object, log: RunLog, note: float = 0.0
     ) -> Action | None:
         """Judge a complete step, and answer an alarm that ``check`` left open."""
         if not self._was_checked:
@@ -81,11 +68,10 @@ class Judge:
         action = self._take(self._readings.take(step), log)
         while action is not None and action.skip:
             # Too late to skip this step, so the ladder has to give another answer.
-            assert self.verdict is not None
-            action = self._answer(self.verdict, log)
+            action = self._answer(action.verdict, log)
         return action
 
-    def _take(self, readings: Iterable[Reading], log: AlarmLog) -> Action | None:
+    def _take(self, readings: Iterable[Reading], log: RunLog) -> Action | None:
         action = None
         for reading in readings:
             verdict = self._watch.take(reading)
@@ -97,8 +83,7 @@ class Judge:
                 action = self._answer(verdict, log)
         return action
 
-    def _answer(self, verdict: Verdict, log: AlarmLog) -> Action:
-        self.verdict = verdict
+    def _answer(self, verdict: Verdict, log: RunLog) -> Action:
         action = self.ladder.climb(verdict)
         log.action(verdict.step, action.reason)
         return action
@@ -109,7 +94,7 @@ class Judge:
 
     def read_metrics(self, step: int) -> dict[str, float]:
         """Return loss and gradient norm of a step, as far as they were read."""
-        latest = self._watch.history.latest
+        latest = self.latest
         if latest is None or latest.step != step:
             return {}
         read = {"loss": latest.loss, "grad_norm": latest.grad_norm}
@@ -124,11 +109,11 @@ class Judge:
 
         Only the steps right after a commit decide, however late its writer was done.
         """
-        last, history = self._watch.last_step, self._watch.history
+        latest, history = self.latest, self._watch.history
         alarms = history.steps[history.alarms]
-        while self._unripe and last is not None:
+        while self._unripe and latest is not None:
             step, commit = self._unripe[0]
-            if last < step + self._healthy_after:
+            if latest.step < step + self._healthy_after:
                 return
             self._unripe.pop(0)
             if not ((alarms >= step) & (alarms <= step + self._healthy_after)).any():

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from mvc_hooks.divergence.detectors import NotFinite, Spike
-from mvc_hooks.divergence.judge import Judge
 from mvc_hooks.divergence.ladder import lr_scale
+from mvc_hooks.judge import Judge
 
 _LOG = SimpleNamespace(step=lambda *_: None, alarm=lambda _: None, action=lambda *_: None)
 
