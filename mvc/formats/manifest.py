@@ -70,7 +70,8 @@ class Manifest:
             yield None, offset, chunk, size
         for one in self.segments:
             run = cut_run(one.segment.size_bytes, one.chunks, self.chunk_bytes)
-            yield from ((one.segment, *place) for place in run)
+            for offset, chunk, size in run:
+                yield one.segment, offset, chunk, size
 
     @property
     def tensors_total(self) -> int:
