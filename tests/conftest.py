@@ -27,8 +27,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Without torch, test modules that import it are skipped, with a line that says why.
 _HAS_TORCH = importlib.util.find_spec("torch") is not None
 _NO_TORCH = "needs torch, which is not installed"
-# Their conftest imports it, which a report of a collector comes too late for.
-collect_ignore = [] if _HAS_TORCH else ["hooks/exact", "hooks/parts"]
+# Its conftest imports it, which a report of a collector comes too late for.
+collect_ignore = [] if _HAS_TORCH else ["hooks/parts"]
 
 
 def pytest_report_header():

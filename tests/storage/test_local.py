@@ -1,4 +1,5 @@
 import errno
+import gc
 import os
 import stat
 
@@ -12,6 +13,7 @@ from support.storage_contract import StorageContract, put
 
 
 def open_descriptors():
+    gc.collect()  # what other tests have left
     return len(os.listdir("/proc/self/fd"))
 
 

@@ -1,5 +1,6 @@
 """One checkpointer per branch, told at once and by name; free when run and writer are gone."""
 
+import gc
 import json
 import os
 import random
@@ -151,6 +152,7 @@ def test_no_folder_to_lock_in(tmp_path):
 
 def test_failed_ones_leave_no_descriptor(tmp_path):
     lock = BranchLock(tmp_path, "main")
+    gc.collect()  # what other tests have left
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         with pytest.raises(ConflictError):

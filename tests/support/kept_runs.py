@@ -1,20 +1,12 @@
-"""One process with torch imported, whose children train and are killed; and a run by hand."""
+"""A small run with a checkpointer, and the same without one as its measure."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from mvc_hooks import Checkpointer
 from support.scenarios.basics import make_net, make_step, simple
 from support.training_runs import fingerprint, seed_all
-from support.zygote import Zygote
-
-
-@pytest.fixture(scope="session")
-def trainings():
-    with Zygote("support.training_runs") as zygote:
-        yield zygote
 
 
 class Kept:
@@ -67,29 +59,3 @@ def _build():
     run = simple(model, optimizer, scheduler=scheduler)
     run.step = make_step(model, optimizer, schedulers=[scheduler])
     return run
-
-
-@pytest.fixture
-def keep(tmp_path):
-    """Return a function that begins, or goes on with, the run of this test."""
-    begun = []
-
-    def begin(name="run", **options):
-        kept = Kept(tmp_path / name, **options)
-        begun.append(kept)
-        return kept
-
-    yield begin
-    for kept in begun:
-        if kept.ckpt is not None and not kept.ckpt.is_closed:
-            kept.ckpt.close()
-
-
-@pytest.fixture
-def plain():
-    """Return a function that trains so many steps without mvc."""
-
-    def train(count, **options):
-        return Kept(None, **options).steps(count)
-
-    return train

@@ -1,0 +1,43 @@
+"""Runs by hand, and children that train and are killed; torch is imported by those who use them only."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def trainings():
+    from support.zygote import Zygote
+
+    with Zygote("support.training_runs") as zygote:
+        yield zygote
+
+
+@pytest.fixture
+def keep(tmp_path):
+    """Return a function that begins, or goes on with, the run of this test."""
+    from support.kept_runs import Kept
+
+    begun = []
+
+    def begin(name="run", **options):
+        kept = Kept(tmp_path / name, **options)
+        begun.append(kept)
+        return kept
+
+    yield begin
+    for kept in begun:
+        if kept.ckpt is not None and not kept.ckpt.is_closed:
+            kept.ckpt.close()
+
+
+@pytest.fixture
+def plain():
+    """Return a function that trains so many steps without mvc."""
+
+    from support.kept_runs import Kept
+
+    def train(count, **options):
+        return Kept(None, **options).steps(count)
+
+    return train

@@ -1,0 +1,48 @@
+"""The part that fits an object; what has no state is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from mvc import UsageError
+from mvc_hooks.parts.make import make_parts
+
+
+def test_objects_without_a_state_are_refused():
+    with pytest.raises(UsageError, match=r"tool is a .*Thread"):
+        import threading
+
+        make_parts({"tool": threading.Thread()})
+    with pytest.raises(UsageError, match="gradients"):
+        make_parts({"gradients": 1})
+    assert set(make_parts({"scaler": None})) == {"scaler", "rng"}
+
+
+pytestmark = pytest.mark.torch
+
+
+def test_one_part_may_own_several_models_and_optimizers(lab):
+    def build():
+        models = {"g": nn.Linear(3, 6), "d": [nn.Linear(6, 4), nn.Linear(4, 1)]}
+        chain = nn.Sequential(*models["d"])
+        optimizers = {
+            "g": torch.optim.Adam(models["g"].parameters(), 0.01),
+            "d": torch.optim.SGD(chain.parameters(), 0.1, momentum=0.9),
+        }
+
+        def train():
+            fake = models["g"](torch.randn(4, 3))
+            optimizers["d"].zero_grad()
+            (chain(torch.randn(4, 6)) - chain(fake.detach())).mean().backward()
+            optimizers["d"].step()
+            optimizers["g"].zero_grad()
+            chain(fake).mean().backward()
+            optimizers["g"].step()
+
+        return SimpleNamespace(parts={"model": models, "optimizer": optimizers}, train=train)
+
+    lab.check_resume(build)

@@ -1,0 +1,192 @@
+"""Optimizers: exactly the state that each had, whatever kind it is."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from mvc import ConflictError
+from mvc_hooks.parts.make import make_parts
+from mvc_hooks.parts.restoring import restore_parts
+from support.part_runs import OPTIMIZERS, SCHEDULERS, make_run
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_optimizer(lab, kind):
+    lab.check_resume(make_run(OPTIMIZERS[kind]), after=2)
+
+
+def test_learning_rates_that_are_tensors(lab):
+    for kind in ("cosine", "one-cycle", "sequential"):
+        lab.check_resume(
+            make_run(OPTIMIZERS["tensor-lr"], make_scheduler=SCHEDULERS[kind]), after=2
+        )
+
+
+def test_bfloat16_parameters_keep_their_32_bit_state(lab):
+    class Master(torch.optim.Optimizer):
+        """Momentum in 32 bits beside parameters of 16."""
+
+        def __init__(self, params):
+            super().__init__(params, {"lr": 0.1})
+
+        @torch.no_grad()
+        def step(self):
+            for param in self.param_groups[0]["params"]:
+                state = self.state[param]
+                if not state:
+                    state["master"] = param.float().clone()
+                    state["moment"] = torch.zeros_like(state["master"])
+                state["moment"].mul_(0.9).add_(param.grad.float())
+                state["master"].sub_(state["moment"], alpha=0.1)
+                param.copy_(state["master"])
+
+    net = lambda: nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 1)).bfloat16()  # noqa: E731
+    found = lab.check_resume(make_run(Master, net))
+    state = found.first.optimizer.state_dict()["state"][0]
+    assert state["master"].dtype is torch.float32
+
+
+def test_sparse_gradients_and_lazily_created_state(lab):
+    def build():
+        model = nn.Embedding(20, 3, sparse=True)
+        optimizer = torch.optim.SparseAdam(model.parameters(), 0.1)
+
+        def train():
+            optimizer.zero_grad()
+            model(torch.randint(20, (4,))).sum().backward()
+            optimizer.step()
+
+        return SimpleNamespace(parts={"model": model, "optimizer": optimizer}, train=train)
+
+    lab.check_resume(build)
+
+
+def test_parameters_that_get_no_gradient_have_no_state(lab):
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.paths = nn.ModuleList(nn.Linear(6, 1) for _ in range(3))
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, x):
+            self.calls += 1
+            return self.paths[0 if self.calls < 4 else 1](x)
+
+    found = lab.check_resume(make_run(OPTIMIZERS["adamw"], Branches))
+    stored = found.source.load({})["optimizer"]["state"]
+    assert sorted(stored) == [0, 1]
+    assert sorted(found.first.optimizer.state_dict()["state"]) == [0, 1, 2, 3]
+
+
+pytestmark = pytest.mark.torch
+
+
+def _small_net(width=3):
+    return nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
+
+
+def _source(lab, **objects):
+    return lab.commit(make_parts(objects))
+
+
+def test_a_momentum_buffer_of_none_stays_none(lab):
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    parts = make_parts({"model": model, "optimizer": optimizer})
+    model(torch.rand(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.state[model.weight]["momentum_buffer"] = None
+    source = lab.commit(parts)
+    optimizer.state.clear()
+    restore_parts(source, parts)
+    assert optimizer.state[model.weight] == {"momentum_buffer": None}
+
+
+def test_an_optimizer_over_other_parameters_is_refused(lab):
+    model = _small_net()
+    make = lambda *params, **more: torch.optim.SGD(params, 0.1, **more)  # noqa: E731
+    source = _source(lab, model=model, optimizer=make(model[0].weight, model[0].bias))
+    with pytest.raises(ConflictError, match="1 groups"):
+        grouped = torch.optim.SGD([{"params": [p]} for p in model[0].parameters()], 0.1)
+        restore_parts(source, make_parts({"model": model, "optimizer": grouped}))
+    with pytest.raises(ConflictError, match="1 parameters here, 2 parameters"):
+        restore_parts(source, make_parts({"model": model, "optimizer": make(model[0].weight)}))
+    swapped = make(model[0].bias, model[0].weight)
+    with pytest.raises(ConflictError, match=r"'model\.0\.bias' here, parameter 'model\.0\.weight'"):
+        restore_parts(source, make_parts({"model": model, "optimizer": swapped}))
+
+
+def test_another_kind_of_optimizer_state_is_refused(lab):
+    def run(**more):
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), 0.1, **more)
+        model(torch.rand(1, 2)).sum().backward()
+        optimizer.step()
+        return {"model": model, "optimizer": optimizer}
+
+    source = _source(lab, **run())
+    live = run()
+    live["optimizer"].state[live["model"].weight]["exp_avg"] = torch.zeros(2, 2, dtype=torch.half)
+    with pytest.raises(ConflictError, match=r"optimizer\.state\.0\.exp_avg is float16"):
+        restore_parts(source, make_parts(live))
+    source = _source(lab, **run(), scheduler=None)
+    bare = nn.Linear(2, 2)
+    sgd = torch.optim.SGD(bare.parameters(), 0.1)
+    with pytest.raises(ConflictError, match=r"optimizer\.param_groups\.0\.momentum"):
+        restore_parts(source, make_parts({"model": bare, "optimizer": sgd}))
+
+
+def test_optimizer_hooks_are_called(lab):
+    def run():
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        optimizer.extra = 0
+
+        def note(one, state):
+            return {**state, "extra": one.extra}
+
+        def take(one, state):
+            state = dict(state)
+            one.extra = state.pop("extra")
+            return state
+
+        optimizer.register_state_dict_post_hook(note)
+        optimizer.register_load_state_dict_pre_hook(take)
+        return {"model": model, "optimizer": optimizer}
+
+    old, new = run(), run()
+    old["optimizer"].extra = 7
+    old["model"](torch.rand(1, 2)).sum().backward()
+    old["optimizer"].step()
+    restore_parts(_source(lab, **old), make_parts(new))
+    assert new["optimizer"].extra == 7
+    assert new["optimizer"].state_dict()["state"].keys() == {0, 1}
+
+
+def test_an_optimizer_with_its_own_state_dict_still_gets_exact_bits(lab):
+    class Own(torch.optim.SGD):
+        rounds = 0
+
+        def state_dict(self):
+            return {**super().state_dict(), "rounds": self.rounds}
+
+        def load_state_dict(self, state):
+            state = dict(state)
+            self.rounds = state.pop("rounds")
+            super().load_state_dict(state)  # casts to the type of the parameter
+
+    def run():
+        model = nn.Linear(2, 2).bfloat16()
+        return {"model": model, "optimizer": Own(model.parameters(), 0.1)}
+
+    old, new = run(), run()
+    old["optimizer"].rounds = 2
+    old["optimizer"].state[old["model"].weight]["master"] = torch.rand(2, 2)
+    restore_parts(_source(lab, **old), make_parts(new))
+    master = new["optimizer"].state[new["model"].weight]["master"]
+    assert torch.equal(master, old["optimizer"].state[old["model"].weight]["master"])
+    assert new["optimizer"].rounds == 2

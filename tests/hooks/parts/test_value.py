@@ -1,0 +1,119 @@
+"""Plain values change in place, and objects keep their state themselves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from mvc import ConflictError
+from mvc_hooks.parts.make import make_parts
+from mvc_hooks.parts.restoring import InexactRestoreError, restore_parts
+
+
+def _source(lab, **objects):
+    return lab.commit(make_parts(objects))
+
+
+def test_another_scheduler_is_refused(lab):
+    def run(make):
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        return {"model": model, "optimizer": optimizer, "scheduler": make(optimizer)}
+
+    step = lambda o: torch.optim.lr_scheduler.StepLR(o, 2)  # noqa: E731
+    cosine = lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 9)  # noqa: E731
+    with pytest.raises(ConflictError, match=r"scheduler\.T_max"):
+        restore_parts(_source(lab, **run(step)), make_parts(run(cosine)))
+
+
+def test_what_an_object_loses_on_its_way_back_is_an_error(lab):
+    class Forgetful:
+        def __init__(self):
+            self.count = 0
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            pass
+
+    one = Forgetful()
+    one.count = 4
+    source = _source(lab, meter=one)
+    with pytest.raises(InexactRestoreError, match="count"):
+        restore_parts(source, make_parts({"meter": Forgetful()}))
+
+
+def test_values_change_in_place_and_may_grow(lab):
+    def run(**values):
+        return SimpleNamespace(**values, parts=make_parts(values))
+
+    import collections
+
+    import numpy as np
+
+    def values():
+        return {
+            "book": {"best": 1.5, "seen": [1, 2, 3], "inner": {"x": torch.ones(2)}},
+            "recent": collections.deque([1.0, 2.0], maxlen=4),
+            "table": np.arange(4.0),
+            "bits": bytearray(b"ab"),
+            "names": {"a", "b"},
+            "pair": (1, torch.zeros(1)),
+        }
+
+    old = run(**values())
+    old.book["seen"].append(4)
+    old.book["inner"]["x"] += 1
+    old.recent.append(9.0)
+    old.table[0] = 7
+    old.bits += b"c"
+    old.names.add("c")
+    source = lab.commit(old.parts)
+    new = run(**values())
+    inner = new.book["inner"], new.book["inner"]["x"], new.book["seen"]
+    found = restore_parts(source, new.parts)
+    assert found["book"] is new.book
+    assert inner == (new.book["inner"], new.book["inner"]["x"], new.book["seen"])
+    assert inner[1].tolist() == [2.0, 2.0]
+    assert new.book["seen"] == [1, 2, 3, 4]
+    assert list(new.recent) == [1.0, 2.0, 9.0]
+    assert (new.table[0], new.bits, new.names) == (7, b"abc", {"a", "b", "c"})
+    with pytest.raises(ConflictError, match="table"):
+        restore_parts(source, run(**{**values(), "table": np.arange(4)}).parts)
+    with pytest.raises(ConflictError, match=r"book\.inner\.y"):
+        broken = values()
+        broken["book"]["inner"] = {"y": torch.ones(2)}
+        restore_parts(source, run(**broken).parts)
+    late = values()
+    late["book"]["inner"] = {}
+    restore_parts(source, run(**late).parts)
+    assert late["book"]["inner"]["x"].tolist() == [2.0, 2.0]
+
+
+def test_power_sgd_keeps_its_process_group(lab):
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
+
+    old, new = (PowerSGDState(None, 2, start_powerSGD_iter=3) for _ in range(2))
+    old.error_dict[0] = torch.rand(4)
+    old.p_memory_dict[0] = torch.rand(2, 3)
+    old.iter = 5
+    old.rng.rand(3)
+    source = _source(lab, power=old)
+    group = object()
+    new.process_group = group
+    with pytest.raises(ConflictError, match="power is of buckets") as caught:
+        restore_parts(source, make_parts({"power": new}))
+    assert "warm_up" in caught.value.hint
+    assert new.error_dict == {}
+    new.iter = 1  # it ran once in this process
+    restore_parts(source, make_parts({"power": new}))
+    assert new.process_group is group
+    assert (new.iter, torch.equal(new.error_dict[0], old.error_dict[0])) == (5, True)
+    assert new.rng.randint(1_000_000) == old.rng.randint(1_000_000)
+
+
+pytestmark = pytest.mark.torch
