@@ -59,7 +59,8 @@ def check_steps(what: str, value: int) -> int:
     except TypeError:
         raise UsageError(f"{what} is a whole number, not {value!r}") from None
     if not 0 <= number < 10**_MAX_STEP_DIGITS:
-        raise UsageError(f"{what} is not negative and has up to {_MAX_STEP_DIGITS} digits")
+        fact = "is negative" if number < 0 else f"has more than {_MAX_STEP_DIGITS} digits"
+        raise UsageError(f"{what} is {number}, which {fact}")
     return number
 
 

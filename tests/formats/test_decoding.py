@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import FormatError
 from mvc.formats.decoding import Encoding
-from support.encodings import (
+from support.encoded import (
     CONTENTS,
     decode,
     decode_slowly,

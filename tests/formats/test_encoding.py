@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mvc.dtypes import DTYPES
 from mvc.formats.decoding import DecodeScratch, Encoding
 from mvc.formats.encoding import EncodedChunk, EncodeScratch, encode_chunk
-from support.encodings import (
+from support.encoded import (
     CONTENTS,
     ENCODE,
     decode,

@@ -8,7 +8,6 @@ descriptors over a socket, so the model is never serialised.
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import signal
 import socket
@@ -42,6 +41,10 @@ LOST = "lost"
 _LAST_WORDS_BYTES = 2000
 _DEATH_S = 5.0
 _MOST_IN_FLIGHT = 64
+_RUN = (
+    "import runpy, sys; sys.path[:] = filter(None, sys.argv[1:-1]); del sys.argv[1:-1]; "
+    "runpy.run_module('mvc_hooks.writer', run_name='__main__', alter_sys=True)"
+)
 
 
 class WriterProcess:
@@ -181,13 +184,13 @@ def _start(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # a child inherits the mask
     try:
         return subprocess.Popen(  # noqa: S603  our own interpreter and module
-            # -P: the current folder may have another types.py or mvc.
-            [sys.executable, "-P", "-m", "mvc_hooks.writer", str(channel.fileno())],
+            # The same path as here, but set late: Python itself must not start with a types.py of
+            # the current folder, or an encodings.py beside the user's script.
+            [sys.executable, "-P", "-c", _RUN, *sys.path, str(channel.fileno())],
             pass_fds=(channel.fileno(), *held),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=words,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,
         )
     finally:

@@ -24,7 +24,8 @@ def test_it_is_fresh_and_without_torch(tmp_path):
         assert "libtorch" not in maps
         assert "libpython" in maps or "python" in maps
         command = Path(f"/proc/{rig.pid}/cmdline").read_bytes().split(b"\0")
-        assert command[1:4] == [b"-P", b"-m", b"mvc_hooks.writer"]
+        assert command[1:3] == [b"-P", b"-c"]
+        assert b"mvc_hooks.writer" in command[3]
         assert os.getsid(rig.pid) == rig.pid
 
 
@@ -57,6 +58,14 @@ def test_ours_are_not_held_back(tmp_path):
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with Rig(tmp_path):
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_files_beside_the_script_do_not_keep_python_from_starting(tmp_path, monkeypatch):
+    for name in ("encodings", "types", "site"):  # the training has loaded Python's long ago
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(7)")
+    monkeypatch.syspath_prepend(tmp_path)
+    with Rig(tmp_path / "run") as rig:
+        assert rig.commit(make_state(), 1).error is None
 
 
 def test_files_in_the_current_folder_are_not_imported(tmp_path, monkeypatch):
