@@ -59,8 +59,8 @@ def check_steps(what: str, value: int) -> int:
     except TypeError:
         raise UsageError(f"{what} is a whole number, not {value!r}") from None
     if not 0 <= number < 10**_MAX_STEP_DIGITS:
-        fact = "is negative" if number < 0 else f"has more than {_MAX_STEP_DIGITS} digits"
-        raise UsageError(f"{what} is {number}, which {fact}")
+        fact = "negative" if number < 0 else f"not a number of at most {_MAX_STEP_DIGITS} digits"
+        raise UsageError(f"{what} is {fact}")
     return number
 
 

@@ -41,7 +41,7 @@ MISTAKES = [
     (["commit", "-m", "x", "--meta", "loss"], 2, "'loss' is not NAME=VALUE", "loss=2.5"),
     (["commit", "-m", "x", "--metric", "loss=low"], 2, "not a number", "--meta"),
     (["commit", "-m", "x", "--meta", "a b=1"], 2, "'a b'", ""),
-    (["commit", "-m", "x", "--step", "-1"], 2, "a step is -1, which is negative", ""),
+    (["commit", "-m", "x", "--step", "-1"], 2, "a step is negative", ""),
     (["commit", "-m", "x", "--step", "soon"], 2, "'soon' is not a whole number", "--help"),
     (["commit", "-m", "x", "missing.bin"], 3, "'missing.bin' does not exist", ""),
     (["log", "nope"], 3, "'nope' is neither a revision nor a path", "mvc branch"),

@@ -161,7 +161,7 @@ def test_nothing_to_do(marked):
         (["v1", "--healthy"], 2, "REV and --healthy cannot be used together"),
         (["--step", "1", "--steps-back", "1"], 2, "--step and --steps-back cannot be used together"),
         (["--step", "x"], 2, "'x' is not a whole number"),
-        (["--step", "-1"], 2, "step is -1, which is negative"),
+        (["--step", "-1"], 2, "step is negative"),
         (["--branch", "nope"], 3, "no branch 'nope'"),
         (["--branch", "side"], 3, "no commit below the tip of branch 'side' is marked as healthy"),
     ],

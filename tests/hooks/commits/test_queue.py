@@ -179,7 +179,7 @@ def test_files_that_may_not_grow(tmp_path):
 
 _FULL_DISK = """
 import sys
-if sys.argv[:1] == ["-m"]:
+if sys.argv[:1] == ["-c"]:
     sys.path.append({support!r})
     from support.fulldisk import FullDisk
     FullDisk({root!r}, {free}).__enter__()
@@ -192,7 +192,7 @@ def test_full_disk(tmp_path, monkeypatch):
     tests = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     text = _FULL_DISK.format(support=tests, root=str(root), free=3 * 2**20)
     (patch / "sitecustomize.py").write_text(text)
-    monkeypatch.syspath_prepend(str(patch))
+    monkeypatch.setenv("PYTHONPATH", str(patch))
     state = make_state(size=2**18)
     with Rig(root) as rig:
         good, kept = rig.commit(state, 1).commit, clone_state(state)
