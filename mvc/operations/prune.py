@@ -13,12 +13,13 @@ and sweep, the next gc or prune frees the rest.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.errors import ConflictError, NotFoundError
+from mvc.errors import ConflictError, NotFoundError, UnsupportedError
 from mvc.history.refnames import HEADS, TAGS
 from mvc.operations.gc import plan_gc, sweep_garbage
 from mvc.states.document import STATE_FILE
@@ -221,7 +222,10 @@ class _Draft:
             return ()
         if not self._policy.weights_only:
             return tuple(left)
-        state_files = find_state_files(self._context, self._context.history.read_tree(info.tree))
+        state_files: set[str] = set()
+        with suppress(UnsupportedError):  # a newer mvc's: names alone decide
+            tree = self._context.history.read_tree(info.tree)
+            state_files = find_state_files(self._context, tree)
         paths = [path for path in left if path != STATE_FILE]
         return state_paths(paths, state_files.intersection(paths))
 

@@ -114,7 +114,7 @@ class RetentionPolicy:
             value = getattr(self, name)
             if value is True:
                 words.append(option)
-            elif value not in (None, False, ()):
+            elif value is not None and value is not False:  # an age of 0 is a rule too
                 values = value if isinstance(value, tuple) else (value,)
                 to_text = duration_text if name == "keep_within_s" else str
                 words += [word for one in values for word in (option, _quoted(to_text(one)))]

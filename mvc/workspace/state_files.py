@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mvc.errors import FormatError, NotFoundError, UnsupportedError
+from mvc.errors import FormatError, NotFoundError
 from mvc.states.document import STATE_FILE
 from mvc.states.state import find_files
 from mvc.workspace.content import write_content
@@ -23,14 +23,17 @@ _STATE_MAX_BYTES = 256 * 2**20
 
 
 def find_state_files(context: Context, tree: Mapping[str, TreeEntry]) -> set[str]:
-    """Return the files that make up the state of a commit; none if it holds no state."""
+    """Return the files that make up the state of a commit; none if it holds no state.
+
+    UnsupportedError means that only a newer mvc knows which they are.
+    """
     entry = tree.get(STATE_FILE)
     if entry is None:
         return set()
     try:
         return {STATE_FILE, *find_files(read_small_file(context, entry.blob))}
-    except (FormatError, UnsupportedError):
-        return set()  # the user's own file of that name, or its content is gone
+    except FormatError:
+        return set()  # the user's own file of that name
 
 
 def read_state_text(context: Context, commit: GitId, revision: str) -> bytes:

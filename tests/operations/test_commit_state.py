@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -29,6 +31,23 @@ def on_disk(root):
 
 def paths_of(repo, revision="HEAD"):
     return [info.path for info in repo.ls(revision)]
+
+
+def test_a_state_of_a_newer_mvc_is_not_mixed_with_another(repo, root):
+    """Which of its files are the state is not known, so they could not be replaced."""
+    repo.commit_state({"model": {"w": array(1)}}, message="state")
+    text = json.loads(repo.read_file("HEAD", "state.json"))
+    write(root, "state.json", json.dumps({**text, "version": 99}))
+    commit = repo.commit("newer", paths="state.json").commit
+    for refused in (
+        lambda: repo.commit_state({"other": {"w": array(2)}}, message="mixed"),
+        repo.verify_worktree,
+    ):
+        with pytest.raises(UnsupportedError, match="version 99"):
+            refused()
+    assert repo.resolve("HEAD") == commit
+    plan = repo.plan_prune(keep_tagged=True, weights_only=True)
+    assert "model.safetensors" not in {path for one in plan.commits for path in one.paths}
 
 
 class TestOtherFiles:

@@ -148,6 +148,9 @@ class TestSense:
             "--keep-branch-tips --keep-within 7d --weights-only --also-diverged 'main/*'"
         )
 
+    def test_text_of_a_rule_that_keeps_nothing_old(self):
+        assert RetentionPolicy(keep_within_s=0).text() == "--keep-within 0s"
+
     @given(st.text(min_size=1))
     def test_text_is_one_line_that_a_shell_reads(self, pattern):
         text = RetentionPolicy(keep_last=1, also_diverged=(pattern,)).text()
