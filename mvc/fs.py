@@ -135,8 +135,8 @@ def _fsync(path: Path | str, flags: int) -> None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path | str, flags: int) -> Iterator[int]:
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+def _opened(path: Path | str, flags: int, mode: int = 0o644) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
     try:
         yield descriptor
     finally:
@@ -150,7 +150,7 @@ def reserve_space(path: Path, size_bytes: int) -> None:
     """
     with translate_os_errors(f"reserve {size_bytes:,} bytes in {path.parent}"):
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with _opened(path, flags) as descriptor:
+        with _opened(path, flags, 0o600) as descriptor:
             try:
                 write_at(descriptor, memoryview(bytes(size_bytes)), 0)
             except BaseException:

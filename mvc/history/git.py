@@ -210,7 +210,7 @@ class GitHistory:
         return self._revisions.resolve_commit(revision)
 
     def find_commit(self, revision: str) -> GitId | None:
-        """Return the same, or None: a ref may be gone, and stock Git may tag anything."""
+        """Return that commit, or None: a ref may be gone, and stock Git may tag anything."""
         try:
             return self.resolve_commit(revision)
         except NotFoundError:

@@ -100,7 +100,7 @@ class RunTotals:
         self._losses = deque[tuple[int, float]]([], losses)
         self._paces = deque[tuple[float, int]]([], _SPEED_STEPS)
         self._healthy = deque[str]([], _REMEMBERED_COMMITS)
-        self._seen = deque[bytes]([], _REMEMBERED_LINES)
+        self._seen: dict[bytes, None] = {}
         self._began = ""
         self._damaged = 0
 
@@ -130,7 +130,9 @@ class RunTotals:
         elif record["kind"] == "step":
             self._add(record)
         elif record["kind"] in KINDS and line not in self._seen:
-            self._seen.append(line)  # a new file begins with a few events of the older one
+            self._seen[line] = None  # a new file begins with a few events of the older one
+            if len(self._seen) > _REMEMBERED_LINES:
+                del self._seen[next(iter(self._seen))]
             self._add(record)
 
     def _add(self, record: Record) -> None:

@@ -64,6 +64,13 @@ _BIG_HOST = sys.byteorder == "big"
 
 
 _PAIRS_OF = {"C32": "F16", "C128": "F64"}
+_OF_NUMPY = frozenset(
+    {
+        *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    }
+)
+"""NumPy's own; not asked of NumPy, since what is stored must not depend on its version."""
 
 
 def _number(name: str, dtype: DType, *, big_endian: bool = _BIG_HOST) -> ElementType:
@@ -79,11 +86,11 @@ TORCH_ELEMENTS["float4_e2m1fn_x2"] = ElementType("float4_e2m1fn_x2", 1, 1, "F4",
 _NUMBERS = {
     np.dtype(name).str[1:]: get_dtype(dtype)
     for dtype, name in TORCH_NAMES.items()
-    if hasattr(np, name)
+    if name in _OF_NUMPY
 }
 # NumPy keeps two types of the same eight bytes apart; its own spelling does not.
 _LONGLONG = {"q": "longlong", "Q": "ulonglong"}
-_ML_ELEMENTS = {name: one for name, one in TORCH_ELEMENTS.items() if not hasattr(np, name)}
+_ML_ELEMENTS = {name: one for name, one in TORCH_ELEMENTS.items() if name not in _OF_NUMPY}
 del _ML_ELEMENTS["float4_e2m1fn_x2"]  # torch's own
 _ML_ELEMENTS["bcomplex32"] = ElementType("bcomplex32", 4, 2, "BF16", (2,), _BIG_HOST)
 _ML_ELEMENTS |= {

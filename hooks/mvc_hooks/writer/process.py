@@ -42,7 +42,8 @@ _LAST_WORDS_BYTES = 2000
 _DEATH_S = 5.0
 _MOST_IN_FLIGHT = 64
 _RUN = (
-    "import runpy, sys; sys.path[:] = filter(None, sys.argv[1:-1]); del sys.argv[1:-1]; "
+    "import os, runpy, sys; sys.path[:] = filter(None, sys.argv[1:-1]); del sys.argv[1:-1]; "
+    "os.environ['PYTHONPATH'] = os.pathsep.join(sys.path); "  # for the upkeep that it starts
     "runpy.run_module('mvc_hooks.writer', run_name='__main__', alter_sys=True)"
 )
 

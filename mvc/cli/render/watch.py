@@ -325,15 +325,13 @@ def draw(
 ) -> list[str]:
     """Return the curve as ``rows`` lines, from the top; ``style`` colours a text."""
     full = len(blocks) - 1
+    heights = [_height(chart, column.value, rows * full) for column in chart.columns]
     lines = []
     for row in reversed(range(rows)):
         cells = []
-        for column in chart.columns:
-            height = _height(chart, column.value, rows * full) - row * full
-            sign, colour = (
-                blocks[min(max(height, 0), full)],
-                "yellow" if column.went_back else "cyan",
-            )
+        for column, height in zip(chart.columns, heights, strict=True):
+            sign = blocks[min(max(height - row * full, 0), full)]
+            colour = "yellow" if column.went_back else "cyan"
             cells.append((ODD, "red") if column.is_odd and row == 0 else (sign, colour))
         line = ""
         for colour, run in itertools.groupby(cells, key=lambda cell: cell[1]):
