@@ -7,16 +7,9 @@ import pytest
 
 from mvc.checkpoints.torch_pickle.objects import TORCH_DTYPES
 from support.parsed import named_views, parse, torch_archive
-from support.torch_files import check, raw_bytes, save, torch
+from support.torch_files import MARKS, check, raw_bytes, save, torch
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions"),
-    pytest.mark.filterwarnings("ignore:.*quantize_per_"),
-    pytest.mark.filterwarnings("ignore:ComplexHalf support"),
-    pytest.mark.filterwarnings("ignore:Sparse .* tensor support"),
-    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
-]
+pytestmark = MARKS
 
 
 DTYPES = [name for name in TORCH_DTYPES if not name.startswith("q")]

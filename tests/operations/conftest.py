@@ -1,7 +1,7 @@
 import pytest
 
 from support.kept_repo import whole_run
-from support.opened_repo import context, no_waiting_for_the_disk, repo, root
+from support.opened_repo import context, no_waiting_for_the_disk, one, repo, root
 from support.pruned import five_steps
 from support.rollbacks import trained
 
@@ -9,6 +9,7 @@ __all__ = [
     "context",
     "five_steps",
     "no_waiting_for_the_disk",
+    "one",
     "repo",
     "root",
     "trained",

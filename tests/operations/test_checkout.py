@@ -11,12 +11,7 @@ from safetensors.numpy import load_file
 
 from mvc import ConflictError, CorruptionError, NotFoundError, Repo, UsageError
 from support.models import digests, write_model
-
-
-def write(root, path, text="x"):
-    target = root / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text)
+from support.opened_repo import write
 
 
 def codes(repo):

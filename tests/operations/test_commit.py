@@ -4,25 +4,7 @@ import pytest
 
 from mvc import ConflictError, Identity, NotFoundError, Repo, UsageError
 from mvc.history.values import Stamp
-
-
-def write(root, path, text):
-    target = root / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text)
-
-
-@pytest.fixture
-def one(repo, root):
-    """A repository with one commit."""
-    write(root, "a", "one")
-    repo.add(".")
-    repo.commit("first\n\nwith a body", step=10, metrics={"loss": 0.5}, meta={"run": "x"})
-    return repo
-
-
-def message(repo, revision="HEAD"):
-    return repo.show(revision).info.message
+from support.opened_repo import message, write
 
 
 class TestWhatIsCommitted:

@@ -9,12 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from mvc import ConflictError, FormatError, Repo, UnsupportedError, UsageError
-
-
-def write(root, path, text="x"):
-    target = root / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text)
+from support.opened_repo import write
 
 
 def codes(repo):

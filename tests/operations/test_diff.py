@@ -13,12 +13,7 @@ from mvc.history.values import Stamp
 from mvc.ids import ChunkId
 from mvc.workspace.context import ManifestReader
 from support.models import write_model
-
-
-def write(root, path, text="x"):
-    target = root / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text)
+from support.opened_repo import write
 
 
 def rows(count, *, seed=0, width=256):

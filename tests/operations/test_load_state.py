@@ -7,12 +7,7 @@ import pytest
 
 from mvc import CorruptionError, FormatError, NotFoundError, Repo, UsageError
 from mvc.history.git import GitHistory
-
-
-def write(root, path, text="x"):
-    target = root / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text)
+from support.opened_repo import write
 
 
 def array(value, count=300):

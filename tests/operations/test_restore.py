@@ -8,12 +8,7 @@ import pytest
 
 from mvc import ConflictError, CorruptionError, NotFoundError, Repo, UsageError
 from support.models import write_model
-
-
-def write(root, path, text="x"):
-    target = root / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text)
+from support.opened_repo import write
 
 
 def codes(repo):

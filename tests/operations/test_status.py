@@ -11,12 +11,7 @@ import pytest
 from mvc import Repo, StorageError
 from mvc.workspace import content
 from support.models import write_model
-
-
-def write(root, path, text="x"):
-    target = root / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text)
+from support.opened_repo import write
 
 
 def codes(repo, **options):

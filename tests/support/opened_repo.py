@@ -30,3 +30,22 @@ def repo(root):
 @pytest.fixture
 def context(repo):
     return repo._context
+
+
+@pytest.fixture
+def one(repo, root):
+    """A repository with one commit."""
+    write(root, "a", "one")
+    repo.add(".")
+    repo.commit("first\n\nwith a body", step=10, metrics={"loss": 0.5}, meta={"run": "x"})
+    return repo
+
+
+def message(repo, revision="HEAD"):
+    return repo.show(revision).info.message
+
+
+def write(root, path, text="x"):
+    target = root / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)

@@ -10,6 +10,15 @@ from mvc.checkpoints.torch_pickle.objects import TORCH_DTYPES
 from support.parsed import named_views, parse
 
 torch = pytest.importorskip("torch")
+MARKS = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions"),
+    pytest.mark.filterwarnings("ignore:.*quantize_per_"),
+    pytest.mark.filterwarnings("ignore:ComplexHalf support"),
+    pytest.mark.filterwarnings("ignore:Sparse .* tensor support"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
+]
+"""Of tests that make tensors of every kind, some of which torch warns of."""
 
 
 def save(obj, **options) -> bytes:

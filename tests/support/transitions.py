@@ -10,12 +10,6 @@ from mvc.workspace.worktree import find_file_stat
 JOURNAL = ".mvc/transition.json"
 
 
-def write(root, path, text="x"):
-    target = root / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text)
-
-
 def codes(repo):
     return {file.path: file.code for file in repo.status().files}
 

@@ -8,26 +8,8 @@ from safetensors.numpy import save_file
 
 from mvc import Repo, UsageError
 from support.models import write_model
+from support.opened_repo import message, write
 from support.stockgit import git
-
-
-def write(root, path, text):
-    target = root / path
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text)
-
-
-@pytest.fixture
-def one(repo, root):
-    """A repository with one commit."""
-    write(root, "a", "one")
-    repo.add(".")
-    repo.commit("first\n\nwith a body", step=10, metrics={"loss": 0.5}, meta={"run": "x"})
-    return repo
-
-
-def message(repo, revision="HEAD"):
-    return repo.show(revision).info.message
 
 
 class TestMessage:

@@ -6,7 +6,7 @@ import pytest
 
 from mvc.workspace.recorded import drop_clashing, make_entry
 from mvc.workspace.worktree import find_file_stat
-from support.transitions import write
+from support.opened_repo import write
 
 
 class TestEntries:

@@ -10,7 +10,8 @@ from mvc.workspace import transition as transitions
 from mvc.workspace.journal import FileRemoval, HeadMove, Transition, encode_journal
 from mvc.workspace.recovery import recover
 from mvc.workspace.transition import plan_head_move
-from support.transitions import JOURNAL, carry_out, codes, mark, write, write_of
+from support.opened_repo import write
+from support.transitions import JOURNAL, carry_out, codes, mark, write_of
 
 
 class TestRecover:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mvc import FormatError, NotFoundError
+from mvc import FormatError, NotFoundError, UnsupportedError
 from mvc.workspace import state_files
 from mvc.workspace.state_files import (
     TensorSizes,
@@ -37,11 +37,18 @@ def test_of_a_state(repo, context):
     assert read_small_file(context, tree["state.json"].blob) == text
 
 
-@pytest.mark.parametrize("text", ["{}", "not json", '{"format": "mvc-state", "version": 99}'])
+@pytest.mark.parametrize("text", ["{}", "not json"])
 def test_a_file_of_the_users_of_that_name(repo, context, root, text):
     (root / "state.json").write_text(text)
     repo.commit("mine", paths=".")
     assert find_state_files(context, tree_of(repo)) == set()
+
+
+def test_of_a_newer_mvc(repo, context, root):
+    (root / "state.json").write_text('{"format": "mvc-state", "version": 99}')
+    repo.commit("newer", paths=".")
+    with pytest.raises(UnsupportedError, match="version 99"):
+        find_state_files(context, tree_of(repo))
 
 
 def test_without_a_state(repo, context, root):

@@ -14,7 +14,8 @@ from mvc.workspace.journal import (
     Transition,
 )
 from mvc.workspace.transition import plan_head_move, run
-from support.transitions import JOURNAL, carry_out, codes, entry_of, mark, write, write_of
+from support.opened_repo import write
+from support.transitions import JOURNAL, carry_out, codes, entry_of, mark, write_of
 
 
 class TestRun:

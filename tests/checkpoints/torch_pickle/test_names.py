@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import collections
 
-import pytest
-
 from mvc.checkpoints.torch_pickle import names as torch_names
 from support.forged_files import WEIGHTS, tensor_pickle, text
 from support.parsed import named_views, parse, torch_archive
-from support.torch_files import check, torch
+from support.torch_files import MARKS, check, torch
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions"),
-    pytest.mark.filterwarnings("ignore:.*quantize_per_"),
-    pytest.mark.filterwarnings("ignore:ComplexHalf support"),
-    pytest.mark.filterwarnings("ignore:Sparse .* tensor support"),
-    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
-]
+pytestmark = MARKS
 
 
 def test_nested_containers_give_paths():
