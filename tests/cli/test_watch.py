@@ -155,6 +155,8 @@ class Screen:
         while self.process.poll() is None:
             if select.select([self._main], [], [], 0.1)[0]:
                 self.text += os.read(self._main, 65536).decode(errors="replace")
+        while select.select([self._main], [], [], 0)[0]:  # what it wrote last
+            self.text += os.read(self._main, 65536).decode(errors="replace")
         assert termios.tcgetattr(self._inner) == self.before  # the terminal is as it was
         return self.process.returncode
 

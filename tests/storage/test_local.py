@@ -13,7 +13,6 @@ from support.storage_contract import StorageContract, put
 
 
 def open_descriptors():
-    gc.collect()  # what other tests have left
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -61,6 +60,7 @@ def test_strangers_in_the_folder_are_not_objects(storage, tmp_path):
 
 
 def test_descriptors_for_reading_are_bounded_and_closed(tmp_path):
+    gc.collect()  # what other tests have left
     storage = LocalStorage(tmp_path)
     before = open_descriptors()
     for i in range(3 * local.MAX_OPEN_FILES):
@@ -93,6 +93,7 @@ def test_a_descriptor_in_use_survives_its_eviction(storage, monkeypatch):
 
 
 def test_unpublished_objects_leave_no_file_and_no_descriptor(storage, tmp_path):
+    gc.collect()  # what other tests have left
     before = open_descriptors()
     for _ in range(3):
         with storage.create("packs/") as pending:
