@@ -222,9 +222,8 @@ class _Draft:
             return ()
         if not self._policy.weights_only:
             return tuple(left)
-        state_files: set[str] = set()
+        tree, state_files = self._context.history.read_tree(info.tree), set[str]()
         with suppress(UnsupportedError):  # a newer mvc's: names alone decide
-            tree = self._context.history.read_tree(info.tree)
             state_files = find_state_files(self._context, tree)
         paths = [path for path in left if path != STATE_FILE]
         return state_paths(paths, state_files.intersection(paths))
