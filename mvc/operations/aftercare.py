@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError
+from mvc.interpreter import module_command
 from mvc.workspace.commits import summarise
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 
 AUTOREPACK_KEY = "mvc.autorepack"
 _TRUE = frozenset({"true", "yes", "on", "1"})
-# -P, since the worktree is the current folder and may hold a types.py or mvc of its own.
-_COMMAND = (sys.executable, "-P", "-m", "mvc", "repack", "--auto", "--quiet")
+_UPKEEP = ("repack", "--auto", "--quiet")
 
 _running: list[subprocess.Popen[bytes]] = []
 
@@ -58,7 +58,7 @@ def start_upkeep(context: Context) -> bool:
         if _running or not sys.executable or not _is_wanted(context):
             return False
         process = subprocess.Popen(  # noqa: S603  our own command, no shell
-            _COMMAND,
+            module_command("mvc", *_UPKEEP),
             cwd=context.worktree,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ import pytest
 
 from mvc import Repo
 from mvc.fs import exclusive_lock
+from mvc.interpreter import module_command
 from mvc.operations import aftercare
 from mvc.upkeep.repacked import AUTO_COMMITS, read_note
 from mvc.upkeep.sweep import LOCK_NAME, upkeep_lock
@@ -139,7 +140,11 @@ def test_a_second_one_ends_at_once(repo, root):
     many_commits(repo)
     with upkeep_lock(repo._context):
         done = subprocess.run(
-            [*aftercare._COMMAND], cwd=root, capture_output=True, check=False, text=True
+            module_command("mvc", *aftercare._UPKEEP),
+            cwd=root,
+            capture_output=True,
+            check=False,
+            text=True,
         )
     assert done.returncode != 0
     assert done.stderr.count("\n") <= 2

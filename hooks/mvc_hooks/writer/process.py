@@ -12,13 +12,13 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from typing import IO, TYPE_CHECKING
 
 import msgspec
 
 from mvc import MvcError, Repo, StorageError
+from mvc.interpreter import module_command
 from mvc_hooks.snapshot.memory import keep_from_children
 from mvc_hooks.writer.messages import (
     GROUP_SIGNALS,
@@ -41,11 +41,6 @@ LOST = "lost"
 _LAST_WORDS_BYTES = 2000
 _DEATH_S = 5.0
 _MOST_IN_FLIGHT = 64
-_RUN = (
-    "import os, runpy, sys; sys.path[:] = filter(None, sys.argv[1:-1]); del sys.argv[1:-1]; "
-    "os.environ['PYTHONPATH'] = os.pathsep.join(sys.path); "  # for the upkeep that it starts
-    "runpy.run_module('mvc_hooks.writer', run_name='__main__', alter_sys=True)"
-)
 
 
 class WriterProcess:
@@ -185,9 +180,7 @@ def _start(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # a child inherits the mask
     try:
         return subprocess.Popen(  # noqa: S603  our own interpreter and module
-            # The same path as here, but set late: Python itself must not start with a types.py of
-            # the current folder, or an encodings.py beside the user's script.
-            [sys.executable, "-P", "-c", _RUN, *sys.path, str(channel.fileno())],
+            module_command("mvc_hooks.writer", str(channel.fileno())),
             pass_fds=(channel.fileno(), *held),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
