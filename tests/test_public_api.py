@@ -47,7 +47,7 @@ ls(self, revision='HEAD', *, paths=(), tensors=None)
 mark_healthy(self, revision, *, note='')
 merge_base(self, left, right)
 move(self, sources, target, *, force=False)
-open(cls, path='.', *, identity=None, threads=None)
+open(cls, path='.', *, identity=None, threads=None, niceness=None)
 open_feed(self, branch)
 outline_state(self, revision='HEAD')
 plan_add(self, paths, *, force=False)
@@ -188,7 +188,7 @@ def test_every_promised_name_is_seen_by_type_checkers():
 @pytest.mark.torch
 def test_names_of_mvc_hooks():
     assert set(mvc_hooks.__all__) == {
-        "Checkpointer", "CommitFailedError", "CommitReport", "DivergedError", "History",
+        "Audit", "Checkpointer", "CommitFailedError", "CommitReport", "DivergedError", "History",
         "InexactRestoreError", "NotFinite", "Reading", "ReplayReport", "Ring", "RollbackReport",
         "Spike", "StepRun", "Training", "Trend", "Verdict", "as_detector", "both", "capture",
         "default_detectors", "lr_scale", "read_environment", "replay_steps", "restore",

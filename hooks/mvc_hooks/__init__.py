@@ -18,25 +18,24 @@ from mvc.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mvc_hooks.checkpointer import Checkpointer
-    from mvc_hooks.divergence.detectors import NotFinite, Spike, Trend
+    from mvc_hooks.divergence.finite import NotFinite
     from mvc_hooks.divergence.history import History, Reading, Verdict
     from mvc_hooks.divergence.ladder import both, lr_scale, rollback, skip_step, stop
+    from mvc_hooks.divergence.spike import Spike
+    from mvc_hooks.divergence.trend import Trend
     from mvc_hooks.divergence.watch import as_detector, default_detectors
     from mvc_hooks.environment import read_environment
     from mvc_hooks.handover import capture, restore
     from mvc_hooks.parts.restoring import InexactRestoreError
     from mvc_hooks.replay.replaying import replay_steps
     from mvc_hooks.replay.report import ReplayReport
-    from mvc_hooks.reports import (
-        CommitFailedError,
-        CommitReport,
-        DivergedError,
-        RollbackReport,
-    )
+    from mvc_hooks.reports import CommitFailedError, CommitReport, DivergedError, RollbackReport
+    from mvc_hooks.run.audit import Audit
     from mvc_hooks.snapshot.ring import Ring
     from mvc_hooks.training import StepRun, Training
 
 __all__ = [
+    "Audit",
     "Checkpointer",
     "CommitFailedError",
     "CommitReport",
@@ -71,9 +70,11 @@ _find_name = lazy_names(
     __name__,
     {
         "mvc_hooks.checkpointer": "Checkpointer",
-        "mvc_hooks.divergence.detectors": "NotFinite Spike Trend",
+        "mvc_hooks.divergence.finite": "NotFinite",
         "mvc_hooks.divergence.history": "History Reading Verdict",
         "mvc_hooks.divergence.ladder": "both lr_scale rollback skip_step stop",
+        "mvc_hooks.divergence.spike": "Spike",
+        "mvc_hooks.divergence.trend": "Trend",
         "mvc_hooks.divergence.watch": "as_detector default_detectors",
         "mvc_hooks.environment": "read_environment",
         "mvc_hooks.handover": "capture restore",
@@ -81,6 +82,7 @@ _find_name = lazy_names(
         "mvc_hooks.replay.replaying": "replay_steps",
         "mvc_hooks.replay.report": "ReplayReport",
         "mvc_hooks.reports": "CommitFailedError CommitReport DivergedError RollbackReport",
+        "mvc_hooks.run.audit": "Audit",
         "mvc_hooks.snapshot.ring": "Ring",
         "mvc_hooks.training": "StepRun Training",
     },

@@ -13,18 +13,23 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import inspect
 import os
 import sys
 import time
+import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from mvc import NotFoundError, Repo, UsageError
+from mvc import MvcError, NotFoundError, Repo, UsageError
 from mvc_hooks.commits.branchlock import BranchLock
-from mvc_hooks.commits.coordinator import Commits
+from mvc_hooks.commits.coordinator import Commits, as_numbers
 from mvc_hooks.commits.queue import CommitQueue
 from mvc_hooks.divergence.ladder import Rollback
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.judge import Judge
+from mvc_hooks.parts.make import join_parts
 from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.ranks import Ranks, Talk
 from mvc_hooks.recovery import Recovery, RollbackRequest
@@ -37,25 +42,30 @@ from mvc_hooks.training import StepRun
 from mvc_hooks.writer.messages import Open
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from mvc import Identity
-    from mvc_hooks.divergence.history import History
-    from mvc_hooks.divergence.ladder import LadderStep
+    from mvc_hooks.divergence.ladder import Steps
+    from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.reports import CommitReport, RollbackReport
+    from mvc_hooks.run.audit import Audit
     from mvc_hooks.settings import OnFailure, WhenBehind
     from mvc_hooks.snapshot.ring import Ring
 
-_SETTLED_STEPS = 2
-"""Steps after which an optimizer has made its state, so that the size of a snapshot is known."""
+_LOOKS = (2, 3, 10, 100, 1000)
+"""Steps of this process after which to look for state that no part covers."""
+_FIRST_STEPS = 2
+"""Steps of this process to doubt; after them an optimizer has its state, so a snapshot its size."""
 
 
 class Checkpointer(StepRun):
     """Commits a training run to a branch, resumes it from there, and rolls it back.
 
     Usable as a context manager: an exception in its block commits a last time if the state is
-    consistent, and the end of the block waits until everything is durable.
+    consistent, and the end of the block waits until everything is durable. So does the end of the
+    program, and, in a run of one process, the end of the checkpointer: ``del ckpt``, or another one
+    that is made for the same branch, as when a cell of a notebook runs again.
 
     Attributes:
         repo: the repository.
@@ -74,8 +84,8 @@ class Checkpointer(StepRun):
         every_seconds: float | None = None,
         branch: str | None = None,
         resume: bool = True,
-        detectors: Iterable[Callable[[History], object]] | None = None,
-        ladder: Iterable[LadderStep] | None = None,
+        detectors: Judges | None = None,
+        ladder: Steps | None = None,
         when_behind: WhenBehind = "wait",
         on_failure: OnFailure = "raise",
         in_flight: int = 1,
@@ -88,7 +98,8 @@ class Checkpointer(StepRun):
         signals: bool = True,
         identity: Identity | None = None,
         warm_up: Callable[[], object] | None = None,
-        **parts: object,
+        parts: Mapping[str, object] | None = None,
+        **named: object,
     ) -> None:
         """Open or create the repository, take the branch, and resume from its tip.
 
@@ -99,8 +110,10 @@ class Checkpointer(StepRun):
             branch: which branch; defaults to the current one.
             resume: restore the parts from the branch's tip. If False, a branch that already has
                 commits is an error.
-            detectors: judge the readings; defaults to ``default_detectors()``, empty means none.
-            ladder: what to do about alarms, step by step; defaults to ``default_ladder()``.
+            detectors: judge the readings, one or several; defaults to ``default_detectors()``,
+                empty means none.
+            ladder: what to do about alarms, one step or several in turn; defaults to
+                ``default_ladder()``.
             when_behind: what a commit does while earlier ones are still being written: ``wait``
                 for room, ``skip`` itself, or ``sync``: wait until it is durable itself.
             on_failure: whether a failed commit stops the run (``raise``) or is only reported
@@ -108,21 +121,27 @@ class Checkpointer(StepRun):
             in_flight: snapshots that may wait for the writer; each takes the size of the state.
             healthy_after: steps without an alarm after which a commit counts as healthy.
             delta: whether tensors are stored as differences, as for ``Repo.commit_state``.
-            writer_threads: threads of the writer; defaults to all cores, at low priority.
+            writer_threads: threads of the writer; defaults to all cores, at low priority unless the
+                training waits for them.
             allow: patterns of what may differ at a resume (``model.head.*``); it keeps its value.
             ring: light snapshots for short rollbacks, or None.
             keep_diverged: commit the diverged state to the abandoned branch before a rollback.
             signals: commit a last time at SIGTERM and SIGINT.
-            identity: who commits; defaults to the repository's.
+            identity: who commits; defaults to whom Git would name, as for ``Repo.open``.
             warm_up: runs one forward and backward pass through DistributedDataParallel, on any
                 batch. It is called before a resume, which restores everything it touches, so that
                 DDP has already put the gradients into their final buckets: PowerSGD needs that,
                 and with more than two ranks the order of summation depends on it.
-            **parts: the run, by name: ``model``, ``optimizer``, ``scheduler``, ``scaler``,
-                ``dataloader``, ... None is ignored.
+            parts: further parts of the run by name: whatever can be stored, plain values too. Of
+                names only ``rng``, ``details``, ``gradients``, ``run``, ``environment``, ``watch``,
+                ``ladder`` and ``ranks`` are reserved.
+            **named: the run, by name: ``model``, ``optimizer``, ``scheduler``, ``scaler``,
+                ``dataloader``, ...: objects with state, or dicts and lists of them. None is
+                ignored.
 
         Raises:
-            UsageError: a setting that makes no sense, no parts, or a part that mvc cannot take.
+            UsageError: a setting that makes no sense, a name that looks like a mistyped option, no
+                parts, or a part that mvc cannot take.
             ConflictError: another checkpointer writes the branch, or its tip does not fit the
                 parts; nothing was changed.
             NotFoundError, CorruptionError: the tip is not a training state, or is damaged.
@@ -131,6 +150,7 @@ class Checkpointer(StepRun):
         self._settings = settings = Settings(
             every=every,
             every_seconds=every_seconds,
+            resume=resume,
             when_behind=when_behind,
             on_failure=on_failure,
             in_flight=in_flight,
@@ -141,16 +161,21 @@ class Checkpointer(StepRun):
             ring=ring,
             keep_diverged=keep_diverged,
             signals=signals,
+            branch=branch,
+            identity=identity,
+            warm_up=warm_up,
         )
         self.rollbacks: list[RollbackReport] = []
         self.environment_changes: list[tuple[str, object, object]] = []
         self.resumed_from: str | None = None
-        self._pid = os.getpid()
-        self._calls = 0
+        self._pid, self._calls = os.getpid(), 0
+        self._has_diverged = False
         self._talk, self._signals = Talk(), SignalWatch()
         self._ranks = ranks = Ranks()
         with contextlib.ExitStack() as undo:
-            self._run = run = LiveRun(parts, ranks)
+            objects = join_parts(named, parts, OPTIONS)
+            _end_earlier(path, branch)
+            self._run = run = LiveRun(objects, ranks)
             undo.callback(run.remove)
             self._judge = Judge(detectors, ladder, healthy_after, has_scaler=run.has_scaler)
             ranks.on_first(lambda: Repo.init(path))
@@ -161,18 +186,12 @@ class Checkpointer(StepRun):
             undo.callback(self._release)
             self._log = log = RunLog(self.repo.open_feed(self.branch) if ranks.is_first else None)
             undo.callback(log.close)
-            log.start(0, every, run.parts)
             tip = ranks.ask_first(self._find_tip)
+            if tip is None and ranks.is_first:
+                log.missing(self.branch, self._last_committed())
+            log.start(0, every, run.parts, run.doubts if ranks.is_first else ())
             if tip is not None:
-                if not resume:
-                    raise UsageError(
-                        f"branch {self.branch!r} already has commits, and resume is off",
-                        hint="pass branch=... to start a new branch",
-                    )
-                if warm_up is not None:
-                    warm_up()
-                ranks.together(lambda: self._resume(tip))
-                self.environment_changes = ranks.share(self.environment_changes)
+                self._go_on_from(tip, warm_up)
             queue = self._make_queue(tip, identity)
             ranks.on_first(queue.start_writer)
             self._commits = commits = Commits(
@@ -182,11 +201,20 @@ class Checkpointer(StepRun):
             self._recovery = Recovery(
                 self.repo, run, self._judge, commits, ranks, self._talk, log, keep_diverged
             )
+            commits.commit_first()
             if signals:
                 self._signals.start()
-            atexit.register(self._at_exit)
-            self._is_closed = False
+            self._begin()
             undo.pop_all()
+
+    def _begin(self) -> None:
+        """Be open, and see to it that the end is not missed."""
+        self._exit_hook: Callable[[], None] = functools.partial(_end_at_exit, weakref.ref(self))
+        if self._ranks.size > 1:  # the garbage collectors of the ranks do not agree on an end
+            self._exit_hook = self._at_exit
+        atexit.register(self._exit_hook)
+        self._is_closed = False
+        _OPEN.add(self)
 
     def _make_queue(self, tip: str | None, identity: Identity | None) -> CommitQueue:
         name, email = (identity.name, identity.email) if identity else (None, None)
@@ -211,6 +239,24 @@ class Checkpointer(StepRun):
         with contextlib.suppress(NotFoundError):
             return self.repo.resolve(f"refs/heads/{self.branch}")
         return None
+
+    def _last_committed(self) -> int | None:
+        """Return the step of the last commit that a run made here, by its feed."""
+        with contextlib.suppress(MvcError):
+            for record in self.repo.read_run(self.branch, losses=0).commits:
+                return record.step
+        return None
+
+    def _go_on_from(self, tip: str, warm_up: Callable[[], object] | None) -> None:
+        if not self._settings.resume:
+            raise UsageError(
+                f"branch {self.branch!r} already has commits, and resume is off",
+                hint="pass branch=... to start a new branch",
+            )
+        if warm_up is not None:
+            warm_up()
+        self._ranks.together(lambda: self._resume(tip))
+        self.environment_changes = self._ranks.share(self.environment_changes)
 
     def _resume(self, tip: str) -> None:
         started_s = time.perf_counter()
@@ -266,6 +312,7 @@ class Checkpointer(StepRun):
             yield self.step_count
             if self._calls == calls:
                 raise UsageError("the body of the loop over steps() did not call step()")
+            self._log.doubt(self._run.tail.look())
         if self._ranks.share(self._commits.last_step) != self.step_count and self.step_count:
             self._commits.commit(f"step {self.step_count}, the last one", {}, is_asked=True)
         self.wait()
@@ -304,24 +351,31 @@ class Checkpointer(StepRun):
         self._check_open()
         started_s = time.perf_counter()
         self._calls += 1
+        if self._calls <= _FIRST_STEPS and self._ranks.is_first:
+            as_numbers(metrics)  # now, not at the first commit
+            self._log.doubt(self._run.doubt_step(loss, metrics))
         self._run.complete_step(tokens, samples)
-        note = self._write_note()
-        action = self._judge.judge(self.step_count, loss, grad_norm, self._log, note)
+        action = self._judge.judge(
+            self.step_count, loss, grad_norm, self._log, lr=self._run.lr, note=self._write_note()
+        )
         self._read_notes()
         self._commits.pump()
-        report = None
-        if action is not None:
-            report = self._recovery.answer(action, started_s)
-        else:
+        self._has_diverged = action is not None  # until there is an answer
+        report = None if action is None else self._recovery.answer(action, started_s)
+        self._has_diverged = False
+        if report is None:
             self._record_step(metrics)
-        if report is not None:
+        else:
             self.rollbacks.append(report)
         self._prepare()
+        self._look_around()
+        if self._commits.last_step == self.step_count and self._ranks.is_first:
+            self._run.tail.note(self.step_count)
         self._obey_signal()
         return report
 
     def _record_step(self, metrics: dict[str, float]) -> None:
-        """Log a calm step, commit its state if that is due, and put it into the ring."""
+        """Log a step that is kept, commit its state if that is due, and put it into the ring."""
         if self._judge.latest is not None:
             self._log.step(self._judge.latest, self._run.lr)
         # The clock is rank 0's; the other ranks hear of it in a note.
@@ -332,8 +386,30 @@ class Checkpointer(StepRun):
 
     def _prepare(self) -> None:
         every = self._settings.every
-        if self._calls == _SETTLED_STEPS and (every is None or every > _SETTLED_STEPS):
+        if self._calls == _FIRST_STEPS and (every is None or every > _FIRST_STEPS):
             self._commits.prepare()
+
+    def _look_around(self) -> None:
+        """Say what commits hold at the first step, and what they miss at a few of those after it."""
+        if self._calls != 1 and self._calls not in _LOOKS:
+            return
+        script = sys._getframe(2)  # noqa: SLF001  of whoever called step()
+        values = script.f_locals
+        self._run.watch.note_scope({**script.f_globals, **values})
+        if script.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict):
+            values.clear()  # until Python 3.12 a copy, with which the frame would hold the loss's graph
+        if self._calls == 1:
+            self._log.hold(self._run.watch.report(self.step_count))
+        else:
+            self._log.miss(self._run.watch.look())
+
+    def audit(self) -> Audit:
+        """Return what commits of this run hold and what they miss, as far as steps have shown it.
+
+        What changes outside the parts is found by comparing steps: ask after a few of them.
+        """
+        self._check_open()
+        return self._run.watch.report(self.step_count)
 
     def commit(self, message: str, **metrics: float) -> None:
         """Commit the live state now, beside the training; best called between two steps.
@@ -351,6 +427,7 @@ class Checkpointer(StepRun):
         self._check_open()
         if not str(message).strip():
             raise UsageError("a commit needs a message")
+        self._run.tail.forget()
         self._commits.commit(message, metrics, is_asked=True)
 
     def wait(self) -> None:
@@ -375,6 +452,7 @@ class Checkpointer(StepRun):
                 nothing was changed.
         """
         self._check_open()
+        self._run.tail.forget()
         self._judge.ladder.forget()
         target = Rollback(to, min_steps_back=0, skip_batches=(0, 0))
         request = RollbackRequest(target, 0, self.step_count, reason)
@@ -429,7 +507,8 @@ class Checkpointer(StepRun):
             self._log.stop(self.step_count, "ended")
         finally:
             self._is_closed = True
-            atexit.unregister(self._at_exit)
+            _OPEN.discard(self)
+            atexit.unregister(self._exit_hook)
             self._signals.stop()
             self._run.remove()
             try:
@@ -458,14 +537,33 @@ class Checkpointer(StepRun):
             return
         self._log.stop(self.step_count, kind.__name__)
         self._ranks.leave()  # where the other ranks are now, this one cannot know
-        # The error on its way out must not be hidden by one of ours; the log has it.
-        with contextlib.suppress(Exception):
-            is_last = self._ranks.size == 1 and not issubclass(kind, DivergedError)
-            self.close(last=f"step {self.step_count}, at {kind.__name__}" if is_last else None)
+        is_last = self._ranks.size == 1 and not issubclass(kind, DivergedError)
+        self._end_quietly(f"step {self.step_count}, at {kind.__name__}" if is_last else None)
+
+    def _end_quietly(self, last: str | None) -> None:
+        """Close where an error has nowhere to go, or would hide another one; the log has it."""
+        try:
+            self.close(last=None if self._has_diverged else last)
+        except Exception as error:  # noqa: BLE001  whatever it is
+            self._log.failed_end(error)
 
     def _at_exit(self) -> None:
         error = getattr(sys, "last_value", None)
-        self._end(None if error is None else type(error))
+        with contextlib.suppress(KeyboardInterrupt):  # the writer finishes by itself
+            if error is None:
+                self._end_quietly(f"step {self.step_count}, the last one")
+            else:
+                self._end(type(error))
+
+    def _hand_over(self) -> None:
+        if os.getpid() == self._pid:
+            self._log.hand_over(self.branch, self.step_count)
+            self._end_quietly(f"step {self.step_count}, the last one")
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True):
+            with contextlib.suppress(KeyboardInterrupt):
+                self._end_quietly(f"step {self.step_count}, the last one")
 
     def remove(self) -> None:
         """Take all hooks off and close; the handle that other libraries expect."""
@@ -474,3 +572,24 @@ class Checkpointer(StepRun):
     def _check_open(self) -> None:
         if self._is_closed:
             raise UsageError("this checkpointer is closed", hint="make a new one; it resumes")
+
+
+_OPEN: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
+
+
+def _end_at_exit(find: weakref.ref[Checkpointer]) -> None:
+    checkpointer = find()
+    if checkpointer is not None:
+        checkpointer._at_exit()  # noqa: SLF001  the same module
+
+
+def _end_earlier(path: str | os.PathLike[str], branch: str | None) -> None:
+    """End the checkpointer that this process has of a branch, None for the current one."""
+    folder = Path(path).resolve()
+    for one in list(_OPEN):
+        if one.repo.worktree == folder and one.branch == (branch or one.repo.head.branch):
+            one._hand_over()  # noqa: SLF001  the same module
+
+
+OPTIONS = frozenset(Checkpointer.__init__.__kwdefaults__ or ())
+"""The names of a checkpointer's options: any other name is that of a part."""

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import signal
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Subset
 
-from mvc import ConflictError, NotFoundError, Repo, UsageError
+from mvc import ConflictError, Identity, NotFoundError, Repo, UsageError
 from mvc_hooks import Checkpointer, DivergedError
 from support.scenarios.basics import WIDTH, make_net, simple
 from support.training_runs import find_deviation, fingerprint, read_trace, seed_all
 
 pytestmark = pytest.mark.torch
+
+
+_START = ("step 0", 0)
+
+
+class Endless:
+    def __iter__(self):
+        return itertools.count()
 
 
 def _log(root, revision="main"):
@@ -36,7 +47,37 @@ def test_steps_are_those_that_are_missing(keep, tmp_path, plain):
         second.step()
     assert seen == list(range(9))
     assert second.now() == plain(9).now()
-    assert [step for _, step in _log(tmp_path / "run")] == [9, 8, 5, 4]
+    assert [step for _, step in _log(tmp_path / "run")] == [9, 8, 5, 4, 0]
+
+
+@pytest.mark.parametrize(
+    ("loaders", "draws", "match"),
+    [
+        ({}, True, "no part of the run is a loader"),
+        ({"one": [torch.ones(2)]}, True, "no part of the run is a loader"),
+        ({"one": DataLoader(range(9)), "other": DataLoader(range(9))}, True, "which of several"),
+        ({"buffer": Endless()}, False, r"buffer \(a Endless\) has no state_dict, and no batch"),
+    ],
+)
+def test_loaders_that_cannot_feed_the_run(tmp_path, loaders, draws, match):
+    with Checkpointer(tmp_path, model=make_net(), parts=loaders) as ckpt:
+        with pytest.raises(UsageError, match=match):
+            ckpt.next_batch() if draws else ckpt.step()
+
+
+def test_a_model_in_a_run_can_be_copied_and_saved(keep, tmp_path):
+    run = keep().steps(2)
+    model = run.ckpt._run._modules[0]
+    copied = copy.deepcopy(model)
+    torch.save(model, tmp_path / "model.pt")
+    saved = torch.load(tmp_path / "model.pt", weights_only=False)
+    batch = torch.ones(2, WIDTH)
+    for one in (copied, saved):
+        assert torch.equal(one.eval()(batch), model.eval()(batch))
+    run.ckpt._run.is_clean = True
+    copied(batch)
+    assert run.ckpt._run.is_clean, "a copy is another model"
+    assert b"mvc_hooks" not in (tmp_path / "model.pt").read_bytes()
 
 
 def test_a_body_without_step_is_an_error(keep):
@@ -48,10 +89,10 @@ def test_a_body_without_step_is_an_error(keep):
 def test_commits_by_seconds(keep):
     eager = keep("eager", every=None, every_seconds=1e-9).steps(3)
     eager.ckpt.wait()
-    assert [one.step for one in eager.ckpt.commits] == [1, 2, 3]
+    assert [one.step for one in eager.ckpt.commits] == [0, 1, 2, 3]
     patient = keep("patient", every=None, every_seconds=1e6).steps(3)
     patient.ckpt.wait()
-    assert patient.ckpt.commits == []
+    assert [one.step for one in patient.ckpt.commits] == [0]
 
 
 def test_commits_by_call(keep, tmp_path):
@@ -63,6 +104,17 @@ def test_commits_by_call(keep, tmp_path):
     assert entry.annotations.step == 3
     assert entry.annotations.metrics["accuracy"] == 0.5
     assert keep(seed=5).now() == run.now()
+
+
+def test_commits_are_the_user_s(keep, tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "Ada Lovelace")
+    monkeypatch.setenv("GIT_AUTHOR_EMAIL", "ada@example.org")
+    ada, grace = Identity("Ada Lovelace", "ada@example.org"), Identity("Grace", "g@example.org")
+    keep(every=1).steps(1).ckpt.close()  # the start, and a step
+    keep(every=1, identity=grace).steps(1).ckpt.close()
+    log = list(Repo.open(tmp_path / "run").log("main"))
+    assert [one.info.author for one in log] == [grace, ada, ada]
+    assert [one.info.committer for one in log] == [grace, ada, ada]
 
 
 def test_counters_come_back(keep):
@@ -79,12 +131,12 @@ def test_an_exception_between_steps_commits_the_last_one(keep, tmp_path, plain):
         with run.ckpt:
             run.steps(3)
             raise ZeroDivisionError
-    assert _log(tmp_path / "run") == [("step 3, at ZeroDivisionError", 3)]
+    assert _log(tmp_path / "run") == [("step 3, at ZeroDivisionError", 3), _START]
     assert keep(seed=8).steps(2).now() == plain(5).now()
 
 
 @pytest.mark.parametrize("with_backward", [False, True])
-def test_an_exception_in_a_step_commits_nothing_of_it(keep, tmp_path, plain, with_backward):
+def test_an_exception_in_a_step_commits_nothing_of_it(keep, tmp_path, plain, with_backward, caplog):
     run = keep(every=2)
 
     def fail():
@@ -97,7 +149,8 @@ def test_an_exception_in_a_step_commits_nothing_of_it(keep, tmp_path, plain, wit
                 run.step(between=fail)
             run.model(torch.ones(2, WIDTH))
             fail()
-    assert _log(tmp_path / "run") == [("step 2", 2)]
+    assert _log(tmp_path / "run") == [("step 2", 2), _START]
+    assert "in the middle of step 4, so the last commit is that of step 2;" in caplog.text
     assert keep(seed=8).steps(3).now() == plain(5).now()
 
 
@@ -106,8 +159,7 @@ def test_an_exception_before_the_first_commit(keep, tmp_path, plain):
     with pytest.raises(ZeroDivisionError):
         with run.ckpt:
             raise ZeroDivisionError
-    with pytest.raises(NotFoundError):
-        Repo.open(tmp_path / "run").resolve("main")
+    assert _log(tmp_path / "run") == [_START]
     again = keep().steps(2)
     assert again.now() == plain(2).now()
 
@@ -126,14 +178,14 @@ def test_numbers_of_every_kind_are_metrics(keep, tmp_path):
     ckpt.step(loss=float("nan"), one=torch.tensor(1.5), two=np.float32(2), three=3)
     ckpt.step(loss=float("-inf"), grad_norm=torch.tensor([2.0]))
     ckpt.close()
-    later, first = (one.annotations.metrics for one in Repo.open(tmp_path / "run").log("main"))
+    later, first, _ = (one.annotations.metrics for one in Repo.open(tmp_path / "run").log("main"))
     assert (first["one"], first["two"], first["three"]) == (1.5, 2, 3)
     assert np.isnan(first["loss"])
     assert (later["loss"], later["grad_norm"]) == (float("-inf"), 2)
 
 
 def test_a_metric_that_is_no_number(keep):
-    ckpt = keep(every=1).ckpt
+    ckpt = keep(every=100).ckpt
     with pytest.raises(UsageError, match="'name' is not a number"):
         ckpt.step(loss=1.0, name="resnet")
 
@@ -143,7 +195,7 @@ def test_sigint_commits_and_interrupts(keep, tmp_path, plain):
     with pytest.raises(KeyboardInterrupt):
         run.step(between=lambda: signal.raise_signal(signal.SIGINT))
     assert run.ckpt.is_closed
-    assert _log(tmp_path / "run") == [("step 3, at SIGINT", 3)]
+    assert _log(tmp_path / "run") == [("step 3, at SIGINT", 3), _START]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert keep(seed=8).steps(2).now() == plain(5).now()
 
@@ -154,7 +206,7 @@ def test_sigterm_commits_and_ends_the_process(trainings, tmp_path):
     ended = trainings.run("terminated", tmp_path / "run", trace=str(traces[1]))
     assert ended.result is None
     assert ended.error is None
-    assert _log(tmp_path / "run") == [("step 5, at SIGTERM", 5)]
+    assert _log(tmp_path / "run") == [("step 5, at SIGTERM", 5), _START]
     resumed = trainings.run(
         "kept", tmp_path / "run", scenario="loader-plain", trace=str(traces[2]), seed=4
     )
@@ -166,11 +218,14 @@ def test_sigterm_commits_and_ends_the_process(trainings, tmp_path):
 
 def test_one_branch_one_checkpointer(keep, plain):
     run = keep()
-    with pytest.raises(ConflictError, match="being written by"):
-        keep(seed=1)
     keep(branch="other", seed=3).steps(2).ckpt.close()
     assert keep(branch="other", seed=8).now() == plain(2, seed=3).now()
-    run.ckpt.step(loss=1.0)
+    run.steps(1)
+    after = keep(seed=1)
+    assert after.ckpt.step_count == 1
+    with pytest.raises(UsageError, match="closed"):
+        run.ckpt.step(loss=1.0)
+    after.steps(1)
 
 
 def test_a_closed_checkpointer_says_so(keep):
@@ -244,6 +299,16 @@ def test_a_run_that_changed_is_refused_and_left_alone(keep):
     assert same.now() == run.now()
 
 
+def test_a_part_that_is_missing_is_named_first(keep, tmp_path):
+    run = keep(every=1).steps(2)
+    run.ckpt.close()
+    with pytest.raises(
+        ConflictError, match=r"stored state: (optimizer|scheduler) is only in"
+    ) as caught:
+        Checkpointer(tmp_path / "run", model=run.model)
+    assert caught.value.hint.startswith('nothing was changed; parts={"')
+
+
 def test_what_is_allowed_to_differ_stays_as_it_is(keep):
     run = keep(every=1).steps(2)
     run.ckpt.close()
@@ -274,6 +339,30 @@ def test_a_changed_environment_is_shown(keep, monkeypatch, caplog):
     assert any("CUBLAS_WORKSPACE_CONFIG" in record.getMessage() for record in caplog.records)
 
 
+def test_a_loader_that_was_edited_is_shown(keep, caplog):
+    def build(batch_size, part):
+        def make():
+            model = make_net()
+            data = Subset(range(60), part)
+            loader = DataLoader(data, batch_size=batch_size, shuffle=True)
+            run = simple(model, torch.optim.SGD(model.parameters(), 0.1), loader=loader)
+            run.loader = loader
+            return run
+
+        return make
+
+    keep(build=build(4, range(50))).steps(2).ckpt.close()
+    same = keep(build=build(4, range(50))).ckpt
+    assert same.environment_changes == []
+    same.close()
+    caplog.clear()
+    ckpt = keep(build=build(8, range(10, 60))).ckpt
+    (size, then, now), (subset, _, _) = ckpt.environment_changes
+    assert (size, then, now) == ("data.loader.batch_size", 4, 8)
+    assert subset == "data.loader.subset"
+    assert "environment: data.loader.batch_size was 4, is 8" in caplog.text
+
+
 def test_a_model_without_parameters(tmp_path):
     model = nn.Sequential(nn.Dropout(0.5), nn.Flatten())
     with Checkpointer(tmp_path, model=model, every=1) as ckpt:
@@ -291,15 +380,27 @@ def test_no_loss_is_no_alarm(keep):
     ckpt = keep(every=2).ckpt
     for _ in ckpt.steps(4):
         ckpt.step()
-    assert [one.step for one in ckpt.commits] == [2, 4]
+    assert [one.step for one in ckpt.commits] == [0, 2, 4]
     assert ckpt.rollbacks == []
 
 
-def test_nan_at_the_first_step_stops_the_run(keep, tmp_path):
-    run = keep()
-    with pytest.raises(DivergedError, match="nothing to go back to"):
-        with run.ckpt:
-            run.step(loss=float("nan"))
+def test_the_start_is_committed_unless_commits_are_by_call(keep, tmp_path, plain):
+    start = keep(seed=3, every=1000)
+    start.ckpt.close()
+    assert _log(tmp_path / "run") == [_START]
+    assert keep(seed=8, every=1000).steps(3).now() == plain(3, seed=3).now()
+    by_call = keep("called", every=None)
+    by_call.ckpt.close()
     with pytest.raises(NotFoundError):
-        Repo.open(tmp_path / "run").resolve("main")
+        Repo.open(tmp_path / "called").resolve("main")
+
+
+def test_nan_at_the_first_step_goes_back_to_the_start_and_stops_at_last(keep, tmp_path):
+    run = keep()
+    with pytest.raises(DivergedError, match="after 3 rollbacks"):
+        with run.ckpt:
+            for _ in range(4):
+                run.step(loss=float("nan"))
+    assert [report.to_step for report in run.ckpt.rollbacks] == [0, 0, 0]
+    assert _log(tmp_path / "run") == [_START]
     assert keep().ckpt.step_count == 0

@@ -36,6 +36,11 @@ class Schedule:
         self._every_seconds = every_seconds
         self._last_s: float | None = None
 
+    @property
+    def is_on(self) -> bool:
+        """Whether any commit will ever be due."""
+        return self._every is not None or self._every_seconds is not None
+
     def is_due(self, step: int, now_s: float | None) -> bool:
         """Return whether a commit is due after this step; without a clock, by steps alone."""
         if self._every is not None and step % self._every == 0:
@@ -102,7 +107,7 @@ class Commits:
         """Freeze the live state and hand it to the writer, even if that is behind and ``is_asked``."""
         since_s = time.perf_counter()
         is_behind = self.queue.depth >= self._settings.in_flight
-        numbers = self._judge.read_metrics(self._step) | _as_numbers(metrics)
+        numbers = self._judge.read_metrics(self._step) | as_numbers(metrics)
         if self._agree_to_commit(is_asked=is_asked):
             snapshot = self.freeze(since_s)
             self.last_step = self._step
@@ -113,6 +118,11 @@ class Commits:
                     self._take(self.queue.wait())
             self.schedule.note(time.monotonic())
         self.pump()
+
+    def commit_first(self) -> None:
+        """Commit the start of a run that commits by steps or seconds, to have a place to go back to."""
+        if self.schedule.is_on and self.last_step is None:
+            self.commit("step 0", {}, is_asked=True)
 
     def _agree_to_commit(self, *, is_asked: bool) -> bool:
         is_made = False
@@ -131,9 +141,9 @@ class Commits:
             self.skipped.append(self._step)
             self._log.skip(self._step, policy)
             return False
-        self._log.behind(self._step, policy)
-        failure = self.failure
+        failure, began_s = self.failure, time.perf_counter()
         self._take(self.queue.wait(room - 1))
+        self._log.wait(time.perf_counter() - began_s)
         return self.failure is failure
 
     def freeze(self, since_s: float | None = None) -> Snapshot | None:
@@ -189,6 +199,8 @@ class Commits:
             text = f"{message} (as of step {frozen.step})"
             self.queue.submit(frozen.hold(), self.branch, text)
             self.last_step = frozen.step
+        if step and (self.last_step is None or self.last_step < step):
+            self._log.lose(self.last_step or 0, step)
 
     # From the writer.
 
@@ -261,7 +273,8 @@ class Commits:
                 self.ring.close()
 
 
-def _as_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
+def as_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return metrics as numbers; UsageError names one that is none."""
     numbers: dict[str, float] = {}
     for name, value in metrics.items():
         try:

@@ -1,22 +1,32 @@
-"""The watch: readings go in, alarms come out. Its detectors may be functions of the user."""
+"""The watch: readings go in, alarms come out. Its detectors may be functions of the user.
+
+Detectors are pure functions of the history that decide whether its newest reading is an alarm. They
+keep no state. What an alarm changes (its reading leaves the statistics, a cooldown begins) is kept
+by the history and ``Watch``, so it is committed, restored and rolled back with the run.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from mvc import FormatError, UsageError
-from mvc_hooks.divergence.detectors import NotFinite, Spike, Trend, find_onset
+from mvc_hooks.divergence.finite import NotFinite
 from mvc_hooks.divergence.history import History, Verdict, check_count, check_keys
+from mvc_hooks.divergence.spike import Spike
+from mvc_hooks.divergence.trend import Trend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
 
     from mvc_hooks.divergence.history import Reading
 
 _MAX_NAMES = 1024
+Judges: TypeAlias = "Callable[[History], object] | Iterable[Callable[[History], object]]"
+"""One detector or function of the user, or several."""
 
 
 @runtime_checkable
@@ -65,7 +75,7 @@ class _UserDetector:
             )
         if answer is None or latest is None:
             return None
-        return Verdict(self.name, answer, find_onset(history), latest.step)
+        return Verdict(self.name, answer, history.onset_step, latest.step)
 
 
 def as_detector(
@@ -114,9 +124,13 @@ class Watch:
     again, so that one event is one alarm.
     """
 
-    def __init__(self, detectors: Iterable[Callable[[History], object]] | None = None) -> None:
+    def __init__(self, detectors: Judges | None = None) -> None:
         self.history = History()
-        chosen = default_detectors() if detectors is None else tuple(map(as_detector, detectors))
+        if detectors is None:
+            detectors = default_detectors()
+        elif not isinstance(detectors, Iterable):
+            detectors = (detectors,)
+        chosen = tuple(map(as_detector, detectors))
         self._detectors = _name_apart(chosen)
         self._reported: dict[str, int] = {}
 

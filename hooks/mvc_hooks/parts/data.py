@@ -11,30 +11,47 @@ on the loader and on what draws from it:
   ``next_batch``. It is (epoch, batches drawn, all generators when the epoch began); a restore
   starts the epoch again with those generators, drops as many batches, and puts the generators back.
 
-Generators of the loader and its sampler are captured as well: a restore of the position alone
-leaves them one draw off, and would shuffle the next epoch differently.
-
-Generators in workers are exact for a plain loader (they go through the same draws again), not for
-torchdata's: a dataset that augments in workers should derive its random numbers from the index.
+Generators that the loader reaches (its own, its sampler's, its dataset's) are captured as well: a
+restore of the position alone leaves them one draw off, and would shuffle the next epoch differently.
+Those in workers are in ``parts/watch.py``.
 """
 
 from __future__ import annotations
 
-import weakref
+import hashlib
+import itertools
+import warnings
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+import numpy as np
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from mvc import ConflictError, UsageError
 from mvc_hooks.parts.part import Part, RestoreOrder
-from mvc_hooks.parts.rng import capture_rng, keep_rng, restore_rng
+from mvc_hooks.parts.reach import GENERATORS, find_loaders, find_reachable
+from mvc_hooks.parts.rng import (
+    GeneratorPart,
+    capture_rng,
+    find_attribute,
+    keep_rng,
+    restore_generators,
+    restore_rng,
+)
+from mvc_hooks.parts.tree import Difference
 from mvc_hooks.parts.value import Stateful
+from mvc_hooks.parts.watch import UNKNOWN, LoaderWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc_hooks.parts.tree import Difference, Steps
+    from mvc_hooks.parts.tree import Steps
 
 _GENERATORS = (
     "generator",
@@ -47,28 +64,46 @@ _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 class DataPart(Part):
-    """A loader of batches and the position in it; ``batches_drawn`` counts over the whole run."""
+    """A loader of batches and the position in it.
+
+    Attributes:
+        epoch: passes that are complete.
+        batches_drawn: batches, over the whole run.
+        is_endless: whether a pass that is over is followed by the next; otherwise by StopIteration,
+            as from any iterator, until somebody begins it.
+    """
 
     order = RestoreOrder.DATA
 
     def __init__(self, name: str, loader: Any) -> None:
         """Take a loader; an iterator, which cannot be started again, is a UsageError."""
-        if hasattr(loader, "__next__") and not isinstance(loader, Stateful):
-            raise UsageError(
-                f"{name} is an iterator, whose position cannot be restored",
-                hint="pass the loader itself",
-            )
         self._name = name
-        self.loader = loader
         self.epoch = 0
         self.batches_drawn = 0
+        self.is_endless = True
         self._drawn = 0
         self._start: dict[str, Any] | None = None
+        self._watches: dict[str, LoaderWatch] = {}
+        self._is_drawing = False
+        self._lacks_workers = False
+        self._take(loader)
+
+    def _take(self, loader: Any) -> None:
+        if hasattr(loader, "__next__") and not isinstance(loader, Stateful):
+            raise UsageError(
+                f"{self._name} is an iterator, whose position cannot be restored",
+                hint="pass the loader itself",
+            )
+        self.remove()
+        self.loader = loader
         self._iterator: Any = None
         self._pending: Any = None
         self._is_stateful = isinstance(loader, Stateful)
-        self._watch = None if self._is_stateful else _watch_iterators(loader, self)
+        self._is_bare = not self._is_stateful and not isinstance(loader, DataLoader)
         self.is_iterated_elsewhere = False
+        self._loaders = find_loaders(loader)
+        self._given = set(self.generators())
+        self._watches = {path: LoaderWatch(one, self) for path, one in self._loaders.items()}
 
     # Drawing.
 
@@ -78,15 +113,30 @@ class DataPart(Part):
             if self._iterator is None:
                 self._begin()
             try:
-                batch = next(self._iterator)
+                with self._drawing():
+                    batch = next(self._iterator)
             except StopIteration:
+                if not self.is_endless:
+                    raise
                 self._end_epoch()
                 continue
-            self._pending = None
+            self._pending, self._lacks_workers = None, False
             self._drawn += 1
             self.batches_drawn += 1
             return batch
         raise UsageError(f"{self._name} gives no batch", hint="look at its dataset and sampler")
+
+    @property
+    def position(self) -> str:
+        """How the position comes back: ``exact``, ``drawn again``, or ``unknown``."""
+        if self._is_stateful:
+            return "exact"
+        return "drawn again" if self.can_rewind else "unknown"
+
+    def describe(self) -> dict[str, dict[str, object]]:
+        """Return, by name, what of each torch DataLoader its batches depend on."""
+        loaders = self._loaders.items()
+        return {f"{self._name}.{path}".rstrip("."): _describe(one) for path, one in loaders}
 
     def drop(self, count: int) -> None:
         """Draw so many batches and drop them."""
@@ -101,19 +151,33 @@ class DataPart(Part):
 
     def remove(self) -> None:
         """Stop watching the loader."""
-        if self._watch is not None and self.loader.__dict__.get("_get_iterator") is self._watch:
-            del self.loader._get_iterator  # noqa: SLF001  set by _watch_iterators
+        for watch in self._watches.values():
+            watch.remove()
+
+    def note_begin(self) -> bool:
+        """Note that a loader begins an iterator; return whether that is for this part."""
+        if not self._is_drawing and not self._is_stateful:
+            self.is_iterated_elsewhere = True
+        return self._is_drawing
 
     def _begin(self) -> None:
+        for watch in self._watches.values():
+            watch.begin_pass()
         self._start = {"rng": capture_rng(), "generators": self._capture_generators()}
         self._iterator = self._open()
         self._pending = None
 
     def _open(self) -> Any:
-        watch, self._watch = self._watch, None
-        iterator = iter(self.loader)
-        self._watch = watch
-        return iterator
+        with self._drawing():
+            return iter(self.loader)
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        self._is_drawing = True
+        try:
+            yield
+        finally:
+            self._is_drawing = False
 
     def _end_epoch(self) -> None:
         self._iterator = None
@@ -126,8 +190,15 @@ class DataPart(Part):
 
     def capture(self) -> dict[str, object]:
         """Return the position, if the loader or this part knows it; no generator moves, no iterator is made."""
-        self._check_known()
+        self.check_known()
+        is_between = self._start is None or self._iterator is None
+        entries = {
+            path: watch.capture(is_between=is_between) for path, watch in self._watches.items()
+        }
+        workers = {path: entry for path, entry in entries.items() if entry}
+        has_workers = workers or any(watch.is_persistent for watch in self._watches.values())
         return {
+            **({"workers": workers} if has_workers and not self._lacks_workers else {}),
             "epoch": self.epoch,
             "drawn": self._drawn,
             "batches_drawn": self.batches_drawn,
@@ -144,31 +215,51 @@ class DataPart(Part):
                 f"{self._name} is already being iterated",
                 hint="make iter(loader) after the checkpointer",
             )
-        self.epoch = stored["epoch"]
+        before, self.epoch = self.epoch, stored["epoch"]
         self._drawn = stored["drawn"]
         self.batches_drawn = stored["batches_drawn"]
         self._start, self._iterator = stored["start"], None
+        self._restore_workers(stored)
         owners = self._find_epoch_owners()
-        for owner, epoch in zip(owners, stored["sampler_epoch"], strict=False):
-            if epoch is not None:
-                owner.set_epoch(epoch)
+        for owner, epoch in itertools.zip_longest(owners, stored["sampler_epoch"][: len(owners)]):
+            # Accelerate's loader counts epochs itself, as its "iteration"; others tell nobody.
+            is_moved = before or self.epoch or getattr(owner, "iteration", 0)
+            if epoch is not None or is_moved:
+                owner.set_epoch(self.epoch if epoch is None else epoch)
         with keep_rng():
             if self._start is not None:
                 restore_rng(self._start["rng"])
                 self._set_generators(self._start["generators"])
             self._reopen(stored["loader"])
-        self._set_generators(stored["generators"])
+        self._set_generators(stored["generators"], is_final=True)
 
-    def compare(self, live: Any, stored: Any, path: Steps) -> tuple[Difference, ...]:  # noqa: ARG002  as parts have it
-        """Return nothing: every position can be restored."""
-        return ()
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
+        """Compare which generators there are: an older commit has fewer; positions can be restored."""
+        known = stored.get("generators", {}) if isinstance(stored, dict) else {}
+        for name in self._given & (live["generators"].keys() - known.keys()):
+            yield Difference((*path, "generators", name), "a generator", None)
+
+    def _restore_workers(self, stored: dict[str, Any]) -> None:
+        self._lacks_workers = "workers" not in stored
+        for path, watch in self._watches.items():
+            entry = stored.get("workers", {}).get(path, {})
+            if self._lacks_workers and watch.is_persistent and self.epoch:
+                entry = UNKNOWN
+                warnings.warn(
+                    f"the commit is of an older version, which did not store what the workers of "
+                    f"{self._name} draw: the order is as it was, random numbers in workers are not",
+                    stacklevel=2,
+                )
+            watch.restore(entry)
 
     def _reopen(self, state: Any) -> None:
         if not self._is_stateful:
             if self._start is not None:
                 self._iterator = self._open()
-                for _ in range(self._drawn):
-                    next(self._iterator)
+                for index in range(self._drawn):
+                    self._prepare_redraw(index)
+                    with self._drawing():
+                        next(self._iterator)
             return
         self._pending = state
         if state is None:
@@ -181,6 +272,9 @@ class DataPart(Part):
         if self._start is not None:
             self._iterator = self._open()
 
+    def _prepare_redraw(self, index: int) -> None:
+        """Do what has to be done before a batch of a pass is drawn again."""
+
     def _capture_loader(self) -> Any:
         if not self._is_stateful:
             return None
@@ -191,78 +285,97 @@ class DataPart(Part):
                 return self._pending
             if loader._iterator is None:  # noqa: SLF001
                 return loader.next_iter_state
-        with keep_rng(self._generators().values()):
+        with keep_rng(self.generators().values()):
             return loader.state_dict()
 
     def _is_foreign(self) -> bool:
         loader = self.loader
         live = getattr(loader, "_iterator", None)
-        if live is None or live is self._iterator:
+        if self._is_bare or live is None or live is self._iterator:
             return False
         if getattr(live, "_finished", False):
             return False
         return not getattr(loader, "_initial_iter_for_state_dict", False)
 
-    def _check_known(self) -> None:
+    def check_known(self) -> None:
+        """Check that a capture finds the position; UsageError if only other code knows it."""
         if self.can_rewind:
             return
-        sampler = getattr(self.loader, "sampler", None)
         hint = "draw the batches with next_batch(), or use torchdata's StatefulDataLoader"
         if not self._is_stateful:
             raise UsageError(
                 f"{self._name} is iterated elsewhere and does not know its position", hint=hint
             )
-        if isinstance(sampler, _RANDOM) and not isinstance(sampler, Stateful):
+        for name in ("sampler", "batch_sampler"):
+            sampler = getattr(self.loader, name, None)
+            if _has_unknown_order(sampler):
+                raise UsageError(
+                    f"{self._name} has a {type(sampler).__name__}, whose order cannot be restored",
+                    hint="pass shuffle=True instead, or draw the batches with next_batch()",
+                )
+
+    def check_drawn(self) -> None:
+        """Check, after a step, that an iterable of the user's feeds the run; UsageError if it is something else."""
+        if self._is_bare and not self.batches_drawn:
             raise UsageError(
-                f"{self._name} has a {type(sampler).__name__}, whose order cannot be restored",
-                hint="pass shuffle=True instead, or draw the batches with next_batch()",
+                f"{self._name} (a {type(self.loader).__name__}) has no state_dict, and no batch is drawn "
+                "from it with next_batch()",
+                hint="give it state_dict() and load_state_dict(), or draw the batches with next_batch()",
             )
 
     # What belongs to the loader.
 
-    def _generators(self) -> dict[str, torch.Generator]:
-        found = {path: _find_attribute(self.loader, path) for path in _GENERATORS}
-        return {path: one for path, one in found.items() if isinstance(one, torch.Generator)}
+    def generators(self) -> dict[str, Any]:
+        """Return those of loader, samplers and dataset."""
+        named = {path: find_attribute(self.loader, path) for path in _GENERATORS}
+        found = {path: one for path, one in named.items() if isinstance(one, GENERATORS)}
+        known = {id(one) for one in found.values()}
+        others = find_reachable(self.loader, GENERATORS).items()
+        return {**found, **{path: one for path, one in others if id(one) not in known}}
 
-    def _capture_generators(self) -> dict[str, torch.Tensor]:
-        return {path: one.get_state() for path, one in self._generators().items()}
+    def _capture_generators(self) -> dict[str, object]:
+        return {path: GeneratorPart(one).capture() for path, one in self.generators().items()}
 
-    def _set_generators(self, states: dict[str, torch.Tensor]) -> None:
-        for path, generator in self._generators().items():
-            if path in states:
-                generator.set_state(states[path])
+    def _set_generators(self, states: dict[str, Any], *, is_final: bool = False) -> None:
+        live = self.generators()
+        for path in live.keys() - states.keys() - self._given:
+            # Made at its first use, which is not yet.
+            above, _, name = path.rpartition(".")
+            owner = find_attribute(self.loader, above)
+            if hasattr(owner, name):
+                setattr(owner, name, None)
+        missing = restore_generators(self.loader, live, states)
+        if missing and is_final:
+            raise ConflictError(
+                f"{self._name} had a generator {missing[0]}, which is not there now",
+                hint="make it before the checkpointer",
+            )
 
     def _find_epoch_owners(self) -> list[Any]:
         owners: list[Any] = []
-        for path in _WITH_EPOCH:
-            owner = _find_attribute(self.loader, path) if path else self.loader
+        roots = [self.loader, *self._loaders.values()]
+        for root, path in itertools.product(roots, _WITH_EPOCH):
+            owner = find_attribute(root, path)
             if hasattr(owner, "set_epoch") and all(owner is not other for other in owners):
                 owners.append(owner)
         return owners
 
 
-def _find_attribute(value: Any, path: str) -> Any:
-    for name in path.split("."):
-        value = getattr(value, name, None)
-    return value
+def _describe(loader: DataLoader[Any]) -> dict[str, object]:
+    facts: dict[str, object] = {
+        name: getattr(loader, name) for name in ("batch_size", "drop_last", "num_workers")
+    }
+    facts |= {name: type(getattr(loader, name)).__name__ for name in ("sampler", "batch_sampler")}
+    with suppress(Exception):  # a method of the user's, which may not be there
+        facts["items"] = len(loader.dataset)  # type: ignore[arg-type]
+    if isinstance(loader.dataset, Subset):
+        indices = np.asarray(loader.dataset.indices, np.int64)
+        facts["subset"] = hashlib.sha256(indices.tobytes()).hexdigest()[:16]
+    return facts
 
 
-def _watch_iterators(loader: Any, part: DataPart) -> Any:
-    """Note on the part when other code makes an iterator of a torch DataLoader.
-
-    Nothing here may hold the loader or the part: an iterator that is freed late, with a cycle of
-    references, waits many seconds for each of its workers.
-    """
-    if not isinstance(loader, DataLoader):
-        return None
-    loader_ref, part_ref = weakref.ref(loader), weakref.ref(part)
-
-    def watch() -> Iterator[Any]:
-        live_loader, live_part = loader_ref(), part_ref()
-        assert live_loader is not None
-        if live_part is not None and live_part._watch is not None:  # noqa: SLF001  None while the part itself iterates
-            live_part.is_iterated_elsewhere = True
-        return type(live_loader)._get_iterator(live_loader)  # noqa: SLF001  iter() looks only at the class, and calls this
-
-    loader._get_iterator = watch  # type: ignore[assignment, method-assign]  # noqa: SLF001  as above
-    return watch
+def _has_unknown_order(sampler: Any) -> bool:
+    """Return whether the order of a sampler depends on generators that it does not store."""
+    if isinstance(sampler, Stateful) or type(sampler).__module__.startswith("torchdata"):
+        return False
+    return isinstance(sampler, _RANDOM) or bool(find_reachable(sampler, GENERATORS))

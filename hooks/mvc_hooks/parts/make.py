@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import random
+import reprlib
 from collections import deque
+from collections.abc import Mapping
+from difflib import get_close_matches
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,28 +15,94 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from mvc import UsageError
+from mvc import UnsupportedError, UsageError
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import PowerSgdPart
-from mvc_hooks.parts.module import ModulePart, name_parameters
-from mvc_hooks.parts.optimizer import OptimizerPart
+from mvc_hooks.parts.module import ModulePart, ParameterNames
+from mvc_hooks.parts.optimizer import OptimizerPart, find_optimizers
 from mvc_hooks.parts.part import DETAILS, Group, Part, RestoreOrder
+from mvc_hooks.parts.reach import GENERATORS
 from mvc_hooks.parts.rng import GeneratorPart, RngPart
-from mvc_hooks.parts.tree import format_path, list_items, walk_leaves
+from mvc_hooks.parts.tree import list_items
 from mvc_hooks.parts.value import Stateful, StatefulPart, ValuePart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
 RNG = "rng"
 """The top-level name of the generators of the process."""
 GRADIENTS = "gradients"
 """The top-level name of accumulated gradients."""
 _RESERVED = (RNG, DETAILS, GRADIENTS)
-_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _SCALARS = (bool, int, float, complex, str, bytes, np.generic, np.dtype, range, slice)
 _TORCH_SCALARS = (torch.Size, torch.dtype, torch.device)
 _CONTAINERS = (dict, list, tuple, deque, set, frozenset, bytearray, np.ndarray, torch.Tensor)
+_PLAIN = (*_SCALARS, *_TORCH_SCALARS, *_CONTAINERS)
+_SURELY_PARTS = (
+    *(nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, torch.utils.data.DataLoader),
+    *GENERATORS,
+)
+_FSDP = ("FSDP", "train it in DistributedDataParallel")
+_ZERO = (
+    "DeepSpeed's ZeRO",
+    "train with its stage 0 (zero_optimization), or DistributedDataParallel",
+)
+_SHARDERS = {
+    "FullyShardedDataParallel": _FSDP,
+    "FSDPModule": _FSDP,
+    "DeepSpeedZeroOptimizer": _ZERO,
+    "DeepSpeedZeroOptimizer_Stage3": _ZERO,
+    "ZeroRedundancyOptimizer": (
+        "ZeRO (ZeroRedundancyOptimizer)",
+        "use the optimizer_class that it was given, without it",
+    ),
+}
+"""Name of class → what shards the object, and what to do instead."""
+_NEAR, _SIMILAR = 0.85, 0.6  # "loader" is 0.83 like "ladder"
+
+
+def join_parts(
+    named: Mapping[str, object], parts: Mapping[str, object] | None, options: Collection[str]
+) -> dict[str, object]:
+    """Return all parts: those passed by name, which ``check_named`` has to accept, and the others."""
+    check_named(named, options)
+    if parts is None:
+        return dict(named)
+    given: object = parts
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise UsageError("parts is not a dict of parts by name", hint='parts={"model": model}')
+    for name in named.keys() & parts.keys():
+        raise UsageError(f"part {name!r} is passed twice: by name and in parts")
+    return {**named, **parts}
+
+
+def check_named(named: Mapping[str, object], options: Collection[str]) -> None:
+    """Refuse what is passed by name but may be a mistyped option, or has no state."""
+    for name, value in named.items():
+        is_near = bool(get_close_matches(name, options, 1, _NEAR))
+        if is_near and not isinstance(value, _SURELY_PARTS):
+            reason = "is not an option"
+        elif value is None or name == "model" or _has_state(value):
+            continue
+        elif isinstance(value, (*_PLAIN, nn.Module)):
+            reason = "is neither an option nor an object with state"
+        else:
+            continue  # make_part says what is wrong with it
+        similar = get_close_matches(name, options, 1, _SIMILAR)
+        shown = type(value).__name__ if isinstance(value, nn.Module) else reprlib.repr(value)
+        raise UsageError(
+            f"{name}={shown} {reason}",
+            hint=(f"did you mean {similar[0]}? " if similar else "")
+            + f'parts={{"{name}": ...}} makes any value a part of the run',
+        )
+
+
+def _has_state(value: object) -> bool:
+    if isinstance(value, nn.Module):
+        return any(True for _ in chain(value.parameters(), value.buffers()))
+    if isinstance(value, (dict, list, tuple)):
+        return any(_has_state(item) for _, item in list_items(value) or ())
+    return isinstance(value, (torch.Tensor, np.ndarray)) or _holds_objects(value)
 
 
 def make_parts(objects: Mapping[str, object], reserved: Sequence[str] = ()) -> dict[str, Part]:
@@ -44,21 +113,22 @@ def make_parts(objects: Mapping[str, object], reserved: Sequence[str] = ()) -> d
     for name in (*_RESERVED, *reserved):
         if name in objects:
             raise UsageError(
-                f"{name!r} is a name that mvc uses itself; choose another name for the part"
+                f"{name!r} is a name that mvc uses itself; choose another name for the part",
+                hint=f"reserved names are {', '.join([*_RESERVED, *reserved])}",
             )
-    names = name_all_parameters(objects)
+    names = ParameterNames(objects)
     parts = {name: make_part(name, value, names) for name, value in objects.items()}
     return {**parts, RNG: RngPart()}
 
 
 def make_part(name: str, value: Any, names: Mapping[int, str] | None = None) -> Part:
-    """Return the part that fits an object; ``names`` is what ``name_all_parameters`` returns."""
+    """Return the part that fits an object; ``names`` are those of all parameters."""
     part = value if isinstance(value, Part) else _find_part(name, value, names or {})
     if part is not None:
         return part
     if isinstance(value, (dict, list, tuple)) and _holds_objects(value):
         return _make_group(name, value, names)
-    if value is None or isinstance(value, (*_SCALARS, *_TORCH_SCALARS, *_CONTAINERS)):
+    if value is None or isinstance(value, _PLAIN):
         return ValuePart(name, value)
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise UsageError(
@@ -67,34 +137,42 @@ def make_part(name: str, value: Any, names: Mapping[int, str] | None = None) -> 
     )
 
 
-def name_all_parameters(objects: Mapping[str, object]) -> dict[int, str]:
-    """Return ``id`` of parameter → name (``model.0.weight``), for all models among some objects."""
-    return {
-        id(param): f"{format_path(path)}.{name}"
-        for path, module in walk_leaves(objects)
-        if isinstance(module, nn.Module)
-        for name, param in name_parameters(module).items()
-    }
+def _refuse_shards(name: str, value: object) -> None:
+    owners = [value, *value.modules()] if isinstance(value, nn.Module) else [value]
+    kinds = {kind.__name__ for owner in owners for kind in type(owner).__mro__}
+    if isinstance(value, nn.Module) and any(hasattr(p, "ds_id") for p in value.parameters()):
+        kinds.add("DeepSpeedZeroOptimizer")  # the third stage marks the parameters
+    for kind in _SHARDERS.keys() & kinds:
+        scheme, instead = _SHARDERS[kind]
+        raise UnsupportedError(
+            f"{name} is sharded by {scheme}: each rank holds a piece of it, a commit holds the whole",
+            hint=f"{instead}; or gather the whole state yourself and commit it with "
+            "Repo.commit_state",
+        )
 
 
 def _find_part(name: str, value: Any, names: Mapping[int, str]) -> Part | None:
+    _refuse_shards(name, value)
     if isinstance(value, nn.Module):
         return ModulePart(name, value)
     if isinstance(value, Optimizer):
         return OptimizerPart(name, value, names)
-    if isinstance(value, _GENERATORS):
+    if isinstance(value, GENERATORS):
         return GeneratorPart(value)
-    if isinstance(value, torch.utils.data.DataLoader):
-        return DataPart(name, value)
     if _is_power_sgd(value):
         return PowerSgdPart(value)
-    return _make_stateful(name, value) if isinstance(value, Stateful) else None
+    if isinstance(value, Stateful) and not isinstance(value, torch.utils.data.DataLoader):
+        return _make_stateful(name, value)
+    is_loader = hasattr(type(value), "__iter__") and not isinstance(value, _PLAIN)
+    return DataPart(name, value) if is_loader else None
 
 
 def _make_stateful(name: str, value: Any) -> Part:
     is_fixed = isinstance(value, (LRScheduler, torch.amp.GradScaler))
     if is_fixed:
         return StatefulPart(name, value, RestoreOrder.SCHEDULER)
+    if find_optimizers(value):
+        return StatefulPart(name, value, RestoreOrder.OPTIMIZER)
     return DataPart(name, value) if hasattr(value, "__iter__") else StatefulPart(name, value)
 
 
@@ -109,7 +187,8 @@ def _holds_objects(value: object) -> bool:
     """Return whether a container holds live objects, not only values."""
     if isinstance(value, (dict, list, tuple)):
         return any(_holds_objects(item) for _, item in list_items(value) or ())
-    return isinstance(value, (Stateful, *_GENERATORS)) or _is_power_sgd(value)
+    kinds = (Stateful, Part, torch.utils.data.DataLoader, *GENERATORS)
+    return isinstance(value, kinds) or _is_power_sgd(value)
 
 
 def _is_power_sgd(value: object) -> bool:

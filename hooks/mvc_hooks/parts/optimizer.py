@@ -17,12 +17,16 @@ lies in ``state``.
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
 
 from mvc import ConflictError
+from mvc_hooks.parts.module import ParameterNames
 from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.tree import (
     ABSENT,
@@ -37,10 +41,13 @@ from mvc_hooks.parts.tree import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from mvc_hooks.parts.tree import Steps
 
+log = logging.getLogger("mvc_hooks")
+_FIRST: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()
+"""The settings of each group that optimizers had when they were first seen."""
 _ORDER_HINT = "parameter {!r}"
 
 
@@ -54,7 +61,7 @@ class OptimizerPart(Part):
     ) -> None:
         self._name = name
         self._optimizer = optimizer
-        self.companion: OptimizerDetails = OptimizerDetails(optimizer, names or {})
+        self.companion: OptimizerDetails = OptimizerDetails(name, optimizer, names or {})
         kind = type(optimizer)
         self._is_custom = (
             kind.state_dict is not Optimizer.state_dict
@@ -66,7 +73,15 @@ class OptimizerPart(Part):
         return self._optimizer.state_dict()
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
-        """Compare groups strictly; state may be there or not, but never of another form."""
+        """Compare groups strictly; state may be there or not, but never of another form.
+
+        What an optimizer loads in its own way may fit nevertheless, and groups that were added.
+        """
+        for difference in self._compare(live, stored, path):
+            is_group = difference.path == (*path, "param_groups")
+            yield replace(difference, may_fit=self._is_custom or is_group)
+
+    def _compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         if not _is_standard(live) or not _is_standard(stored):
             yield from compare_arrays(live, stored, path)
             return
@@ -96,6 +111,8 @@ class OptimizerPart(Part):
 
     def restore(self, stored: Any) -> None:
         """Make state and groups what is stored."""
+        if _is_standard(stored):
+            self.companion.fit_groups(stored["param_groups"])
         if self._is_custom:
             self._load(stored)
             if _is_standard(stored) and self._is_plain(stored):
@@ -108,6 +125,19 @@ class OptimizerPart(Part):
         self._take(state)
         for done in list(self._optimizer._optimizer_load_state_dict_post_hooks.values()):  # noqa: SLF001
             done(self._optimizer)
+
+    def hold(self, state: Any) -> Callable[[], None]:
+        """Return a function that takes it back, with the groups that it has."""
+        back, live, groups = super().hold(state), self._optimizer, [*self._optimizer.param_groups]
+        gradients = [(param, param.grad) for param in index_parameters(live).values()]
+
+        def take_back() -> None:
+            live.param_groups[:] = groups
+            for param, gradient in gradients:
+                param.grad = gradient
+            back()
+
+        return take_back
 
     def _load(self, stored: dict[str, Any]) -> None:
         try:
@@ -159,16 +189,31 @@ class OptimizerDetails(Part):
     # Before the optimizer, which needs to know what was on the host.
     order = RestoreOrder.SCHEDULER
 
-    def __init__(self, optimizer: Optimizer, names: Mapping[int, str]) -> None:
+    def __init__(self, name: str, optimizer: Optimizer, names: Mapping[int, str]) -> None:
+        self._name = name
         self._optimizer = optimizer
+        # As the script makes it, before anything is restored, also if a notebook comes here again.
+        self._settings = _FIRST.setdefault(optimizer, _list_settings(optimizer))
+        self._stored_settings: Any = self._settings
+        self._has_told = False
         self._names = names
+        self._first = self._groups = len(self._settings)
+        self._stored_names: list[list[str | None]] = []
         self.hosted: list[tuple[object, str]] = []
         self.was_on_device = False
 
     def capture(self) -> dict[str, object]:
-        """Return the names by group (None if unknown), and what is on the host."""
+        """Return the names by group (None if unknown), and what is on the host.
+
+        If groups were added since the optimizer was made, ``groups`` says how many there were.
+        ``settings`` are those that the script gave it when the run began.
+        """
         groups = self._optimizer.param_groups
         known = index_parameters(self._optimizer)
+        if isinstance(self._names, ParameterNames) and any(
+            id(p) not in self._names for p in known.values()
+        ):
+            self._names.look()
         state = self._optimizer.state
         return {
             "parameters": [[self._names.get(id(p)) for p in group["params"]] for group in groups],
@@ -180,6 +225,8 @@ class OptimizerDetails(Part):
                 for name, value in state[param].items()
                 if isinstance(value, torch.Tensor) and value.device.type == "cpu"
             ],
+            **({"groups": self._groups} if self._groups != len(groups) else {}),
+            **({"settings": self._stored_settings} if self._stored_settings is not None else {}),
         }
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
@@ -196,6 +243,60 @@ class OptimizerDetails(Part):
         pairs: list[Any] = find_at(stored, ("on_host",))
         self.hosted = [(index, name) for index, name in pairs]
         self.was_on_device = bool(find_at(stored, ("on_device",)))
+        self._take_settings(stored.get("settings"))
+        self._stored_names = stored["parameters"]
+        self._groups = stored.get("groups", len(self._stored_names))
+
+    def _take_settings(self, stored: Any) -> None:
+        """Tell, once, which settings were edited in the script since the run began."""
+        for index, (mine, other) in enumerate(zip(self._settings, stored or (), strict=False)):
+            for key in mine.keys() & other.keys():
+                if not self._has_told and repr(mine[key]) != repr(other[key]):
+                    log.warning(
+                        "%s.param_groups.%d.%s is %r in the script, and was %r when the run began: what "
+                        "is stored counts; to change it, set it after the restore",
+                        *(self._name, index, key, mine[key], other[key]),
+                    )
+        self._has_told, self._stored_settings = True, stored
+
+    def fit_groups(self, stored: list[dict[str, Any]]) -> None:
+        """Remove groups that were added since, or add those that were; the run must do the same.
+
+        It does if the optimizer had the same number of groups when it was made.
+        """
+        groups = self._optimizer.param_groups
+        if len(groups) == len(stored):
+            return
+        if self._groups != self._first:
+            raise ConflictError(
+                f"the optimizer began with {self._groups} groups, not {self._first}"
+            )
+        for group in groups[len(stored) :]:
+            for param in group["params"]:
+                self._optimizer.state.pop(param, None)
+                param.grad = None
+        del groups[len(stored) :]
+        for group, names in list(zip(stored, self._stored_names, strict=True))[len(groups) :]:
+            params = [self._find(name) for name in names]
+            self._optimizer.add_param_group({**group, "params": params})
+
+    def _find(self, name: str | None) -> torch.Tensor:
+        param = self._names.find(name) if isinstance(self._names, ParameterNames) else None
+        if param is None:
+            raise ConflictError(
+                f"a group that was added while the run went on has parameter {name!r}, which is in no model"
+            )
+        return param
+
+
+def find_optimizers(value: object) -> list[Optimizer]:
+    """Return the torch optimizer that an object is, or those that it wraps."""
+    if isinstance(value, Optimizer) and hasattr(value, "_optimizer_step_post_hooks"):
+        return [value]
+    if not hasattr(value, "step") or not hasattr(value, "zero_grad"):
+        return []  # a scheduler has an optimizer, and wraps none
+    inner = [one for one in vars(value).values() if isinstance(one, Optimizer) and one is not value]
+    return [found for one in inner for found in find_optimizers(one)]
 
 
 def index_parameters(optimizer: Optimizer) -> dict[int, torch.Tensor]:
@@ -210,6 +311,19 @@ def index_parameters(optimizer: Optimizer) -> dict[int, torch.Tensor]:
                 params[index] = param
         start += len(group["params"])
     return params
+
+
+def _list_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Return the settings of each group that are numbers, pairs of numbers, or None."""
+    return [
+        {
+            name: value.item() if isinstance(value, torch.Tensor) else value
+            for name, value in group.items()
+            if isinstance(value, (bool, int, float, tuple, type(None)))
+            or (isinstance(value, torch.Tensor) and value.numel() == 1)
+        }
+        for group in optimizer.param_groups
+    ]
 
 
 def _is_standard(state: object) -> bool:
@@ -230,9 +344,9 @@ def _compare_groups(
         yield Difference(path, f"{len(live)} groups", f"{len(stored)} groups")
         return
     for index, (mine, other) in enumerate(zip(live, stored, strict=True)):
-        counts = [f"{len(group['params'])} parameters" for group in (mine, other)]
         if mine["params"] != other["params"]:
-            yield Difference((*path, index, "params"), *counts)
+            here, there = (f"{len(group['params'])} parameters" for group in (mine, other))
+            yield Difference((*path, index, "params"), here, there)
         if mine.get("param_names") != other.get("param_names"):
             yield Difference((*path, index, "param_names"), "another list", "its own")
         for name in mine:

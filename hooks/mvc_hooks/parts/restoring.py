@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from mvc import ConflictError, MvcError
 from mvc_hooks.parts.part import DETAILS, Entry, flatten_parts, list_places
+from mvc_hooks.parts.rng import keep_rng
+from mvc_hooks.parts.sources import from_values
 from mvc_hooks.parts.tree import (
     ABSENT,
     Difference,
     edit_at,
     find_at,
+    find_changes,
     format_path,
+    map_tensors,
     order_like,
     outline,
     pick_targets,
@@ -33,6 +40,10 @@ class InexactRestoreError(MvcError):
 
     kind = "inexact-restore"
     exit_code = 8
+
+
+class MisfitError(ConflictError):
+    """The live parts and a stored state have another form; nothing was touched."""
 
 
 def capture_parts(parts: Mapping[str, Part]) -> dict[str, Any]:
@@ -56,13 +67,22 @@ def restore_parts(
     """Give a stored state back to the live parts, exactly; return name → value of plain values.
 
     Top-level names in ``leave`` stay as they are, here and in the stored state. ConflictError
-    means that something is missing, extra, or of another type or shape, and nothing was touched.
+    means that something is missing, extra, or of another type or shape, and nothing was touched;
+    objects that bring their own way to load decide themselves about types and shapes.
     """
     parts = {name: part for name, part in parts.items() if name not in leave}
     captured, stored_outline = capture_parts(parts), source.outline()
-    differences = list(find_differences(parts, outline(captured), stored_outline, leave))
-    _refuse([one for one in differences if not is_allowed(one, allow)])
-    stored = source.load(_lend(parts, captured, stored_outline))
+    found = list(find_differences(parts, outline(captured), stored_outline, leave))
+    differences = [one for one in found if is_allowed(one, allow)]
+    refused = [one for one in found if not is_allowed(one, allow)]
+    if not all(one.may_fit for one in refused):
+        raise _refuse(refused)
+    load = source.load
+    if refused:
+        values = source.load({})  # once more in memory, as nothing live may be filled yet
+        _try_to_fit(_take_from(captured, values, differences), parts, refused)
+        captured, load = capture_parts(parts), from_values(values).load
+    stored = load(_lend(parts, captured, stored_outline))
     edited = _take_from(captured, stored, differences)  # what may differ stays as it is
     for entry in sorted(flatten_parts(parts), key=lambda entry: entry.part.order):
         value = find_at(edited, entry.path)
@@ -96,13 +116,80 @@ def is_allowed(difference: Difference, allow: Sequence[str]) -> bool:
     return any(fnmatchcase(path, one) or fnmatchcase(path, f"{one}.*") for one in allow)
 
 
-def _refuse(differences: list[Difference]) -> None:
-    if not differences:
-        return
-    raise ConflictError(
-        f"the run does not fit the stored state: {_list(differences)}",
-        hint=f'nothing was changed; allow=["{format_path(differences[0].path)}"] keeps what is live',
-    )
+def _refuse(
+    differences: list[Difference], why: str = "", lost: Sequence[str] = ()
+) -> ConflictError:
+    differences = sorted(differences, key=lambda one: len(one.path) > 1)  # whole parts first
+    path = format_path(differences[0].path)
+    if lost:
+        hint = f"{_list(lost)} could not be taken back: make the run anew"
+    elif all(one.stored is None for one in differences):
+        names = ", ".join(f'"{format_path(one.path)}"' for one in differences[:_NAMED])
+        hint = f"nothing was changed; allow=[{names}] keeps what is live"
+    elif len(differences[0].path) == 1:
+        hint = (
+            f'nothing was changed; parts={{"{path}": ...}} passes it, allow=["{path}"] drops what is '
+            "stored of it"
+        )
+    else:
+        hint = (
+            "nothing was changed; make the run as it was when it was committed "
+            f'(allow=["{path}"] would drop what is stored there)'
+        )
+    kind = ConflictError if lost else MisfitError
+    return kind(f"the run does not fit the stored state: {_list(differences)}{why}", hint=hint)
+
+
+def _try_to_fit(
+    stored: Mapping[str, Any], parts: Mapping[str, Part], differences: list[Difference]
+) -> None:
+    """Have the parts that decide about differences take their state, or all of them stay as they are."""
+    entries = _find_deciding(parts, differences)
+    with keep_rng():
+        before: dict[str, Any] = {}
+        for entry in entries:
+            state = map_tensors(entry.part.capture(), lambda one: one.detach().cpu().clone())
+            before = edit_at(before, entry.path, state)
+        holds = [entry.part.hold(find_at(before, entry.path)) for entry in entries]
+        try:
+            for entry in entries:
+                value = find_at(stored, entry.path)
+                if value is not ABSENT:
+                    entry.part.restore(map_tensors(value, torch.clone))
+            inexact = _list_changes(entries, stored)
+            why = f", and not exact: {_list(inexact)}" if inexact else ""
+        except Exception as error:  # noqa: BLE001  whatever the user's own method raises
+            why = f": {error}"
+        if not why:
+            return
+        for take_back in holds:
+            with contextlib.suppress(Exception):  # what did not load may not load this either
+                take_back()
+    raise _refuse(differences, f"; it was tried{why}", _list_changes(entries, before))
+
+
+def _list_changes(entries: list[Entry], state: Mapping[str, Any]) -> list[str]:
+    """Return the paths at which live parts are not what a state has, as far as it has them."""
+    return [
+        format_path((*entry.path, *path))
+        for entry in entries
+        if find_at(state, entry.path) is not ABSENT
+        for path, *_ in find_changes(entry.part.capture(), find_at(state, entry.path))
+    ]
+
+
+def _find_deciding(parts: Mapping[str, Part], differences: list[Difference]) -> list[Entry]:
+    """Return the parts that differences are in, in their order, each after its companion."""
+    entries = flatten_parts(parts)
+    names = {
+        format_path(entry.path)
+        for entry in entries
+        for one in differences
+        if one.path[: len(entry.path)] == entry.path
+    }
+    names |= {f"{DETAILS}.{name}" for name in names}
+    found = [entry for entry in entries if format_path(entry.path) in names]
+    return sorted(found, key=lambda entry: (entry.part.order, entry.path[0] != DETAILS))
 
 
 def _list(found: Sequence[object]) -> str:
@@ -151,5 +238,6 @@ def _check_exact(
     if found:
         raise InexactRestoreError(
             f"what was restored is not what was stored: {_list(found)}",
-            hint="an object whose load_state_dict loses something is the usual reason",
+            hint="its load_state_dict does not keep what it is given (torch's optimizers cast state to "
+            "the type of the parameters): correct it, or pass what it wraps as a part instead",
         )

@@ -14,7 +14,7 @@ from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.tree import Difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from mvc_hooks.parts.tree import Steps
 
@@ -53,22 +53,28 @@ def restore_rng(state: object) -> None:
 
 
 @contextmanager
-def keep_rng(generators: Iterable[torch.Generator] = ()) -> Iterator[None]:
+def keep_rng(generators: Iterable[Any] = ()) -> Iterator[None]:
     """Put all generators of the process, and the given ones, back as they were on leaving."""
     before = capture_rng()
-    named = [(generator, generator.get_state()) for generator in generators]
+    named = [GeneratorPart(generator) for generator in generators]
+    states = [part.capture() for part in named]
     try:
         yield
     finally:
         restore_rng(before)
-        for generator, state in named:
-            generator.set_state(state)
+        for part, state in zip(named, states, strict=True):
+            part.restore(state)
 
 
 class RngPart(Part):
     """All generators of the process."""
 
     order = RestoreOrder.RNG
+
+    def generators(self) -> Mapping[str, object]:
+        """Return their names; they have no objects of their own."""
+        state = capture_rng()
+        return {name: None for name, value in state.items() if value != []}
 
     def capture(self) -> object:
         """Return their states."""
@@ -95,6 +101,10 @@ class GeneratorPart(Part):
 
     def __init__(self, generator: Any) -> None:
         self._generator = generator
+
+    def generators(self) -> Mapping[str, object]:
+        """Return the one."""
+        return {"": self._generator}
 
     def capture(self) -> object:
         """Return its state."""
@@ -125,6 +135,51 @@ class GeneratorPart(Part):
             yield Difference(path, ours, theirs)
         else:
             yield from super().compare(live, stored, path)
+
+
+def restore_generators(root: Any, live: Mapping[str, Any], states: Mapping[str, Any]) -> list[str]:
+    """Set generators below an object back, by path; return the paths where there is none.
+
+    One that its owner makes at its first use, and that is None until then, is made here.
+    """
+    missing: list[str] = []
+    for path, state in states.items():
+        generator = live.get(path)
+        if generator is None:
+            above, _, name = path.rpartition(".")
+            owner = find_attribute(root, above)
+            # Torch's own classes draw from the global generator if they have none.
+            if getattr(owner, name, 0) is not None or type(owner).__module__.startswith("torch."):
+                missing.append(path)
+                continue
+            generator = _make_generator(state)
+            setattr(owner, name, generator)
+        GeneratorPart(generator).restore(state)
+    return missing
+
+
+def find_attribute(value: Any, path: str) -> Any:
+    """Return what lies at a dotted path of attributes, or None; the empty path is the value itself."""
+    for name in filter(None, path.split(".")):
+        value = getattr(value, name, None)
+    return value
+
+
+def _make_generator(state: Any) -> Any:
+    if isinstance(state, torch.Tensor):
+        return torch.Generator()
+    if isinstance(state, tuple):
+        return random.Random()  # noqa: S311  its state comes from the run
+    if "gauss" in state:
+        return np.random.RandomState()
+    kinds = [
+        np.random.PCG64,
+        np.random.PCG64DXSM,
+        np.random.MT19937,
+        np.random.Philox,
+        np.random.SFC64,
+    ]
+    return np.random.Generator({kind.__name__: kind for kind in kinds}[state["bit_generator"]]())
 
 
 def _find_kind(state: object) -> str:

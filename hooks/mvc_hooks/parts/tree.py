@@ -11,6 +11,7 @@ import copy
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -30,11 +31,15 @@ _SEQUENCES = (list, tuple, deque)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs between the live and the stored state at a path; None stands for nothing."""
+    """What differs between the live and the stored state at a path; None stands for nothing.
+
+    ``may_fit`` says that the live object has its own way to load, which decides.
+    """
 
     path: Steps
     live: str | None
     stored: str | None
+    may_fit: bool = False
 
     def __str__(self) -> str:
         where = format_path(self.path)
@@ -50,11 +55,14 @@ def format_path(path: Steps) -> str:
     return ".".join(map(str, path))
 
 
-def list_items(value: Any) -> list[tuple[Any, Any]] | None:
-    """Return key or index and child of everything in a container; None for any other value."""
+def list_items(value: Any, most: int | None = None) -> list[tuple[Any, Any]] | None:
+    """Return key or index and child of everything in a container; None for any other value.
+
+    At most so many of them are looked at: what lies in a data set may be millions.
+    """
     if isinstance(value, Mapping):
-        return list(value.items())
-    return list(enumerate(value)) if isinstance(value, _SEQUENCES) else None
+        return list(islice(value.items(), most))
+    return list(enumerate(islice(value, most))) if isinstance(value, _SEQUENCES) else None
 
 
 def walk_leaves(value: Any, path: Steps = ()) -> Iterator[tuple[Steps, Any]]:

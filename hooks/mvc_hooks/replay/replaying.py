@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mvc import Repo, UnsupportedError, UsageError
-from mvc_hooks.environment import compare_environments, read_environment
+from mvc_hooks.environment import compare_environments
 from mvc_hooks.judge import Judge
 from mvc_hooks.parts.restoring import InexactRestoreError
 from mvc_hooks.parts.sources import from_commit
@@ -63,7 +63,7 @@ def replay_steps(
         )
     training = as_training(build())
     run = LiveRun(training.parts)
-    run.environment = read_environment(script)
+    run.environment = run.read_environment(script)
     try:
         return _replay(repo, stretch, training, run, started_s)
     finally:
@@ -128,7 +128,7 @@ class _ReplayRun(StepRun):
                 )
             self._run.complete_step(returned.get("tokens", 0), returned.get("samples", 0))
             loss, grad_norm = returned.get("loss"), returned.get("grad_norm")
-            action = self._judge.judge(self.step_count, loss, grad_norm, self._log)
+            action = self._judge.judge(self.step_count, loss, grad_norm, self._log, lr=self._run.lr)
             # A rollback or stop is not repeated: the run did neither, or its commits would end here.
             if action is not None and action.rollback is None and not action.stop:
                 self._run.scale_lr(action.lr_factor)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from mvc import FormatError, UsageError
@@ -16,15 +16,20 @@ from mvc_hooks.divergence.guard import StepGuard
 from mvc_hooks.environment import read_environment
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import GradsPart
-from mvc_hooks.parts.make import GRADIENTS, make_parts, name_all_parameters
+from mvc_hooks.parts.make import GRADIENTS, make_parts
+from mvc_hooks.parts.module import ParameterNames
+from mvc_hooks.parts.optimizer import find_optimizers
 from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.tree import walk_leaves
 from mvc_hooks.parts.value import ValuePart
 from mvc_hooks.ranks import RANKS, Ranks, RankState
+from mvc_hooks.run.audit import StateWatch
+from mvc_hooks.run.doubts import HALF_STEP, STRAY_LOADER, StrayWatch, TailWatch, doubt_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from mvc_hooks.parts.sources import StateSource
     from mvc_hooks.snapshot.copying import Fence
@@ -77,6 +82,19 @@ class Counters:
         return next((last for first, last in self.left_out if first <= batch <= last), None)
 
 
+class _ForwardHook:
+    """Notes that a model runs; in copies of the model, and in files of it, it does nothing."""
+
+    def __init__(self, run: LiveRun) -> None:
+        self._run = run
+
+    def __call__(self, *_: object) -> None:
+        self._run.is_clean = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, ({}, "get")  # from (module, arguments) it returns the arguments
+
+
 def _is_window(value: object) -> bool:
     return (
         isinstance(value, list)
@@ -98,21 +116,23 @@ class StoredRun:
 class LiveRun:
     """Everything that is alive in a run; ``data`` is the one loader, if there is just one.
 
-    It is clean if nothing was drawn, run or stepped since the last complete step, as far as hooks
-    can see.
+    ``doubts`` are lines about parts that it seems to lack. It is clean if nothing was drawn, run
+    or stepped since the last complete step, as far as hooks can see.
     """
 
     def __init__(self, objects: Mapping[str, object], ranks: Ranks | None = None) -> None:
         objects = {name: value for name, value in objects.items() if value is not None}
-        found = [leaf for _, leaf in walk_leaves(objects)]
+        leaves = list(walk_leaves(objects))
+        found = [leaf for _, leaf in leaves]
         self._modules = [one for one in found if isinstance(one, nn.Module)]
-        self._optimizers = [one for one in found if isinstance(one, Optimizer)]
+        places = {one: path for path, leaf in leaves for one in find_optimizers(leaf)}
+        self._optimizers = list(places)
         self._schedulers = [one for one in found if isinstance(one, LRScheduler)]
         self.has_scaler = any(isinstance(one, torch.amp.GradScaler) for one in found)
         if not self._modules and not self._optimizers:
             raise UsageError("no model and no optimizer to commit", hint="pass model=...")
         self.parts = make_parts(objects, (*EXTRAS, RANKS))
-        self._grads = GradsPart(self._optimizers, name_all_parameters(objects))
+        self._grads = GradsPart(self._optimizers, ParameterNames(objects))
         self.parts[GRADIENTS] = self._grads
         entries = flatten_parts(self.parts)
         loaders = [
@@ -121,17 +141,26 @@ class LiveRun:
         self._data_parts = [part for _, part in loaders]
         self._data_names = {str(path[0]) for path, _ in loaders}
         self.data = self._data_parts[0] if len(loaders) == 1 else None
+        self.doubts = list(doubt_parts(leaves, self._modules, places, self.parts))
+        self.watch = StateWatch(objects, entries)
+        self.tail = TailWatch(entries)
         self.counters = Counters()
-        self.environment = read_environment()
+        self.environment = self.read_environment()
         self.is_clean = True
         self._ranks = RankState(ranks or Ranks(), self.parts)
         self._guard = StepGuard(self._optimizers)
+        self._strays = StrayWatch()
         self._fences: list[Fence] = []
         self._handles = [one.register_step_pre_hook(self._before_step) for one in self._optimizers]
         for module in self._modules:
             # torch.compile would compile a hook in, or drop it.
             if not hasattr(module, "_orig_mod"):
-                self._handles.append(module.register_forward_pre_hook(self._note_forward))
+                self._handles.append(module.register_forward_pre_hook(_ForwardHook(self)))
+
+    def read_environment(self, script: Path | None = None) -> dict[str, Any]:
+        """Return the environment of the run, its loaders included; ``script`` as for the function."""
+        data = {name: facts for part in self._data_parts for name, facts in part.describe().items()}
+        return read_environment(script) | {"data": data}
 
     # The steps.
 
@@ -141,8 +170,15 @@ class LiveRun:
             fence.stand()
         self._fences.clear()
 
-    def _note_forward(self, *_: object) -> None:
-        self.is_clean = False
+    def doubt_step(self, loss: object, metrics: Iterable[str] = ()) -> Iterator[str]:
+        """Say what seems wrong with a step of the user's; to be asked at the first two."""
+        near = get_close_matches("loss", metrics, 1, 0.75) if loss is None else ()
+        if near and self.counters.step == 0:
+            yield f"no loss is judged: {near[0]}= is only a metric; did you mean loss=?"
+        if isinstance(loss, torch.Tensor) and loss.requires_grad and not self._grads.has_trained:
+            yield HALF_STEP
+        if self._strays.look():
+            yield STRAY_LOADER
 
     def stand_before_step(self, fence: Fence) -> None:
         """Put a fence before the next optimizer step."""
@@ -165,6 +201,9 @@ class LiveRun:
             self.pass_over()
         self._guard.cancel()  # a scaler that skipped the step never called the optimizer
         self.is_clean = True
+        for part in self._data_parts:
+            part.check_known()
+            part.check_drawn()
 
     @property
     def lr(self) -> float | None:
@@ -179,8 +218,16 @@ class LiveRun:
     def next_batch(self) -> Any:
         """Return the next batch; those to skip are drawn and dropped."""
         if self.data is None:
-            what = "no dataloader was" if not self._data_parts else "several dataloaders were"
-            raise UsageError(f"{what} passed", hint="draw the batches yourself")
+            if self._data_parts:
+                raise UsageError(
+                    "next_batch() does not know from which of several loaders to draw",
+                    hint="pass one object whose __iter__ draws from all of them, or use torchdata's "
+                    "StatefulDataLoader and iterate them yourself",
+                )
+            raise UsageError(
+                "no part of the run is a loader",
+                hint="pass dataloader=..., or find the data by ckpt.batch_index",
+            )
         self.is_clean = False
         last = self.counters.last_left_out(self.data.batches_drawn + 1)
         if last is not None:
@@ -234,6 +281,8 @@ class LiveRun:
         values = restore_parts(source, {**self.parts, **extras}, allow=allow, leave=leave)
         counters = Counters.parse(values[RUN])
         environment = values[ENVIRONMENT] if isinstance(values[ENVIRONMENT], Mapping) else {}
+        # Older versions did not record it.
+        environment = {"data": self.environment["data"], **environment}
         return StoredRun(counters, values["watch"], values["ladder"], environment)
 
     def fenced_tensors(self) -> dict[int, torch.Tensor]:

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from mvc_hooks.reports import CommitFailedError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mvc import RunFeed
     from mvc_hooks.divergence.history import Reading, Verdict
     from mvc_hooks.reports import CommitReport, RollbackReport
+    from mvc_hooks.run.audit import Audit
     from mvc_hooks.snapshot.ring import Snapshot
 
 log = logging.getLogger("mvc_hooks")
+_MOST = 8
+_ADVICE = (
+    "; if a resume needs it, pass a generator as a part, make a value a buffer, or give its owner "
+    "get_extra_state (a module) or state_dict"
+)
+_FIRST_TOLD_S, _MUCH_WAITING = 10.0, 0.05
+"""Waiting for the writer that is worth a word: seconds, and their share of the time of the run."""
 
 
 class RunLog:
@@ -23,23 +34,74 @@ class RunLog:
     def __init__(self, feed: RunFeed | None) -> None:
         self._feed = feed
         self._has_stopped = False
+        self._began_s, self._waited_s, self._told_s = time.perf_counter(), 0.0, _FIRST_TOLD_S
 
     def _record(self, kind: str, **fields: object) -> None:
         if self._feed is not None:
             self._feed.append(kind, **fields)
 
-    def start(self, step: int, every: int | None, parts: Iterable[str]) -> None:
+    def _announce(self, text: str, *values: object) -> None:
+        """Log what everybody should see once, also where nobody set up ``logging`` to show more than warnings."""
+        is_unheard = self._feed is not None and not log.hasHandlers()
+        log.log(logging.WARNING if is_unheard else logging.INFO, text, *values)
+
+    def start(
+        self, step: int, every: int | None, parts: Iterable[str], doubts: Iterable[str] = ()
+    ) -> None:
         """The run begins."""
+        self.doubt(doubts)
         self._record("start", step=step, every=every, parts=sorted(parts))
 
     def resume(
         self, step: int, commit: str, seconds: float, changes: Sequence[tuple[str, object, object]]
     ) -> None:
         """The run was resumed from a commit."""
-        log.info("resumed step %d from %s in %.2f s, to the bit", step, commit[:10], seconds)
+        self._announce("resumed step %d from %s in %.2f s, to the bit", step, commit[:10], seconds)
         for item, then, now in changes:
             log.warning("environment: %s was %r, is %r", item, then, now)
         self._record("resume", step=step, commit=commit)
+
+    def doubt(self, texts: Iterable[str]) -> None:
+        """Something is probably not meant."""
+        for text in texts:
+            log.warning("%s", text)
+
+    def missing(self, branch: str, step: int | None) -> None:
+        """A branch has no commits, though a run has made one of some step on it."""
+        if step is not None:
+            log.warning(
+                "branch %r was deleted: a run has committed step %d to it, and this one starts at "
+                'step 0 ("mvc undo" may bring it back)',
+                *(branch, step),
+            )
+
+    def hand_over(self, branch: str, step: int) -> None:
+        """Another checkpointer of this process takes the branch."""
+        log.warning("branch %r is taken over from the checkpointer at step %d", branch, step)
+
+    def failed_end(self, error: Exception) -> None:
+        """The run was not closed in order, and only the log can be told; it knows failed commits."""
+        if not isinstance(error, CommitFailedError):
+            log.error("the last state is not committed: %s: %s", type(error).__name__, error)
+
+    def lose(self, kept: int, step: int) -> None:
+        """The run ends in the middle of the step after this one, of which no commit can be made."""
+        log.warning(
+            "the end came in the middle of step %d, so the last commit is that of step %d; every=, "
+            "every_seconds= or ring= make it newer",
+            *(step + 1, kept),
+        )
+
+    def hold(self, audit: Audit) -> None:
+        """What commits of the run hold."""
+        self._announce("commits hold %s", audit.summary)
+        self.miss(dict(audit.missing))
+
+    def miss(self, found: Mapping[str, str]) -> None:
+        """State was found that no commit holds."""
+        if found:
+            text = "; ".join(f"{place} ({what})" for place, what in list(found.items())[:_MOST])
+            self.doubt([f"in no commit: {text}{_ADVICE}"])
 
     def step(self, reading: Reading, lr: float | None) -> None:
         """A step was read."""
@@ -66,13 +128,22 @@ class RunLog:
         log.warning("step %d is not committed: the writer is behind (%s)", step, policy)
         self._record("skip", step=step, reason="the writer is behind")
 
-    def behind(self, step: int, policy: str) -> None:
-        """A commit waits for the writer."""
-        log.warning("step %d: the writer is behind (%s)", step, policy)
+    def wait(self, seconds: float) -> None:
+        """A commit waited for the writer; told when that is much, and again when it has doubled."""
+        self._waited_s += seconds
+        share = self._waited_s / max(time.perf_counter() - self._began_s, self._waited_s)
+        if self._waited_s >= self._told_s and share >= _MUCH_WAITING:
+            self._told_s = 2 * self._waited_s
+            log.warning(
+                "the writer is behind: commits have waited %.0f s for it, %.0f %% of the time; commit "
+                'less often, or pass when_behind="skip"',
+                *(self._waited_s, 100 * share),
+            )
 
     def alarm(self, verdict: Verdict) -> None:
         """A detector raised an alarm."""
-        log.warning("alarm at step %d: %s", verdict.step, verdict.reason)
+        advice = f"; if the run is healthy: {verdict.advice}" if verdict.advice else ""
+        log.warning("alarm at step %d: %s%s", verdict.step, verdict.reason, advice)
         self._record("alarm", step=verdict.step, cause=verdict.cause, reason=verdict.reason)
 
     def action(self, step: int, text: str) -> None:

@@ -16,7 +16,7 @@ GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
-    """The first message; None means the repository's identity, and all cores."""
+    """The first message; None means whom Git would name, and all cores."""
 
     worktree: str
     name: str | None = None
@@ -52,7 +52,13 @@ class MarkHealthy(msgspec.Struct, frozen=True, tag="healthy"):
     note: str
 
 
-Request = Open | Commit | MarkHealthy
+class Hurry(msgspec.Struct, frozen=True, tag="hurry"):
+    """Somebody waits for the requests up to this number; there is no answer."""
+
+    number: int
+
+
+Request = Open | Commit | MarkHealthy | Hurry
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from mvc.cli.options import (
-    CommandUsageError,
-    Json,
-    Quiet,
-    ShowProgress,
-    choose_one,
-)
+from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress, choose_one
 from mvc.cli.output import Output, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import commit_line, result_fields
@@ -41,7 +35,7 @@ def reset(
     "mvc undo" takes a reset back.
     """
     mode = choose_one({"soft": soft, "mixed": mixed, "hard": hard}, "mixed")
-    repo = open_repo(writes=True)
+    repo = open_repo()
     given = names or []
     if repo.head.commit is None and given[:1] == ["HEAD"]:
         given = given[1:]  # no revision before the first commit, but "reset HEAD PATH" unstages

@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from mvc.cli.options import (
-    DryRun,
-    Force,
-    Json,
-    Quiet,
-    ShowProgress,
-    check_alone,
-)
+from mvc.cli.options import DryRun, Force, Json, Quiet, ShowProgress, check_alone
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import write_counts
@@ -68,7 +61,7 @@ def rollback(
             ("--healthy", healthy),
         ],
     )
-    repo = open_repo(writes=True)
+    repo = open_repo()
     plan = repo.plan_rollback(
         revision, step=step, steps_back=steps_back, healthy=healthy, branch=branch
     )

@@ -1,24 +1,18 @@
-"""Real fits of real libraries: with the adapter, stopped, killed, rolled back, and never stopped."""
+"""Real fits of real libraries: with the adapter, stopped, and never stopped; ``test_loops`` kills them."""
 
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from mvc import Repo, UsageError
+from mvc import ConflictError, Repo, UsageError
 from mvc_hooks import DivergedError, rollback, skip_step, stop
 
 pytest.importorskip("lightning")
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from support.fits import FITS, fit_lightning, fit_transformers, same
-
-ROOT = Path(__file__).parents[3]
+from support.fits import FITS, fit_lightning, fit_transformers, make_average, same
 
 pytestmark = [
     pytest.mark.torch,
@@ -77,7 +71,7 @@ def test_stopped_and_resumed_is_as_never_stopped(kind, accumulate, stops, plain,
     assert run.log == through.log
     assert run.checkpointer.environment_changes == []
     steps = [entry.annotations.step for entry in Repo.open(tmp_path).log("main")]
-    assert steps == sorted({*stops, *range(10, stops[-1], 10)}, reverse=True)
+    assert steps == sorted({*stops, *range(0, stops[-1], 10)}, reverse=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,14 +80,14 @@ def test_commits_change_no_bit(kind, plain, tmp_path):
     assert run.losses == plain(kind).losses
     assert same(run, plain(kind))
     assert run.log == plain(kind).log
-    assert [one.step for one in run.checkpointer.commits] == [6, 12, 18, 24, 26]
+    assert [one.step for one in run.checkpointer.commits] == [0, 6, 12, 18, 24, 26]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exception_loses_what_was_not_committed_only(kind, plain, tmp_path):
     with pytest.raises(RuntimeError, match="on fire"):
         FITS[kind](tmp_path, fail_at=18, every=8)
-    assert [entry.annotations.step for entry in Repo.open(tmp_path).log("main")] == [16, 8]
+    assert [entry.annotations.step for entry in Repo.open(tmp_path).log("main")] == [16, 8, 0]
     run = FITS[kind](tmp_path, every=20)
     assert len(run.losses) == 26 - 16
     assert run.losses == plain(kind).losses[-len(run.losses) :]
@@ -114,29 +108,15 @@ def test_a_signal_loses_nothing(kind, number, plain, tmp_path):
         # Lightning leaves some handlers of its own, or of a checkpointer that is closed, behind.
         signal.signal(signal.SIGINT, before[0])
         signal.signal(signal.SIGTERM, before[1])
-    assert [entry.annotations.step for entry in Repo.open(tmp_path).log("main")] == [13]
+    assert [entry.annotations.step for entry in Repo.open(tmp_path).log("main")] == [13, 0]
     run = FITS[kind](tmp_path, total=20)
     assert run.losses == plain(kind, total=20).losses[13:]
     assert same(run, plain(kind, total=20))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_killed_and_resumed_is_as_never_killed(kind, plain, tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests/support/fits.py"), kind, str(tmp_path), "18"],
-        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONWARNINGS": "ignore"},
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    run = FITS[kind](tmp_path, every=20)
-    assert 26 - 17 <= len(run.losses) < 26
-    assert run.losses == plain(kind).losses[-len(run.losses) :]
-    assert same(run, plain(kind))
-
-
-@pytest.mark.parametrize("skip", [0, 20])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_nan_rolls_back_and_the_fit_goes_on(kind, skip, plain, tmp_path):
-    ladder = [rollback(min_steps_back=2, skip_batches=skip), stop(after=2)]
+def test_a_nan_rolls_back_and_the_fit_goes_on_with_other_batches(kind, plain, tmp_path):
+    ladder = [rollback(min_steps_back=2, skip_batches=20), stop(after=2)]
     run = FITS[kind](tmp_path, spike=(19,), every=6, healthy_after=5, ladder=ladder)
     (report,) = run.checkpointer.rollbacks
     assert (report.from_step, report.to_step) == (19, 12)
@@ -149,9 +129,7 @@ def test_a_nan_rolls_back_and_the_fit_goes_on(kind, skip, plain, tmp_path):
     assert [e.annotations.step for e in repo.log("main")][:3] == [26, 24, 18]
     through = plain(kind)
     assert run.losses[:19] == through.losses[:19]
-    # With nothing left out the run that went back is the run that never diverged.
-    assert same(run, through) == (skip == 0)
-    assert run.log == through.log or skip
+    assert not same(run, through)
 
 
 @pytest.mark.parametrize("kind", ["lightning", "transformers"])
@@ -248,9 +226,138 @@ def test_a_commit_that_comes_home_while_the_trainer_begins_is_gone_on_from(plain
     assert same(second, plain("transformers"))
 
 
+def test_a_finished_run_of_the_trainer_gives_its_model_back(plain, tmp_path):
+    """In the middle of an epoch, where the Trainer by itself takes one more step."""
+    first = fit_transformers(tmp_path)
+    again = fit_transformers(tmp_path)
+    assert (again.losses, again.steps) == ([], 26)
+    assert same(first, again)
+    assert (again.log, again.train_loss) == (first.log, plain("transformers").train_loss)
+
+
+def test_values_of_callbacks_that_no_commit_holds_are_named(tmp_path, caplog):
+    import lightning.pytorch as pl
+    import transformers
+
+    class Shadow:
+        shadow = ()
+
+        def on_step_end(self, args, state, control, model=None, **_):
+            self.shadow = [param.detach().clone() for param in model.parameters()]
+
+        def on_train_batch_end(self, trainer, module, *_):
+            self.shadow = [param.detach().clone() for param in module.parameters()]
+
+    one = type("One", (Shadow, transformers.TrainerCallback), {})()
+    other = type("Other", (Shadow, pl.Callback), {})()
+    with caplog.at_level("INFO", "mvc_hooks"):
+        fit_transformers(tmp_path / "one", total=4, callbacks=[one])
+        fit_lightning(tmp_path / "other", total=4, callbacks=[other])
+    assert "trainer.One.shadow (list, changes between steps)" in caplog.text
+    assert "lightning.Other.shadow (list, changes between steps)" in caplog.text
+
+
+def test_an_average_that_begins_late_is_in_no_earlier_commit(tmp_path):
+    import transformers
+
+    class Late(transformers.TrainerCallback):
+        ema = None
+
+        def on_step_end(self, args, state, control, model=None, **_):
+            if state.global_step == 9:
+                self.ema = make_average(model)
+            if self.ema is not None:
+                self.ema.update_parameters(model)
+
+    options = {"every": 4, "ladder": [rollback(to="last", min_steps_back=3)]}
+    with pytest.raises(ConflictError, match=r"Late\.ema was made after the commit"):
+        fit_transformers(tmp_path, spike=(11,), callbacks=[Late()], **options)
+    fit_transformers(tmp_path, until=15, callbacks=[Late()], every=4)
+    with pytest.raises(ConflictError, match=r"the commit has Late\.ema, which is not there yet"):
+        fit_transformers(tmp_path, callbacks=[Late()])
+
+
+def test_a_rollback_into_an_epoch_that_accumulates_less(tmp_path):
+    from lightning.pytorch.callbacks import GradientAccumulationScheduler
+
+    def fit(folder, **options):
+        schedule = GradientAccumulationScheduler({0: 1, 1: 2})
+        return fit_lightning(folder, total=20, callbacks=[schedule], **options)
+
+    ladder = [rollback(to="last", min_steps_back=4, skip_batches=0), stop(after=2)]
+    run = fit(tmp_path, spike=(13,), every=8, ladder=ladder)
+    assert [report.to_step for report in run.checkpointer.rollbacks] == [8]
+    assert same(run, fit(None))
+
+
+def test_a_run_that_only_tries_the_program_commits_nothing(plain, tmp_path):
+    fit_lightning(tmp_path, settings={"fast_dev_run": 2})
+    assert not list(tmp_path.iterdir())
+    assert same(fit_lightning(tmp_path), plain("lightning"))
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_the_order_of_accelerate_that_is_drawn_before_the_run_is_refused(tmp_path):
+    from accelerate import Accelerator, DataLoaderConfiguration
+
+    from mvc_hooks.adapters.accelerate import make_checkpointer
+
+    settings = DataLoaderConfiguration(use_stateful_dataloader=True)
+    accelerator = Accelerator(cpu=True, dataloader_config=settings)
+    accelerator.prepare(torch.nn.Linear(1, 1), torch.utils.data.DataLoader(range(8)))
+    with pytest.raises(UsageError, match="use_stateful_dataloader draws the order"):
+        make_checkpointer(accelerator, tmp_path)
+
+
+def test_a_search_before_the_fit_leaves_it_exact(tmp_path):
+    from lightning.pytorch.callbacks import LearningRateFinder
+
+    class WithRate:
+        lr = 1e-2
+
+    def fit(folder, **options):
+        search = LearningRateFinder(num_training_steps=5)
+        return fit_lightning(folder, callbacks=[search], mixins=[WithRate], total=14, **options)
+
+    through = fit(None)
+    first = fit(tmp_path, until=7, every=100)
+    second = fit(tmp_path)
+    assert (first.steps, second.steps) == (7, 14)
+    assert second.losses[-7:] == through.losses[-7:]
+    assert same(second, through)
+
+
+def test_what_accelerate_prepares_later_is_refused(tmp_path):
+    from accelerate import Accelerator
+
+    from mvc_hooks.adapters.accelerate import make_checkpointer
+
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(torch.nn.Linear(2, 2))
+    with pytest.raises(UsageError, match="got optimizers after make_checkpointer"):
+        with make_checkpointer(accelerator, tmp_path, every=1) as checkpointer:
+            accelerator.prepare(torch.optim.SGD(model.parameters(), 0.1))
+            checkpointer.step(loss=1.0)
+
+
+def test_accelerate_does_not_load_over_a_run(tmp_path):
+    from accelerate import Accelerator
+
+    from mvc_hooks.adapters.accelerate import make_checkpointer
+
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(torch.nn.Linear(2, 2))
+    accelerator.save_state(tmp_path / "own")
+    with make_checkpointer(accelerator, tmp_path / "run"):
+        with pytest.raises(UsageError, match="load_state would replace the state of a run"):
+            accelerator.load_state(tmp_path / "own")
+    accelerator.load_state(tmp_path / "own")
+
+
 def test_what_says_twice_where_to_resume_from_is_refused(tmp_path):
     import transformers
 
+    from mvc_hooks.adapters import lightning
     from mvc_hooks.adapters.transformers import MvcCallback
 
     run = fit_transformers(None, total=2)
@@ -261,7 +368,27 @@ def test_what_says_twice_where_to_resume_from_is_refused(tmp_path):
         run.trainer.train()
     with pytest.raises(UsageError, match="another callback"):
         MvcCallback(tmp_path).train(run.trainer)
+    with pytest.raises(UsageError, match="another callback"):
+        fit_lightning(tmp_path, callbacks=[lightning.MvcCallback(tmp_path / "other")])
     assert transformers.trainer.skip_first_batches.__module__.startswith("accelerate")
+
+
+def test_a_mistyped_option_is_refused_at_once(tmp_path):
+    from accelerate import Accelerator
+
+    from mvc_hooks.adapters import accelerate, lightning, transformers
+
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(torch.nn.Linear(2, 2))
+    calls = [
+        (lambda: lightning.MvcCallback(tmp_path, evry=5), "every"),
+        (lambda: transformers.MvcCallback(tmp_path, gradnorm=True), "grad_norm"),
+        (lambda: accelerate.make_checkpointer(accelerator, tmp_path, detector=3), "detectors"),
+    ]
+    for make, meant in calls:
+        with pytest.raises(UsageError, match="is not an option") as caught:
+            make()
+        assert caught.value.hint.startswith(f"did you mean {meant}? ")
 
 
 def test_a_library_that_is_not_there_is_one_clear_line():

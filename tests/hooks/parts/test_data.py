@@ -1,7 +1,9 @@
 """The next batch after a resume is the one that would have come."""
 
+import random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -19,6 +21,8 @@ from mvc import ConflictError, UsageError
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
+from mvc_hooks.parts.sources import from_commit
+from mvc_hooks.parts.watch import EvaluationLoaders
 
 pytestmark = [
     pytest.mark.torch,
@@ -44,6 +48,67 @@ class Stream(IterableDataset):
         return iter(torch.rand(22))
 
 
+class Passes(Numbers):
+    """Numbers that depend on the epoch, which nobody can ask for."""
+
+    _pass = 0
+
+    def set_epoch(self, epoch):
+        self._pass = epoch
+
+    def __getitem__(self, index):
+        return torch.tensor(index + self._pass / 100)
+
+
+class Shuffled:
+    """A sampler with a generator of its own, from which every batch takes its order."""
+
+    def __init__(self, generator):
+        self.rng = generator
+
+    def __len__(self):
+        return 22
+
+    def __iter__(self):
+        left = list(range(22))
+        while left:
+            yield left.pop(int(self.rng.random() * len(left)))
+
+
+class Eager(Shuffled):
+    """Batches that are drawn as soon as they are asked for, from Python's own generator."""
+
+    def __iter__(self):
+        order = random.sample(range(22), 22)
+        return iter([order[at : at + 4] for at in range(0, 22, 4)])
+
+
+class Augmented(Numbers):
+    """Numbers with noise of generators of its own, deep inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.noises = {"a": [random.Random(3)], "b": SimpleNamespace(rng=np.random.RandomState(4))}
+
+    def __getitem__(self, index):
+        noise = self.noises["a"][0].random() + self.noises["b"].rng.rand()
+        return super().__getitem__(index) + noise
+
+
+class Late(Numbers):
+    """Numbers with noise of a generator that is made when the first item is asked for."""
+
+    rng = None
+
+    def __init__(self):
+        super().__init__()
+        self.rng = None
+
+    def __getitem__(self, index):
+        self.rng = self.rng or np.random.default_rng(6)
+        return super().__getitem__(index) + self.rng.random()
+
+
 def _generator():
     return torch.Generator().manual_seed(9)
 
@@ -52,6 +117,7 @@ def _sampled(make):
     return lambda: DataLoader(Numbers(), batch_size=4, sampler=make())
 
 
+PERSISTENT = {"num_workers": 2, "persistent_workers": True}
 PLAIN = {
     "in order": lambda: DataLoader(Numbers(), batch_size=4),
     "shuffled": lambda: DataLoader(Numbers(noise=True), batch_size=4, shuffle=True),
@@ -60,7 +126,25 @@ PLAIN = {
     "distributed": _sampled(lambda: DistributedSampler(Numbers(), 2, 1, seed=4)),
     "stream": lambda: DataLoader(Stream(), batch_size=4),
     "a list": lambda: [torch.tensor(float(n)) for n in range(6)],
+    "random.Random": _sampled(lambda: Shuffled(random.Random(5))),
+    "default_rng": _sampled(lambda: Shuffled(np.random.default_rng(5))),
+    "own generators": lambda: DataLoader(Augmented(), batch_size=4),
+    "late generator": lambda: DataLoader(Late(), batch_size=4),
+    "epochs": lambda: DataLoader(Passes(), batch_size=4),
+    "persistent workers, epochs": lambda: DataLoader(Passes(), 4, shuffle=True, **PERSISTENT),
     "workers": lambda: DataLoader(Numbers(noise=True), 4, shuffle=True, num_workers=2),
+    "persistent workers": lambda: DataLoader(Numbers(noise=True), 4, shuffle=True, **PERSISTENT),
+    "persistent workers, pure": lambda: DataLoader(
+        Numbers(), 4, shuffle=True, generator=_generator(), **PERSISTENT
+    ),
+    "persistent workers, own generators": lambda: DataLoader(
+        Augmented(), 4, sampler=Shuffled(random.Random(5)), **PERSISTENT
+    ),
+    "persistent workers, late generator": lambda: DataLoader(Late(), 4, **PERSISTENT),
+    "persistent workers, eager": lambda: DataLoader(
+        Numbers(), batch_sampler=Eager(None), **PERSISTENT
+    ),
+    "persistent workers of a stream": lambda: DataLoader(Stream(), 4, **PERSISTENT),
 }
 STATEFUL = {
     "stateful": lambda: StatefulDataLoader(Numbers(noise=True), 4, shuffle=True),
@@ -74,6 +158,15 @@ STATEFUL = {
         Numbers(), 4, sampler=RandomSampler(Numbers())
     ),
     "stateful workers": lambda: StatefulDataLoader(Numbers(), 4, shuffle=True, num_workers=2),
+    "stateful workers, noise": lambda: StatefulDataLoader(
+        Numbers(noise=True), 4, shuffle=True, num_workers=2, snapshot_every_n_steps=2
+    ),
+    "stateful persistent workers, own generators": lambda: StatefulDataLoader(
+        Augmented(), 4, shuffle=True, **PERSISTENT
+    ),
+    "stateful random.Random": lambda: StatefulDataLoader(
+        Numbers(), 4, sampler=Shuffled(random.Random(5))
+    ),
 }
 
 
@@ -100,7 +193,7 @@ def _build(make):
 CASES = [
     (kind, before)
     for kind in (*PLAIN, *STATEFUL)
-    for before in ((3, 8) if "workers" in kind else (0, 3, 6, 8))
+    for before in ((6, 14) if "persist" in kind else (3, 8) if "workers" in kind else (0, 3, 6, 8))
 ]
 
 
@@ -192,6 +285,60 @@ def test_a_position_that_nobody_knows_is_an_error_not_a_guess():
         DataPart("dataloader", []).next_batch()
 
 
+def test_workers_that_cannot_be_restored_are_refused_at_the_first_batch():
+    loader = DataLoader(Numbers(), 4, **PERSISTENT)
+    next(iter(loader))
+    with pytest.raises(UsageError, match="began before the checkpointer"):
+        DataPart("dataloader", loader).next_batch()
+    loader = StatefulDataLoader(Stream(), 4, **PERSISTENT)
+    with pytest.raises(UsageError, match="draw random numbers, which a resume would not"):
+        DataPart("dataloader", loader).next_batch()
+
+
+def test_a_commit_of_an_older_version_keeps_the_order_of_persistent_workers(lab):
+    make = PLAIN["persistent workers, pure"]
+    old = lab.make(_build(make), 0)
+    for _ in range(8):
+        old.train()
+    state = capture_parts(old.live)
+    del state["dataloader"]["workers"]
+    lab.repo.commit_state(state, message="x")
+    source = from_commit(lab.repo, lab.repo.resolve("HEAD"))
+    for _ in range(4):
+        old.train()
+    new = lab.make(_build(make), 1)
+    with pytest.warns(UserWarning, match="an older version"):
+        restore_parts(source, new.live)
+    for _ in range(4):
+        new.train()
+    assert new.seen == old.seen[8:]
+
+
+def test_a_long_list_in_a_dataset_is_not_gone_through():
+    class Long(list):
+        def __iter__(self):
+            for count, one in enumerate(super().__iter__()):
+                assert count < 1000
+                yield one
+
+    data = Numbers()
+    data.labels = Long(range(5000))
+    part = DataPart("dataloader", DataLoader(data, 4))
+    part.next_batch()
+    assert part.capture()["generators"] == {}
+
+
+def test_a_generator_that_only_one_side_has_is_named(lab):
+    old = make_parts({"dataloader": DataLoader(Numbers(), sampler=range(5))})
+    source = lab.commit(old)
+    new = make_parts({"dataloader": DataLoader(Numbers(), sampler=Shuffled(random.Random(1)))})
+    with pytest.raises(ConflictError, match=r"dataloader\.generators\.sampler\.rng is not in"):
+        restore_parts(source, new)
+    restore_parts(source, new, allow=["dataloader.generators.sampler.rng"])
+    with pytest.raises(ConflictError, match=r"had a generator sampler\.rng"):
+        restore_parts(lab.commit(new), old)
+
+
 def test_dropping_counts():
     part = DataPart("dataloader", list(range(5)))
     part.drop(7)
@@ -204,6 +351,24 @@ def test_removing_leaves_the_loader_as_it_was():
     assert "_get_iterator" in vars(loader)
     part.remove()
     assert "_get_iterator" not in vars(loader)
+
+
+def test_of_loaders_that_validate_those_that_are_gone_leave_no_state():
+    loaders = EvaluationLoaders()
+    live = DataLoader(Numbers(), 4, **PERSISTENT)
+    for _ in range(3):
+        live = DataLoader(Numbers(), 4, **PERSISTENT)
+        loaders.watch(live)
+    next(iter(live))
+    (state,) = states = loaders.capture()
+    new = EvaluationLoaders()
+    new.restore(states)
+    new.watch(DataLoader(Numbers(), 4, **PERSISTENT))  # the place of one that was made anew since
+    restored = [DataLoader(Numbers(), 4, **PERSISTENT)]
+    new.watch(restored[0])
+    assert new.capture() == []
+    new.restore(states)
+    assert new.capture() == [state]
 
 
 def test_a_loader_of_the_users_own(lab):

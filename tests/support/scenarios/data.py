@@ -62,7 +62,7 @@ def _with_loader(make, *, iterates=False):
 
 
 def _stateful(workers, **options):
-    data = Windows(augment=not workers)
+    data = Windows(augment=True)
     return StatefulDataLoader(data, batch_size=7, shuffle=True, num_workers=workers, **options)
 
 
@@ -77,6 +77,9 @@ LOADERS = {
     ),
     "loader-workers": lambda: DataLoader(
         Windows(augment=True), batch_size=7, shuffle=True, num_workers=1
+    ),
+    "loader-persistent": lambda: DataLoader(
+        Windows(augment=True), batch_size=7, shuffle=True, num_workers=1, persistent_workers=True
     ),
     "loader-distributed": lambda: DataLoader(
         Windows(),
@@ -117,3 +120,20 @@ class Stream:
 
 
 scenario("loader-of-the-user")(_with_loader(Stream))
+
+
+class Pairs:
+    """An iterable of the user's without a state: two loaders side by side, the second with its own generator."""
+
+    def __init__(self):
+        data = Windows(augment=True)
+        generator = torch.Generator().manual_seed(int(torch.randint(1000, ())))
+        self.one = DataLoader(data, batch_size=4, shuffle=True)
+        self.other = DataLoader(data, batch_size=5, shuffle=True, generator=generator)
+
+    def __iter__(self):
+        for one, other in zip(self.one, self.other, strict=False):
+            yield tuple(map(torch.cat, zip(one, other, strict=True)))
+
+
+scenario("loader-of-two")(_with_loader(Pairs))

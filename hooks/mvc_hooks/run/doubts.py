@@ -1,0 +1,164 @@
+"""What is probably not meant: said once, in one line, and never about an ordinary loop."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from mvc_hooks.parts.data import DataPart
+from mvc_hooks.parts.gradients import GradsPart
+from mvc_hooks.parts.module import ModulePart
+from mvc_hooks.parts.optimizer import OptimizerPart, index_parameters
+from mvc_hooks.parts.part import DETAILS, flatten_parts
+from mvc_hooks.parts.rng import RngPart, capture_rng
+from mvc_hooks.parts.tree import format_path, locate, read_bits, walk_leaves
+from mvc_hooks.parts.value import StatefulPart, ValuePart
+from mvc_hooks.parts.watch import WATCHED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from mvc_hooks.parts.part import Entry, Part
+    from mvc_hooks.parts.tree import Steps
+
+_MOST_PLACES, _MOST_LEAVES, _TAIL_NOTES = 4, 10_000, 3
+HALF_STEP = (
+    "step() came before backward(): it commits a step that is half done, whose batch a resume leaves "
+    "out; call it after optimizer.step()"
+)
+STRAY_LOADER = (
+    "a DataLoader is being iterated that the checkpointer was not given, or only after iter(): after a "
+    "resume it starts from its beginning; pass dataloader=... and draw the batches with next_batch()"
+)
+
+
+def doubt_parts(
+    leaves: Sequence[tuple[Steps, object]],
+    modules: Sequence[nn.Module],
+    optimizers: Mapping[Optimizer, Steps],
+    parts: Mapping[str, Part],
+) -> Iterator[str]:
+    """Say what the parts of a run (as objects, and as parts) seem to lack."""
+    trained = [param for module in modules for param in module.parameters()]
+    steps = any(hasattr(one, "step") for _, one in leaves if not isinstance(one, LRScheduler))
+    if not steps and any(param.requires_grad for param in trained):
+        yield (
+            "no optimizer was passed: if one trains the model, its state is in no commit, and a "
+            "resume begins with a fresh one; pass optimizer=..."
+        )
+    inside = {id(param) for param in trained}
+    for optimizer, path in optimizers.items():
+        params = list(index_parameters(optimizer).values())
+        others = [param for param in params if id(param) not in inside]
+        held = _locate_values(parts) if others else set()
+        lost = [param for param in others if locate(param) not in held]
+        if lost and len(lost) == len(params) and modules:
+            yield (
+                f"{format_path(path)} steps no parameter of any model that was passed: it belongs to "
+                "another model, or the model was made anew after it"
+            )
+        elif lost:
+            yield (
+                f"{format_path(path)} steps {len(lost)} of its {len(params)} parameters in no part: "
+                "their values are in no commit; pass them, or their module"
+            )
+
+
+def _locate_values(parts: Mapping[str, Part]) -> set[object]:
+    """Return where the tensors of values, objects and optimizers lie; None for empty ones."""
+    kinds = (ValuePart, StatefulPart, OptimizerPart)
+    states = [one.part.capture() for one in flatten_parts(parts) if isinstance(one.part, kinds)]
+    tensors = (leaf for _, leaf in walk_leaves(states) if isinstance(leaf, torch.Tensor))
+    return {None, *map(locate, tensors)}
+
+
+class StrayWatch:
+    """Looks for a DataLoader that training iterates, and that is not part of the run.
+
+    It looks at the ends of the first two steps: an iterator that moved in between feeds the training.
+    """
+
+    def __init__(self) -> None:
+        self._looks = 0
+        self._seen: list[tuple[weakref.ref[_BaseDataLoaderIter], int]] = []
+
+    def look(self) -> bool:
+        """Note where all iterators stand, or return whether one went on since."""
+        self._looks += 1
+        if self._looks == 1:
+            self._seen = [(weakref.ref(one), one._num_yielded) for one in _find_iterators()]  # noqa: SLF001  there is no public way to ask
+            return False
+        live = [(one(), before) for one, before in self._seen]
+        self._seen = []
+        return any(one is not None and one._num_yielded > before for one, before in live)  # noqa: SLF001
+
+
+def _find_iterators() -> list[_BaseDataLoaderIter]:
+    found = [one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)]
+    return [one for one in found if one not in WATCHED]
+
+
+class TailWatch:
+    """Looks for what the body of a loop still changes after ``step()``, whose commit does not have it.
+
+    It does so at the first commits alone, since reading takes a millisecond per 200 parameters.
+    """
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        """Take the parts of a run."""
+        own = (DataPart, GradsPart)
+        self._parts = [
+            one for one in entries if one.path[0] != DETAILS and not isinstance(one.part, own)
+        ]
+        self._before: dict[Steps, object] | None = {}
+        self._step, self._notes_left = 0, _TAIL_NOTES
+
+    def note(self, step: int) -> None:
+        """Note what a commit of this step has."""
+        if self._before is not None and self._notes_left:
+            self._before, self._step = self._read(), step
+            self._notes_left -= 1
+
+    def forget(self) -> None:
+        """Forget it: there is a later commit, or the run went back."""
+        self._before = None if self._before is None else {}
+
+    def look(self) -> Iterator[str]:
+        """Say, once, what has changed since."""
+        if not self._before:
+            return
+        now, before = self._read(), self._before
+        changed = [path for path in now if before.get(path) != now[path]]
+        self._before = None if changed else {}
+        if changed:
+            places = [format_path(path).replace("rng.", "random numbers of ") for path in changed]
+            yield (
+                f"{', '.join(places[:_MOST_PLACES])} changed between step() and the end of the loop's "
+                f"body: the commit of step {self._step} does not have that, and a resume does not do it "
+                "again; call step() last"
+            )
+
+    def _read(self) -> dict[Steps, object]:
+        found: dict[Steps, object] = {}
+        for path, part in ((one.path, one.part) for one in self._parts):
+            if isinstance(part, ModulePart):
+                tensors = chain(part.module.named_parameters(), part.module.named_buffers())
+                found |= {(*path, name): one._version for name, one in tensors}  # noqa: SLF001  torch's own count of writes
+            elif isinstance(part, RngPart):
+                for name, state in capture_rng().items():
+                    found[(*path, name)] = [read_bits(one) for _, one in walk_leaves(state)]
+            else:
+                leaves = islice(walk_leaves(part.capture()), _MOST_LEAVES)
+                found |= {
+                    (*path, *at): one for at, one in leaves if isinstance(one, (int, float, str))
+                }
+        return found

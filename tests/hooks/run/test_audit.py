@@ -1,0 +1,345 @@
+import logging
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from mvc_hooks import Checkpointer
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x):
+        return self.layer(self.drop(x))
+
+
+class OwnGenerator(Net):
+    def __init__(self):
+        super().__init__()
+        self.noise = torch.Generator()
+
+    def forward(self, x):
+        return super().forward(x + torch.randn(x.shape, generator=self.noise))
+
+
+class Counting(Net):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+
+class Cursor(Dataset):
+    def __init__(self):
+        self.at = 0
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        self.at += 1
+        return torch.full((4,), index / 64)
+
+
+class Warm(torch.optim.SGD):
+    warm_steps = 0
+
+    def step(self, closure=None):
+        self.warm_steps += 1
+        return super().step(closure)
+
+
+class Nested(Net):
+    def __init__(self):
+        super().__init__()
+        self.history = {"seen": [0, 0]}
+        self.rng = random.Random(1)
+
+    def forward(self, x):
+        self.history["seen"][1] += 1
+        return super().forward(x + self.rng.random())
+
+
+class KeepsItself(Counting):
+    def get_extra_state(self):
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state):
+        self.calls = state["calls"]
+
+
+class Caching(Net):
+    def forward(self, x):
+        self.last = super().forward(x)
+        return self.last
+
+
+class Average:
+    """Its state is a copy of what it has, under no name of an attribute."""
+
+    def __init__(self, model):
+        self.shadow = {name: one.clone() for name, one in model.state_dict().items()}
+
+    def update(self, model):
+        for name, one in model.state_dict().items():
+            self.shadow[name].lerp_(one, 0.1)
+
+    def state_dict(self):
+        return {name: one.clone() for name, one in self.shadow.items()}
+
+    def load_state_dict(self, state):
+        self.shadow = state
+
+
+class CountedAverage(Average):
+    updates = 0
+
+    def update(self, model):
+        self.updates += 1
+        super().update(model)
+
+    def state_dict(self):
+        return {"n": self.updates, "average": super().state_dict()}
+
+    def load_state_dict(self, state):
+        self.updates, self.shadow = state["n"], state["average"]
+
+
+class Rate(torch.optim.lr_scheduler.LRScheduler):
+    def get_lr(self):
+        return [0.1 / (1 + self.last_epoch) for _ in self.base_lrs]
+
+
+class Plain:
+    """An optimizer that is none of torch's."""
+
+    def __init__(self, params, lr):
+        self.params, self.rate = list(params), lr
+
+    def zero_grad(self):
+        for one in self.params:
+            one.grad = None
+
+    def step(self):
+        with torch.no_grad():
+            for one in self.params:
+                one.sub_(self.rate * one.grad)
+
+    def state_dict(self):
+        return {"rate": self.rate}
+
+    def load_state_dict(self, state):
+        self.rate = state["rate"]
+
+
+class Passes:
+    """A sampler with an epoch, and a generator that it makes when it is asked for its order."""
+
+    def __init__(self):
+        self._epoch = 0
+
+    def set_epoch(self, epoch):
+        self._epoch = epoch
+
+    def __len__(self):
+        return 64
+
+    def __iter__(self):
+        self.rng = random.Random(self._epoch)
+        return iter(self.rng.sample(range(64), 64))
+
+
+def run(
+    folder,
+    steps=4,
+    *,
+    model=None,
+    optimizer=torch.optim.SGD,
+    dataset=None,
+    average=None,
+    sampler=None,
+    **parts,
+):
+    torch.manual_seed(0)
+    model = model or Net()
+    optimizer = optimizer(model.parameters(), lr=0.1)
+    data = dataset or [torch.full((4,), index / 64) for index in range(64)]
+    loader = DataLoader(data, batch_size=4, shuffle=sampler is None, sampler=sampler)
+    average = average and average(model)
+    rate = isinstance(optimizer, Warm) and Rate(optimizer)
+    parts = {"average": average, "scheduler": rate or None, **parts}
+    parts = {"model": model, "optimizer": optimizer, "dataloader": loader, **parts}
+    with Checkpointer(folder, **parts, every=None) as ckpt:
+        for _ in ckpt.steps(steps):
+            loss = model(ckpt._run._data_parts[0].next_batch()).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if rate:
+                rate.step()
+            if average:
+                average.update(model)
+            ckpt.step(loss=loss)
+        return ckpt.audit()
+
+
+@pytest.mark.parametrize(
+    ("options", "place", "what"),
+    [
+        ({"model": OwnGenerator}, "model.noise", "a torch._C.Generator of its own"),
+        ({"model": Counting}, "model.calls", "int, changes between steps"),
+        ({"optimizer": Warm}, "optimizer.warm_steps", "int, changes between steps"),
+        ({"dataset": Cursor}, "dataloader.dataset.at", "int, changes between steps"),
+        ({"model": lambda: nn.Sequential(Counting())}, "model.0.calls", "int, changes"),
+    ],
+    ids=["generator", "attribute", "optimizer", "dataset", "inner module"],
+)
+def test_state_that_no_part_covers_is_found_and_said_once(tmp_path, caplog, options, place, what):
+    if "optimizer" not in options:
+        options = {name: make() for name, make in options.items()}
+    with caplog.at_level(logging.WARNING, "mvc_hooks"):
+        audit = run(tmp_path, **options)
+    (found,) = audit.missing
+    assert found[0] == place
+    assert what in found[1]
+    assert f"not captured: {place}" in str(audit)
+    said = [one.getMessage() for one in caplog.records if "in no commit" in one.getMessage()]
+    assert len(said) == 1
+    assert place in said[0]
+
+
+def test_values_inside_containers_and_generators_of_python(tmp_path):
+    missing = dict(run(tmp_path, model=Nested()).missing)
+    assert set(missing) == {"model.history", "model.rng"}
+
+
+@pytest.mark.parametrize("model", [Net, KeepsItself, Caching])
+def test_an_ordinary_run_misses_nothing(tmp_path, caplog, model):
+    with caplog.at_level(logging.WARNING, "mvc_hooks"):
+        assert run(tmp_path, model=model(), steps=12).missing == ()
+    assert not any("in no commit" in one.getMessage() for one in caplog.records)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"average": Average},
+        {"average": CountedAverage},
+        {"optimizer": Plain},
+        {"sampler": Passes(), "steps": 34},
+    ],
+    ids=["average", "counted average", "optimizer", "sampler"],
+)
+def test_what_comes_back_in_the_users_own_way_is_not_missed(tmp_path, caplog, options):
+    with caplog.at_level(logging.WARNING, "mvc_hooks"):
+        audit = run(tmp_path, **options)
+    assert audit.missing == ()
+    assert not any("in no commit" in one.getMessage() for one in caplog.records)
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata still calls it
+def test_a_look_begins_no_loader(tmp_path):
+    class Own(StatefulDataLoader):
+        pass
+
+    loader = Own(Cursor(), 4)
+    assert not any("held_out" in place for place, _ in run(tmp_path, held_out=loader).missing)
+    assert loader._iterator is None
+
+
+def test_a_look_does_not_go_through_data(tmp_path):
+    class Long(list):
+        def __iter__(self):
+            for count, one in enumerate(super().__iter__()):
+                assert count < 1000
+                yield one
+
+    class Labels(Cursor):
+        def __init__(self):
+            super().__init__()
+            self.labels = Long(range(5000))
+            self.labels.append(0)
+
+        def __getitem__(self, index):
+            self.labels[-1] += 1
+            return torch.full((4,), index / 64)
+
+    (found,) = run(tmp_path, dataset=Labels()).missing
+    assert found[0] == "dataloader.dataset.labels"
+
+
+def test_a_generator_that_is_a_part_is_covered(tmp_path):
+    model = OwnGenerator()
+    audit = run(tmp_path, model=model, noise=model.noise)
+    assert audit.missing == ()
+    assert "noise" in audit.generators
+
+
+def test_what_is_captured(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "mvc_hooks"):
+        audit = run(tmp_path, optimizer=torch.optim.AdamW, numpy_rng=np.random.default_rng(3))
+    sizes = {one.name: (one.tensors, one.size_bytes) for one in audit.parts}
+    assert sizes["model"] == (2, 20)
+    assert sizes["optimizer"][0] == 6  # two moments and a step for each parameter
+    assert {"python", "numpy", "torch", "numpy_rng"} <= set(audit.generators)
+    assert audit.loaders == (("dataloader", "drawn again"),)
+    said = [
+        one.getMessage() for one in caplog.records if one.getMessage().startswith("commits hold")
+    ]
+    assert len(said) == 1
+    assert "model (2 tensors)" in said[0]
+
+
+def test_looking_changes_nothing(tmp_path):
+    def final(folder, look):
+        torch.manual_seed(0)
+        model = OwnGenerator()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with Checkpointer(folder, model=model, optimizer=optimizer, every=None) as ckpt:
+            for _ in ckpt.steps(5):
+                loss = model(torch.randn(2, 4)).sum()
+                loss.backward()
+                optimizer.step()
+                ckpt.step(loss=loss)
+                if look:
+                    ckpt.audit()
+        return model.layer.weight
+
+    assert torch.equal(final(tmp_path / "a", look=True), final(tmp_path / "b", look=False))
+
+
+class Augment:
+    def __init__(self):
+        self.rng = np.random.default_rng(1)
+
+    def __call__(self):
+        return self.rng.normal()
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_generators_of_the_script_that_nobody_passed(tmp_path, caplog, draws):
+    order, augment, unused = torch.Generator(), Augment(), random.Random(1)
+    passed, whole = np.random.default_rng(2), torch.default_generator
+    model = Net()
+    with Checkpointer(tmp_path, model=model, passed=passed, every=None) as ckpt:
+        for _ in ckpt.steps(3):
+            noise = torch.rand(4, generator=whole) + passed.normal()
+            if draws:
+                noise = torch.rand(4, generator=order) + augment() + unused.getstate()[0]
+            model(noise).sum().backward()
+            ckpt.step()
+        missing = dict(ckpt.audit().missing)
+    assert set(missing) == ({"order", "augment.rng"} if draws else set())
+    assert ("order (torch._C.Generator, draws between steps)" in caplog.text) == draws
+    assert ("pass a generator as a part, make a value a buffer" in caplog.text) == draws

@@ -1,0 +1,267 @@
+"""What is probably not meant is said once; ordinary loops hear nothing."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from mvc_hooks import Checkpointer
+from mvc_hooks.parts.restoring import capture_parts, restore_parts
+from mvc_hooks.parts.sources import from_values
+from mvc_hooks.run.doubts import STRAY_LOADER, TailWatch
+from mvc_hooks.run.live import LiveRun
+from support.scenarios import SCENARIOS
+from support.scenarios.basics import loss_of, make_net, windows
+from support.scenarios.models import Growing
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def told(caplog):
+    caplog.set_level(logging.WARNING, "mvc_hooks")
+    return lambda: [one.getMessage() for one in caplog.records if one.name == "mvc_hooks"]
+
+
+def _sgd(model, **more):
+    return torch.optim.SGD(model.parameters(), 0.1, **more)
+
+
+def test_a_model_without_an_optimizer(told):
+    model = make_net()
+    assert "no optimizer was passed" in LiveRun({"model": model}).doubts[0]
+    model.requires_grad_(requires_grad=False)
+    assert LiveRun({"model": model}).doubts == []
+
+
+def test_an_optimizer_of_another_model():
+    model = make_net()
+    one = LiveRun({"model": model, "optimizers": [_sgd(model), _sgd(make_net())]}).doubts
+    assert len(one) == 1
+    assert one[0].startswith("optimizers.1 steps no parameter of any model")
+
+
+def test_parameters_that_are_in_no_part():
+    model, heat = make_net(), nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([*model.parameters(), heat], 0.1)
+    (text,) = LiveRun({"model": model, "optimizer": optimizer}).doubts
+    assert text.startswith("optimizer steps 1 of its 7 parameters in no part")
+    assert LiveRun({"model": model, "optimizer": optimizer, "heat": heat.detach()}).doubts == []
+    assert LiveRun({"model": model, "optimizer": optimizer, "more": {"heat": [heat]}}).doubts == []
+
+
+def _train(folder, order):
+    model = make_net()
+    optimizer = _sgd(model)
+    with Checkpointer(folder, model=model, optimizer=optimizer, every=None, detectors=None) as ckpt:
+        for number in range(3):
+            optimizer.zero_grad()
+            loss = loss_of(model, windows(number))
+            acts = {"report": lambda loss=loss: ckpt.step(loss=loss)}
+            acts |= {"backward": loss.backward, "step": optimizer.step}
+            for act in order:
+                acts[act]()
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        (["report", "backward", "step"], "step() came before backward()"),
+        (["step", "backward", "report"], "optimizer.step() comes before backward()"),
+        (["backward", "step", "report"], None),
+        (["backward", "report", "step"], None),  # in the middle of a step, with its gradients
+    ],
+)
+def test_the_order_of_a_step(tmp_path, told, order, words):
+    _train(tmp_path, order)
+    others = ("environment", "the end came in the middle of step")
+    found = [text for text in told() if not text.startswith(others)]
+    assert len(found) == (words is not None)
+    assert all(text.startswith(words) for text in found)
+
+
+def test_a_loss_without_a_slope_and_steps_without_an_optimizer(tmp_path, told):
+    model = make_net()
+    with Checkpointer(tmp_path / "a", model=model, optimizer=_sgd(model), every=None) as ckpt:
+        for number in range(4):  # as where nothing is rewarded yet
+            loss = loss_of(model, windows(number)) * 0
+            loss.backward()
+            ckpt._run._optimizers[0].step()
+            model.zero_grad()
+            ckpt.step(loss=loss)
+    assert told() == []
+    with Checkpointer(tmp_path / "b", model=model, every=None) as ckpt:
+        loss = loss_of(model, windows(0))
+        loss.backward()
+        ckpt.step(loss=loss)
+    (text,) = told()
+    assert text.startswith("no optimizer was passed")
+
+
+def _decay(run):
+    run.optimizer.param_groups[0]["lr"] *= 0.9
+
+
+@pytest.mark.parametrize(
+    ("name", "is_near"), [("los", True), ("losses", True), ("accuracy", False)]
+)
+def test_a_mistyped_loss(keep, told, name, is_near):
+    ckpt = keep().ckpt
+    for _ in range(3):
+        ckpt.step(**{name: 1.0})
+    text = f"no loss is judged: {name}= is only a metric; did you mean loss=?"
+    assert told().count(text) == is_near
+
+
+@pytest.mark.parametrize(
+    ("tail", "words"),
+    [
+        (
+            lambda run: run.run.parts["scheduler"].step(),
+            "optimizer.param_groups.0.lr, scheduler.last",
+        ),
+        (lambda run: list(DataLoader(range(3))), "random numbers of torch changed between step()"),
+        (lambda run: run.model(windows(0)[0]), "model.1.num_batches_tracked, random"),
+        (_decay, "optimizer.param_groups.0.lr changed"),
+        (lambda run: run.optimizer.zero_grad(), None),
+        (lambda run: (_decay(run), run.ckpt.commit("later")), None),
+        (lambda run: len(run.seen) == 3 and run.ckpt.roll_back("last"), None),
+    ],
+)
+def test_what_the_body_of_a_loop_changes_after_step(keep, told, tail, words):
+    run = keep(every=2)
+    for _ in run.ckpt.steps(6):
+        run.step()
+        tail(run)
+    found = [text for text in told() if not text.startswith("rolled back")]
+    assert [text.startswith(words or "") for text in found] == [True] * (words is not None)
+    assert all("the commit of step 2 does not have that" in text for text in found)
+
+
+def test_the_end_of_the_body_is_read_at_three_commits_alone(keep, monkeypatch):
+    reads, read = [], TailWatch._read
+    monkeypatch.setattr(TailWatch, "_read", lambda self: reads.append(1) or read(self))
+    run = keep(every=2)
+    for _ in run.ckpt.steps(20):
+        run.step()
+    assert len(reads) == 6
+
+
+def _begin(**settings):
+    model = make_net()
+    return LiveRun({"model": model, "optimizer": torch.optim.SGD(model.parameters(), **settings)})
+
+
+def test_settings_that_were_edited_in_the_script(told):
+    state = capture_parts(_begin(lr=0.1, momentum=0.5).parts)
+    new = _begin(lr=0.3, momentum=0.5)
+    for _ in range(2):
+        restore_parts(from_values(state), new.parts)
+    (text,) = told()
+    assert text.startswith("optimizer.param_groups.0.lr is 0.3 in the script, and was 0.1")
+    assert new._optimizers[0].param_groups[0]["lr"] == 0.1
+    # The next resume measures by the beginning of the run as well.
+    restore_parts(from_values(capture_parts(new.parts)), _begin(lr=0.1, momentum=0.6).parts)
+    assert "momentum is 0.6 in the script, and was 0.5" in told()[-1]
+    assert len(told()) == 2
+
+
+def test_rates_that_schedulers_and_loops_change_are_no_edits(told):
+    def run():
+        model = make_net()
+        optimizer = _sgd(model)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        return LiveRun({"model": model, "optimizer": optimizer, "scheduler": scheduler})
+
+    old, new = run(), run()
+    for number in range(4):
+        old._schedulers[0].step(number)
+    old._optimizers[0].param_groups[0]["lr"] *= 0.5
+    restore_parts(from_values(capture_parts(old.parts)), new.parts)
+    assert new._optimizers[0].param_groups[0]["lr"] < 0.1
+    assert told() == []
+
+
+def test_a_cell_that_runs_again_goes_on_with_what_it_made_before(told):
+    model = Growing()
+    optimizer = torch.optim.SGD(model.first.parameters(), 0.1)
+    objects = {"model": model, "optimizer": optimizer}
+    state = capture_parts(LiveRun(objects).parts)
+    state = from_values(state).load({})
+    model(windows(0)[0])
+    optimizer.param_groups[0]["lr"] = 0.05
+    optimizer.add_param_group({"params": list(model.second.parameters())})
+    restore_parts(from_values(state), LiveRun(objects).parts)
+    assert (len(model.bank), len(optimizer.param_groups)) == (1, 1)
+    assert told() == []
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if "compiled" not in name])
+@pytest.mark.filterwarnings("ignore")
+def test_ordinary_loops_hear_nothing(told, name):
+    run = SCENARIOS[name].build()
+    live = LiveRun(run.parts)
+    batches = iter(run.loader) if run.iterates else None
+    for number in range(3):
+        if run.data is not None:
+            batch = run.data(number)
+        else:
+            batch = live.next_batch() if batches is None else next(batches)
+        loss = run.step(batch, lambda: None)
+        assert list(live.doubt_step(loss)) == []
+        live.capture({}, gather=False)
+        live.complete_step(0, 0)
+    live.remove()
+    assert live.doubts + told() == []
+
+
+def _count(caplog):
+    return [one.getMessage() for one in caplog.records].count(STRAY_LOADER)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_is_iterated_though_none_was_passed_is_warned_of(workers, tmp_path, caplog):
+    loader = DataLoader(torch.arange(8.0), num_workers=workers)
+    with Checkpointer(tmp_path, model=torch.nn.Linear(1, 1)) as checkpointer:
+        for _ in loader:
+            checkpointer.step()
+    assert _count(caplog) == 1
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_so_is_one_beside_another_or_begun_before_the_checkpointer(before, tmp_path, told):
+    loader = DataLoader(torch.arange(8.0))
+    batches = iter(loader if before else DataLoader(torch.arange(8.0)))
+    with Checkpointer(tmp_path, model=nn.Linear(1, 1), loader=loader) as checkpointer:
+        for _ in range(4):
+            if not before:
+                checkpointer.next_batch()
+            next(batches)
+            checkpointer.step()
+    assert told().count(STRAY_LOADER) == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_of_the_run_is_not(workers, tmp_path, told):
+    loader = DataLoader(torch.arange(8.0), num_workers=workers, persistent_workers=workers > 0)
+    with Checkpointer(tmp_path, model=nn.Linear(1, 1), loader=loader) as checkpointer:
+        for _ in range(4):
+            checkpointer.next_batch()
+            checkpointer.step()
+    assert STRAY_LOADER not in told()
+
+
+def test_a_loader_that_rests_or_validates_is_not(tmp_path, caplog):
+    loader = DataLoader(torch.arange(8.0))
+    held = iter(loader)
+    next(held)
+    with Checkpointer(tmp_path, model=torch.nn.Linear(1, 1)) as checkpointer:
+        for _ in range(4):
+            checkpointer.step()
+            assert len(list(loader)) == 8
+    assert len(list(held)) == 7
+    assert _count(caplog) == 0
