@@ -118,8 +118,9 @@ class Repo:
 
         Args:
             path: a folder inside the worktree.
-            identity: who commits, unless a call names an author; defaults to the repository's
-                config.
+            identity: who commits, unless a call names an author; defaults to whom Git would name
+                at that moment: ``GIT_AUTHOR_NAME`` and ``GIT_AUTHOR_EMAIL``, the repository's
+                config, the user's Git config, ``EMAIL``, the login name.
             threads: workers for hashing and encoding; defaults to all cores.
 
         Raises:
@@ -147,7 +148,7 @@ class Repo:
 
     @property
     def identity(self) -> Identity | None:
-        """Who commits, unless a call names an author; None means the repository's config."""
+        """Who commits, unless a call names an author; None means whom Git would name."""
         return self._context.identity
 
     @identity.setter
@@ -261,7 +262,7 @@ class Repo:
             step: training step; ``main@STEP`` finds the commit by it.
             metrics: name → number, shown by the log.
             meta: name → one line of text.
-            author: defaults to the repository's identity.
+            author: defaults to ``identity``.
             time_s: when, in seconds since 1970; defaults to now.
             delta: as for ``add``; True also re-encodes what an earlier ``add`` stored whole.
             progress: called with bytes read since the last call.
@@ -828,7 +829,7 @@ class Repo:
             meta: name → one line of text.
             branch: branch to move; defaults to the current one. A branch that does not exist yet
                 begins with this commit. Moving another branch leaves HEAD and the index alone.
-            author: defaults to the repository's identity.
+            author: defaults to ``identity``.
             time_s: when, in seconds since 1970; defaults to now.
             delta: as for ``add``; differences are to the branch's last commit.
             previous: the unchanged state of that commit, if it is still in memory: differences

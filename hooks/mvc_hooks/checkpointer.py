@@ -113,7 +113,7 @@ class Checkpointer(StepRun):
             ring: light snapshots for short rollbacks, or None.
             keep_diverged: commit the diverged state to the abandoned branch before a rollback.
             signals: commit a last time at SIGTERM and SIGINT.
-            identity: who commits; defaults to the repository's.
+            identity: who commits; defaults to whom Git would name, as for ``Repo.open``.
             warm_up: runs one forward and backward pass through DistributedDataParallel, on any
                 batch. It is called before a resume, which restores everything it touches, so that
                 DDP has already put the gradients into their final buckets: PowerSGD needs that,

@@ -1,82 +1,26 @@
-"""Opening the repository, who acts on it, and telling revisions from paths."""
+"""Opening the repository, and telling revisions from paths."""
 
 from __future__ import annotations
 
 import glob
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc.cli.options import CommandUsageError
-from mvc.errors import MvcError, NotFoundError, UsageError
+from mvc.errors import NotFoundError, UsageError
 from mvc.history.revisions import split_range
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from mvc.history.values import Identity
     from mvc.repo import Repo
 
 
-def open_repo(*, writes: bool = False) -> Repo:
-    """Open the current folder's repository; a command that ``writes`` needs the user's name."""
+def open_repo() -> Repo:
+    """Open the current folder's repository."""
     from mvc.repo import Repo
 
-    repo = Repo.open()
-    if writes:
-        repo.identity, _ = find_identity(repo.config())
-    return repo
-
-
-def find_identity(
-    settings: Mapping[str, str], environment: Mapping[str, str] = os.environ
-) -> tuple[Identity, bool]:
-    """Return who acts, in Git's order of places, and whether it was guessed from the login name.
-
-    The library never looks at the environment or the home folder; it takes an Identity.
-    """
-    import socket
-
-    from mvc.history.values import Identity
-
-    name = environment.get("GIT_AUTHOR_NAME") or settings.get("user.name")
-    email = environment.get("GIT_AUTHOR_EMAIL") or settings.get("user.email")
-    if not name or not email:
-        user_name, user_email = _read_user_config(environment)
-        name, email = name or user_name, email or user_email or environment.get("EMAIL")
-    is_guessed = not name or not email
-    login = _login() if is_guessed else ""
-    return Identity(name or login, email or f"{login}@{socket.gethostname()}"), is_guessed
-
-
-def _read_user_config(environment: Mapping[str, str]) -> tuple[str | None, str | None]:
-    from mvc.history.config import read_user
-
-    try:
-        return read_user(config_paths(environment))
-    except MvcError:
-        return None, None  # another program's broken file must not keep anyone from committing
-
-
-def config_paths(environment: Mapping[str, str]) -> list[Path]:
-    """Return the user's Git config files in the order in which Git reads them; later ones win."""
-    if environment.get("GIT_CONFIG_GLOBAL"):
-        return [Path(environment["GIT_CONFIG_GLOBAL"])]
-    home = environment.get("HOME")
-    config_home = environment.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else None)
-    paths = [Path(config_home, "git", "config")] if config_home else []
-    if home:
-        paths.append(Path(home, ".gitconfig"))
-    return paths
-
-
-def _login() -> str:
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return "nobody"  # in a container, the user may have no name
+    return Repo.open()
 
 
 def to_paths(names: Sequence[str]) -> list[str]:

@@ -125,8 +125,7 @@ def read_config_file(path: Path) -> Config:
 def read_user(paths: Iterable[Path]) -> tuple[str | None, str | None]:
     """Return (user.name, user.email) from Git config files, later files winning.
 
-    Files that do not exist say nothing. Which files to ask is the caller's business: the library
-    never looks at the home folder by itself.
+    Files that do not exist say nothing.
     """
     name = email = None
     for path in paths:

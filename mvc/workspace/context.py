@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from mvc.errors import FormatError, RepositoryNotFoundError
 from mvc.history.git import GitHistory
-from mvc.history.values import Identity, Stamp
+from mvc.history.values import Stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from mvc.chunkstore.store import ChunkStore
     from mvc.formats.layout import TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
+    from mvc.history.values import Identity
     from mvc.ids import GitId
     from mvc.workspace.notebook import Notebook, NoteKind
 
 GIT_DIR_NAME = ".mvc"
 STORE_DIR_NAME = "chunks"
 JOURNAL_NAME = "transition.json"
-_DEFAULT_IDENTITY = Identity("mvc", "mvc@localhost")
 _MANIFESTS_KEPT = 8
 _MAX_DIGITS = 12
 _Entry = TypeVar("_Entry")
@@ -67,7 +67,7 @@ class ManifestReader:
 
 @dataclass
 class Context:
-    """An open repository; ``identity`` None means the config's, ``threads`` None all cores."""
+    """An open repository; ``identity`` None means whom Git would name, ``threads`` None all cores."""
 
     worktree: Path
     history: GitHistory
@@ -142,12 +142,12 @@ class Context:
         return {name: commit for name, commit in found.items() if commit is not None}
 
     def stamp(self, author: Identity | None = None, time_s: int | None = None) -> Stamp:
-        """Return who acts, and when: defaults to ``identity`` or the config, and to now."""
+        """Return who acts, and when: defaults to ``identity`` or whom Git would name, and to now."""
         identity = author or self.identity
         if identity is None:
-            name = self.history.get_config("user.name")
-            email = self.history.get_config("user.email")
-            identity = Identity(name or _DEFAULT_IDENTITY.name, email or _DEFAULT_IDENTITY.email)
+            from mvc.workspace.identity import find_identity  # noqa: PLC0415  readers need none
+
+            identity, _ = find_identity(self.history.read_config())
         return Stamp.now(identity, time_s)
 
 

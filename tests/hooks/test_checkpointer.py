@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mvc import ConflictError, NotFoundError, Repo, UsageError
+from mvc import ConflictError, Identity, NotFoundError, Repo, UsageError
 from mvc_hooks import Checkpointer, DivergedError
 from support.scenarios.basics import WIDTH, make_net, simple
 from support.training_runs import find_deviation, fingerprint, read_trace, seed_all
@@ -63,6 +63,17 @@ def test_commits_by_call(keep, tmp_path):
     assert entry.annotations.step == 3
     assert entry.annotations.metrics["accuracy"] == 0.5
     assert keep(seed=5).now() == run.now()
+
+
+def test_commits_are_the_user_s(keep, tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "Ada Lovelace")
+    monkeypatch.setenv("GIT_AUTHOR_EMAIL", "ada@example.org")
+    ada, grace = Identity("Ada Lovelace", "ada@example.org"), Identity("Grace", "g@example.org")
+    keep(every=1).steps(1).ckpt.close()
+    keep(every=1, identity=grace).steps(1).ckpt.close()
+    log = list(Repo.open(tmp_path / "run").log("main"))
+    assert [one.info.author for one in log] == [grace, ada]
+    assert [one.info.committer for one in log] == [grace, ada]
 
 
 def test_counters_come_back(keep):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import numpy as np
 import pytest
 
@@ -91,11 +93,20 @@ class TestIdentity:
         info = repo.show().info
         return info.author.name, info.committer.email
 
+    @pytest.fixture(autouse=True)
+    def nobody(self, tmp_path, monkeypatch):
+        """Start without a name anywhere but that of the login."""
+        for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_CONFIG_GLOBAL", "EMAIL"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("LOGNAME", "grace")
+
     def test_who_commits(self, root):
         repo = Repo.init(root)
-        assert self.author(repo) == ("mvc", "mvc@localhost")
+        assert self.author(repo) == ("grace", f"grace@{socket.gethostname()}")
         repo.set_config("user.name", "From Config")
-        assert self.author(repo) == ("From Config", "mvc@localhost")
+        assert self.author(repo) == ("From Config", f"grace@{socket.gethostname()}")
         repo.set_config("user.email", "config@example.org")
         assert self.author(repo) == ("From Config", "config@example.org")
         repo.identity = Identity("Of Repo", "repo@example.org")
@@ -106,10 +117,18 @@ class TestIdentity:
         assert self.author(opened) == ("Of Call", "call@example.org")
         assert opened.identity == who
 
-    def test_the_environment_says_nothing(self, root, monkeypatch):
-        for name in ("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "EMAIL", "GIT_DIR", "GIT_INDEX_FILE"):
-            monkeypatch.setenv(name, "/nonsense")
-        assert self.author(Repo.init(root)) == ("mvc", "mvc@localhost")
+    def test_places_are_git_s_in_git_s_order(self, root, tmp_path, monkeypatch):
+        repo = Repo.init(root)
+        monkeypatch.setenv("EMAIL", "mail@example.org")
+        assert self.author(repo) == ("grace", "mail@example.org")
+        (tmp_path / ".gitconfig").write_text("[user]\nname = Of User\nemail = user@example.org\n")
+        assert self.author(repo) == ("Of User", "user@example.org")
+        repo.set_config("user.name", "Of Repository")
+        assert self.author(repo) == ("Of Repository", "user@example.org")
+        monkeypatch.setenv("GIT_AUTHOR_NAME", "Of Environment")
+        monkeypatch.setenv("GIT_AUTHOR_EMAIL", "environment@example.org")
+        assert self.author(repo) == ("Of Environment", "environment@example.org")
+        assert repo.identity is None
 
     def test_in_the_reflog(self, repo):
         repo.commit("x", allow_empty=True)

@@ -16,7 +16,7 @@ GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
-    """The first message; None means the repository's identity, and all cores."""
+    """The first message; None means whom Git would name, and all cores."""
 
     worktree: str
     name: str | None = None

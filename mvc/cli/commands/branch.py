@@ -51,7 +51,7 @@ def branch(
     if delete or delete_any:
         if not given:
             raise CommandUsageError("name a branch")
-        repo, forced = open_repo(writes=True), delete_any or force
+        repo, forced = open_repo(), delete_any or force
         deleted = [(name, repo.delete_branch(name, force=forced)) for name in given]
         form = "Deleted branch {} (was {})."
         write_deleted(form, deleted, quiet=quiet, as_json=as_json)
@@ -65,7 +65,7 @@ def branch(
             stdout().line(printable(current))
     elif given:
         name, start = name_and_start(given)
-        commit = open_repo(writes=True).create_branch(name, start, force=force)
+        commit = open_repo().create_branch(name, start, force=force)
         if as_json:
             write_json({"created": {"name": name, "commit": commit}})
     else:
@@ -85,7 +85,7 @@ def write_deleted(
 def _rename_branch(names: Sequence[str], *, force: bool, as_json: bool) -> None:
     if len(names) not in (1, 2):
         raise CommandUsageError("-m takes [OLD] NEW")
-    repo = open_repo(writes=True)
+    repo = open_repo()
     current = repo.head.branch
     if len(names) == 1 and current is None:
         raise ConflictError("HEAD is on no branch", hint='name both: "mvc branch -m OLD NEW"')

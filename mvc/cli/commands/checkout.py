@@ -35,7 +35,7 @@ def checkout(
     Every byte is verified before it is written. If changed files would be overwritten, nothing is
     touched unless -f is given.
     """
-    repo = open_repo(writes=True)
+    repo = open_repo()
     before = repo.head
     given = list(names or ())
     end = given.index("--") if "--" in given else len(given)

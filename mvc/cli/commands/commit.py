@@ -12,7 +12,7 @@ from mvc.cli.options import CommandUsageError, Delta, Json, Quiet, ShowProgress
 from mvc.cli.output import Output, pick, printable, stdout, warn, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, short_id, size_text
-from mvc.cli.session import find_identity, open_repo, to_paths
+from mvc.cli.session import open_repo, to_paths
 from mvc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,8 +70,11 @@ def commit(
     if not (message or "").strip() and (message is not None or not amend):
         # Checked before files are read, which may take minutes.
         raise UsageError("a commit needs a message", hint='give one with "-m"')
+    from mvc.workspace.identity import find_identity
+
     repo = open_repo()
-    repo.identity, is_guessed = find_identity(repo.config())
+    who, is_guessed = find_identity(repo.config())
+    repo.identity = who
     with byte_progress("adding", wanted=progress and not quiet) as bar:
         result = repo.commit(
             message,
@@ -91,9 +94,8 @@ def commit(
     for path, text in result.warnings:
         warn(f"{path}: {text}")
     if is_guessed:
-        author = f"{repo.identity.name} <{repo.identity.email}>"
         warn(
-            f"the author {author} is guessed from the login name; "
+            f"the author {who.name} <{who.email}> is guessed from the login name; "
             '"mvc config user.name NAME" and "mvc config user.email MAIL" set it'
         )
     if not quiet:

@@ -39,7 +39,7 @@ def gc(
     that it can be brought back. Released content goes at once. It is safe to run gc beside commits
     and readers, and to kill it.
     """
-    repo = open_repo(writes=True)
+    repo = open_repo()
     plan = repo.plan_gc(grace_s=age_seconds(grace), expire_reflogs_s=age_seconds(expire))
     result = None
     if not dry_run:

@@ -77,7 +77,7 @@ def prune(
     from mvc.upkeep.durations import parse_duration
 
     within_s = None if keep_within is None else parse_duration(keep_within)
-    repo = open_repo(writes=True)
+    repo = open_repo()
     plan = repo.plan_prune(
         keep_last=keep_last,
         keep_every=keep_every,

@@ -41,7 +41,7 @@ def repack(
     to kill it. With mvc.autorepack = true in the config, commits start it in the background when it
     is due.
     """
-    repo = open_repo(writes=True)
+    repo = open_repo()
     if auto:
         os.nice(_NICENESS)  # commits of a training run start it: the training goes first
         if not repo.is_repack_due():

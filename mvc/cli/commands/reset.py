@@ -41,7 +41,7 @@ def reset(
     "mvc undo" takes a reset back.
     """
     mode = choose_one({"soft": soft, "mixed": mixed, "hard": hard}, "mixed")
-    repo = open_repo(writes=True)
+    repo = open_repo()
     given = names or []
     if repo.head.commit is None and given[:1] == ["HEAD"]:
         given = given[1:]  # no revision before the first commit, but "reset HEAD PATH" unstages

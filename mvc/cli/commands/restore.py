@@ -32,7 +32,7 @@ def restore(
 
     Without --source, the worktree is restored from the index, and the index from HEAD.
     """
-    repo = open_repo(writes=True)
+    repo = open_repo()
     with byte_progress("restoring", wanted=progress and not quiet) as bar:
         result = repo.restore(
             to_paths(paths),

@@ -68,7 +68,7 @@ def rollback(
             ("--healthy", healthy),
         ],
     )
-    repo = open_repo(writes=True)
+    repo = open_repo()
     plan = repo.plan_rollback(
         revision, step=step, steps_back=steps_back, healthy=healthy, branch=branch
     )

@@ -34,7 +34,7 @@ def switch(
     check_alone([("-c", create is not None), ("--detach", detach)])
     if target is None and create is None and not detach:
         raise CommandUsageError("name a branch")
-    repo = open_repo(writes=True)
+    repo = open_repo()
     before = repo.head
     name = find_previous(repo) if target == "-" else target
     with byte_progress("switching", wanted=progress and not quiet) as bar:

@@ -39,12 +39,12 @@ def tag(
     if delete:
         if not given:
             raise CommandUsageError("name a tag")
-        repo = open_repo(writes=True)
+        repo = open_repo()
         deleted = [(name, repo.delete_tag(name)) for name in given]
         write_deleted("Deleted tag '{}' (was {})", deleted, quiet=quiet, as_json=as_json)
     elif given and listed is None:
         name, revision = name_and_start(given)
-        repo = open_repo(writes=True)
+        repo = open_repo()
         commit = repo.create_tag(name, revision, message=message, force=force)
         if as_json:
             write_json({"created": {"name": name, "commit": commit}})

@@ -42,7 +42,7 @@ def undo(
     stop an undo that would overwrite them, unless -f is given. What was only staged, or never
     added, is not in the history and cannot be brought back.
     """
-    repo = open_repo(writes=True)
+    repo = open_repo()
     with byte_progress("undoing", wanted=progress and not quiet) as bar:
         result = repo.undo(redo=redo, force=force, dry_run=dry_run, progress=bar)
     if as_json:
