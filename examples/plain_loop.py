@@ -112,7 +112,7 @@ def train(folder: Path) -> Checkpointer:
         every=50,
         healthy_after=30,
         ladder=[rollback(min_steps_back=20, skip_batches=40), stop(after=3)],
-        **training.parts,
+        parts=training.parts,
     )
     with checkpointer as ckpt:
         for _ in ckpt.steps(STEPS):

@@ -28,7 +28,7 @@ STEPS, KILLED_AT = 120, 77
 def train(folder: Path, killed_at: int | None) -> None:
     """Train to the end, or until the process kills itself in the middle of a step."""
     training = build(damage=range(0))
-    with Checkpointer(folder, every=25, **training.parts) as ckpt:
+    with Checkpointer(folder, every=25, parts=training.parts) as ckpt:
         print(f"process {os.getpid()} begins at step {ckpt.step_count}", flush=True)
         for step in ckpt.steps(STEPS):
             readings = training.train_step(ckpt)

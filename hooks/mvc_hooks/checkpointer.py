@@ -25,6 +25,7 @@ from mvc_hooks.commits.queue import CommitQueue
 from mvc_hooks.divergence.ladder import Rollback
 from mvc_hooks.environment import compare_environments
 from mvc_hooks.judge import Judge
+from mvc_hooks.parts.make import join_parts
 from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.ranks import Ranks, Talk
 from mvc_hooks.recovery import Recovery, RollbackRequest
@@ -37,12 +38,12 @@ from mvc_hooks.training import StepRun
 from mvc_hooks.writer.messages import Open
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from mvc import Identity
-    from mvc_hooks.divergence.history import History
-    from mvc_hooks.divergence.ladder import LadderStep
+    from mvc_hooks.divergence.ladder import Steps
+    from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.reports import CommitReport, RollbackReport
     from mvc_hooks.settings import OnFailure, WhenBehind
     from mvc_hooks.snapshot.ring import Ring
@@ -74,8 +75,8 @@ class Checkpointer(StepRun):
         every_seconds: float | None = None,
         branch: str | None = None,
         resume: bool = True,
-        detectors: Iterable[Callable[[History], object]] | None = None,
-        ladder: Iterable[LadderStep] | None = None,
+        detectors: Judges | None = None,
+        ladder: Steps | None = None,
         when_behind: WhenBehind = "wait",
         on_failure: OnFailure = "raise",
         in_flight: int = 1,
@@ -88,7 +89,8 @@ class Checkpointer(StepRun):
         signals: bool = True,
         identity: Identity | None = None,
         warm_up: Callable[[], object] | None = None,
-        **parts: object,
+        parts: Mapping[str, object] | None = None,
+        **named: object,
     ) -> None:
         """Open or create the repository, take the branch, and resume from its tip.
 
@@ -99,8 +101,10 @@ class Checkpointer(StepRun):
             branch: which branch; defaults to the current one.
             resume: restore the parts from the branch's tip. If False, a branch that already has
                 commits is an error.
-            detectors: judge the readings; defaults to ``default_detectors()``, empty means none.
-            ladder: what to do about alarms, step by step; defaults to ``default_ladder()``.
+            detectors: judge the readings, one or several; defaults to ``default_detectors()``,
+                empty means none.
+            ladder: what to do about alarms, one step or several in turn; defaults to
+                ``default_ladder()``.
             when_behind: what a commit does while earlier ones are still being written: ``wait``
                 for room, ``skip`` itself, or ``sync``: wait until it is durable itself.
             on_failure: whether a failed commit stops the run (``raise``) or is only reported
@@ -118,11 +122,16 @@ class Checkpointer(StepRun):
                 batch. It is called before a resume, which restores everything it touches, so that
                 DDP has already put the gradients into their final buckets: PowerSGD needs that,
                 and with more than two ranks the order of summation depends on it.
-            **parts: the run, by name: ``model``, ``optimizer``, ``scheduler``, ``scaler``,
-                ``dataloader``, ... None is ignored.
+            parts: further parts of the run by name: whatever can be stored, plain values too. Of
+                names only ``rng``, ``details``, ``gradients``, ``run``, ``environment``, ``watch``,
+                ``ladder`` and ``ranks`` are reserved.
+            **named: the run, by name: ``model``, ``optimizer``, ``scheduler``, ``scaler``,
+                ``dataloader``, ...: objects with state, or dicts and lists of them. None is
+                ignored.
 
         Raises:
-            UsageError: a setting that makes no sense, no parts, or a part that mvc cannot take.
+            UsageError: a setting that makes no sense, a name that looks like a mistyped option, no
+                parts, or a part that mvc cannot take.
             ConflictError: another checkpointer writes the branch, or its tip does not fit the
                 parts; nothing was changed.
             NotFoundError, CorruptionError: the tip is not a training state, or is damaged.
@@ -131,6 +140,7 @@ class Checkpointer(StepRun):
         self._settings = settings = Settings(
             every=every,
             every_seconds=every_seconds,
+            resume=resume,
             when_behind=when_behind,
             on_failure=on_failure,
             in_flight=in_flight,
@@ -150,7 +160,7 @@ class Checkpointer(StepRun):
         self._talk, self._signals = Talk(), SignalWatch()
         self._ranks = ranks = Ranks()
         with contextlib.ExitStack() as undo:
-            self._run = run = LiveRun(parts, ranks)
+            self._run = run = LiveRun(join_parts(named, parts, OPTIONS), ranks)
             undo.callback(run.remove)
             self._judge = Judge(detectors, ladder, healthy_after, has_scaler=run.has_scaler)
             ranks.on_first(lambda: Repo.init(path))
@@ -474,3 +484,7 @@ class Checkpointer(StepRun):
     def _check_open(self) -> None:
         if self._is_closed:
             raise UsageError("this checkpointer is closed", hint="make a new one; it resumes")
+
+
+OPTIONS = frozenset(Checkpointer.__init__.__kwdefaults__ or ())
+"""The names of a checkpointer's options: any other name is that of a part."""

@@ -14,10 +14,11 @@ from mvc_hooks.divergence.readings import ReadingQueue
 from mvc_hooks.divergence.watch import Watch, default_detectors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
-    from mvc_hooks.divergence.history import History, Reading, Verdict
-    from mvc_hooks.divergence.ladder import Action, LadderStep
+    from mvc_hooks.divergence.history import Reading, Verdict
+    from mvc_hooks.divergence.ladder import Action, Steps
+    from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.run.log import RunLog
 
 
@@ -26,8 +27,8 @@ class Judge:
 
     def __init__(
         self,
-        detectors: Iterable[Callable[[History], object]] | None,
-        ladder: Iterable[LadderStep] | None,
+        detectors: Judges | None,
+        ladder: Steps | None,
         healthy_after: int,
         *,
         has_scaler: bool = False,

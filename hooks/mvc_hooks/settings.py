@@ -21,6 +21,7 @@ class Settings:
 
     every: int | None
     every_seconds: float | None
+    resume: bool
     when_behind: WhenBehind
     on_failure: OnFailure
     in_flight: int
@@ -45,7 +46,7 @@ class Settings:
             value, choices = getattr(self, name), get_args(kind)
             if value not in choices:
                 raise UsageError(f"{name} is {value!r}, none of {', '.join(choices)}")
-        for name in ("delta", "keep_diverged", "signals"):
+        for name in ("delta", "resume", "keep_diverged", "signals"):
             value = getattr(self, name)
             if type(value) is not bool and (value is not None or name != "delta"):
                 raise UsageError(f"{name} is {value!r}, neither True nor False")

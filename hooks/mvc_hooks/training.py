@@ -9,22 +9,22 @@ def build() -> Training:
     return Training({"model": model, "optimizer": optimizer, "dataloader": loader}, train_step)
 
 training = build()
-with Checkpointer("runs/gpt", **training.parts) as ckpt:
+with Checkpointer("runs/gpt", parts=training.parts) as ckpt:
     for _ in ckpt.steps(100_000):
         ckpt.step(**training.train_step(ckpt))
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc import UsageError
 
 if TYPE_CHECKING:
-    from mvc_hooks.divergence.history import History
-    from mvc_hooks.divergence.ladder import LadderStep
+    from mvc_hooks.divergence.ladder import Steps
+    from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.judge import Judge
     from mvc_hooks.run.live import LiveRun
     from mvc_hooks.run.log import RunLog
@@ -117,8 +117,8 @@ class Training:
 
     parts: Mapping[str, Any]
     train_step: TrainStep
-    detectors: Iterable[Callable[[History], object]] | None = None
-    ladder: Iterable[LadderStep] | None = None
+    detectors: Judges | None = None
+    ladder: Steps | None = None
 
     def __post_init__(self) -> None:
         parts: object = self.parts

@@ -5,9 +5,14 @@ import math
 from dataclasses import fields
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
 
-from mvc import UsageError
-from mvc_hooks import Checkpointer
+from mvc import ConflictError, UsageError
+from mvc_hooks import Checkpointer, NotFinite, rollback
+from mvc_hooks.checkpointer import OPTIONS
+from mvc_hooks.parts.make import join_parts
 from mvc_hooks.settings import Settings
 from mvc_hooks.snapshot.ring import Ring
 
@@ -15,6 +20,14 @@ pytestmark = pytest.mark.torch
 
 _PARAMETERS = inspect.signature(Checkpointer).parameters
 DEFAULTS = {one.name: _PARAMETERS[one.name].default for one in fields(Settings)}
+
+
+class _Stateful:
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -39,6 +52,7 @@ DEFAULTS = {one.name: _PARAMETERS[one.name].default for one in fields(Settings)}
         ("when_behind", None, "when_behind is None, none of wait, skip, sync"),
         ("on_failure", "ignore", "on_failure is 'ignore', none of raise, continue"),
         ("delta", "yes", "delta is 'yes', neither True nor False"),
+        ("resume", "no", "resume is 'no', neither True nor False"),
         ("signals", 1, "signals is 1, neither True nor False"),
         ("keep_diverged", None, "keep_diverged is None, neither True nor False"),
         ("allow", "optimizer.*", "allow is 'optimizer.*', not a list of patterns"),
@@ -80,3 +94,90 @@ def test_good_settings(good):
 def test_bad_rings(name, value):
     with pytest.raises(UsageError, match=f"{name} of a ring is"):
         Ring(**{name: value})
+
+
+# A name that is not an option is that of a part, and has to look like one.
+
+_NET, _LOSS = nn.Linear(2, 2), nn.MSELoss()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text", "hint"),
+    [
+        ("evry", 5, "evry=5 is not an option", "did you mean every? "),
+        ("evry", None, "evry=None is not an option", "did you mean every? "),
+        ("keep_diverge", False, "keep_diverge=False is not an option", "did you mean keep_diverged? "),
+        ("warmup", print, "is not an option", "did you mean warm_up? "),
+        ("detector", _Stateful(), "is not an option", "did you mean detectors? "),
+        ("alow", ["model.*"], "alow=['model.*'] is not an option", "did you mean allow? "),
+        ("step", 3, "step=3 is neither an option nor an object with state", 'parts={"step": ...}'),
+        ("name", "x", "name='x' is neither an option nor", 'parts={"name": ...}'),
+        ("loss", _LOSS, "loss=MSELoss is neither an option nor", 'parts={"loss": ...}'),
+        ("log", {"a": [1]}, "log={'a': [1]} is neither an option nor", 'parts={"log": ...}'),
+    ],
+)  # fmt: skip
+def test_what_is_no_part_is_refused(tmp_path, name, value, text, hint):
+    with pytest.raises(UsageError) as caught:
+        Checkpointer(tmp_path / "run", **{"model": _NET, name: value})
+    assert text in caught.value.message
+    assert caught.value.hint.startswith(hint)
+    assert not (tmp_path / "run").exists()
+
+
+def test_objects_with_state_are_parts_under_any_name():
+    accepted = {
+        "branch1": _NET, "loader": _Stateful(), "scaler": None, "model": nn.Flatten(), "w": torch.ones(2),
+        "rngs": [torch.Generator()], "nets": {"a": _NET, "count": 1}, "data": DataLoader([1]),
+        "sets": [DataLoader([1]), DataLoader([2])], "scheduler": _Stateful(),
+    }  # fmt: skip
+    assert join_parts(accepted, {"every": 5}, OPTIONS) == {**accepted, "every": 5}
+
+
+@pytest.mark.parametrize("parts", [3, ["model"], {1: 2}])
+def test_bad_parts(tmp_path, parts):
+    with pytest.raises(UsageError, match="not a dict of parts"):
+        Checkpointer(tmp_path, model=_NET, parts=parts)
+
+
+def test_a_part_that_is_passed_twice(tmp_path):
+    with pytest.raises(UsageError, match="'model' is passed twice"):
+        Checkpointer(tmp_path, model=_NET, parts={"model": _NET})
+
+
+def test_reserved_names_are_said(tmp_path):
+    with pytest.raises(UsageError, match="'watch' is a name that mvc uses itself") as caught:
+        Checkpointer(tmp_path, model=_NET, parts={"watch": 3})
+    names = caught.value.hint.removeprefix("reserved names are ").split(", ")
+    for name in names:
+        with pytest.raises(UsageError, match=f"'{name}' is a name that mvc uses itself"):
+            Checkpointer(tmp_path, model=_NET, parts={name: 3})
+        assert f"``{name}``" in Checkpointer.__init__.__doc__
+
+
+def test_a_plain_value_is_a_part_if_it_is_meant(tmp_path):
+    """The commit of an older run that took a mistyped option for a part can be resumed from."""
+    with Checkpointer(tmp_path, model=_NET, every=1, parts={"evry": 5}) as ckpt:
+        ckpt.step()
+    with pytest.raises(ConflictError, match="evry is only in the stored state") as caught:
+        Checkpointer(tmp_path, model=_NET, every=5)
+    assert 'parts={"evry": ...} passes it, allow=["evry"] drops it' in caught.value.hint
+    for options in ({"parts": {"evry": 5}}, {"allow": ["evry"]}):
+        with Checkpointer(tmp_path, model=_NET, every=5, **options) as ckpt:
+            assert ckpt.step_count == 1
+
+
+def test_one_detector_and_one_step_are_lists_of_one(tmp_path):
+    ladder = rollback(min_steps_back=1, to="last", skip_batches=0)
+    options = {"detectors": NotFinite(), "ladder": ladder, "every": 1}
+    with Checkpointer(tmp_path, model=_NET, **options) as ckpt:
+        ckpt.step(loss=1.0)
+        ckpt.step(loss=1e30)
+        assert ckpt.step(loss=math.nan).to_step == 2
+    for wrong in (
+        {"detectors": 5},
+        {"detectors": NotFinite},
+        {"ladder": rollback},
+        {"ladder": "stop"},
+    ):
+        with pytest.raises(UsageError):
+            Checkpointer(tmp_path, model=_NET, **wrong)

@@ -23,7 +23,7 @@ class Kept:
         self._options = {"every": 2, "detectors": None, **options}
         self.ckpt = None
         if root is not None:
-            self.ckpt = Checkpointer(root, **self.run.parts, **self._options)
+            self.ckpt = Checkpointer(root, parts=self.run.parts, **self._options)
 
     @property
     def model(self):

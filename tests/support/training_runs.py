@@ -238,7 +238,7 @@ def train_kept(root, build, plan, trace, **options):
 
     seed_all(plan.seed)
     run = build()
-    ckpt = Checkpointer(root, **run.parts, every=plan.every, **options)
+    ckpt = Checkpointer(root, parts=run.parts, every=plan.every, **options)
     batches = _draw_endlessly(run.loader) if run.iterates else None
     lies = {plan.lie_at}
     with ckpt:
@@ -344,7 +344,7 @@ def terminated(root, trace):
 
     seed_all(0)
     run = SCENARIOS["loader-plain"].build()
-    with Checkpointer(root, **run.parts, every=100) as ckpt:
+    with Checkpointer(root, parts=run.parts, every=100) as ckpt:
         for index in ckpt.steps(TOTAL):
             batch = ckpt.next_batch()
             send = (lambda: os.kill(os.getpid(), signal.SIGTERM)) if index == 4 else _nothing

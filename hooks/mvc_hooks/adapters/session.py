@@ -14,7 +14,9 @@ import torch
 
 from mvc import UnsupportedError, UsageError
 from mvc_hooks.adapters.feed import Feed, FeedPart
-from mvc_hooks.checkpointer import Checkpointer
+from mvc_hooks.checkpointer import OPTIONS, Checkpointer
+from mvc_hooks.divergence.ladder import as_steps
+from mvc_hooks.parts.make import check_named
 from mvc_hooks.parts.rng import capture_rng, restore_rng
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ class SessionCallback:
         Lightning measures it before the gradients are clipped, the Hugging Face Trainer after.
         """
         super().__init__()
+        named = {name: value for name, value in options.items() if name not in OPTIONS}
+        check_named(named, (*OPTIONS, "grad_norm"))
         self._path, self._options, self._with_grad_norm = path, options, grad_norm
         self._session: Session | None = None
         self._trainer: Any = None
@@ -134,7 +138,7 @@ class Session:
         self.data = FeedPart("dataloader")
         self.checkpointer: Checkpointer | None = None
         self._may_skip_steps = any(
-            getattr(step, "skip", False) for step in options.get("ladder") or ()
+            getattr(step, "skip", False) for step in as_steps(options.get("ladder") or ())
         )
 
     def feed(self, loader: Any) -> Feed:

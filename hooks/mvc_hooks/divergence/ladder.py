@@ -19,14 +19,15 @@ restored only when a run resumes.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc import FormatError, UsageError
 from mvc_hooks.divergence.history import check_count, check_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from mvc_hooks.divergence.history import Verdict
 
@@ -140,6 +141,15 @@ def default_ladder() -> tuple[LadderStep, ...]:
     return rollback(), both(rollback(), lr_scale(0.5)), stop(after=3)
 
 
+Steps: TypeAlias = LadderStep | Iterable[LadderStep]
+"""A ladder: its steps in turn, or the only one."""
+
+
+def as_steps(ladder: Steps) -> tuple[LadderStep, ...]:
+    """Return the steps of a ladder."""
+    return tuple(ladder) if isinstance(ladder, Iterable) else (ladder,)
+
+
 class Ladder:
     """The steps, and how far up the run has come.
 
@@ -150,11 +160,11 @@ class Ladder:
 
     def __init__(
         self,
-        steps: Iterable[LadderStep] | None = None,
+        steps: Steps | None = None,
         *,
         forget_after_steps: int = FORGET_AFTER_STEPS,
     ) -> None:
-        self._steps = _check_steps(default_ladder() if steps is None else tuple(steps))
+        self._steps = _check_steps(default_ladder() if steps is None else as_steps(steps))
         self._stop_after = self._steps[-1].stop_after or 0
         self._forget_after_steps = check_count("forget_after_steps", forget_after_steps, 1)
         self.lr_factor = 1.0

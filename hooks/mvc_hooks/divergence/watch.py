@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -12,11 +13,13 @@ from mvc_hooks.divergence.detectors import NotFinite, Spike, Trend, find_onset
 from mvc_hooks.divergence.history import History, Verdict, check_count, check_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
 
     from mvc_hooks.divergence.history import Reading
 
 _MAX_NAMES = 1024
+Judges: TypeAlias = "Callable[[History], object] | Iterable[Callable[[History], object]]"
+"""One detector or function of the user, or several."""
 
 
 @runtime_checkable
@@ -114,9 +117,13 @@ class Watch:
     again, so that one event is one alarm.
     """
 
-    def __init__(self, detectors: Iterable[Callable[[History], object]] | None = None) -> None:
+    def __init__(self, detectors: Judges | None = None) -> None:
         self.history = History()
-        chosen = default_detectors() if detectors is None else tuple(map(as_detector, detectors))
+        if detectors is None:
+            detectors = default_detectors()
+        elif not isinstance(detectors, Iterable):
+            detectors = (detectors,)
+        chosen = tuple(map(as_detector, detectors))
         self._detectors = _name_apart(chosen)
         self._reported: dict[str, int] = {}
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+import reprlib
 from collections import deque
+from collections.abc import Mapping
+from difflib import get_close_matches
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +27,7 @@ from mvc_hooks.parts.tree import format_path, list_items, walk_leaves
 from mvc_hooks.parts.value import Stateful, StatefulPart, ValuePart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
 RNG = "rng"
 """The top-level name of the generators of the process."""
@@ -34,6 +38,56 @@ _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, rand
 _SCALARS = (bool, int, float, complex, str, bytes, np.generic, np.dtype, range, slice)
 _TORCH_SCALARS = (torch.Size, torch.dtype, torch.device)
 _CONTAINERS = (dict, list, tuple, deque, set, frozenset, bytearray, np.ndarray, torch.Tensor)
+_PLAIN = (*_SCALARS, *_TORCH_SCALARS, *_CONTAINERS)
+_SURELY_PARTS = (
+    *(nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, torch.utils.data.DataLoader),
+    *_GENERATORS,
+)
+_NEAR, _SIMILAR = 0.85, 0.6  # "loader" is 0.83 like "ladder"
+
+
+def join_parts(
+    named: Mapping[str, object], parts: Mapping[str, object] | None, options: Collection[str]
+) -> dict[str, object]:
+    """Return all parts: those passed by name, which ``check_named`` has to accept, and the others."""
+    check_named(named, options)
+    if parts is None:
+        return dict(named)
+    given: object = parts
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise UsageError("parts is not a dict of parts by name", hint='parts={"model": model}')
+    for name in named.keys() & parts.keys():
+        raise UsageError(f"part {name!r} is passed twice: by name and in parts")
+    return {**named, **parts}
+
+
+def check_named(named: Mapping[str, object], options: Collection[str]) -> None:
+    """Refuse what is passed by name but may be a mistyped option, or has no state."""
+    for name, value in named.items():
+        is_near = bool(get_close_matches(name, options, 1, _NEAR))
+        if is_near and not isinstance(value, _SURELY_PARTS):
+            reason = "is not an option"
+        elif value is None or name == "model" or _has_state(value):
+            continue
+        elif isinstance(value, (*_PLAIN, nn.Module)):
+            reason = "is neither an option nor an object with state"
+        else:
+            continue  # make_part says what is wrong with it
+        similar = get_close_matches(name, options, 1, _SIMILAR)
+        shown = type(value).__name__ if isinstance(value, nn.Module) else reprlib.repr(value)
+        raise UsageError(
+            f"{name}={shown} {reason}",
+            hint=(f"did you mean {similar[0]}? " if similar else "")
+            + f'parts={{"{name}": ...}} makes any value a part of the run',
+        )
+
+
+def _has_state(value: object) -> bool:
+    if isinstance(value, nn.Module):
+        return any(True for _ in chain(value.parameters(), value.buffers()))
+    if isinstance(value, (dict, list, tuple)):
+        return any(_has_state(item) for _, item in list_items(value) or ())
+    return isinstance(value, (torch.Tensor, np.ndarray)) or _holds_objects(value)
 
 
 def make_parts(objects: Mapping[str, object], reserved: Sequence[str] = ()) -> dict[str, Part]:
@@ -44,7 +98,8 @@ def make_parts(objects: Mapping[str, object], reserved: Sequence[str] = ()) -> d
     for name in (*_RESERVED, *reserved):
         if name in objects:
             raise UsageError(
-                f"{name!r} is a name that mvc uses itself; choose another name for the part"
+                f"{name!r} is a name that mvc uses itself; choose another name for the part",
+                hint=f"reserved names are {', '.join([*_RESERVED, *reserved])}",
             )
     names = name_all_parameters(objects)
     parts = {name: make_part(name, value, names) for name, value in objects.items()}
@@ -58,7 +113,7 @@ def make_part(name: str, value: Any, names: Mapping[int, str] | None = None) -> 
         return part
     if isinstance(value, (dict, list, tuple)) and _holds_objects(value):
         return _make_group(name, value, names)
-    if value is None or isinstance(value, (*_SCALARS, *_TORCH_SCALARS, *_CONTAINERS)):
+    if value is None or isinstance(value, _PLAIN):
         return ValuePart(name, value)
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise UsageError(
@@ -109,7 +164,8 @@ def _holds_objects(value: object) -> bool:
     """Return whether a container holds live objects, not only values."""
     if isinstance(value, (dict, list, tuple)):
         return any(_holds_objects(item) for _, item in list_items(value) or ())
-    return isinstance(value, (Stateful, *_GENERATORS)) or _is_power_sgd(value)
+    kinds = (Stateful, Part, torch.utils.data.DataLoader, *_GENERATORS)
+    return isinstance(value, kinds) or _is_power_sgd(value)
 
 
 def _is_power_sgd(value: object) -> bool:

@@ -99,10 +99,11 @@ def is_allowed(difference: Difference, allow: Sequence[str]) -> bool:
 def _refuse(differences: list[Difference]) -> None:
     if not differences:
         return
-    raise ConflictError(
-        f"the run does not fit the stored state: {_list(differences)}",
-        hint=f'nothing was changed; allow=["{format_path(differences[0].path)}"] keeps what is live',
-    )
+    path = format_path(differences[0].path)
+    hint = f'nothing was changed; allow=["{path}"] keeps what is live'
+    if len(differences[0].path) == 1 and differences[0].live is None:
+        hint = f'nothing was changed; parts={{"{path}": ...}} passes it, allow=["{path}"] drops it'
+    raise ConflictError(f"the run does not fit the stored state: {_list(differences)}", hint=hint)
 
 
 def _list(found: Sequence[object]) -> str:

@@ -264,6 +264,24 @@ def test_what_says_twice_where_to_resume_from_is_refused(tmp_path):
     assert transformers.trainer.skip_first_batches.__module__.startswith("accelerate")
 
 
+def test_a_mistyped_option_is_refused_at_once(tmp_path):
+    from accelerate import Accelerator
+
+    from mvc_hooks.adapters import accelerate, lightning, transformers
+
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(torch.nn.Linear(2, 2))
+    calls = [
+        (lambda: lightning.MvcCallback(tmp_path, evry=5), "every"),
+        (lambda: transformers.MvcCallback(tmp_path, gradnorm=True), "grad_norm"),
+        (lambda: accelerate.make_checkpointer(accelerator, tmp_path, detector=3), "detectors"),
+    ]
+    for make, meant in calls:
+        with pytest.raises(UsageError, match="is not an option") as caught:
+            make()
+        assert caught.value.hint.startswith(f"did you mean {meant}? ")
+
+
 def test_a_library_that_is_not_there_is_one_clear_line():
     from mvc_hooks.adapters.session import import_library
 

@@ -25,7 +25,9 @@ def build():
 
 def train(folder, build, total, *, bad=(), **options):
     training = build()
-    with Checkpointer(folder, every=EVERY, healthy_after=2, **options, **training.parts) as ckpt:
+    with Checkpointer(
+        folder, every=EVERY, healthy_after=2, **options, parts=training.parts
+    ) as ckpt:
         for _ in ckpt.steps(total):
             said = training.train_step(ckpt)
             if ckpt.batch_index in bad:
@@ -129,7 +131,7 @@ def test_skipped_steps_are_skipped_again(tmp_path):
     build = load_entry(f"{ENTRY}:build_checked")
     training = build()
     settings = {"detectors": training.detectors, "ladder": training.ladder}
-    with Checkpointer(tmp_path, every=EVERY, **settings, **training.parts) as ckpt:
+    with Checkpointer(tmp_path, every=EVERY, **settings, parts=training.parts) as ckpt:
         for _ in ckpt.steps(15):
             ckpt.step(**training.train_step(ckpt))
     assert replay_steps(tmp_path, "main@5", 10, build).is_exact
