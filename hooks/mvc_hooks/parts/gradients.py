@@ -7,8 +7,14 @@ every optimizer when it stepped. If in doubt, gradients are stored.
 
 Of leftovers only their presence is stored, and they come back as zeros: a run that clears gradients
 to zeros instead of None makes the optimizer step on parameters that got no gradient, and that must
-stay so. Left out on purpose: a run that goes on accumulating into the gradients of a step that was
-already taken.
+stay so.
+
+Some runs never clear: they let gradients decay, or add to those of a step that was already taken.
+So after its first step every optimizer is watched until its next one: does the first gradient that
+is added meet nothing (None, zeros), or what the last step left? Until that is seen, and from then on
+if something was met, what a step leaves counts as in use (``habits``). Gradients of parameters that
+several optimizers step are in use as long as one of them has not stepped since; which ones have is
+stored where that does not follow from the gradients (``open``).
 
 The memory of DDP's PowerSGD communication hook belongs to *buckets*, which DDP rebuilds after its first backward pass, in the
 order in which gradients arrived. A restored state compresses from its first step on, so in a fresh
@@ -19,11 +25,15 @@ with memory is restored, as its ``iter`` shows.
 
 from __future__ import annotations
 
+import itertools
+import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mvc import ConflictError
+from mvc_hooks.parts.module import ParameterNames
 from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.tree import (
     ABSENT,
@@ -41,16 +51,27 @@ if TYPE_CHECKING:
 
     from mvc_hooks.parts.tree import Steps
 
+log = logging.getLogger("mvc_hooks")
+_NEW, _UNSEEN, _CLEARS, _OUTLIVES = "new", "unseen", "clears", "outlives"
+"""How an optimizer's gradients fare after its step: no step yet, one but nothing added since, known."""
+_LATE = (
+    "gradients outlive the optimizer step since a while, and clearing them was expected: the commits "
+    "before this step lack them; from now on they are stored"
+)
 _MEMORY = ("error_dict", "p_memory_dict", "q_memory_dict")
 
 
 class _Watch:
-    """Parameters that are stepped together, and whether their gradients are in use."""
+    """What one optimizer steps, whether those gradients are in use, and whether a step ends that."""
 
-    def __init__(self, params: list[torch.Tensor], optimizer: Optimizer | None) -> None:
-        self.params = params
-        self.is_open = False
-        self._handles: dict[int, Any] = {}
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self.is_open = self.has_new = False
+        self.habit = _NEW
+        self._known: dict[int, tuple[torch.Tensor, Any]] = {}
+        # Parameters whose next gradient is awaited: (node of autograd, hook); the node must live.
+        self._probes: list[tuple[Any, Any]] = []
+        self._met: dict[int, bool] = {}
         self._on_step: Any = None
         register = getattr(optimizer, "register_step_post_hook", None)
         self.can_close = register is not None
@@ -58,30 +79,88 @@ class _Watch:
             self._on_step = register(self._close)
         self.look()
 
+    @property
+    def params(self) -> list[torch.Tensor]:
+        """The parameters of all groups, also of those that were added late."""
+        return [param for group in self._optimizer.param_groups for param in group["params"]]
+
     def look(self) -> None:
         """Take in parameters that are trained since the last time."""
-        for param in self.params:
-            if param.requires_grad and id(param) not in self._handles:
-                handle = param.register_post_accumulate_grad_hook(self._open)  # type: ignore[no-untyped-call]  # torch has no types
-                self._handles[id(param)] = handle
-                self.is_open = self.is_open or param.grad is not None
+        params = {id(param): param for param in self.params}
+        for key in self._known.keys() - params.keys():
+            self._known.pop(key)[1].remove()
+        new = {k: p for k, p in params.items() if p.requires_grad and k not in self._known}
+        for key, param in new.items():
+            handle = param.register_post_accumulate_grad_hook(self._open)  # type: ignore[no-untyped-call]  # torch has no types
+            self._known[key] = (param, handle)
+            self.is_open = self.is_open or param.grad is not None
+        self.has_new = self.has_new or bool(new)
+
+    def take_leavers(self) -> list[torch.Tensor]:
+        """Return the parameters that are in no group any more since the last look."""
+        here = {id(param) for param in self.params}
+        return [param for key, (param, _) in self._known.items() if key not in here]
 
     def is_used(self) -> bool:
-        self.look()
-        return self.is_open or not self.can_close
+        return self.is_open or not self.can_close or self.habit != _CLEARS
+
+    def probe(self, params: Iterable[torch.Tensor]) -> None:
+        """Find out whether the next gradient of each parameter is added to an old one."""
+        for param in params:
+            if param.requires_grad:
+                node = torch.autograd.graph.get_gradient_edge(param).node
+                hook = node.register_prehook(partial(self._meet, param))
+                self._probes.append((node, hook))
+
+    def restore(self, habit: str, *, is_open: bool) -> None:
+        """Take a stored habit."""
+        self.look()  # parameters that the restored state trains and the live one did not
+        self._end_probes()
+        self.habit, self.is_open = habit, is_open
+        if habit == _UNSEEN and not is_open:
+            self.probe(self.params)
 
     def remove(self) -> None:
-        for handle in self._handles.values():
+        self._end_probes()
+        for _, handle in self._known.values():
             handle.remove()
-        self._handles.clear()
+        self._known.clear()
         if self._on_step is not None:
             self._on_step.remove()
+
+    def _end_probes(self) -> None:
+        for _, hook in self._probes:
+            hook.remove()
+        self._probes.clear()
+        self._met.clear()
 
     def _open(self, _: torch.Tensor) -> None:
         self.is_open = True
 
+    def _meet(self, param: torch.Tensor, *_: object) -> None:
+        # What was cleared once stays so, whatever is added until the next step.
+        if self._met.get(id(param), True):
+            self._met[id(param)] = _has_values(param.grad)
+
     def _close(self, *_: object) -> None:
+        self.look()
         self.is_open = False
+        if self._probes:
+            # A step without backward() has gradients set by hand, which replaces them.
+            habit = _OUTLIVES if any(self._met.values()) else _CLEARS
+            if (self.habit, habit) == (_CLEARS, _OUTLIVES):
+                log.warning(_LATE)
+            self.habit = habit
+            self._end_probes()
+        elif self.habit in (_NEW, _UNSEEN):
+            self.habit = _UNSEEN
+            self.probe(self.params)
+
+    def probe_one(self) -> None:
+        """Look once more at a run that clears, now that its leftovers were left out."""
+        if not self._probes:
+            left = (p for p in self.params if p.requires_grad and p.grad is not None)
+            self.probe(itertools.islice(left, 1))
 
 
 class GradsPart(Part):
@@ -91,15 +170,30 @@ class GradsPart(Part):
 
     def __init__(self, optimizers: Iterable[Optimizer], names: Mapping[int, str]) -> None:
         """Watch the parameters of optimizers until ``remove``; ``names`` as for ``OptimizerPart``."""
-        self._params: dict[str, torch.Tensor] = {}
-        self._watches: list[_Watch] = []
-        for number, optimizer in enumerate(optimizers):
-            params = [p for group in optimizer.param_groups for p in group["params"]]
-            self._watches.append(_Watch(params, optimizer))
-            for index, param in enumerate(params):
-                name = names.get(id(param), f"optimizer_{number}.{index}")
-                self._params.setdefault(name, param)
-        self._names = {id(param): name for name, param in self._params.items()}
+        self._names = names
+        self._watches = [_Watch(optimizer) for optimizer in optimizers]
+
+    def _name(self) -> list[list[tuple[str, torch.Tensor]]]:
+        """Return name and parameter of everything that each optimizer steps."""
+        for watch in self._watches:
+            watch.look()
+            if watch.has_new and isinstance(self._names, ParameterNames):
+                self._names.look()
+            watch.has_new = False
+        found: dict[int, str] = {}
+        return [
+            [
+                (
+                    found.setdefault(id(param), self._names.get(id(param), f"optimizer_{at}.{i}")),
+                    param,
+                )
+                for i, param in enumerate(watch.params)
+            ]
+            for at, watch in enumerate(self._watches)
+        ]
+
+    def _params(self) -> dict[str, torch.Tensor]:
+        return {name: param for named in self._name() for name, param in named}
 
     def remove(self) -> None:
         """Remove all hooks."""
@@ -107,22 +201,34 @@ class GradsPart(Part):
             watch.remove()
 
     def capture(self) -> dict[str, object]:
-        """Return the gradients in use by name, and the names of leftovers."""
+        """Return the gradients in use by name, the names of leftovers, and what is unusual."""
         used: dict[str, torch.Tensor] = {}
         left: dict[str, str] = {}
-        for watch in self._watches:
-            is_used = watch.is_used()
-            for param in watch.params:
-                name = self._names[id(param)]
-                if param.grad is not None and is_used:
-                    used[name] = param.grad.detach()
-                elif param.grad is not None:
-                    left[name] = str(param.grad.layout).removeprefix("torch.")
-        return {
+        places = self._name()
+        for watch, named in zip(self._watches, places, strict=True):
+            there = {name: p.grad for name, p in named if p.grad is not None}
+            if watch.is_used():
+                used |= {name: grad.detach() for name, grad in there.items()}
+            elif there:
+                left |= {name: str(grad.layout) for name, grad in there.items()}
+                watch.probe_one()
+        state: dict[str, object] = {
             "accumulated": used,
-            "zeroed": [name for name, layout in left.items() if layout == "strided"],
-            "zeroed_sparse": [name for name, layout in left.items() if layout != "strided"],
+            "zeroed": [name for name, layout in left.items() if layout == "torch.strided"],
+            "zeroed_sparse": [name for name, layout in left.items() if layout != "torch.strided"],
         }
+        habits = [watch.habit for watch in self._watches]
+        if set(habits) - {_CLEARS}:
+            state["habits"] = habits
+        is_open = [watch.is_open for watch in self._watches]
+        if any(
+            any(p.grad is not None for _, p in named) and mine != theirs
+            for named, mine, theirs in zip(
+                places, is_open, _derive_open(places, state), strict=True
+            )
+        ):
+            state["open"] = is_open
+        return state
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare with the parameters: a gradient may come and go, but it fits its parameter."""
@@ -130,9 +236,9 @@ class GradsPart(Part):
         if not isinstance(accumulated, dict):
             yield Difference(path, "gradients", "something else")
             return
-        names = [*accumulated, *find_at(stored, ("zeroed",)), *find_at(stored, ("zeroed_sparse",))]
-        for name in names:
-            if name not in self._params:
+        known = {*self._params(), *self._names.values()}  # a group may come back with the state
+        for name in [*accumulated, *stored["zeroed"], *stored["zeroed_sparse"]]:
+            if name not in known:
                 yield Difference((*path, "accumulated", name), None, "a gradient")
         mine = find_at(live, ("accumulated",))
         for name in mine.keys() & accumulated.keys():
@@ -145,14 +251,17 @@ class GradsPart(Part):
         return {
             "accumulated": {
                 name: param.grad.detach()
-                for name, param in self._params.items()
+                for name, param in self._params().items()
                 if param.grad is not None
             }
         }
 
     def restore(self, stored: Any) -> None:
         """Make gradients what they were: stored, zeros or none."""
-        for name, param in self._params.items():
+        for param in (param for watch in self._watches for param in watch.take_leavers()):
+            param.grad = None
+        places = self._name()
+        for name, param in (pair for named in places for pair in named):
             if name in stored["accumulated"]:
                 _set_gradient(param, stored["accumulated"][name])
             elif name in stored["zeroed"]:
@@ -161,11 +270,29 @@ class GradsPart(Part):
                 param.grad = torch.zeros_like(param, layout=torch.sparse_coo)
             else:
                 param.grad = None
-        for watch in self._watches:
-            watch.look()  # parameters that the restored state trains and the live one did not
-            watch.is_open = any(
-                self._names[id(param)] in stored["accumulated"] for param in watch.params
-            )
+        is_open = stored.get("open", _derive_open(places, stored))
+        habits = stored.get("habits", [_CLEARS] * len(is_open))
+        for watch, habit, one in zip(self._watches, habits, is_open, strict=True):
+            watch.restore(habit, is_open=one)
+
+
+def _derive_open(
+    places: Iterable[Iterable[tuple[str, torch.Tensor]]], state: Mapping[str, Any]
+) -> list[bool]:
+    """Return whether each optimizer has gradients in use, from which of its gradients are."""
+    left = {*state["zeroed"], *state["zeroed_sparse"]} - state["accumulated"].keys()
+    return [
+        not left & {name for name, _ in named}
+        and any(name in state["accumulated"] for name, _ in named)
+        for named in places
+    ]
+
+
+def _has_values(gradient: torch.Tensor | None) -> bool:
+    if gradient is None:
+        return False
+    values = gradient if gradient.layout is torch.strided else gradient._values()  # noqa: SLF001  the public one refuses uncoalesced tensors
+    return bool(values.count_nonzero())
 
 
 def _set_gradient(param: torch.Tensor, stored: torch.Tensor) -> None:

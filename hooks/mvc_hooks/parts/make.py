@@ -19,11 +19,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from mvc import UsageError
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import PowerSgdPart
-from mvc_hooks.parts.module import ModulePart, name_parameters
+from mvc_hooks.parts.module import ModulePart, ParameterNames
 from mvc_hooks.parts.optimizer import OptimizerPart
 from mvc_hooks.parts.part import DETAILS, Group, Part, RestoreOrder
 from mvc_hooks.parts.rng import GeneratorPart, RngPart
-from mvc_hooks.parts.tree import format_path, list_items, walk_leaves
+from mvc_hooks.parts.tree import list_items
 from mvc_hooks.parts.value import Stateful, StatefulPart, ValuePart
 
 if TYPE_CHECKING:
@@ -101,13 +101,13 @@ def make_parts(objects: Mapping[str, object], reserved: Sequence[str] = ()) -> d
                 f"{name!r} is a name that mvc uses itself; choose another name for the part",
                 hint=f"reserved names are {', '.join([*_RESERVED, *reserved])}",
             )
-    names = name_all_parameters(objects)
+    names = ParameterNames(objects)
     parts = {name: make_part(name, value, names) for name, value in objects.items()}
     return {**parts, RNG: RngPart()}
 
 
 def make_part(name: str, value: Any, names: Mapping[int, str] | None = None) -> Part:
-    """Return the part that fits an object; ``names`` is what ``name_all_parameters`` returns."""
+    """Return the part that fits an object; ``names`` are those of all parameters."""
     part = value if isinstance(value, Part) else _find_part(name, value, names or {})
     if part is not None:
         return part
@@ -120,16 +120,6 @@ def make_part(name: str, value: Any, names: Mapping[int, str] | None = None) -> 
         f"{name} is a {kind}, which has no state_dict and is not a plain value",
         hint="give it state_dict() and load_state_dict(), or pass its values",
     )
-
-
-def name_all_parameters(objects: Mapping[str, object]) -> dict[int, str]:
-    """Return ``id`` of parameter → name (``model.0.weight``), for all models among some objects."""
-    return {
-        id(param): f"{format_path(path)}.{name}"
-        for path, module in walk_leaves(objects)
-        if isinstance(module, nn.Module)
-        for name, param in name_parameters(module).items()
-    }
 
 
 def _find_part(name: str, value: Any, names: Mapping[int, str]) -> Part | None:

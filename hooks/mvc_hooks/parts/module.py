@@ -27,12 +27,14 @@ from mvc_hooks.parts.tree import (
     compare_arrays,
     describe,
     find_at,
+    format_path,
     is_array,
     locate,
+    walk_leaves,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from mvc import ArrayOutline
     from mvc_hooks.parts.tree import Steps
@@ -64,6 +66,23 @@ def clean_name(name: str) -> str:
 def name_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters of a model by name, tied ones once."""
     return {clean_name(name): param for name, param in unwrap_module(module).named_parameters()}
+
+
+class ParameterNames(dict[int, str]):
+    """``id`` of parameter → name (``model.0.weight``), for all models among some objects."""
+
+    def __init__(self, objects: Mapping[str, object]) -> None:
+        super().__init__()
+        self._objects = objects
+        self.look()
+
+    def look(self) -> None:
+        """Take in parameters that were made since the last time."""
+        self.clear()
+        for path, module in walk_leaves(self._objects):
+            if isinstance(module, nn.Module):
+                for name, param in name_parameters(module).items():
+                    self[id(param)] = f"{format_path(path)}.{name}"
 
 
 class ModulePart(Part):

@@ -16,7 +16,8 @@ from mvc_hooks.divergence.guard import StepGuard
 from mvc_hooks.environment import read_environment
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import GradsPart
-from mvc_hooks.parts.make import GRADIENTS, make_parts, name_all_parameters
+from mvc_hooks.parts.make import GRADIENTS, make_parts
+from mvc_hooks.parts.module import ParameterNames
 from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.tree import walk_leaves
@@ -112,7 +113,7 @@ class LiveRun:
         if not self._modules and not self._optimizers:
             raise UsageError("no model and no optimizer to commit", hint="pass model=...")
         self.parts = make_parts(objects, (*EXTRAS, RANKS))
-        self._grads = GradsPart(self._optimizers, name_all_parameters(objects))
+        self._grads = GradsPart(self._optimizers, ParameterNames(objects))
         self.parts[GRADIENTS] = self._grads
         entries = flatten_parts(self.parts)
         loaders = [

@@ -35,7 +35,7 @@ def assert_same(state, frozen):
 
 
 class Lab:
-    """Commits and brings back; a run is ``build()`` → namespace with ``parts`` and ``train``."""
+    """Commits and brings back; ``build()`` → a run: ``parts``, ``train``, maybe its parts ``live``."""
 
     def __init__(self, folder):
         self.repo = Repo.init(folder)
@@ -47,7 +47,7 @@ class Lab:
     def make(self, build, seed):
         seed_all(seed)
         run = build()
-        run.live = make_parts(run.parts)
+        run.live = getattr(run, "live", None) or make_parts(run.parts)
         return run
 
     def check_resume(self, build, *, before=3, after=4, **options):

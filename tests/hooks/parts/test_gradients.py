@@ -8,7 +8,8 @@ from torch import nn
 
 from mvc import ConflictError
 from mvc_hooks.parts.gradients import GradsPart
-from mvc_hooks.parts.make import GRADIENTS, make_parts, name_all_parameters
+from mvc_hooks.parts.make import GRADIENTS, make_parts
+from mvc_hooks.parts.module import ParameterNames
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 
 pytestmark = pytest.mark.torch
@@ -20,7 +21,7 @@ def _build(seed=0, *, to_none=True, sparse=False):
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0 if sparse else 0.9)
     objects = {"model": model, "optimizer": optimizer}
     parts = make_parts(objects)
-    parts[GRADIENTS] = GradsPart([optimizer], name_all_parameters(objects))
+    parts[GRADIENTS] = GradsPart([optimizer], ParameterNames(objects))
 
     def accumulate():
         model["b"](model["a"](torch.randint(5, (4,)))).sum().backward()
@@ -29,7 +30,27 @@ def _build(seed=0, *, to_none=True, sparse=False):
         optimizer.step()
         optimizer.zero_grad(set_to_none=to_none)
 
-    return SimpleNamespace(model=model, parts=parts, accumulate=accumulate, step=step)
+    return SimpleNamespace(
+        model=model, optimizer=optimizer, parts=parts, accumulate=accumulate, step=step
+    )
+
+
+def _watched(step, optimizers, objects):
+    """Return a run whose parts have their gradients with them."""
+    parts = make_parts(objects)
+    parts[GRADIENTS] = GradsPart(optimizers, ParameterNames(objects))
+    return SimpleNamespace(parts=objects, live=parts, train=step)
+
+
+@pytest.fixture
+def check(lab):
+    """Return the check of a resume that begins after the first step, or a later one."""
+
+    def check_both(build):
+        for before in (1, 4):
+            lab.check_resume(build, before=before, after=3)
+
+    return check_both
 
 
 def _bits(run):
@@ -60,6 +81,8 @@ def test_after_the_step_they_are_not_stored(lab):
     run = _build()
     run.accumulate()
     assert capture_parts(run.parts)[GRADIENTS]["accumulated"]
+    run.step()
+    run.accumulate()  # only now it is known that the run clears them
     run.parts["optimizer"]._optimizer.step()
     stored = capture_parts(run.parts)[GRADIENTS]
     assert stored["accumulated"] == {}
@@ -113,7 +136,7 @@ def test_a_parameter_that_is_frozen_here_and_was_not(lab):
     model["a"].weight.requires_grad_(False)
     objects = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)}
     parts = make_parts(objects)
-    parts[GRADIENTS] = GradsPart([objects["optimizer"]], name_all_parameters(objects))
+    parts[GRADIENTS] = GradsPart([objects["optimizer"]], ParameterNames(objects))
     restore_parts(source, parts)
     assert model["a"].weight.requires_grad
     assert model["a"].weight.grad is not None
@@ -143,3 +166,113 @@ def test_gradients_of_parameters_that_are_not_here_are_named(lab):
     new.parts[GRADIENTS] = GradsPart([], {})
     with pytest.raises(ConflictError, match=r"gradients\.accumulated\.model\.a\.weight"):
         restore_parts(source, new.parts)
+
+
+def _decay_in_place(params):
+    for param in params:
+        if param.grad is not None:
+            param.grad *= 0.5
+
+
+def _decay(params):
+    for param in params:
+        param.grad = None if param.grad is None else param.grad * 0.5
+
+
+KEEPERS = {
+    "in place": _decay_in_place,
+    "anew": _decay,
+    "never": lambda params: None,
+    "one of them": lambda params: _decay_in_place(params[:1]) or _clear(params[1:]),
+}
+
+
+def _clear(params):
+    for param in params:
+        param.grad = None
+
+
+@pytest.mark.parametrize("kind", KEEPERS)
+def test_gradients_that_live_on_after_the_step(check, kind):
+    def build():
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+        def step():
+            KEEPERS[kind](list(model.parameters()))
+            model(torch.rand(4, 3)).square().sum().backward()
+            optimizer.step()
+
+        return _watched(step, [optimizer], {"model": model, "optimizer": optimizer})
+
+    check(build)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_a_loop_that_clears_is_known_after_its_second_step(to_none):
+    run = _build(to_none=to_none)
+    sizes = []
+    for _ in range(3):
+        run.optimizer.zero_grad(set_to_none=to_none)
+        run.accumulate()
+        run.accumulate()
+        run.optimizer.step()
+        sizes.append(len(capture_parts(run.parts)[GRADIENTS]["accumulated"]))
+    assert sizes == [3, 0, 0]
+
+
+def test_a_loop_that_stops_clearing_is_told(caplog):
+    run = _build()
+    for _ in range(3):
+        run.accumulate()
+        run.step()
+    assert capture_parts(run.parts)[GRADIENTS]["accumulated"] == {}
+    for number in range(4):
+        run.accumulate()
+        run.optimizer.step()
+        held = capture_parts(run.parts)[GRADIENTS]["accumulated"]
+        assert (len(held), len(caplog.messages)) == ((3, 1) if number else (0, 0))
+    assert "lack them" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("stops", [False, True])
+def test_optimizers_that_share_parameters(check, turned, stops):
+    """They step in turn; also if the run is committed between their steps."""
+
+    def build():
+        model = nn.ModuleDict({name: nn.Linear(3, 3) for name in "abc"})
+        a, b, c = ([*model[name].parameters()] for name in "abc")
+        optimizers = {
+            "one": torch.optim.SGD([{"params": a}, {"params": b, "lr": 0.2}], 0.1, momentum=0.9),
+            "two": torch.optim.Adam([{"params": b[:1]}, {"params": c}], 0.1),
+        }
+        order = list(optimizers.values())[:: -1 if turned else 1]
+        turn = {"count": 0}
+
+        def loss():
+            return model["c"](model["b"](model["a"](torch.rand(4, 3)))).square().sum()
+
+        def step():
+            turn["count"] += 1
+            if not stops or turn["count"] % 2:
+                model.zero_grad()
+                loss().backward()
+                order[0].step()
+            if not stops or not turn["count"] % 2:
+                order[1].step()
+
+        objects = {"model": model, "optimizer": optimizers, "turn": turn}
+        return _watched(step, list(optimizers.values()), objects)
+
+    check(build)
+
+
+def test_the_gradients_of_a_group_that_is_added_late(lab):
+    old = _build()
+    parameter = nn.Parameter(torch.ones(3))
+    old.model.late = parameter
+    old.optimizer.add_param_group({"params": [parameter]})
+    (parameter * 2).sum().backward()
+    stored = capture_parts(old.parts)[GRADIENTS]["accumulated"]
+    assert stored["model.late"].tolist() == [2.0] * 3

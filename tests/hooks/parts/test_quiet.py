@@ -10,7 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from mvc_hooks.parts.gradients import GradsPart
-from mvc_hooks.parts.make import GRADIENTS, make_parts, name_all_parameters
+from mvc_hooks.parts.make import GRADIENTS, make_parts
+from mvc_hooks.parts.module import ParameterNames
 from mvc_hooks.parts.restoring import capture_parts
 
 pytestmark = pytest.mark.torch
@@ -30,7 +31,7 @@ def _build():
     objects = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     objects |= {"scaler": scaler, "dataloader": loader, "noise": torch.Generator().manual_seed(1)}
     parts = make_parts(objects)
-    parts[GRADIENTS] = GradsPart([optimizer], name_all_parameters(objects))
+    parts[GRADIENTS] = GradsPart([optimizer], ParameterNames(objects))
     return SimpleNamespace(**objects, parts=parts)
 
 
