@@ -96,11 +96,6 @@ class _Watch:
             self.is_open = self.is_open or param.grad is not None
         self.has_new = self.has_new or bool(new)
 
-    def take_leavers(self) -> list[torch.Tensor]:
-        """Return the parameters that are in no group any more since the last look."""
-        here = {id(param) for param in self.params}
-        return [param for key, (param, _) in self._known.items() if key not in here]
-
     def is_used(self) -> bool:
         return self.is_open or not self.can_close or self.habit != _CLEARS
 
@@ -258,8 +253,6 @@ class GradsPart(Part):
 
     def restore(self, stored: Any) -> None:
         """Make gradients what they were: stored, zeros or none."""
-        for param in (param for watch in self._watches for param in watch.take_leavers()):
-            param.grad = None
         places = self._name()
         for name, param in (pair for named in places for pair in named):
             if name in stored["accumulated"]:

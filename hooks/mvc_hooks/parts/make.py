@@ -20,7 +20,7 @@ from mvc import UsageError
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import PowerSgdPart
 from mvc_hooks.parts.module import ModulePart, ParameterNames
-from mvc_hooks.parts.optimizer import OptimizerPart
+from mvc_hooks.parts.optimizer import OptimizerPart, find_optimizers
 from mvc_hooks.parts.part import DETAILS, Group, Part, RestoreOrder
 from mvc_hooks.parts.rng import GeneratorPart, RngPart
 from mvc_hooks.parts.tree import list_items
@@ -140,6 +140,8 @@ def _make_stateful(name: str, value: Any) -> Part:
     is_fixed = isinstance(value, (LRScheduler, torch.amp.GradScaler))
     if is_fixed:
         return StatefulPart(name, value, RestoreOrder.SCHEDULER)
+    if find_optimizers(value):
+        return StatefulPart(name, value, RestoreOrder.OPTIMIZER)
     return DataPart(name, value) if hasattr(value, "__iter__") else StatefulPart(name, value)
 
 

@@ -12,7 +12,9 @@ dict has because they are not persistent.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,17 +32,20 @@ from mvc_hooks.parts.tree import (
     format_path,
     is_array,
     locate,
+    outline,
     walk_leaves,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from mvc import ArrayOutline
     from mvc_hooks.parts.tree import Steps
 
 _COMPILED = "_orig_mod"
 _NAMED = 3
+_NOTHING = "None"
+"""In place of type and shape, for a buffer that is None or not there."""
 
 
 def unwrap_module(module: nn.Module) -> nn.Module:
@@ -79,10 +84,17 @@ class ParameterNames(dict[int, str]):
     def look(self) -> None:
         """Take in parameters that were made since the last time."""
         self.clear()
+        self.update((id(param), name) for name, param in self._walk())
+
+    def find(self, name: str | None) -> torch.Tensor | None:
+        """Return the parameter of a name, or None."""
+        return next((param for one, param in self._walk() if one == name), None)
+
+    def _walk(self) -> Iterator[tuple[str, torch.Tensor]]:
         for path, module in walk_leaves(self._objects):
             if isinstance(module, nn.Module):
                 for name, param in name_parameters(module).items():
-                    self[id(param)] = f"{format_path(path)}.{name}"
+                    yield f"{format_path(path)}.{name}", param
 
 
 class ModulePart(Part):
@@ -94,7 +106,7 @@ class ModulePart(Part):
         """Take a model; lazy, quantised, distributed or data-less parameters are refused."""
         self.module = unwrap_module(module)
         _check_parameters(name, self.module)
-        self.companion = ModuleDetails(self.module)
+        self.companion: ModuleDetails = ModuleDetails(self.module)
 
     def capture(self) -> dict[str, Any]:
         """Return the state dict, its tensors those of the model."""
@@ -105,16 +117,23 @@ class ModulePart(Part):
         return renamed if len(renamed) == len(state) else state  # two names would be the same
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
-        """Compare by name: every entry must be on both sides, tensors of the same type and shape."""
+        """Compare by name: every entry must be on both sides, tensors of the same type and shape.
+
+        What modules load in their own way, and buffers, may fit nevertheless.
+        """
         if not isinstance(stored, dict):
             yield Difference(path, "a state dict", describe(stored))
             return
+        modules = {clean_name(name): module for name, module in self.module.named_modules()}
         for key in [*live, *(key for key in stored if key not in live)]:
             ours, theirs = live.get(key, ABSENT), stored.get(key, ABSENT)
+            found: Iterable[Difference] = ()
             if ours is ABSENT or theirs is ABSENT:
-                yield Difference((*path, key), describe(ours), describe(theirs))
+                found = [Difference((*path, key), describe(ours), describe(theirs))]
             elif is_array(ours) or is_array(theirs):
-                yield from compare_arrays(ours, theirs, (*path, key))
+                found = compare_arrays(ours, theirs, (*path, key))
+            for difference in found:
+                yield replace(difference, may_fit=_may_fit(modules, key))
 
     def targets(self, captured: Any) -> object:
         """Return the entries that are the model's memory (hooks may have added others)."""
@@ -127,6 +146,7 @@ class ModulePart(Part):
 
     def restore(self, stored: Any) -> None:
         """Take what could not be filled in place through the model's own ``load_state_dict``."""
+        self.companion.replace_grown(stored)
         own, live = self._locate_own(), self.capture()
         if any(not _is_taken(stored[name], live.get(name), own) for name in stored):
             self._load(stored)
@@ -134,6 +154,33 @@ class ModulePart(Part):
         for param in self.module.parameters():
             if not param.is_inference():
                 torch.autograd.graph.increment_version(param)
+
+    def hold(self) -> Callable[[], None]:
+        """Return a function that takes it back: what it loads, attributes, and memory."""
+        back = super().hold()
+        modules = [
+            (one, dict(vars(one)), dict(one._buffers), dict(one._parameters))  # noqa: SLF001  there is no public way
+            for one in self.module.modules()
+        ]
+        tensors = [
+            (one, one.data, one.detach().cpu().clone())
+            for one in (*self.module.parameters(), *self.module.buffers())
+        ]
+
+        def take_back() -> None:
+            with contextlib.suppress(Exception):  # what did not load may not load this either
+                back()
+            for module, attributes, buffers, parameters in modules:
+                vars(module).update(attributes)
+                module._buffers.clear()  # noqa: SLF001
+                module._buffers.update(buffers)  # noqa: SLF001
+                module._parameters.clear()  # noqa: SLF001
+                module._parameters.update(parameters)  # noqa: SLF001
+            for tensor, data, values in tensors:
+                tensor.data = data
+                data.copy_(values)
+
+        return take_back
 
     def _load(self, stored: dict[str, Any]) -> None:
         modules = self.module.named_modules(remove_duplicate=False)
@@ -175,6 +222,29 @@ def _is_taken(stored: Any, live: Any, own: set[tuple[object, ...] | None]) -> bo
     return locate(live) in own and torch.equal(stored.to(live.device), live)
 
 
+def _may_fit(modules: Mapping[str, nn.Module], key: str) -> bool:
+    """Return whether an entry of a state dict is a buffer, or a module loads it in its own way."""
+    prefix, _, name = key.rpartition(".")
+    owner = modules.get(prefix)
+    if owner is None:
+        return False
+    steps = prefix.split(".") if prefix else []
+    above = [modules.get(".".join(steps[:count])) for count in range(len(steps) + 1)]
+    return (
+        name == "_extra_state"
+        or name not in owner._parameters  # noqa: SLF001  there is no public way
+        or type(modules[""]).load_state_dict is not nn.Module.load_state_dict
+        or any(one is not None and _loads_itself(one) for one in above)
+    )
+
+
+def _loads_itself(module: nn.Module) -> bool:
+    own = type(module)._load_from_state_dict  # noqa: SLF001  what modules override
+    # Those of torch's own layers only serve older versions; they never take another shape.
+    is_plain = own.__module__.startswith("torch.nn.modules.")
+    return not is_plain or bool(module._load_state_dict_pre_hooks)  # noqa: SLF001  there is no public way
+
+
 def _check_parameters(name: str, module: nn.Module) -> None:
     lazy, odd = [], []
     for key, tensor in [*module.named_parameters(), *module.named_buffers()]:
@@ -202,9 +272,14 @@ class ModuleDetails(Part):
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
+        self._first = self._outline_buffers()
+        self._grown: dict[str, str] = {}
 
     def capture(self) -> dict[str, object]:
-        """Return modes, frozen parameters, ties (groups of one tensor), and buffers not persistent."""
+        """Return modes, frozen parameters, ties (groups of one tensor), and buffers not persistent.
+
+        Where other buffers have grown since the model was made, what they were then is in ``grown``.
+        """
         module = self._module
         modules = module.named_modules()
         parameters = module.named_parameters()
@@ -217,6 +292,7 @@ class ModuleDetails(Part):
                 clean_name(name): owner._buffers[key]  # noqa: SLF001  there is no public way
                 for name, owner, key in self._find_buffers()
             },
+            **({"grown": grown} if (grown := self._find_grown()) else {}),
         }
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
@@ -237,6 +313,7 @@ class ModuleDetails(Part):
     def restore(self, stored: Any) -> None:
         """Set modes, frozen parameters and buffers."""
         module = self._module
+        self._grown = dict(stored.get("grown", {}))
         other, frozen = set(stored["other_mode"]), set(stored["frozen"])
         for name, child in module.named_modules():
             child.training = stored["training"] != (clean_name(name) in other)
@@ -244,7 +321,46 @@ class ModuleDetails(Part):
             if param.requires_grad == (clean_name(name) in frozen):
                 param.requires_grad_(clean_name(name) not in frozen)
         for name, owner, key in self._find_buffers():
-            _replace(owner, key, stored["buffers"].get(clean_name(name)), module)
+            _place(owner, key, stored["buffers"].get(clean_name(name)), module)
+
+    def _outline_buffers(self) -> dict[str, str]:
+        """Return name → type and shape of the buffers in a state dict that load as torch loads."""
+        return {
+            clean_name(f"{prefix}.{key}" if prefix else key): str(outline(buffer))
+            for prefix, owner in self._module.named_modules()
+            if not _loads_itself(owner)
+            for key, buffer in owner._buffers.items()  # noqa: SLF001  there is no public way
+            if key not in owner._non_persistent_buffers_set  # noqa: SLF001
+        }
+
+    def _find_grown(self) -> dict[str, str]:
+        now = self._outline_buffers()
+        return {
+            name: self._first.get(name, _NOTHING)
+            for name in {**self._first, **now}
+            if now.get(name) != self._first.get(name)
+        } | self._grown
+
+    def replace_grown(self, stored: Mapping[str, Any]) -> None:
+        """Make buffers what is stored, if they differ because the run made them grow.
+
+        It did if both sides began with the same.
+        """
+        modules = {clean_name(name): module for name, module in self._module.named_modules()}
+        now = self._outline_buffers()
+        for name in {**now, **self._grown}:
+            prefix, _, key = name.rpartition(".")
+            theirs = stored.get(name)
+            text = str(outline(theirs))
+            owner = modules.get(prefix)
+            if owner is None or text == now.get(name, _NOTHING):
+                continue
+            if self._grown.get(name, text) != self._first.get(name, _NOTHING):
+                raise ConflictError(f"{name} did not grow: the run began with another one")
+            if theirs is None and name not in self._first:
+                del owner._buffers[key]  # noqa: SLF001  there is no public way
+            else:
+                _place(owner, key, theirs, self._module)
 
     def _find_buffers(self) -> list[tuple[str, nn.Module, str]]:
         return [
@@ -263,14 +379,13 @@ def _is_cache(live: ArrayOutline | None, stored: ArrayOutline | None) -> bool:
     return is_both and live.dtype == stored.dtype and len(live.shape) == len(stored.shape)
 
 
-def _replace(owner: nn.Module, key: str, stored: object, module: nn.Module) -> None:
-    live = owner._buffers[key]  # noqa: SLF001
-    if isinstance(stored, torch.Tensor):
+def _place(owner: nn.Module, key: str, stored: Any, module: nn.Module) -> None:
+    live = owner._buffers.get(key)  # noqa: SLF001
+    if stored is not None:
         if live is not None and (stored is live or locate(stored) == locate(live) is not None):
             return
-        some = live if live is not None else next(module.parameters(), stored)
-        stored = stored.to(some.device)
-    owner._buffers[key] = stored  # type: ignore[assignment]  # noqa: SLF001  a tensor or None
+        stored = stored.to((live if live is not None else next(module.parameters(), stored)).device)
+    owner._buffers[key] = stored  # noqa: SLF001  a tensor or None
 
 
 def _find_ties(module: nn.Module) -> list[list[str]]:

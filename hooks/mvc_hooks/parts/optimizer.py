@@ -17,12 +17,14 @@ lies in ``state``.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
 
 from mvc import ConflictError
+from mvc_hooks.parts.module import ParameterNames
 from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.tree import (
     ABSENT,
@@ -37,7 +39,7 @@ from mvc_hooks.parts.tree import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from mvc_hooks.parts.tree import Steps
 
@@ -66,7 +68,15 @@ class OptimizerPart(Part):
         return self._optimizer.state_dict()
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
-        """Compare groups strictly; state may be there or not, but never of another form."""
+        """Compare groups strictly; state may be there or not, but never of another form.
+
+        What an optimizer loads in its own way may fit nevertheless, and groups that were added.
+        """
+        for difference in self._compare(live, stored, path):
+            is_group = difference.path == (*path, "param_groups")
+            yield replace(difference, may_fit=self._is_custom or is_group)
+
+    def _compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         if not _is_standard(live) or not _is_standard(stored):
             yield from compare_arrays(live, stored, path)
             return
@@ -96,6 +106,8 @@ class OptimizerPart(Part):
 
     def restore(self, stored: Any) -> None:
         """Make state and groups what is stored."""
+        if _is_standard(stored):
+            self.companion.fit_groups(stored["param_groups"])
         if self._is_custom:
             self._load(stored)
             if _is_standard(stored) and self._is_plain(stored):
@@ -108,6 +120,19 @@ class OptimizerPart(Part):
         self._take(state)
         for done in list(self._optimizer._optimizer_load_state_dict_post_hooks.values()):  # noqa: SLF001
             done(self._optimizer)
+
+    def hold(self) -> Callable[[], None]:
+        """Return a function that takes it back, with the groups that it has."""
+        back, live, groups = super().hold(), self._optimizer, list(self._optimizer.param_groups)
+        gradients = [(param, param.grad) for param in index_parameters(live).values()]
+
+        def take_back() -> None:
+            live.param_groups[:] = groups
+            for param, gradient in gradients:
+                param.grad = gradient
+            back()
+
+        return take_back
 
     def _load(self, stored: dict[str, Any]) -> None:
         try:
@@ -162,13 +187,22 @@ class OptimizerDetails(Part):
     def __init__(self, optimizer: Optimizer, names: Mapping[int, str]) -> None:
         self._optimizer = optimizer
         self._names = names
+        self._first = self._groups = len(optimizer.param_groups)
+        self._stored_names: list[list[str | None]] = []
         self.hosted: list[tuple[object, str]] = []
         self.was_on_device = False
 
     def capture(self) -> dict[str, object]:
-        """Return the names by group (None if unknown), and what is on the host."""
+        """Return the names by group (None if unknown), and what is on the host.
+
+        If groups were added since the optimizer was made, ``groups`` says how many there were.
+        """
         groups = self._optimizer.param_groups
         known = index_parameters(self._optimizer)
+        if isinstance(self._names, ParameterNames) and any(
+            id(p) not in self._names for p in known.values()
+        ):
+            self._names.look()
         state = self._optimizer.state
         return {
             "parameters": [[self._names.get(id(p)) for p in group["params"]] for group in groups],
@@ -180,6 +214,7 @@ class OptimizerDetails(Part):
                 for name, value in state[param].items()
                 if isinstance(value, torch.Tensor) and value.device.type == "cpu"
             ],
+            **({"groups": self._groups} if self._groups != len(groups) else {}),
         }
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
@@ -196,6 +231,47 @@ class OptimizerDetails(Part):
         pairs: list[Any] = find_at(stored, ("on_host",))
         self.hosted = [(index, name) for index, name in pairs]
         self.was_on_device = bool(find_at(stored, ("on_device",)))
+        self._stored_names = stored["parameters"]
+        self._groups = stored.get("groups", len(self._stored_names))
+
+    def fit_groups(self, stored: list[dict[str, Any]]) -> None:
+        """Remove groups that were added since, or add those that were; the run must do the same.
+
+        It does if the optimizer had the same number of groups when it was made.
+        """
+        groups = self._optimizer.param_groups
+        if len(groups) == len(stored):
+            return
+        if self._groups != self._first:
+            raise ConflictError(
+                f"the optimizer began with {self._groups} groups, not {self._first}"
+            )
+        for group in groups[len(stored) :]:
+            for param in group["params"]:
+                self._optimizer.state.pop(param, None)
+                param.grad = None
+        del groups[len(stored) :]
+        for group, names in list(zip(stored, self._stored_names, strict=True))[len(groups) :]:
+            params = [self._find(name) for name in names]
+            self._optimizer.add_param_group({**group, "params": params})
+
+    def _find(self, name: str | None) -> torch.Tensor:
+        param = self._names.find(name) if isinstance(self._names, ParameterNames) else None
+        if param is None:
+            raise ConflictError(
+                f"a group that was added while the run went on has parameter {name!r}, which is in no model"
+            )
+        return param
+
+
+def find_optimizers(value: object) -> list[Optimizer]:
+    """Return the torch optimizer that an object is, or those that it wraps."""
+    if isinstance(value, Optimizer) and hasattr(value, "_optimizer_step_post_hooks"):
+        return [value]
+    if not hasattr(value, "step") or not hasattr(value, "zero_grad"):
+        return []  # a scheduler has an optimizer, and wraps none
+    inner = [one for one in vars(value).values() if isinstance(one, Optimizer) and one is not value]
+    return [found for one in inner for found in find_optimizers(one)]
 
 
 def index_parameters(optimizer: Optimizer) -> dict[int, torch.Tensor]:
@@ -230,9 +306,9 @@ def _compare_groups(
         yield Difference(path, f"{len(live)} groups", f"{len(stored)} groups")
         return
     for index, (mine, other) in enumerate(zip(live, stored, strict=True)):
-        counts = [f"{len(group['params'])} parameters" for group in (mine, other)]
         if mine["params"] != other["params"]:
-            yield Difference((*path, index, "params"), *counts)
+            here, there = (f"{len(group['params'])} parameters" for group in (mine, other))
+            yield Difference((*path, index, "params"), here, there)
         if mine.get("param_names") != other.get("param_names"):
             yield Difference((*path, index, "param_names"), "another list", "its own")
         for name in mine:

@@ -5,6 +5,10 @@ difference in structure before anything is touched. ``targets`` lends the live t
 filled in place. ``restore`` does the rest, with those tensors already filled. Then everything is
 captured again and compared with what was stored, bit by bit.
 
+An object that loads in its own way (observers that resize their buffers, wrapped optimizers) decides
+itself about a difference: before anything else is touched it takes its state, and if that fails or
+is not exact, ``hold`` takes it back.
+
 Capturing must have no side effect: it may neither draw a random number, nor create state that does
 not exist yet (a fresh optimizer has none, and *absent* is not *zero*), nor change a mode.
 """
@@ -14,12 +18,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mvc_hooks.parts.tree import ABSENT, Difference, compare_arrays, list_items
+from mvc_hooks.parts.tree import ABSENT, Difference, compare_arrays, list_items, map_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from mvc_hooks.parts.tree import Steps
 
@@ -65,6 +70,11 @@ class Part(ABC):
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterable[Difference]:
         """Return the differences between live and stored outline that ``restore`` cannot overcome."""
         return compare_arrays(live, stored, path)
+
+    def hold(self) -> Callable[[], None]:
+        """Return a function that takes the part back to what it is now."""
+        state = map_tensors(self.capture(), lambda tensor: tensor.detach().cpu().clone())
+        return partial(self.restore, state)
 
     def targets(self, captured: Any) -> object:  # noqa: ARG002  the default lends nothing
         """Return the tensors of a captured state that may be filled in place, nested, or ABSENT."""

@@ -5,14 +5,19 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from mvc import ConflictError, MvcError
 from mvc_hooks.parts.part import DETAILS, Entry, flatten_parts, list_places
+from mvc_hooks.parts.sources import from_values
 from mvc_hooks.parts.tree import (
     ABSENT,
     Difference,
     edit_at,
     find_at,
+    find_changes,
     format_path,
+    map_tensors,
     order_like,
     outline,
     pick_targets,
@@ -56,13 +61,22 @@ def restore_parts(
     """Give a stored state back to the live parts, exactly; return name → value of plain values.
 
     Top-level names in ``leave`` stay as they are, here and in the stored state. ConflictError
-    means that something is missing, extra, or of another type or shape, and nothing was touched.
+    means that something is missing, extra, or of another type or shape, and nothing was touched;
+    objects that bring their own way to load decide themselves about types and shapes.
     """
     parts = {name: part for name, part in parts.items() if name not in leave}
     captured, stored_outline = capture_parts(parts), source.outline()
-    differences = list(find_differences(parts, outline(captured), stored_outline, leave))
-    _refuse([one for one in differences if not is_allowed(one, allow)])
-    stored = source.load(_lend(parts, captured, stored_outline))
+    found = list(find_differences(parts, outline(captured), stored_outline, leave))
+    differences = [one for one in found if is_allowed(one, allow)]
+    refused = [one for one in found if not is_allowed(one, allow)]
+    if not all(one.may_fit for one in refused):
+        raise _refuse(refused)
+    load = source.load
+    if refused:
+        values = source.load({})  # once more in memory, as nothing live may be filled yet
+        _try_to_fit(_take_from(captured, values, differences), parts, refused)
+        captured, load = capture_parts(parts), from_values(values).load
+    stored = load(_lend(parts, captured, stored_outline))
     edited = _take_from(captured, stored, differences)  # what may differ stays as it is
     for entry in sorted(flatten_parts(parts), key=lambda entry: entry.part.order):
         value = find_at(edited, entry.path)
@@ -96,14 +110,56 @@ def is_allowed(difference: Difference, allow: Sequence[str]) -> bool:
     return any(fnmatchcase(path, one) or fnmatchcase(path, f"{one}.*") for one in allow)
 
 
-def _refuse(differences: list[Difference]) -> None:
-    if not differences:
-        return
+def _refuse(differences: list[Difference], why: str = "") -> ConflictError:
     path = format_path(differences[0].path)
-    hint = f'nothing was changed; allow=["{path}"] keeps what is live'
-    if len(differences[0].path) == 1 and differences[0].live is None:
-        hint = f'nothing was changed; parts={{"{path}": ...}} passes it, allow=["{path}"] drops it'
-    raise ConflictError(f"the run does not fit the stored state: {_list(differences)}", hint=hint)
+    is_lossless = all(one.stored is None for one in differences)
+    return ConflictError(
+        f"the run does not fit the stored state: {_list(differences)}{why}",
+        hint=f'nothing was changed; allow=["{path}"] keeps what is live'
+        if is_lossless
+        else f"nothing was changed; make the run as it was when it was committed "
+        f'(allow=["{path}"] would drop what is stored there)',
+    )
+
+
+def _try_to_fit(
+    stored: Mapping[str, Any], parts: Mapping[str, Part], differences: list[Difference]
+) -> None:
+    """Have the parts that decide about differences take their state, or all of them stay as they are."""
+    entries = _find_deciding(parts, differences)
+    holds = [entry.part.hold() for entry in entries]
+    try:
+        for entry in entries:
+            value = find_at(stored, entry.path)
+            if value is not ABSENT:
+                entry.part.restore(map_tensors(value, torch.clone))
+        inexact = [
+            format_path((*entry.path, *path))
+            for entry in entries
+            for path, *_ in find_changes(entry.part.capture(), find_at(stored, entry.path))
+        ]
+    except Exception as error:
+        for take_back in holds:
+            take_back()
+        raise _refuse(differences, f"; it was tried: {error}") from error
+    if inexact:
+        for take_back in holds:
+            take_back()
+        raise _refuse(differences, f"; it was tried, and not exact: {_list(inexact)}")
+
+
+def _find_deciding(parts: Mapping[str, Part], differences: list[Difference]) -> list[Entry]:
+    """Return the parts that differences are in, in their order, each after its companion."""
+    entries = flatten_parts(parts)
+    names = {
+        format_path(entry.path)
+        for entry in entries
+        for one in differences
+        if one.path[: len(entry.path)] == entry.path
+    }
+    names |= {f"{DETAILS}.{name}" for name in names}
+    found = [entry for entry in entries if format_path(entry.path) in names]
+    return sorted(found, key=lambda entry: (entry.part.order, entry.path[0] != DETAILS))
 
 
 def _list(found: Sequence[object]) -> str:

@@ -30,11 +30,15 @@ _SEQUENCES = (list, tuple, deque)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs between the live and the stored state at a path; None stands for nothing."""
+    """What differs between the live and the stored state at a path; None stands for nothing.
+
+    ``may_fit`` says that the live object has its own way to load, which decides.
+    """
 
     path: Steps
     live: str | None
     stored: str | None
+    may_fit: bool = False
 
     def __str__(self) -> str:
         where = format_path(self.path)

@@ -6,6 +6,7 @@ The latter are whatever has ``state_dict`` and ``load_state_dict``: schedulers, 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -170,7 +171,8 @@ class StatefulPart(Part):
         """Compare keys if they are fixed, and arrays except those that fill as a run goes on."""
         if self._is_strict:
             yield from compare_keys(live, stored, path)
-        yield from compare_fixed_arrays(live, stored, path)
+        for difference in compare_fixed_arrays(live, stored, path):
+            yield replace(difference, may_fit=not self._is_strict)
 
     def restore(self, stored: Any) -> None:
         """Hand over the state."""

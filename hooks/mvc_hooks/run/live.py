@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from mvc import FormatError, UsageError
@@ -18,6 +17,7 @@ from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import GradsPart
 from mvc_hooks.parts.make import GRADIENTS, make_parts
 from mvc_hooks.parts.module import ParameterNames
+from mvc_hooks.parts.optimizer import find_optimizers
 from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.tree import walk_leaves
@@ -107,7 +107,8 @@ class LiveRun:
         objects = {name: value for name, value in objects.items() if value is not None}
         found = [leaf for _, leaf in walk_leaves(objects)]
         self._modules = [one for one in found if isinstance(one, nn.Module)]
-        self._optimizers = [one for one in found if isinstance(one, Optimizer)]
+        optimizers = [optimizer for one in found for optimizer in find_optimizers(one)]
+        self._optimizers = list(dict.fromkeys(optimizers))
         self._schedulers = [one for one in found if isinstance(one, LRScheduler)]
         self.has_scaler = any(isinstance(one, torch.amp.GradScaler) for one in found)
         if not self._modules and not self._optimizers:

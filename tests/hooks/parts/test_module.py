@@ -206,3 +206,133 @@ def test_wrappers_are_looked_through():
     model = nn.Linear(2, 2)
     assert ModulePart("m", nn.DataParallel(model)).module is model
     assert ModulePart("m", torch.compile(model, backend="eager")).module is model
+
+
+# Modules that decide themselves about the shape of what they load.
+
+
+def _quantised():
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch means to give them up
+        model.qconfig = torch.ao.quantization.get_default_qat_qconfig("fbgemm")
+        return torch.ao.quantization.prepare_qat(model.train())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_observers_per_channel_are_empty_until_the_first_batch(lab):
+    found = lab.check_resume(make_run(OPTIMIZERS["adamw"], _quantised))
+    stored = found.source.load({})["model"]
+    observed = "0.weight_fake_quant.activation_post_process.min_val"
+    assert (_quantised().state_dict()[observed].numel(), stored[observed].numel()) == (0, 5)
+
+
+class _History(nn.Linear):
+    """Keeps a history in a tensor of extra state that grows at every step."""
+
+    def __init__(self):
+        super().__init__(6, 1)
+        self.seen = torch.zeros(0)
+
+    def forward(self, x):
+        self.seen = torch.cat([self.seen, x.mean().detach()[None]])
+        return super().forward(x + self.seen.mean())
+
+    def get_extra_state(self):
+        return self.seen.view(torch.uint8).clone()
+
+    def set_extra_state(self, state):
+        self.seen = state.cpu().view(torch.float32).clone()
+
+
+class _Bank(nn.Linear):
+    """Remembers batches in buffers: one that grows, one made late, one registered late."""
+
+    def __init__(self, rows=2):
+        super().__init__(6, 1)
+        self.register_buffer("bank", torch.zeros(rows, 6))
+        self.register_buffer("late", None)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        self.bank = torch.cat([self.bank, x[:1].detach()])
+        if self.bank.shape[0] == 5:
+            self.late = x.detach().mean(0)
+            self.register_buffer("later", x.detach().mean(0) * 2)
+        x = x + self.bank.mean(0)
+        return super().forward(x if self.late is None else x + self.late + self.later)
+
+
+class _Resized(nn.Linear):
+    """Takes a memory of any length through a hook."""
+
+    def __init__(self):
+        super().__init__(6, 1)
+        self.memory = nn.Parameter(torch.zeros(1, 6), requires_grad=False)
+        self.register_load_state_dict_pre_hook(self._resize)
+
+    @staticmethod
+    def _resize(module, state, prefix, *_):
+        module.memory.data = torch.zeros_like(state[f"{prefix}memory"])
+
+    def forward(self, x):
+        self.memory.data = torch.cat([self.memory.data, x[:1].detach()])
+        return super().forward(x + self.memory.mean(0))
+
+
+@pytest.mark.parametrize("net", [_History, _Bank, _Resized])
+def test_what_a_module_lets_grow_comes_back_in_its_size(lab, net):
+    """In fresh runs, and in one that has grown further since."""
+    for before in (1, 4):
+        lab.check_resume(make_run(OPTIMIZERS["momentum"], net), before=before, after=3)
+
+
+def test_a_buffer_that_began_with_another_size_is_refused(lab):
+    old = make_parts({"model": _Bank()})
+    old["model"].module(torch.rand(3, 6))
+    model = _Bank(rows=7)
+    before = _copy(model)
+    with pytest.raises(
+        ConflictError, match=r"model\.bank is .*\[7, 6\] here, .*\[3, 6\].* did not grow"
+    ):
+        restore_parts(lab.commit(old), make_parts({"model": model}))
+    assert _same(model, before)
+    # Without a run that grew it, another length is another model.
+    with pytest.raises(ConflictError, match=r"model\.bank is"):
+        restore_parts(_source(lab, model=_Bank(rows=3)), make_parts({"model": model}))
+    assert _same(model, before)
+
+
+class _Picky(_History):
+    """Takes no more than three entries, and finds out when half of the rest is loaded."""
+
+    def set_extra_state(self, state):
+        super().set_extra_state(state)
+        if self.seen.numel() > 3:
+            raise ValueError("too many entries")
+
+
+class _Lossy(_History):
+    def set_extra_state(self, state):
+        super().set_extra_state(state[:-4])
+
+
+@pytest.mark.parametrize(("net", "words"), [(_Picky, "too many"), (_Lossy, "not exact")])
+def test_what_a_module_does_not_take_leaves_everything_as_it_was(lab, net, words):
+    def make(calls):
+        model = nn.Sequential(nn.Linear(6, 6), net())
+        for _ in range(calls):
+            model(torch.rand(2, 6))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        return {"model": model, "optimizer": optimizer, "count": [calls]}
+
+    source, live = _source(lab, **make(5)), make(2)
+    before, seen = _copy(live["model"]), live["model"][1].seen.clone()
+    with pytest.raises(ConflictError, match=words) as caught:
+        restore_parts(source, make_parts(live))
+    assert "_extra_state is uint8 [8] here, uint8 [20]" in str(caught.value)
+    assert caught.value.hint.startswith("nothing was changed; make the run as it was")
+    assert _same(live["model"], before)
+    assert torch.equal(live["model"][1].seen, seen)
+    assert live["count"] == [2]

@@ -11,6 +11,7 @@ from torch import nn
 from mvc import ConflictError
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import restore_parts
+from mvc_hooks.run.live import LiveRun
 from support.part_runs import OPTIMIZERS, SCHEDULERS, make_run
 
 
@@ -190,3 +191,125 @@ def test_an_optimizer_with_its_own_state_dict_still_gets_exact_bits(lab):
     master = new["optimizer"].state[new["model"].weight]["master"]
     assert torch.equal(master, old["optimizer"].state[old["model"].weight]["master"])
     assert new["optimizer"].rounds == 2
+
+
+# Wrapped optimizers, and groups that are added.
+
+
+class _Inside:
+    """Looks ahead: every second step it goes half of the way from where it was before."""
+
+    def __init__(self, inner):
+        self.optimizer, self.param_groups, self.count = inner, inner.param_groups, 0
+        self.slow = {}
+
+    def step(self):
+        params = [param for group in self.param_groups for param in group["params"]]
+        if not self.slow:
+            self.slow = {number: p.detach().clone() for number, p in enumerate(params)}
+        self.optimizer.step()
+        self.count += 1
+        for number, param in enumerate(params if self.count % 2 == 0 else ()):
+            self.slow[number].lerp_(param.detach(), 0.5)
+            param.data.copy_(self.slow[number])
+
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+
+    def state_dict(self):
+        return {"inner": self.optimizer.state_dict(), "slow": self.slow, "count": self.count}
+
+    def load_state_dict(self, state):
+        self.optimizer.load_state_dict(state["inner"])
+        self.slow = {number: slow.clone() for number, slow in state["slow"].items()}
+        self.count = state["count"]
+
+
+class _Bare(_Inside, torch.optim.Optimizer):
+    """As many are: an optimizer that was never made one."""
+
+    @property
+    def state(self):
+        return self.optimizer.state
+
+
+class _Full(_Inside, torch.optim.Optimizer):
+    def __init__(self, inner):
+        torch.optim.Optimizer.__init__(self, inner.param_groups, {})
+        _Inside.__init__(self, inner)
+
+
+@pytest.mark.parametrize("kind", [_Inside, _Bare, _Full])
+def test_optimizers_around_an_optimizer(lab, kind):
+    def build():
+        run = make_run(lambda params: kind(torch.optim.Adam(params, 0.01)))()
+        live = LiveRun(run.parts)
+        run.live = live.parts
+        return run
+
+    for before in (1, 2):
+        lab.check_resume(build, before=before, after=2)
+
+
+def test_gradients_of_a_wrapped_optimizer_are_kept(lab):
+    model = nn.Linear(2, 2)
+    run = LiveRun({"model": model, "optimizer": _Inside(torch.optim.SGD(model.parameters(), 0.1))})
+    model(torch.rand(1, 2)).sum().backward()
+    assert run.parts["gradients"].capture()["accumulated"].keys() == {"model.weight", "model.bias"}
+    run.remove()
+
+
+def _thawing(at):
+    """Return a build whose second layer is trained from its step ``at`` on, in a group of its own."""
+
+    def build():
+        model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 1))
+        model[1].requires_grad_(requires_grad=False)
+        optimizer = torch.optim.Adam(model[0].parameters(), 0.01)
+        count = {"steps": 0}
+
+        def train():
+            if count["steps"] == at:
+                model[1].requires_grad_(requires_grad=True)
+                optimizer.add_param_group({"params": list(model[1].parameters()), "lr": 0.1})
+            count["steps"] += 1
+            optimizer.zero_grad()
+            model(torch.rand(4, 6)).square().mean().backward()
+            optimizer.step()
+
+        parts = {"model": model, "optimizer": optimizer, "count": count}
+        return SimpleNamespace(parts=parts, train=train, live=LiveRun(parts).parts)
+
+    return build
+
+
+@pytest.mark.parametrize("at", [3, 5, 1])
+def test_a_group_that_is_added_goes_and_comes_with_the_state(lab, at):
+    """The commit is of step 3, the rollback begins at step 7."""
+    found = lab.check_resume(_thawing(at))
+    assert len(found.source.load({})["optimizer"]["param_groups"]) == (2 if at < 3 else 1)
+
+
+def test_groups_that_the_script_adds_are_refused(lab):
+    old = _thawing(1)()
+    old.train()
+    single = lab.commit(old.live)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 1))
+    groups = [{"params": list(layer.parameters())} for layer in model]
+    parts = {"model": model, "optimizer": torch.optim.Adam(groups, 0.01), "count": {"steps": 7}}
+    with pytest.raises(ConflictError, match=r"2 groups here, 1 groups.*began with 1 groups, not 2"):
+        restore_parts(single, LiveRun(parts).parts)
+    assert len(parts["optimizer"].param_groups) == 2
+    assert parts["count"] == {"steps": 7}
+
+
+def test_a_group_whose_parameters_have_no_name_is_refused(lab):
+    def run():
+        model, other = nn.Linear(2, 2), nn.Parameter(torch.ones(2))
+        parts = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1)}
+        return make_parts(parts), parts["optimizer"], other
+
+    live, optimizer, other = run()
+    optimizer.add_param_group({"params": [other]})
+    with pytest.raises(ConflictError, match="added while the run went on has parameter None"):
+        restore_parts(lab.commit(live), run()[0])
