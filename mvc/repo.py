@@ -112,7 +112,12 @@ class Repo:
 
     @classmethod
     def open(
-        cls, path: StrPath = ".", *, identity: Identity | None = None, threads: int | None = None
+        cls,
+        path: StrPath = ".",
+        *,
+        identity: Identity | None = None,
+        threads: int | None = None,
+        niceness: Callable[[], int] | None = None,
     ) -> Repo:
         """Open the repository of a folder, or of the nearest folder above it that has one.
 
@@ -122,6 +127,8 @@ class Repo:
                 at that moment: ``GIT_AUTHOR_NAME`` and ``GIT_AUTHOR_EMAIL``, the repository's
                 config, the user's Git config, ``EMAIL``, the login name.
             threads: workers for hashing and encoding; defaults to all cores.
+            niceness: by how much the workers of a write are to be nicer than this thread, asked
+                again and again; None means not at all. Only on Linux.
 
         Raises:
             RepositoryNotFoundError: there is none.
@@ -129,6 +136,7 @@ class Repo:
         context = workspace.context.discover(Path(path))
         context.identity = identity
         context.threads = threads
+        context.niceness = niceness
         return cls(context)
 
     @property

@@ -112,7 +112,8 @@ class Checkpointer(StepRun):
             in_flight: snapshots that may wait for the writer; each takes the size of the state.
             healthy_after: steps without an alarm after which a commit counts as healthy.
             delta: whether tensors are stored as differences, as for ``Repo.commit_state``.
-            writer_threads: threads of the writer; defaults to all cores, at low priority.
+            writer_threads: threads of the writer; defaults to all cores, at low priority unless the
+                training waits for them.
             allow: patterns of what may differ at a resume (``model.head.*``); it keeps its value.
             ring: light snapshots for short rollbacks, or None.
             keep_diverged: commit the diverged state to the abandoned branch before a rollback.

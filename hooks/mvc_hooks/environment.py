@@ -3,7 +3,8 @@
 Two runs from the same state take the same path only if all of this is the same. The record is plain
 data, goes into every commit, and is compared item by item at a resume. Reading it starts nothing:
 CUDA is asked only if the run already uses it, no random number is drawn, and the one program that
-is called, Git, gets little time to answer.
+is called, Git, gets a minute to answer: a machine may be busy, but a file system that hangs must not
+hold up the run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import mvc
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_GIT_TIMEOUT_S = 5.0
+_GIT_TIMEOUT_S = 60.0
 _PREFIXES = (
     *("NCCL_", "CUBLAS_", "CUDNN_", "CUDA_", "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "NVTE_"),
     *("OMP_", "MKL_", "KMP_", "GLOO_", "XLA_", "TRITON_", "ONEDNN_", "DNNL_", "ATEN_"),

@@ -1,18 +1,62 @@
-"""Independent items over a few threads, with bounded memory and prompt failure."""
+"""Independent items over a few threads: at once, or one by one to a crew of changing priority."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     from mvc.progress import ByteProgress
 
 T = TypeVar("T")
 S = TypeVar("S")
+P = ParamSpec("P")
+
+
+class Crew:
+    """Threads for jobs; ``niceness`` is asked at every job by how much they are to be nicer.
+
+    A thread can lower its priority but, without rights, never raise it again. So when less niceness
+    is wanted, new threads do the next jobs, and the old ones end with theirs. Only on Linux has a
+    thread a priority of its own; elsewhere nothing changes.
+    """
+
+    def __init__(self, threads: int, name: str, niceness: Callable[[], int] | None = None) -> None:
+        self._threads, self._name = threads, name
+        self._niceness = niceness or (lambda: 0)
+        self._executor: ThreadPoolExecutor | None = None
+        self._is = 0
+
+    def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Have a job done by a thread of the crew."""
+        wanted = self._niceness()
+        if self._executor is None or wanted < self._is:
+            self.close(wait=False)
+            self._is = wanted
+            self._executor = ThreadPoolExecutor(
+                self._threads, self._name, initializer=_step_back, initargs=(wanted,)
+            )
+        return self._executor.submit(work, *args, **kwargs)
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the threads when their jobs are done."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=wait)
+            self._executor = None
+
+
+def _step_back(niceness: int) -> None:
+    if niceness and sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.nice(niceness)
 
 
 def for_each(

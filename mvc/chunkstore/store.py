@@ -35,7 +35,7 @@ from mvc.formats.pack_index import encode_pack_index, index_records
 from mvc.ids import PackId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mvc.chunkstore.copies import Ids
     from mvc.chunkstore.reader import Sink
@@ -63,10 +63,12 @@ class ChunkStore:
         storage: Storage,
         *,
         threads: int | None = None,
+        niceness: Callable[[], int] | None = None,
         target_pack_bytes: int = TARGET_PACK_BYTES,
     ) -> None:
         self._storage = storage
         self.threads = threads or min(MAX_THREADS, count_cores())
+        self._niceness = niceness
         self._target_pack_bytes = target_pack_bytes
         self._catalog = PackCatalog(storage)
         self._reader = ChunkReader(self._catalog)
@@ -106,6 +108,7 @@ class ChunkStore:
             target_pack_bytes=self._target_pack_bytes,
             deltas=deltas,
             rewrite=rewrite,
+            niceness=self._niceness,
         )
 
     def mend_indexes(self) -> None:

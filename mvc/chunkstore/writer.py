@@ -26,13 +26,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.catalog import PACKS
 from mvc.chunkstore.pack_writer import EncodedRecord, OpenPack, PackPublisher
+from mvc.chunkstore.parallel import Crew
 from mvc.chunkstore.relatives import DeltaMode, EncodeSlot, RelativeEncoder
 from mvc.chunkstore.values import WriteCounts
 from mvc.errors import StorageError, UsageError
@@ -40,7 +41,7 @@ from mvc.formats.pack import MAX_PLAIN_BYTES
 from mvc.ids import hash_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from concurrent.futures import Future
     from typing import Self
 
@@ -96,6 +97,7 @@ class ChunkWriter:
         target_pack_bytes: int,
         deltas: DeltaMode = DeltaMode.NEVER,
         rewrite: bool = False,
+        niceness: Callable[[], int] | None = None,
     ) -> None:
         self.at_hand: dict[ChunkId, tuple[ByteSource, int]] = {}
         self._relatives = RelativeEncoder(
@@ -108,7 +110,7 @@ class ChunkWriter:
         self._target_pack_bytes = target_pack_bytes
         self._threads = threads
         self._rewrite = rewrite
-        self._executor: ThreadPoolExecutor | None = None
+        self._crew = Crew(threads, "mvc-encode", niceness)
         self._publisher = PackPublisher(reader.catalog)
         self._pack: OpenPack | None = None
         self._claims: dict[ChunkId, int] = {}
@@ -161,8 +163,7 @@ class ChunkWriter:
     def abort(self) -> None:
         """Forget what is not yet published; harmless after ``close``."""
         self._closed = True
-        if self._executor is not None:
-            self._executor.shutdown()
+        self._crew.close()
         self._publisher.abort()
         if self._pack is not None:
             self._pack.pending.abort()
@@ -189,16 +190,13 @@ class ChunkWriter:
         if len(batches) == 1:  # the usual small commit: no threads to start
             yield self._encode(source, batches[0], self._take_slot())
             return
-        if self._executor is None and batches:
-            self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="mvc-encode")
         in_flight: deque[Future[_Encoded]] = deque()
         try:
             for batch in batches:
                 if len(in_flight) == self._threads + _SPARE_SLOTS:
                     yield in_flight.popleft().result()
                 slot = self._take_slot()
-                assert self._executor is not None
-                in_flight.append(self._executor.submit(self._encode, source, batch, slot))
+                in_flight.append(self._crew.submit(self._encode, source, batch, slot))
             while in_flight:
                 yield in_flight.popleft().result()
         finally:

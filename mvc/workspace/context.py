@@ -73,6 +73,7 @@ class Context:
     history: GitHistory
     identity: Identity | None = None
     threads: int | None = None
+    niceness: Callable[[], int] | None = None
     _notebooks: dict[str, Notebook[Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -83,7 +84,8 @@ class Context:
         from mvc.chunkstore.store import ChunkStore  # noqa: PLC0415  brings NumPy
         from mvc.storage.local import LocalStorage  # noqa: PLC0415
 
-        return ChunkStore(LocalStorage(self.git_dir / STORE_DIR_NAME), threads=self.threads)
+        storage = LocalStorage(self.git_dir / STORE_DIR_NAME)
+        return ChunkStore(storage, threads=self.threads, niceness=self.niceness)
 
     @cached_property
     def manifests(self) -> ManifestReader:

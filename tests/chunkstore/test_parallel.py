@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 
 import pytest
 
-from mvc.chunkstore.parallel import for_each
+from mvc.chunkstore.parallel import Crew, for_each
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
@@ -73,3 +75,20 @@ def test_a_failure_of_the_progress_ends_it():
     with pytest.raises(KeyboardInterrupt):
         for_each(range(1000), lambda: None, lambda item, _: item, threads=2, progress=progress)
     assert not [one for one in threading.enumerate() if one.name == "mvc-read"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there has a thread its own priority")
+def test_a_crew_is_as_nice_as_is_wanted():
+    ours, wanted = os.getpriority(os.PRIO_PROCESS, 0), 7
+    crew = Crew(2, "test", lambda: wanted)
+
+    def look():
+        return [crew.submit(os.getpriority, os.PRIO_PROCESS, 0).result() for _ in range(5)]
+
+    assert look() == [min(19, ours + 7)] * 5
+    wanted = 0
+    assert look() == [ours] * 5
+    assert os.getpriority(os.PRIO_PROCESS, 0) == ours
+    crew.close()
+    names = {thread.name for thread in threading.enumerate()}
+    assert not any(name.startswith("test") for name in names)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import socket
 import time
@@ -21,6 +22,8 @@ from mvc_hooks.snapshot.memory import keep_from_children
 if TYPE_CHECKING:
     from pathlib import Path
 
+log = logging.getLogger("mvc_hooks")
+
 _PAUSE_S = 0.05
 _FOLDER = "runs"
 _HOLDER_BYTES = 512
@@ -29,7 +32,7 @@ _HOLDER_BYTES = 512
 class BranchLock:
     """The lock of one branch; the writer inherits its descriptor."""
 
-    def __init__(self, git_dir: Path, branch: str, *, patience_s: float = 60.0) -> None:
+    def __init__(self, git_dir: Path, branch: str, *, patience_s: float = 600.0) -> None:
         """Take it; wait so long for a writer that outlived its run, then raise ConflictError."""
         folder = git_dir / _FOLDER
         path = folder / f"{urllib.parse.quote(branch, safe='')}.lock"
@@ -50,6 +53,7 @@ class BranchLock:
 
     def _take(self, branch: str, patience_s: float) -> None:
         deadline_s = time.monotonic() + patience_s
+        has_told = False
         while not self._try():
             holder = self._read_holder()
             if _is_running(holder) or time.monotonic() > deadline_s:
@@ -57,6 +61,9 @@ class BranchLock:
                     f"branch {branch!r} is being written by {_name(holder)}",
                     hint="one checkpointer writes a branch: stop that run, or pass branch=...",
                 )
+            if not has_told:
+                has_told = True
+                log.warning("waiting for the last commit of %s, which has ended", _name(holder))
             time.sleep(_PAUSE_S)
         # One write of a fixed length: a reader sees the old holder or this one, never a mixture.
         text = json.dumps(this_process()).encode().ljust(_HOLDER_BYTES)

@@ -4,7 +4,8 @@ A snapshot goes to the writer once its copies are done (at once on a host). Its 
 the pool with the writer's answer, never before. ``pump`` moves whatever can be moved and never
 waits; it is called at every step.
 
-A writer may die between moving the branch and reporting it. The branch then decides whether the
+A writer that dies costs nothing but time: a new one gets what the last one owed, until three in a row
+have died without a commit. A writer may die between moving the branch and reporting it. The branch then decides whether the
 commit was made: a run that wrote it off would find, from the next commit on, that its branch was
 moved by a stranger.
 """
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("mvc_hooks")
 
 _MARK_TRIES = 2
+_DEATHS = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +64,7 @@ class CommitQueue:
         self._pending: deque[_Pending] = deque()
         self._marks: dict[int, tuple[MarkHealthy, int]] = {}
         self._reports: list[CommitReport] = []
-        self._number = 0
+        self._number = self._deaths = 0
 
     @property
     def depth(self) -> int:
@@ -124,6 +126,8 @@ class CommitQueue:
                 pending.snapshot.fence.wait()
             self._send_ready()  # settles torn ones, and all of them if no writer can be started
             if self._writer is not None and has_more():
+                if len(self._pending) > at_most:
+                    self._writer.hurry(self._pending[-1 - at_most].request.number)
                 self._settle(self._writer.wait())
         return self._take_reports()
 
@@ -193,16 +197,29 @@ class CommitQueue:
     def _settle(self, answers: list[Answer]) -> None:
         """Take answers, which come in the order of the requests."""
         by_number = {pending.request.number: pending for pending in self._pending}
+        self._deaths += any(one.error == LOST and one.number in by_number for one in answers)
         for answer in answers:
             pending = by_number.get(answer.number)
             if pending is None:
                 self._settle_mark(answer)
             elif answer.error == LOST:
-                tip = self.tips.get(pending.request.branch)
-                made = recall_commit(self._opening.worktree, pending.request, tip)
-                self._finish(pending, made or answer)
+                self._settle_lost(pending, answer)
             else:
                 self._finish(pending, answer)
+
+    def _settle_lost(self, pending: _Pending, answer: Answer) -> None:
+        """Find the commit that a dead writer did not report, or leave it to the next writer."""
+        tip = self.tips.get(pending.request.branch)
+        made = recall_commit(self._opening.worktree, pending.request, tip)
+        if made is not None:
+            self._finish(pending, made)
+        elif self._deaths < _DEATHS:
+            pending.is_sent = False
+            step = pending.snapshot.step
+            log.warning("commit of step %d failed: %s; a new one tries again", step, answer.message)
+        else:
+            text = f"{answer.message}, number {self._deaths} in a row without a commit"
+            self._finish(pending, msgspec.structs.replace(answer, message=text))
 
     def _settle_mark(self, answer: Answer) -> None:
         request, tries = self._marks.pop(answer.number)
@@ -217,6 +234,7 @@ class CommitQueue:
         pending.snapshot.release()
         if answer.commit is not None:
             self.tips[pending.request.branch] = answer.commit
+            self._deaths = 0
         error = None if answer.error is None else answer.message
         if error is not None and answer.hint:
             error = f"{error} ({answer.hint})"

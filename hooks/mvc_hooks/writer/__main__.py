@@ -1,6 +1,7 @@
 """``python -m mvc_hooks.writer DESCRIPTOR``: the writer's side, started by the training process.
 
-It takes requests, one after the other, until the training process is gone.
+It takes requests, one after the other, until the training process is gone. The threads that hash
+and encode step back behind the training, but not while it waits for them: another thread listens.
 
 A request is finished even if the training was killed: the memory of the image lives as long as a
 process holds it, so a last commit survives its run. The writer does not import torch.
@@ -14,7 +15,9 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from mvc import Identity, MvcError, Repo
@@ -24,6 +27,7 @@ from mvc_hooks.writer.messages import (
     READ_BYTES,
     Answer,
     Commit,
+    Hurry,
     MarkHealthy,
     Open,
     encode_line,
@@ -38,30 +42,68 @@ if TYPE_CHECKING:
 _NICENESS = 10
 
 
+class _Pace:
+    """How far the workers step back: not at all while somebody waits for what they do.
+
+    Attributes:
+        at: number of the request in hand.
+        awaited: newest number that somebody waits for.
+    """
+
+    def __init__(self) -> None:
+        self.at = self.awaited = 0
+
+    def niceness(self) -> int:
+        """Return by how much the workers are to be nicer than the training."""
+        return 0 if self.at <= self.awaited else _NICENESS
+
+
+_Work = SimpleQueue[tuple[Open | Commit | MarkHealthy, int] | BaseException | None]
+
+
 def serve(channel: socket.socket) -> None:
     """Answer requests until the other end of a Unix stream socket closes."""
-    _step_back()
+    _ignore_signals()
+    work: _Work = SimpleQueue()
+    pace = _Pace()
+    threading.Thread(target=_listen, args=(channel, work, pace), daemon=True).start()
     writer: _Writer | None = None
-    for line, descriptors in _read_lines(channel):
-        request = parse_request(line)
+    while (item := work.get()) is not None:
+        if isinstance(item, BaseException):
+            raise item
+        request, descriptor = item
         if isinstance(request, Open):
-            writer = _Writer(request)
+            writer = _Writer(request, pace)
         elif writer is not None:
-            answer = writer.answer(request, descriptors)
+            pace.at = request.number
+            answer = writer.answer(request, descriptor)
             with contextlib.suppress(OSError):  # the training is gone; the commit is not
                 channel.sendall(encode_line(answer))
 
 
-def _step_back() -> None:
-    """Leave the cores and the signals to the training; signals go to the whole process group."""
-    with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
-    # The scheduler groups processes by session and weighs the group's niceness, not the process's.
-    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
-        file.write(str(_NICENESS))
+def _listen(channel: socket.socket, work: _Work, pace: _Pace) -> None:
+    """Take requests as they come; those that are sent before the end are still work."""
+    end: BaseException | None = None
+    try:
+        for line, descriptors in _read_lines(channel):
+            request = parse_request(line)
+            if isinstance(request, Hurry):
+                pace.awaited = request.number
+            else:
+                work.put((request, descriptors.pop(0) if isinstance(request, Commit) else -1))
+    except BaseException as error:  # noqa: BLE001  raised again where the work is done
+        end = error
+    pace.awaited = sys.maxsize  # the run ends and waits, or has died, and the next one waits
+    work.put(end)
+
+
+def _ignore_signals() -> None:
+    """Leave signals to the training; they go to the whole process group."""
     for number in GROUP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)  # blocked by the training until here
+    if sys.platform != "linux":  # where only whole processes step back
+        os.nice(_NICENESS)
 
 
 def _read_lines(channel: socket.socket) -> Iterator[tuple[bytes, list[int]]]:
@@ -92,16 +134,16 @@ def _mapped(descriptor: int, size_bytes: int) -> Iterator[memoryview]:
 class _Writer:
     """The repository, and where each branch was left."""
 
-    def __init__(self, opening: Open) -> None:
-        self._opening = opening
+    def __init__(self, opening: Open, pace: _Pace) -> None:
+        self._opening, self._pace = opening, pace
         self._repo: Repo | None = None
         self._tips: dict[str, str] = {}
 
-    def answer(self, request: Commit | MarkHealthy, descriptors: list[int]) -> Answer:
-        """Carry out a request; a commit takes the first descriptor, and failures become answers."""
+    def answer(self, request: Commit | MarkHealthy, descriptor: int) -> Answer:
+        """Carry out a request, a commit of the memory of a descriptor; failures become answers."""
         try:
             if isinstance(request, Commit):
-                with _mapped(descriptors.pop(0), request.size_bytes) as memory:
+                with _mapped(descriptor, request.size_bytes) as memory:
                     return self._commit(request, memory)
             self._open_repo().mark_healthy(request.commit, note=request.note)
             return Answer(request.number, request.commit)
@@ -116,7 +158,10 @@ class _Writer:
             # Only now, so that a repository that cannot be opened fails a request, not the writer.
             to = self._opening
             identity = None if to.name is None else Identity(to.name, to.email or "")
-            self._repo = Repo.open(to.worktree, identity=identity, threads=to.threads)
+            pace = self._pace.niceness
+            self._repo = Repo.open(
+                to.worktree, identity=identity, threads=to.threads, niceness=pace
+            )
         return self._repo
 
     def _commit(self, request: Commit, memory: memoryview) -> Answer:

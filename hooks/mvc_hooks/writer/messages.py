@@ -52,7 +52,13 @@ class MarkHealthy(msgspec.Struct, frozen=True, tag="healthy"):
     note: str
 
 
-Request = Open | Commit | MarkHealthy
+class Hurry(msgspec.Struct, frozen=True, tag="hurry"):
+    """Somebody waits for the requests up to this number; there is no answer."""
+
+    number: int
+
+
+Request = Open | Commit | MarkHealthy | Hurry
 
 
 class Answer(msgspec.Struct, frozen=True):

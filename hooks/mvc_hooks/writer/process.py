@@ -25,6 +25,7 @@ from mvc_hooks.writer.messages import (
     READ_BYTES,
     Answer,
     Commit,
+    Hurry,
     MarkHealthy,
     Open,
     Request,
@@ -39,7 +40,7 @@ LOST = "lost"
 """Error kind of a request whose writer ended before it could answer."""
 
 _LAST_WORDS_BYTES = 2000
-_DEATH_S = 5.0
+_DEATH_S = 60.0
 _MOST_IN_FLIGHT = 64
 
 
@@ -53,6 +54,7 @@ class WriterProcess:
     def __init__(self, opening: Open, held: Sequence[int] = ()) -> None:
         self._open: list[int] = []
         self._rest = b""
+        self._awaited = 0
         self.is_lost = False
         try:
             self._begin(held)
@@ -80,6 +82,12 @@ class WriterProcess:
         """Send a request, and the memory of a commit, which must not change before the answer."""
         self._open.append(request.number)
         self._send(request, descriptors)
+
+    def hurry(self, number: int) -> None:
+        """Say that somebody waits for the requests up to a number, which are to be done soon."""
+        if number > self._awaited:
+            self._awaited = number
+            self._send(Hurry(number))
 
     def poll(self) -> list[Answer]:
         """Return the answers that have arrived; never waits."""
@@ -129,7 +137,7 @@ class WriterProcess:
                     number,
                     error=LOST,
                     message=f"the writer process ended ({cause})",
-                    hint="the last good commit stays good; the next commit starts a new writer",
+                    hint="the last good commit stays good; signal 9 often means out of memory",
                 )
                 for number in self._open
             ]
@@ -185,7 +193,9 @@ def _start(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=words,
-            start_new_session=True,
+            # A group of its own, since signals go to groups; but the session is the training's:
+            # where the scheduler shares out by session, the writer may use what the training leaves.
+            process_group=0,
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mvc_hooks.writer.messages import Answer, Commit, MarkHealthy, Open, Request, encode_line
+from mvc_hooks.writer.messages import Answer, Commit, Hurry, MarkHealthy, Open, Request, encode_line
 
 COMMIT = Commit(
     number=3, size_bytes=4096, places={"model.safetensors": (0, 100), "state.json": (4096, 9)},
@@ -15,7 +15,8 @@ COMMIT = Commit(
 
 
 @pytest.mark.parametrize(
-    "message", [Open("/work"), Open("/work", "Ada", "a@b", 2), COMMIT, MarkHealthy(4, "ab", "calm")]
+    "message",
+    [Open("/work"), Open("/work", "Ada", "a@b", 2), COMMIT, MarkHealthy(4, "ab", "calm"), Hurry(5)],
 )
 def test_requests_come_back(message):
     line = encode_line(message)

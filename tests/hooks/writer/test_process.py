@@ -1,7 +1,8 @@
-"""The writer as a process: fresh, without torch, of low priority, deaf to signals, not growing."""
+"""The writer as a process: fresh, without torch, stepping back, deaf to signals, not growing."""
 
 import gc
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -26,7 +27,8 @@ def test_it_is_fresh_and_without_torch(tmp_path):
         command = Path(f"/proc/{rig.pid}/cmdline").read_bytes().split(b"\0")
         assert command[1:3] == [b"-P", b"-c"]
         assert b"mvc_hooks.writer" in command[3]
-        assert os.getsid(rig.pid) == rig.pid
+        assert os.getpgid(rig.pid) == rig.pid
+        assert os.getsid(rig.pid) == os.getsid(0), "it gets its share of what the training gets"
 
 
 def test_it_keeps_no_image_mapped(tmp_path):
@@ -38,11 +40,41 @@ def test_it_keeps_no_image_mapped(tmp_path):
         assert not any("mvc-snapshot" in link for link in links)
 
 
-def test_it_steps_back(tmp_path):
-    with Rig(tmp_path) as rig:
-        rig.commit(make_state(), 1)
-        ours, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, rig.pid))
-        assert its >= min(19, ours + 10)
+_SEE_NICENESS = """
+import os, sys, threading
+if sys.argv[:1] == ["-m"]:
+    from mvc.chunkstore.writer import ChunkWriter
+    encode = ChunkWriter._encode
+    def see(*values):
+        if threading.current_thread() is not threading.main_thread():  # which does what is small
+            with open({log!r}, "a") as file:
+                file.write(f"{{os.getpriority(os.PRIO_PROCESS, 0)}}\\n")
+        return encode(*values)
+    ChunkWriter._encode = see
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there has a thread its own priority")
+def test_its_workers_step_back_unless_somebody_waits(tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    (tmp_path / "sitecustomize.py").write_text(_SEE_NICENESS.format(log=str(log)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    with Rig(tmp_path / "run") as rig:
+        for step, is_awaited in ((1, False), (2, True), (3, False)):
+            rig.submit(make_state(step, size=2**22), step)
+            while not is_awaited and rig.queue.depth:
+                rig.queue.pump()
+                select.select([rig.writer._channel], [], [], 1.0)
+            rig.queue.wait()
+            seen = [int(line) for line in log.read_text().split()]
+            assert len(seen) > 2
+            if is_awaited:  # what had begun before goes on as it was
+                assert ours in seen
+            else:
+                assert set(seen) == {min(19, ours + 10)}
+            log.write_text("")
+        assert os.getpriority(os.PRIO_PROCESS, rig.pid) == ours
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
