@@ -30,6 +30,7 @@ from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.ranks import Ranks, Talk
 from mvc_hooks.recovery import Recovery, RollbackRequest
 from mvc_hooks.reports import DivergedError
+from mvc_hooks.run.doubts import doubt_first_step
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.log import RunLog
 from mvc_hooks.run.signals import SignalWatch
@@ -172,7 +173,7 @@ class Checkpointer(StepRun):
             undo.callback(self._release)
             self._log = log = RunLog(self.repo.open_feed(self.branch) if ranks.is_first else None)
             undo.callback(log.close)
-            log.start(0, every, run.parts)
+            log.start(0, every, run.parts, run.doubts if ranks.is_first else ())
             tip = ranks.ask_first(self._find_tip)
             if tip is not None:
                 if not resume:
@@ -315,6 +316,8 @@ class Checkpointer(StepRun):
         self._check_open()
         started_s = time.perf_counter()
         self._calls += 1
+        if self._calls == 1 and self._ranks.is_first:
+            self._log.doubt(doubt_first_step(loss, has_trained=self._run.has_trained))
         self._run.complete_step(tokens, samples)
         note = self._write_note()
         action = self._judge.judge(self.step_count, loss, grad_norm, self._log, note)

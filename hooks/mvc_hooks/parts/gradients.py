@@ -58,6 +58,10 @@ _LATE = (
     "gradients outlive the optimizer step since a while, and clearing them was expected: the commits "
     "before this step lack them; from now on they are stored"
 )
+_EMPTY = (
+    "optimizer.step() comes before backward(), or gradients are cleared between them: two steps "
+    "found no gradients, though there were some in between"
+)
 _MEMORY = ("error_dict", "p_memory_dict", "q_memory_dict")
 
 
@@ -68,6 +72,8 @@ class _Watch:
         self._optimizer = optimizer
         self.is_open = self.has_new = False
         self.habit = _NEW
+        self.has_opened = self.has_stepped = False
+        self._empty_steps: int | None = 0
         self._known: dict[int, tuple[torch.Tensor, Any]] = {}
         # Parameters whose next gradient is awaited: (node of autograd, hook); the node must live.
         self._probes: list[tuple[Any, Any]] = []
@@ -130,7 +136,7 @@ class _Watch:
         self._met.clear()
 
     def _open(self, _: torch.Tensor) -> None:
-        self.is_open = True
+        self.is_open = self.has_opened = True
 
     def _meet(self, param: torch.Tensor, *_: object) -> None:
         # What was cleared once stays so, whatever is added until the next step.
@@ -139,6 +145,8 @@ class _Watch:
 
     def _close(self, *_: object) -> None:
         self.look()
+        self.has_stepped = True
+        self._count_empty()
         self.is_open = False
         if self._probes:
             # A step without backward() has gradients set by hand, which replaces them.
@@ -150,6 +158,16 @@ class _Watch:
         elif self.habit in (_NEW, _UNSEEN):
             self.habit = _UNSEEN
             self.probe(self.params)
+
+    def _count_empty(self) -> None:
+        """Tell if the first steps found no gradients, though there were some between them."""
+        if self._empty_steps is None or any(_has_values(param.grad) for param in self.params):
+            self._empty_steps = None
+            return
+        self._empty_steps += 1
+        if self._empty_steps > 1 and self.has_opened:
+            log.warning(_EMPTY)
+            self._empty_steps = None
 
     def probe_one(self) -> None:
         """Look once more at a run that clears, now that its leftovers were left out."""
@@ -189,6 +207,11 @@ class GradsPart(Part):
 
     def _params(self) -> dict[str, torch.Tensor]:
         return {name: param for named in self._name() for name, param in named}
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether a gradient was added or an optimizer has stepped since this was made."""
+        return any(watch.has_opened or watch.has_stepped for watch in self._watches)
 
     def remove(self) -> None:
         """Remove all hooks."""

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from mvc import UsageError
+from mvc import UnsupportedError, UsageError
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import PowerSgdPart
 from mvc_hooks.parts.module import ModulePart, ParameterNames
@@ -43,6 +43,22 @@ _SURELY_PARTS = (
     *(nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, torch.utils.data.DataLoader),
     *_GENERATORS,
 )
+_FSDP = ("FSDP", "train it in DistributedDataParallel")
+_ZERO = (
+    "DeepSpeed's ZeRO",
+    "train with its stage 0 (zero_optimization), or DistributedDataParallel",
+)
+_SHARDERS = {
+    "FullyShardedDataParallel": _FSDP,
+    "FSDPModule": _FSDP,
+    "DeepSpeedZeroOptimizer": _ZERO,
+    "DeepSpeedZeroOptimizer_Stage3": _ZERO,
+    "ZeroRedundancyOptimizer": (
+        "ZeRO (ZeroRedundancyOptimizer)",
+        "use the optimizer_class that it was given, without it",
+    ),
+}
+"""Name of class → what shards the object, and what to do instead."""
 _NEAR, _SIMILAR = 0.85, 0.6  # "loader" is 0.83 like "ladder"
 
 
@@ -122,7 +138,22 @@ def make_part(name: str, value: Any, names: Mapping[int, str] | None = None) -> 
     )
 
 
+def _refuse_shards(name: str, value: object) -> None:
+    owners = [value, *value.modules()] if isinstance(value, nn.Module) else [value]
+    kinds = {kind.__name__ for owner in owners for kind in type(owner).__mro__}
+    if isinstance(value, nn.Module) and any(hasattr(p, "ds_id") for p in value.parameters()):
+        kinds.add("DeepSpeedZeroOptimizer")  # the third stage marks the parameters
+    for kind in _SHARDERS.keys() & kinds:
+        scheme, instead = _SHARDERS[kind]
+        raise UnsupportedError(
+            f"{name} is sharded by {scheme}: each rank holds a piece of it, a commit holds the whole",
+            hint=f"{instead}; or gather the whole state yourself and commit it with "
+            "Repo.commit_state",
+        )
+
+
 def _find_part(name: str, value: Any, names: Mapping[int, str]) -> Part | None:
+    _refuse_shards(name, value)
     if isinstance(value, nn.Module):
         return ModulePart(name, value)
     if isinstance(value, Optimizer):

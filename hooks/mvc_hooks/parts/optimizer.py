@@ -17,6 +17,7 @@ lies in ``state``.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from mvc_hooks.parts.tree import Steps
 
+log = logging.getLogger("mvc_hooks")
 _ORDER_HINT = "parameter {!r}"
 
 
@@ -56,7 +58,7 @@ class OptimizerPart(Part):
     ) -> None:
         self._name = name
         self._optimizer = optimizer
-        self.companion: OptimizerDetails = OptimizerDetails(optimizer, names or {})
+        self.companion: OptimizerDetails = OptimizerDetails(name, optimizer, names or {})
         kind = type(optimizer)
         self._is_custom = (
             kind.state_dict is not Optimizer.state_dict
@@ -184,8 +186,13 @@ class OptimizerDetails(Part):
     # Before the optimizer, which needs to know what was on the host.
     order = RestoreOrder.SCHEDULER
 
-    def __init__(self, optimizer: Optimizer, names: Mapping[int, str]) -> None:
+    def __init__(self, name: str, optimizer: Optimizer, names: Mapping[int, str]) -> None:
+        self._name = name
         self._optimizer = optimizer
+        # As the script makes it, before anything is restored.
+        self._settings = _list_settings(optimizer)
+        self._stored_settings: Any = self._settings
+        self._has_told = False
         self._names = names
         self._first = self._groups = len(optimizer.param_groups)
         self._stored_names: list[list[str | None]] = []
@@ -196,6 +203,7 @@ class OptimizerDetails(Part):
         """Return the names by group (None if unknown), and what is on the host.
 
         If groups were added since the optimizer was made, ``groups`` says how many there were.
+        ``settings`` are those that the script gave it when the run began.
         """
         groups = self._optimizer.param_groups
         known = index_parameters(self._optimizer)
@@ -215,6 +223,7 @@ class OptimizerDetails(Part):
                 if isinstance(value, torch.Tensor) and value.device.type == "cpu"
             ],
             **({"groups": self._groups} if self._groups != len(groups) else {}),
+            **({"settings": self._stored_settings} if self._stored_settings is not None else {}),
         }
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
@@ -231,8 +240,21 @@ class OptimizerDetails(Part):
         pairs: list[Any] = find_at(stored, ("on_host",))
         self.hosted = [(index, name) for index, name in pairs]
         self.was_on_device = bool(find_at(stored, ("on_device",)))
+        self._take_settings(stored.get("settings"))
         self._stored_names = stored["parameters"]
         self._groups = stored.get("groups", len(self._stored_names))
+
+    def _take_settings(self, stored: Any) -> None:
+        """Tell, once, which settings were edited in the script since the run began."""
+        for index, (mine, other) in enumerate(zip(self._settings, stored or (), strict=False)):
+            for key in mine.keys() & other.keys():
+                if not self._has_told and repr(mine[key]) != repr(other[key]):
+                    log.warning(
+                        "%s.param_groups.%d.%s is %r in the script, and was %r when the run began: what "
+                        "is stored counts; to change it, set it after the restore",
+                        *(self._name, index, key, mine[key], other[key]),
+                    )
+        self._has_told, self._stored_settings = True, stored
 
     def fit_groups(self, stored: list[dict[str, Any]]) -> None:
         """Remove groups that were added since, or add those that were; the run must do the same.
@@ -286,6 +308,19 @@ def index_parameters(optimizer: Optimizer) -> dict[int, torch.Tensor]:
                 params[index] = param
         start += len(group["params"])
     return params
+
+
+def _list_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Return the settings of each group that are numbers, pairs of numbers, or None."""
+    return [
+        {
+            name: value.item() if isinstance(value, torch.Tensor) else value
+            for name, value in group.items()
+            if isinstance(value, (bool, int, float, tuple, type(None)))
+            or (isinstance(value, torch.Tensor) and value.numel() == 1)
+        }
+        for group in optimizer.param_groups
+    ]
 
 
 def _is_standard(state: object) -> bool:

@@ -23,6 +23,7 @@ from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.tree import walk_leaves
 from mvc_hooks.parts.value import ValuePart
 from mvc_hooks.ranks import RANKS, Ranks, RankState
+from mvc_hooks.run.doubts import doubt_parts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -99,16 +100,17 @@ class StoredRun:
 class LiveRun:
     """Everything that is alive in a run; ``data`` is the one loader, if there is just one.
 
-    It is clean if nothing was drawn, run or stepped since the last complete step, as far as hooks
+    ``doubts`` are lines about parts that it seems to lack. It is clean if nothing was drawn, run or stepped since the last complete step, as far as hooks
     can see.
     """
 
     def __init__(self, objects: Mapping[str, object], ranks: Ranks | None = None) -> None:
         objects = {name: value for name, value in objects.items() if value is not None}
-        found = [leaf for _, leaf in walk_leaves(objects)]
+        leaves = list(walk_leaves(objects))
+        found = [leaf for _, leaf in leaves]
         self._modules = [one for one in found if isinstance(one, nn.Module)]
-        optimizers = [optimizer for one in found for optimizer in find_optimizers(one)]
-        self._optimizers = list(dict.fromkeys(optimizers))
+        places = {one: path for path, leaf in leaves for one in find_optimizers(leaf)}
+        self._optimizers = list(places)
         self._schedulers = [one for one in found if isinstance(one, LRScheduler)]
         self.has_scaler = any(isinstance(one, torch.amp.GradScaler) for one in found)
         if not self._modules and not self._optimizers:
@@ -123,6 +125,7 @@ class LiveRun:
         self._data_parts = [part for _, part in loaders]
         self._data_names = {str(path[0]) for path, _ in loaders}
         self.data = self._data_parts[0] if len(loaders) == 1 else None
+        self.doubts = list(doubt_parts(leaves, self._modules, places, self.parts))
         self.counters = Counters()
         self.environment = read_environment()
         self.is_clean = True
@@ -145,6 +148,11 @@ class LiveRun:
 
     def _note_forward(self, *_: object) -> None:
         self.is_clean = False
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether a gradient was added or an optimizer has stepped."""
+        return self._grads.has_trained
 
     def stand_before_step(self, fence: Fence) -> None:
         """Put a fence before the next optimizer step."""

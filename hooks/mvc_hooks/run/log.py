@@ -28,8 +28,11 @@ class RunLog:
         if self._feed is not None:
             self._feed.append(kind, **fields)
 
-    def start(self, step: int, every: int | None, parts: Iterable[str]) -> None:
+    def start(
+        self, step: int, every: int | None, parts: Iterable[str], doubts: Iterable[str] = ()
+    ) -> None:
         """The run begins."""
+        self.doubt(doubts)
         self._record("start", step=step, every=every, parts=sorted(parts))
 
     def resume(
@@ -40,6 +43,11 @@ class RunLog:
         for item, then, now in changes:
             log.warning("environment: %s was %r, is %r", item, then, now)
         self._record("resume", step=step, commit=commit)
+
+    def doubt(self, texts: Iterable[str]) -> None:
+        """Something is probably not meant."""
+        for text in texts:
+            log.warning("%s", text)
 
     def step(self, reading: Reading, lr: float | None) -> None:
         """A step was read."""

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 
-from mvc import UsageError
+from mvc import UnsupportedError, UsageError
 from mvc_hooks.parts.make import make_parts
 
 
@@ -46,3 +46,48 @@ def test_one_part_may_own_several_models_and_optimizers(lab):
         return SimpleNamespace(parts={"model": models, "optimizer": optimizers}, train=train)
 
     lab.check_resume(build)
+
+
+@pytest.fixture
+def alone():
+    """A process group of this process."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def _shard_by_wrapper(model):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+
+
+def _shard_in_place(model):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+
+
+def _shard_optimizer(model):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    return ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+
+
+SHARDERS = {
+    "FSDP": (_shard_by_wrapper, "DistributedDataParallel"),
+    "FSDP2": (_shard_in_place, "DistributedDataParallel"),
+    "ZeRO": (_shard_optimizer, "optimizer_class"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("kind", SHARDERS)
+def test_what_is_sharded_is_refused_by_name_with_what_to_do(kind):
+    shard, instead = SHARDERS[kind]
+    with pytest.raises(UnsupportedError, match=f"part is sharded by {kind[:4]}") as caught:
+        make_parts({"part": shard(nn.Sequential(nn.Linear(2, 2)))})
+    assert instead in caught.value.hint
+    assert "commit_state" in caught.value.hint

@@ -1,0 +1,134 @@
+"""What is probably not meant is said once; ordinary loops hear nothing."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from mvc_hooks import Checkpointer
+from mvc_hooks.parts.restoring import capture_parts, restore_parts
+from mvc_hooks.parts.sources import from_values
+from mvc_hooks.run.live import LiveRun
+from support.scenarios import SCENARIOS
+from support.scenarios.basics import loss_of, make_net, windows
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def told(caplog):
+    caplog.set_level(logging.WARNING, "mvc_hooks")
+    return lambda: [one.getMessage() for one in caplog.records if one.name == "mvc_hooks"]
+
+
+def _sgd(model, **more):
+    return torch.optim.SGD(model.parameters(), 0.1, **more)
+
+
+def test_a_model_without_an_optimizer(told):
+    model = make_net()
+    assert "no optimizer was passed" in LiveRun({"model": model}).doubts[0]
+    model.requires_grad_(requires_grad=False)
+    assert LiveRun({"model": model}).doubts == []
+
+
+def test_an_optimizer_of_another_model():
+    model = make_net()
+    one = LiveRun({"model": model, "optimizers": [_sgd(model), _sgd(make_net())]}).doubts
+    assert len(one) == 1
+    assert one[0].startswith("optimizers.1 steps no parameter of any model")
+
+
+def test_parameters_that_are_in_no_part():
+    model, heat = make_net(), nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([*model.parameters(), heat], 0.1)
+    (text,) = LiveRun({"model": model, "optimizer": optimizer}).doubts
+    assert text.startswith("optimizer steps 1 of its 7 parameters in no part")
+    assert LiveRun({"model": model, "optimizer": optimizer, "heat": heat.detach()}).doubts == []
+    assert LiveRun({"model": model, "optimizer": optimizer, "more": {"heat": [heat]}}).doubts == []
+
+
+def _train(folder, order):
+    model = make_net()
+    optimizer = _sgd(model)
+    with Checkpointer(folder, model=model, optimizer=optimizer, every=None, detectors=None) as ckpt:
+        for number in range(3):
+            optimizer.zero_grad()
+            loss = loss_of(model, windows(number))
+            acts = {"report": lambda loss=loss: ckpt.step(loss=loss)}
+            acts |= {"backward": loss.backward, "step": optimizer.step}
+            for act in order:
+                acts[act]()
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        (["report", "backward", "step"], "step() came before backward()"),
+        (["step", "backward", "report"], "optimizer.step() comes before backward()"),
+        (["backward", "step", "report"], None),
+        (["backward", "report", "step"], None),  # in the middle of a step, with its gradients
+    ],
+)
+def test_the_order_of_a_step(tmp_path, told, order, words):
+    _train(tmp_path, order)
+    found = [text for text in told() if "environment" not in text]
+    assert len(found) == (words is not None)
+    assert all(text.startswith(words) for text in found)
+
+
+def _begin(**settings):
+    model = make_net()
+    return LiveRun({"model": model, "optimizer": torch.optim.SGD(model.parameters(), **settings)})
+
+
+def test_settings_that_were_edited_in_the_script(told):
+    state = capture_parts(_begin(lr=0.1, momentum=0.5).parts)
+    new = _begin(lr=0.3, momentum=0.5)
+    for _ in range(2):
+        restore_parts(from_values(state), new.parts)
+    (text,) = told()
+    assert text.startswith("optimizer.param_groups.0.lr is 0.3 in the script, and was 0.1")
+    assert new._optimizers[0].param_groups[0]["lr"] == 0.1
+    # The next resume measures by the beginning of the run as well.
+    restore_parts(from_values(capture_parts(new.parts)), _begin(lr=0.1, momentum=0.6).parts)
+    assert "momentum is 0.6 in the script, and was 0.5" in told()[-1]
+    assert len(told()) == 2
+
+
+def test_rates_that_schedulers_and_loops_change_are_no_edits(told):
+    def run():
+        model = make_net()
+        optimizer = _sgd(model)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        return LiveRun({"model": model, "optimizer": optimizer, "scheduler": scheduler})
+
+    old, new = run(), run()
+    for number in range(4):
+        old._schedulers[0].step(number)
+    old._optimizers[0].param_groups[0]["lr"] *= 0.5
+    restore_parts(from_values(capture_parts(old.parts)), new.parts)
+    assert new._optimizers[0].param_groups[0]["lr"] < 0.1
+    assert told() == []
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if "compiled" not in name])
+@pytest.mark.filterwarnings("ignore")
+def test_ordinary_loops_hear_nothing(told, name):
+    run = SCENARIOS[name].build()
+    live = LiveRun(run.parts)
+    batches = iter(run.loader) if run.iterates else None
+    for number in range(3):
+        if run.data is not None:
+            batch = run.data(number)
+        else:
+            batch = live.next_batch() if batches is None else next(batches)
+        run.step(batch, lambda: None)
+        assert live.has_trained
+        live.capture({}, gather=False)
+        live.complete_step(0, 0)
+    live.remove()
+    assert live.doubts + told() == []
