@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import nn
 from torch.nn import functional
 
-from support.scenarios.basics import BATCH, WIDTH, make_net, make_step, scenario, simple, windows
+from support.scenarios.basics import (
+    BATCH,
+    WIDTH,
+    loss_of,
+    make_net,
+    make_step,
+    scenario,
+    simple,
+    windows,
+)
 from support.training_runs import Run
 
 
@@ -212,3 +223,51 @@ def gan():
         return loss.item() + other.item()
 
     return Run({"models": models, "optimizers": optimizers, "noise": noise}, step, windows)
+
+
+class Growing(nn.Module):
+    """Remembers batches in a buffer that grows."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, 6), nn.Linear(6, 4)
+        self.register_buffer("bank", torch.zeros(1, WIDTH))
+
+    def forward(self, inputs):
+        self.bank = torch.cat([self.bank, inputs[:1].detach()])
+        return self.second(self.first(inputs + self.bank.mean(0)))
+
+
+@scenario("growing", beside="models")
+def growing():
+    """A second group of parameters is added on the way; gradients decay and are never cleared."""
+    model = Growing()
+    model.second.requires_grad_(requires_grad=False)
+    optimizer = torch.optim.Adam(model.first.parameters(), 0.01)
+    steps = {"done": 0}
+
+    def step(batch, between):
+        if steps["done"] == 7:
+            model.second.requires_grad_(requires_grad=True)
+            optimizer.add_param_group({"params": list(model.second.parameters()), "lr": 0.02})
+        steps["done"] += 1
+        for param in model.parameters():
+            if param.grad is not None:
+                param.grad *= 0.5
+        loss = loss_of(model, batch)
+        loss.backward()
+        between()
+        optimizer.step()
+        return loss.item()
+
+    return Run({"model": model, "optimizer": optimizer, "steps": steps}, step, windows)
+
+
+@scenario("quantisation-aware", beside="models")
+def quantisation_aware():
+    model = nn.Sequential(nn.Linear(WIDTH, 6), nn.ReLU(), nn.Linear(6, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch means to give them up
+        model.qconfig = torch.ao.quantization.get_default_qat_qconfig("fbgemm")
+        torch.ao.quantization.prepare_qat(model.train(), inplace=True)
+    return simple(model, torch.optim.SGD(model.parameters(), 0.1))

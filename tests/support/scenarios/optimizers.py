@@ -119,3 +119,59 @@ def sparse_adam():
         return loss.item()
 
     return Run({"model": model, "optimizers": pair}, step, windows)
+
+
+class Lookahead:
+    """Goes two steps with another optimizer, and then half of the way back."""
+
+    def __init__(self, inner):
+        self.inner, self.param_groups, self.slow, self.count = inner, inner.param_groups, [], 0
+
+    def zero_grad(self):
+        self.inner.zero_grad()
+
+    @torch.no_grad()
+    def step(self):
+        params = [param for group in self.param_groups for param in group["params"]]
+        self.slow = self.slow or [param.clone() for param in params]
+        self.inner.step()
+        self.count += 1
+        for slow, param in zip(self.slow, params if self.count % 2 == 0 else (), strict=False):
+            param.copy_(slow.lerp_(param, 0.5))
+
+    def state_dict(self):
+        return {"inner": self.inner.state_dict(), "slow": self.slow, "count": self.count}
+
+    def load_state_dict(self, state):
+        self.inner.load_state_dict(state["inner"])
+        self.slow, self.count = [slow.clone() for slow in state["slow"]], state["count"]
+
+
+@scenario("lookahead", beside="special-optimizers")
+def lookahead():
+    model = make_net()
+    return simple(model, Lookahead(torch.optim.Adam(model.parameters(), 0.01)))
+
+
+@scenario("shared-parameters", beside="special-optimizers")
+def shared_parameters():
+    """Two optimizers step the same layer; one of them only every other time."""
+    model = make_net()
+    pair = {
+        "often": torch.optim.SGD(model.parameters(), 0.05, momentum=0.9),
+        "seldom": torch.optim.Adam(model[4].parameters(), 0.01),
+    }
+    turn = {"count": 0}
+
+    def step(batch, between):
+        turn["count"] += 1
+        pair["often"].zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        pair["often"].step()
+        between()
+        if turn["count"] % 2:
+            pair["seldom"].step()
+        return loss.item()
+
+    return Run({"model": model, "optimizers": pair, "turn": turn}, step, windows)
