@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 import time
+import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from mvc import NotFoundError, Repo, UsageError
+from mvc import MvcError, NotFoundError, Repo, UsageError
 from mvc_hooks.commits.branchlock import BranchLock
 from mvc_hooks.commits.coordinator import Commits
 from mvc_hooks.commits.queue import CommitQueue
@@ -57,7 +60,9 @@ class Checkpointer(StepRun):
     """Commits a training run to a branch, resumes it from there, and rolls it back.
 
     Usable as a context manager: an exception in its block commits a last time if the state is
-    consistent, and the end of the block waits until everything is durable.
+    consistent, and the end of the block waits until everything is durable. So does the end of the
+    program, and, in a run of one process, the end of the checkpointer: ``del ckpt``, or another one
+    that is made for the same branch, as when a cell of a notebook runs again.
 
     Attributes:
         repo: the repository.
@@ -159,10 +164,13 @@ class Checkpointer(StepRun):
         self.resumed_from: str | None = None
         self._pid = os.getpid()
         self._calls = 0
+        self._has_diverged = False
         self._talk, self._signals = Talk(), SignalWatch()
         self._ranks = ranks = Ranks()
         with contextlib.ExitStack() as undo:
-            self._run = run = LiveRun(join_parts(named, parts, OPTIONS), ranks)
+            objects = join_parts(named, parts, OPTIONS)
+            _end_earlier(path, branch)
+            self._run = run = LiveRun(objects, ranks)
             undo.callback(run.remove)
             self._judge = Judge(detectors, ladder, healthy_after, has_scaler=run.has_scaler)
             ranks.on_first(lambda: Repo.init(path))
@@ -173,18 +181,12 @@ class Checkpointer(StepRun):
             undo.callback(self._release)
             self._log = log = RunLog(self.repo.open_feed(self.branch) if ranks.is_first else None)
             undo.callback(log.close)
-            log.start(0, every, run.parts, run.doubts if ranks.is_first else ())
             tip = ranks.ask_first(self._find_tip)
+            if tip is None and ranks.is_first:
+                log.missing(self.branch, self._last_committed())
+            log.start(0, every, run.parts, run.doubts if ranks.is_first else ())
             if tip is not None:
-                if not resume:
-                    raise UsageError(
-                        f"branch {self.branch!r} already has commits, and resume is off",
-                        hint="pass branch=... to start a new branch",
-                    )
-                if warm_up is not None:
-                    warm_up()
-                ranks.together(lambda: self._resume(tip))
-                self.environment_changes = ranks.share(self.environment_changes)
+                self._go_on_from(tip, warm_up)
             queue = self._make_queue(tip, identity)
             ranks.on_first(queue.start_writer)
             self._commits = commits = Commits(
@@ -196,9 +198,17 @@ class Checkpointer(StepRun):
             )
             if signals:
                 self._signals.start()
-            atexit.register(self._at_exit)
-            self._is_closed = False
+            self._begin()
             undo.pop_all()
+
+    def _begin(self) -> None:
+        """Be open, and see to it that the end is not missed."""
+        self._exit_hook: Callable[[], None] = functools.partial(_end_at_exit, weakref.ref(self))
+        if self._ranks.size > 1:  # the garbage collectors of the ranks do not agree on an end
+            self._exit_hook = self._at_exit
+        atexit.register(self._exit_hook)
+        self._is_closed = False
+        _OPEN.add(self)
 
     def _make_queue(self, tip: str | None, identity: Identity | None) -> CommitQueue:
         name, email = (identity.name, identity.email) if identity else (None, None)
@@ -223,6 +233,24 @@ class Checkpointer(StepRun):
         with contextlib.suppress(NotFoundError):
             return self.repo.resolve(f"refs/heads/{self.branch}")
         return None
+
+    def _last_committed(self) -> int | None:
+        """Return the step of the last commit that a run made here, by its feed."""
+        with contextlib.suppress(MvcError):
+            for record in self.repo.read_run(self.branch, losses=0).commits:
+                return record.step
+        return None
+
+    def _go_on_from(self, tip: str, warm_up: Callable[[], object] | None) -> None:
+        if not self._settings.resume:
+            raise UsageError(
+                f"branch {self.branch!r} already has commits, and resume is off",
+                hint="pass branch=... to start a new branch",
+            )
+        if warm_up is not None:
+            warm_up()
+        self._ranks.together(lambda: self._resume(tip))
+        self.environment_changes = self._ranks.share(self.environment_changes)
 
     def _resume(self, tip: str) -> None:
         started_s = time.perf_counter()
@@ -324,8 +352,10 @@ class Checkpointer(StepRun):
         self._read_notes()
         self._commits.pump()
         report = None
+        self._has_diverged = action is not None  # until there is an answer
         if action is not None:
             report = self._recovery.answer(action, started_s)
+            self._has_diverged = False
         else:
             self._record_step(metrics)
         if report is not None:
@@ -443,7 +473,8 @@ class Checkpointer(StepRun):
             self._log.stop(self.step_count, "ended")
         finally:
             self._is_closed = True
-            atexit.unregister(self._at_exit)
+            _OPEN.discard(self)
+            atexit.unregister(self._exit_hook)
             self._signals.stop()
             self._run.remove()
             try:
@@ -472,14 +503,33 @@ class Checkpointer(StepRun):
             return
         self._log.stop(self.step_count, kind.__name__)
         self._ranks.leave()  # where the other ranks are now, this one cannot know
-        # The error on its way out must not be hidden by one of ours; the log has it.
-        with contextlib.suppress(Exception):
-            is_last = self._ranks.size == 1 and not issubclass(kind, DivergedError)
-            self.close(last=f"step {self.step_count}, at {kind.__name__}" if is_last else None)
+        is_last = self._ranks.size == 1 and not issubclass(kind, DivergedError)
+        self._end_quietly(f"step {self.step_count}, at {kind.__name__}" if is_last else None)
+
+    def _end_quietly(self, last: str | None) -> None:
+        """Close where an error has nowhere to go, or would hide another one; the log has it."""
+        try:
+            self.close(last=None if self._has_diverged else last)
+        except Exception as error:  # noqa: BLE001  whatever it is
+            self._log.failed_end(error)
 
     def _at_exit(self) -> None:
         error = getattr(sys, "last_value", None)
-        self._end(None if error is None else type(error))
+        with contextlib.suppress(KeyboardInterrupt):  # the writer finishes by itself
+            if error is None:
+                self._end_quietly(f"step {self.step_count}, the last one")
+            else:
+                self._end(type(error))
+
+    def _hand_over(self) -> None:
+        if os.getpid() == self._pid:
+            self._log.hand_over(self.branch, self.step_count)
+            self._end_quietly(f"step {self.step_count}, the last one")
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True):
+            with contextlib.suppress(KeyboardInterrupt):
+                self._end_quietly(f"step {self.step_count}, the last one")
 
     def remove(self) -> None:
         """Take all hooks off and close; the handle that other libraries expect."""
@@ -488,6 +538,23 @@ class Checkpointer(StepRun):
     def _check_open(self) -> None:
         if self._is_closed:
             raise UsageError("this checkpointer is closed", hint="make a new one; it resumes")
+
+
+_OPEN: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
+
+
+def _end_at_exit(find: weakref.ref[Checkpointer]) -> None:
+    checkpointer = find()
+    if checkpointer is not None:
+        checkpointer._at_exit()  # noqa: SLF001  the same module
+
+
+def _end_earlier(path: str | os.PathLike[str], branch: str | None) -> None:
+    """End the checkpointer that this process has of a branch, None for the current one."""
+    folder = Path(path).resolve()
+    for one in list(_OPEN):
+        if one.repo.worktree == folder and one.branch == (branch or one.repo.head.branch):
+            one._hand_over()  # noqa: SLF001  the same module
 
 
 OPTIONS = frozenset(Checkpointer.__init__.__kwdefaults__ or ())

@@ -177,11 +177,14 @@ def test_sigterm_commits_and_ends_the_process(trainings, tmp_path):
 
 def test_one_branch_one_checkpointer(keep, plain):
     run = keep()
-    with pytest.raises(ConflictError, match="being written by"):
-        keep(seed=1)
     keep(branch="other", seed=3).steps(2).ckpt.close()
     assert keep(branch="other", seed=8).now() == plain(2, seed=3).now()
-    run.ckpt.step(loss=1.0)
+    run.steps(1)
+    after = keep(seed=1)
+    assert after.ckpt.step_count == 1
+    with pytest.raises(UsageError, match="closed"):
+        run.ckpt.step(loss=1.0)
+    after.steps(1)
 
 
 def test_a_closed_checkpointer_says_so(keep):

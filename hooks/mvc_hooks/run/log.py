@@ -6,6 +6,8 @@ import logging
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from mvc_hooks.reports import CommitFailedError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -48,6 +50,24 @@ class RunLog:
         """Something is probably not meant."""
         for text in texts:
             log.warning("%s", text)
+
+    def missing(self, branch: str, step: int | None) -> None:
+        """A branch has no commits, though a run has made one of some step on it."""
+        if step is not None:
+            log.warning(
+                "branch %r was deleted: a run has committed step %d to it, and this one starts at "
+                'step 0 ("mvc undo" may bring it back)',
+                *(branch, step),
+            )
+
+    def hand_over(self, branch: str, step: int) -> None:
+        """Another checkpointer of this process takes the branch."""
+        log.warning("branch %r is taken over from the checkpointer at step %d", branch, step)
+
+    def failed_end(self, error: Exception) -> None:
+        """The run was not closed in order, and only the log can be told; it knows failed commits."""
+        if not isinstance(error, CommitFailedError):
+            log.error("the last state is not committed: %s: %s", type(error).__name__, error)
 
     def step(self, reading: Reading, lr: float | None) -> None:
         """A step was read."""

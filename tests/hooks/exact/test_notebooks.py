@@ -1,0 +1,138 @@
+"""Cells that run again, objects that are deleted, exceptions, and what is printed at the end of it all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from mvc import Repo
+
+pytestmark = pytest.mark.torch
+
+_CELLS = {
+    "make": """
+        import gc, os, torch
+        from mvc import Repo
+        from mvc_hooks import Checkpointer, stop
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 3)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        """,
+    "open": """
+        ckpt = Checkpointer(path, model=model, optimizer=optimizer, every=10, ladder=stop(0))
+        begun = ckpt.step_count
+        """,
+    "train": """
+        def train(ckpt, count):
+            for _ in range(count):
+                optimizer.zero_grad()
+                loss = model(torch.ones(2, 3)).square().mean()
+                loss.backward()
+                optimizer.step()
+                ckpt.step(loss=loss)
+        train(ckpt, 3)
+        """,
+    "fail in a step": """
+        optimizer.zero_grad()
+        model(torch.ones(2, 3)).sum().backward()
+        raise ZeroDivisionError
+        """,
+    "fail between steps": "raise ZeroDivisionError",
+    "diverge": "ckpt.step(loss=float('nan'))",
+    "delete": "del ckpt; gc.collect()",
+    "in a function": """
+        def run():
+            ckpt = Checkpointer(path, model=model, optimizer=optimizer, every=10)
+            train(ckpt, 2)
+        run()
+        """,
+    "lose the repository": "os.rename(path, path + '-elsewhere')",
+    "misspell": "Checkpointer(path, model=model, optimizer=optimizer, evry=10)",
+    "say": "print(begun, ckpt.is_closed)",
+}
+
+# As IPython does it: every cell is run in one namespace, and an exception is shown and kept.
+_KERNEL = """
+import sys, traceback
+space = {"path": sys.argv[1]}
+for cell in CELLS:
+    try:
+        exec(compile(cell, "<cell>", "exec"), space)
+    except Exception as error:
+        sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()
+        print(type(error).__name__)
+"""
+
+
+def _run(path, *names):
+    """Run cells in a process of their own; return its lines, and those on standard error."""
+    cells = [textwrap.dedent(_CELLS[name]) for name in ("make", *names)]
+    done = subprocess.run(
+        [sys.executable, "-c", _KERNEL.replace("CELLS", repr(cells)), path],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    return done.stdout.splitlines(), done.stderr.splitlines()
+
+
+def _log(path):
+    return [(one.info.subject, one.annotations.step) for one in Repo.open(path).log("main")]
+
+
+def test_a_cell_that_runs_again_takes_over(tmp_path):
+    said, errors = _run(
+        tmp_path / "run", "open", "train", "open", "say", "train", "misspell", "train"
+    )
+    assert said == ["3 False", "UsageError"]
+    assert errors == ["branch 'main' is taken over from the checkpointer at step 3"]
+    assert _log(tmp_path / "run") == [
+        ("step 9, at UsageError", 9),
+        ("step 3, the last one", 3),
+    ]
+
+
+def test_a_deleted_one_leaves_its_branch_to_the_next(tmp_path):
+    said, errors = _run(
+        tmp_path / "run", "open", "train", "delete", "open", "say", "delete", "in a function", "open",
+        "say",
+    )  # fmt: skip
+    assert said == ["3 False", "5 False"]
+    assert errors == []
+    assert [step for _, step in _log(tmp_path / "run")] == [5, 3]
+
+
+def test_an_exception_in_a_cell_is_no_obstacle(tmp_path):
+    """A state that diverged is not committed at the end, nor is one between two steps."""
+    endings = ("diverge", "fail between steps", "fail in a step")
+    cells = [cell for ending in endings for cell in ("train", ending, "open", "say")]
+    said, errors = _run(tmp_path / "run", "open", *cells)
+    assert said == ["DivergedError", "0 False", *["ZeroDivisionError", "3 False"] * 2]
+    assert sum("is taken over from the checkpointer at step" in line for line in errors) == 3
+    assert len(errors) == 5, "and the alarm, and its answer"
+
+
+def test_an_end_that_fails_is_one_line(tmp_path):
+    said, errors = _run(tmp_path / "run", "open", "train", "lose the repository")
+    assert said == []
+    assert len(errors) == 1
+    assert errors[0].startswith("commit of step 3 failed: ")
+
+
+def test_a_deleted_branch_is_warned_of(keep, tmp_path, caplog):
+    keep(every=1).steps(2).ckpt.close()
+    keep(branch="other", every=1).steps(1).ckpt.close()
+    caplog.clear()
+    repo = Repo.open(tmp_path / "run")
+    repo.checkout("other", force=True)
+    repo.delete_branch("main", force=True)
+    assert keep(branch="main").ckpt.step_count == 0
+    (record,) = caplog.records
+    assert "branch 'main' was deleted: a run has committed step 2 to it" in record.getMessage()
