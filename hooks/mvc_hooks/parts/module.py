@@ -155,20 +155,18 @@ class ModulePart(Part):
             if not param.is_inference():
                 torch.autograd.graph.increment_version(param)
 
-    def hold(self) -> Callable[[], None]:
+    def hold(self, state: Any) -> Callable[[], None]:
         """Return a function that takes it back: what it loads, attributes, and memory."""
-        back = super().hold()
+        back = super().hold(state)
         modules = [
             (one, dict(vars(one)), dict(one._buffers), dict(one._parameters))  # noqa: SLF001  there is no public way
             for one in self.module.modules()
         ]
-        tensors = [
-            (one, one.data, one.detach().cpu().clone())
-            for one in (*self.module.parameters(), *self.module.buffers())
-        ]
+        named = [*self.module.named_parameters(), *self.module.named_buffers()]
+        tensors = [(one, one.data, state.get(clean_name(name))) for name, one in named]
 
         def take_back() -> None:
-            with contextlib.suppress(Exception):  # what did not load may not load this either
+            with contextlib.suppress(Exception):  # the rest may do
                 back()
             for module, attributes, buffers, parameters in modules:
                 vars(module).update(attributes)
@@ -178,7 +176,8 @@ class ModulePart(Part):
                 module._parameters.update(parameters)  # noqa: SLF001
             for tensor, data, values in tensors:
                 tensor.data = data
-                data.copy_(values)
+                if values is not None:
+                    data.copy_(values)
 
         return take_back
 

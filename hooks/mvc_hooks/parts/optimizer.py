@@ -123,9 +123,9 @@ class OptimizerPart(Part):
         for done in list(self._optimizer._optimizer_load_state_dict_post_hooks.values()):  # noqa: SLF001
             done(self._optimizer)
 
-    def hold(self) -> Callable[[], None]:
+    def hold(self, state: Any) -> Callable[[], None]:
         """Return a function that takes it back, with the groups that it has."""
-        back, live, groups = super().hold(), self._optimizer, list(self._optimizer.param_groups)
+        back, live, groups = super().hold(state), self._optimizer, [*self._optimizer.param_groups]
         gradients = [(param, param.grad) for param in index_parameters(live).values()]
 
         def take_back() -> None:

@@ -18,8 +18,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from mvc_hooks.parts.tree import ABSENT, Difference, compare_arrays, list_items, map_tensors
 
@@ -71,10 +72,9 @@ class Part(ABC):
         """Return the differences between live and stored outline that ``restore`` cannot overcome."""
         return compare_arrays(live, stored, path)
 
-    def hold(self) -> Callable[[], None]:
-        """Return a function that takes the part back to what it is now."""
-        state = map_tensors(self.capture(), lambda tensor: tensor.detach().cpu().clone())
-        return partial(self.restore, state)
+    def hold(self, state: Any) -> Callable[[], None]:
+        """Return a function that takes the part back to now; ``state`` is a copy of what it has."""
+        return lambda: self.restore(map_tensors(state, torch.clone))
 
     def targets(self, captured: Any) -> object:  # noqa: ARG002  the default lends nothing
         """Return the tensors of a captured state that may be filled in place, nested, or ABSENT."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import torch
 
 from mvc import ConflictError, MvcError
 from mvc_hooks.parts.part import DETAILS, Entry, flatten_parts, list_places
+from mvc_hooks.parts.rng import keep_rng
 from mvc_hooks.parts.sources import from_values
 from mvc_hooks.parts.tree import (
     ABSENT,
@@ -110,15 +112,21 @@ def is_allowed(difference: Difference, allow: Sequence[str]) -> bool:
     return any(fnmatchcase(path, one) or fnmatchcase(path, f"{one}.*") for one in allow)
 
 
-def _refuse(differences: list[Difference], why: str = "") -> ConflictError:
+def _refuse(
+    differences: list[Difference], why: str = "", lost: Sequence[str] = ()
+) -> ConflictError:
     path = format_path(differences[0].path)
-    is_lossless = all(one.stored is None for one in differences)
+    if lost:
+        hint = f"{_list(lost)} could not be taken back: make the run anew"
+    elif all(one.stored is None for one in differences):
+        hint = f'nothing was changed; allow=["{path}"] keeps what is live'
+    else:
+        hint = (
+            "nothing was changed; make the run as it was when it was committed "
+            f'(allow=["{path}"] would drop what is stored there)'
+        )
     return ConflictError(
-        f"the run does not fit the stored state: {_list(differences)}{why}",
-        hint=f'nothing was changed; allow=["{path}"] keeps what is live'
-        if is_lossless
-        else f"nothing was changed; make the run as it was when it was committed "
-        f'(allow=["{path}"] would drop what is stored there)',
+        f"the run does not fit the stored state: {_list(differences)}{why}", hint=hint
     )
 
 
@@ -127,25 +135,37 @@ def _try_to_fit(
 ) -> None:
     """Have the parts that decide about differences take their state, or all of them stay as they are."""
     entries = _find_deciding(parts, differences)
-    holds = [entry.part.hold() for entry in entries]
-    try:
+    with keep_rng():
+        before: dict[str, Any] = {}
         for entry in entries:
-            value = find_at(stored, entry.path)
-            if value is not ABSENT:
-                entry.part.restore(map_tensors(value, torch.clone))
-        inexact = [
-            format_path((*entry.path, *path))
-            for entry in entries
-            for path, *_ in find_changes(entry.part.capture(), find_at(stored, entry.path))
-        ]
-    except Exception as error:
+            state = map_tensors(entry.part.capture(), lambda one: one.detach().cpu().clone())
+            before = edit_at(before, entry.path, state)
+        holds = [entry.part.hold(find_at(before, entry.path)) for entry in entries]
+        try:
+            for entry in entries:
+                value = find_at(stored, entry.path)
+                if value is not ABSENT:
+                    entry.part.restore(map_tensors(value, torch.clone))
+            inexact = _list_changes(entries, stored)
+            why = f", and not exact: {_list(inexact)}" if inexact else ""
+        except Exception as error:  # noqa: BLE001  whatever the user's own method raises
+            why = f": {error}"
+        if not why:
+            return
         for take_back in holds:
-            take_back()
-        raise _refuse(differences, f"; it was tried: {error}") from error
-    if inexact:
-        for take_back in holds:
-            take_back()
-        raise _refuse(differences, f"; it was tried, and not exact: {_list(inexact)}")
+            with contextlib.suppress(Exception):  # what did not load may not load this either
+                take_back()
+    raise _refuse(differences, f"; it was tried{why}", _list_changes(entries, before))
+
+
+def _list_changes(entries: list[Entry], state: Mapping[str, Any]) -> list[str]:
+    """Return the paths at which live parts are not what a state has, as far as it has them."""
+    return [
+        format_path((*entry.path, *path))
+        for entry in entries
+        if find_at(state, entry.path) is not ABSENT
+        for path, *_ in find_changes(entry.part.capture(), find_at(state, entry.path))
+    ]
 
 
 def _find_deciding(parts: Mapping[str, Part], differences: list[Difference]) -> list[Entry]:

@@ -309,6 +309,7 @@ class _Picky(_History):
 
     def set_extra_state(self, state):
         super().set_extra_state(state)
+        torch.rand(1)
         if self.seen.numel() > 3:
             raise ValueError("too many entries")
 
@@ -329,10 +330,12 @@ def test_what_a_module_does_not_take_leaves_everything_as_it_was(lab, net, words
 
     source, live = _source(lab, **make(5)), make(2)
     before, seen = _copy(live["model"]), live["model"][1].seen.clone()
+    generator = torch.get_rng_state()
     with pytest.raises(ConflictError, match=words) as caught:
         restore_parts(source, make_parts(live))
     assert "_extra_state is uint8 [8] here, uint8 [20]" in str(caught.value)
     assert caught.value.hint.startswith("nothing was changed; make the run as it was")
     assert _same(live["model"], before)
     assert torch.equal(live["model"][1].seen, seen)
+    assert torch.equal(torch.get_rng_state(), generator)
     assert live["count"] == [2]

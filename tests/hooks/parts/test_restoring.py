@@ -62,6 +62,22 @@ def test_many_differences_are_counted(lab):
         restore_parts(source, make_parts({"model": model}))
 
 
+def test_a_hint_never_advises_what_drops_stored_state(lab):
+    source = _source(lab, model=_small_net(), count=3)
+    with pytest.raises(ConflictError) as caught:
+        restore_parts(source, make_parts({"model": _small_net(5)}))
+    assert caught.value.hint == (
+        "nothing was changed; make the run as it was when it was committed "
+        '(allow=["model.0.weight"] would drop what is stored there)'
+    )
+    live = make_parts({"model": _small_net(), "count": 1, "more": {}})
+    with pytest.raises(ConflictError) as caught:
+        restore_parts(source, live)
+    assert caught.value.hint == 'nothing was changed; allow=["more"] keeps what is live'
+    restore_parts(source, live, allow=["more"])
+    assert live["count"].value == 3
+
+
 def test_a_graph_from_before_the_restore_cannot_be_used(lab):
     model = _small_net()
     parts = make_parts({"model": model})

@@ -117,3 +117,47 @@ def test_power_sgd_keeps_its_process_group(lab):
 
 
 pytestmark = pytest.mark.torch
+
+
+class _Memory:
+    """Keeps a table that grows to the side, as long as it is asked to hold no more than it can."""
+
+    def __init__(self, width, limit=9):
+        self.table, self.limit = torch.ones(2, width), limit
+
+    def state_dict(self):
+        return {"table": self.table}
+
+    def load_state_dict(self, state):
+        self.table = state["table"].clone()
+        if self.table.shape[1] > self.limit:
+            raise ValueError("too wide")
+
+
+def test_objects_decide_about_shapes_and_stay_as_they_are_if_they_refuse(lab):
+    old = _Memory(5)
+    old.table += 1
+    source = _source(lab, memory=old)
+    new = _Memory(3)
+    restore_parts(source, make_parts({"memory": new}))
+    assert torch.equal(new.table, old.table)
+    model, small = nn.Linear(2, 2), _Memory(3, limit=4)
+    before = model.weight.clone()
+    source = _source(lab, memory=old, model=nn.Linear(2, 2))
+    with pytest.raises(ConflictError, match=r"memory\.table is .*\[2, 3\].*too wide") as caught:
+        restore_parts(source, make_parts({"memory": small, "model": model}))
+    assert caught.value.hint.startswith("nothing was changed")
+    assert torch.equal(small.table, torch.ones(2, 3))
+    assert torch.equal(model.weight, before)
+
+
+def test_an_object_that_cannot_go_back_is_named(lab):
+    class Stuck(_Memory):
+        def load_state_dict(self, state):
+            self.table = state["table"] * 0
+            raise ValueError("stuck")
+
+    source = _source(lab, memory=_Memory(5))
+    with pytest.raises(ConflictError, match="stuck") as caught:
+        restore_parts(source, make_parts({"memory": Stuck(3)}))
+    assert caught.value.hint == "memory.table could not be taken back: make the run anew"
