@@ -162,8 +162,7 @@ class Checkpointer(StepRun):
         self.rollbacks: list[RollbackReport] = []
         self.environment_changes: list[tuple[str, object, object]] = []
         self.resumed_from: str | None = None
-        self._pid = os.getpid()
-        self._calls = 0
+        self._pid, self._calls = os.getpid(), 0
         self._has_diverged = False
         self._talk, self._signals = Talk(), SignalWatch()
         self._ranks = ranks = Ranks()
@@ -196,6 +195,7 @@ class Checkpointer(StepRun):
             self._recovery = Recovery(
                 self.repo, run, self._judge, commits, ranks, self._talk, log, keep_diverged
             )
+            commits.commit_first()
             if signals:
                 self._signals.start()
             self._begin()
@@ -347,25 +347,24 @@ class Checkpointer(StepRun):
         if self._calls == 1 and self._ranks.is_first:
             self._log.doubt(doubt_first_step(loss, has_trained=self._run.has_trained))
         self._run.complete_step(tokens, samples)
-        note = self._write_note()
-        action = self._judge.judge(self.step_count, loss, grad_norm, self._log, note)
+        action = self._judge.judge(
+            self.step_count, loss, grad_norm, self._log, lr=self._run.lr, note=self._write_note()
+        )
         self._read_notes()
         self._commits.pump()
-        report = None
         self._has_diverged = action is not None  # until there is an answer
-        if action is not None:
-            report = self._recovery.answer(action, started_s)
-            self._has_diverged = False
-        else:
+        report = None if action is None else self._recovery.answer(action, started_s)
+        self._has_diverged = False
+        if report is None:
             self._record_step(metrics)
-        if report is not None:
+        else:
             self.rollbacks.append(report)
         self._prepare()
         self._obey_signal()
         return report
 
     def _record_step(self, metrics: dict[str, float]) -> None:
-        """Log a calm step, commit its state if that is due, and put it into the ring."""
+        """Log a step that is kept, commit its state if that is due, and put it into the ring."""
         if self._judge.latest is not None:
             self._log.step(self._judge.latest, self._run.lr)
         # The clock is rank 0's; the other ranks hear of it in a note.

@@ -42,6 +42,7 @@ class Judge:
         self._unripe: list[tuple[int, str]] = []
         self._was_checked = False
         self._early: Action | None = None
+        self._before = self.ladder.state_dict()
 
     @property
     def latest(self) -> Reading | None:
@@ -49,20 +50,34 @@ class Judge:
         return self._watch.history.latest
 
     def check(
-        self, step: int, loss: object, grad_norm: object, log: RunLog, note: float = 0.0
+        self,
+        step: int,
+        loss: object,
+        grad_norm: object,
+        log: RunLog,
+        *,
+        lr: float | None = None,
+        note: float = 0.0,
     ) -> Action | None:
         """Judge step ``step`` before it is complete, while it can be skipped; waits for the device."""
         self._was_checked = True
-        self._readings.put(step, loss, grad_norm, note=note)
+        self._readings.put(step, loss, grad_norm, lr=lr, note=note)
         self._early = self._take(self._readings.drain(), log)
         return self._early
 
     def judge(
-        self, step: int, loss: object, grad_norm: object, log: RunLog, note: float = 0.0
+        self,
+        step: int,
+        loss: object,
+        grad_norm: object,
+        log: RunLog,
+        *,
+        lr: float | None = None,
+        note: float = 0.0,
     ) -> Action | None:
         """Judge a complete step, and answer an alarm that ``check`` left open."""
         if not self._was_checked:
-            self._readings.put(step, loss, grad_norm, note=note)
+            self._readings.put(step, loss, grad_norm, lr=lr, note=note)
         early, self._early, self._was_checked = self._early, None, False
         if early is not None and not early.skip:
             return early
@@ -85,9 +100,14 @@ class Judge:
         return action
 
     def _answer(self, verdict: Verdict, log: RunLog) -> Action:
+        self._before = self.ladder.state_dict()
         action = self.ladder.climb(verdict)
         log.action(verdict.step, action.reason)
         return action
+
+    def take_back(self) -> None:
+        """Undo the ladder's last answer, which cannot be carried out."""
+        self.ladder.load_state_dict(self._before)
 
     def take_notes(self) -> float:
         """Return the sum of the notes of all ranks."""

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from mvc import CorruptionError, MvcError, NotFoundError, ReleasedError, StorageError
+from mvc_hooks.divergence.history import SPIKE, TREND
 from mvc_hooks.parts.sources import from_commit, from_image
 from mvc_hooks.reports import DivergedError, RollbackReport
 
@@ -74,12 +75,21 @@ class Recovery:
         if action.rollback is None:
             self.run.scale_lr(action.lr_factor)
             return None
-        # Should the rollback fail, the diverged state must not become the last commit of the run.
-        self.run.is_clean = False
         request = RollbackRequest(
             action.rollback, action.skip_batches, action.verdict.onset_step, action.reason
         )
+        if action.verdict.cause in (SPIKE, TREND) and not self._has_target(request):
+            # The run may well be healthy, and it is all there is.
+            self.judge.take_back()
+            self.log.action(action.verdict.step, f"only a warning: there is {_explain(request)}")
+            return None
+        # Should the rollback fail, the diverged state must not become the last commit of the run.
+        self.run.is_clean = False
         return self.roll_back(request, started_s)
+
+    def _has_target(self, request: RollbackRequest) -> bool:
+        self.commits.wait(with_marks=True)
+        return self.ranks.ask_first(lambda: next(self._candidates(request), None) is not None)
 
     def _give_up(self, reason: str, cause: Exception | None = None) -> NoReturn:
         self.log.stop(self.run.counters.step, reason)
@@ -184,12 +194,15 @@ class Recovery:
                 self.repo.plan_rollback(named, branch=commits.branch)
             yield _Candidate(self.repo.show(named).annotations.step or 0, named)
             return
-        limit = request.onset_step - target.min_steps_back
+        limit = _find_limit(request)
         frozen = None if commits.ring is None else commits.ring.find(limit)
         tip = commits.queue.tips.get(commits.branch)
         for entry in self.repo.log(tip, first_parent=True) if tip else ():
             step, commit = entry.annotations.step, entry.info.id
-            if step is None or step > limit or (target.to == "healthy" and not entry.is_healthy):
+            if step is None or step > limit:
+                continue
+            # The start of a run is as good as the run will ever be known to be there.
+            if target.to == "healthy" and step and not entry.is_healthy:
                 continue
             if frozen is not None and frozen.step > step:
                 yield _Candidate(frozen.step, None, frozen)
@@ -253,9 +266,13 @@ class Recovery:
         return name
 
 
+def _find_limit(request: RollbackRequest) -> int:
+    """Return the newest step to go back to; the start of the run is never too near."""
+    return max(0, request.onset_step - request.target.min_steps_back)
+
+
 def _explain(request: RollbackRequest) -> str:
-    target = request.target
-    limit = request.onset_step - target.min_steps_back
+    target, limit = request.target, _find_limit(request)
     kind = {"healthy": "healthy commit", "last": "commit"}.get(target.to, f"commit {target.to}")
     return f"no {kind} of step {limit} or earlier (min_steps_back={target.min_steps_back})"
 

@@ -84,8 +84,9 @@ class StepRun:
             Whether the step will be taken.
         """
         self._check_open()
-        step, note = self.step_count + 1, self._write_note()
-        action = self._judge.check(step, loss, grad_norm, self._log, note)
+        step, lr = self.step_count + 1, self._run.lr
+        note = self._write_note()
+        action = self._judge.check(step, loss, grad_norm, self._log, lr=lr, note=note)
         if action is None or not action.skip:
             return True
         self._run.drop_next_step()

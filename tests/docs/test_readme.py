@@ -74,7 +74,7 @@ def test_the_three_lines_for_a_training_run(tmp_path):
     _, script = _blocks("python")
     short = script.replace("100_000", "20").replace("every=1000", "every=5")
     assert short.count("20") == short.count("every=5") == 1
-    check = TRAINING + short + "assert [one.step for one in ckpt.commits] == [5, 10, 15, 20]\n"
+    check = TRAINING + short + "assert [one.step for one in ckpt.commits] == [0, 5, 10, 15, 20]\n"
     command = [sys.executable, "-c", check]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'hooks'}"}
     subprocess.run(command, cwd=tmp_path, env=environment, check=True)

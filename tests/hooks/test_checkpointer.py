@@ -17,6 +17,9 @@ from support.training_runs import find_deviation, fingerprint, read_trace, seed_
 pytestmark = pytest.mark.torch
 
 
+_START = ("step 0", 0)
+
+
 def _log(root, revision="main"):
     return [(entry.info.subject, entry.annotations.step) for entry in Repo.open(root).log(revision)]
 
@@ -36,7 +39,7 @@ def test_steps_are_those_that_are_missing(keep, tmp_path, plain):
         second.step()
     assert seen == list(range(9))
     assert second.now() == plain(9).now()
-    assert [step for _, step in _log(tmp_path / "run")] == [9, 8, 5, 4]
+    assert [step for _, step in _log(tmp_path / "run")] == [9, 8, 5, 4, 0]
 
 
 def test_a_body_without_step_is_an_error(keep):
@@ -48,10 +51,10 @@ def test_a_body_without_step_is_an_error(keep):
 def test_commits_by_seconds(keep):
     eager = keep("eager", every=None, every_seconds=1e-9).steps(3)
     eager.ckpt.wait()
-    assert [one.step for one in eager.ckpt.commits] == [1, 2, 3]
+    assert [one.step for one in eager.ckpt.commits] == [0, 1, 2, 3]
     patient = keep("patient", every=None, every_seconds=1e6).steps(3)
     patient.ckpt.wait()
-    assert patient.ckpt.commits == []
+    assert [one.step for one in patient.ckpt.commits] == [0]
 
 
 def test_commits_by_call(keep, tmp_path):
@@ -90,7 +93,7 @@ def test_an_exception_between_steps_commits_the_last_one(keep, tmp_path, plain):
         with run.ckpt:
             run.steps(3)
             raise ZeroDivisionError
-    assert _log(tmp_path / "run") == [("step 3, at ZeroDivisionError", 3)]
+    assert _log(tmp_path / "run") == [("step 3, at ZeroDivisionError", 3), _START]
     assert keep(seed=8).steps(2).now() == plain(5).now()
 
 
@@ -108,7 +111,7 @@ def test_an_exception_in_a_step_commits_nothing_of_it(keep, tmp_path, plain, wit
                 run.step(between=fail)
             run.model(torch.ones(2, WIDTH))
             fail()
-    assert _log(tmp_path / "run") == [("step 2", 2)]
+    assert _log(tmp_path / "run") == [("step 2", 2), _START]
     assert keep(seed=8).steps(3).now() == plain(5).now()
 
 
@@ -117,8 +120,7 @@ def test_an_exception_before_the_first_commit(keep, tmp_path, plain):
     with pytest.raises(ZeroDivisionError):
         with run.ckpt:
             raise ZeroDivisionError
-    with pytest.raises(NotFoundError):
-        Repo.open(tmp_path / "run").resolve("main")
+    assert _log(tmp_path / "run") == [_START]
     again = keep().steps(2)
     assert again.now() == plain(2).now()
 
@@ -137,7 +139,7 @@ def test_numbers_of_every_kind_are_metrics(keep, tmp_path):
     ckpt.step(loss=float("nan"), one=torch.tensor(1.5), two=np.float32(2), three=3)
     ckpt.step(loss=float("-inf"), grad_norm=torch.tensor([2.0]))
     ckpt.close()
-    later, first = (one.annotations.metrics for one in Repo.open(tmp_path / "run").log("main"))
+    later, first, _ = (one.annotations.metrics for one in Repo.open(tmp_path / "run").log("main"))
     assert (first["one"], first["two"], first["three"]) == (1.5, 2, 3)
     assert np.isnan(first["loss"])
     assert (later["loss"], later["grad_norm"]) == (float("-inf"), 2)
@@ -154,7 +156,7 @@ def test_sigint_commits_and_interrupts(keep, tmp_path, plain):
     with pytest.raises(KeyboardInterrupt):
         run.step(between=lambda: signal.raise_signal(signal.SIGINT))
     assert run.ckpt.is_closed
-    assert _log(tmp_path / "run") == [("step 3, at SIGINT", 3)]
+    assert _log(tmp_path / "run") == [("step 3, at SIGINT", 3), _START]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert keep(seed=8).steps(2).now() == plain(5).now()
 
@@ -165,7 +167,7 @@ def test_sigterm_commits_and_ends_the_process(trainings, tmp_path):
     ended = trainings.run("terminated", tmp_path / "run", trace=str(traces[1]))
     assert ended.result is None
     assert ended.error is None
-    assert _log(tmp_path / "run") == [("step 5, at SIGTERM", 5)]
+    assert _log(tmp_path / "run") == [("step 5, at SIGTERM", 5), _START]
     resumed = trainings.run(
         "kept", tmp_path / "run", scenario="loader-plain", trace=str(traces[2]), seed=4
     )
@@ -305,15 +307,27 @@ def test_no_loss_is_no_alarm(keep):
     ckpt = keep(every=2).ckpt
     for _ in ckpt.steps(4):
         ckpt.step()
-    assert [one.step for one in ckpt.commits] == [2, 4]
+    assert [one.step for one in ckpt.commits] == [0, 2, 4]
     assert ckpt.rollbacks == []
 
 
-def test_nan_at_the_first_step_stops_the_run(keep, tmp_path):
-    run = keep()
-    with pytest.raises(DivergedError, match="nothing to go back to"):
-        with run.ckpt:
-            run.step(loss=float("nan"))
+def test_the_start_is_committed_unless_commits_are_by_call(keep, tmp_path, plain):
+    start = keep(seed=3, every=1000)
+    start.ckpt.close()
+    assert _log(tmp_path / "run") == [_START]
+    assert keep(seed=8, every=1000).steps(3).now() == plain(3, seed=3).now()
+    by_call = keep("called", every=None)
+    by_call.ckpt.close()
     with pytest.raises(NotFoundError):
-        Repo.open(tmp_path / "run").resolve("main")
+        Repo.open(tmp_path / "called").resolve("main")
+
+
+def test_nan_at_the_first_step_goes_back_to_the_start_and_stops_at_last(keep, tmp_path):
+    run = keep()
+    with pytest.raises(DivergedError, match="after 3 rollbacks"):
+        with run.ckpt:
+            for _ in range(4):
+                run.step(loss=float("nan"))
+    assert [report.to_step for report in run.ckpt.rollbacks] == [0, 0, 0]
+    assert _log(tmp_path / "run") == [_START]
     assert keep().ckpt.step_count == 0

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from mvc import ConflictError, NotFoundError, Repo, UsageError
-from mvc_hooks import DivergedError, Ring, both, lr_scale, rollback, skip_step, stop
+from mvc_hooks import DivergedError, Ring, Spike, both, lr_scale, rollback, skip_step, stop
 from support.cli import IDENTITY, Shell
 from support.scenarios.basics import loss_of, make_net, make_step, simple, windows
 from support.scenarios.schedulers import SCHEDULERS
@@ -50,7 +50,7 @@ def test_a_rollback_into_the_ring_commits_what_it_went_on_from(keep, plain, tmp_
     run.steps(3)
     run.ckpt.close()
     repo = Repo.open(tmp_path / "run")
-    assert [one.annotations.step for one in repo.log("main")] == [8, 4]
+    assert [one.annotations.step for one in repo.log("main")] == [8, 4, 0]
     assert keep(seed=8).steps(1).now() == plain(9).now()
 
 
@@ -175,8 +175,8 @@ def test_what_is_left_behind_and_what_is_said_of_it(keep, plain, tmp_path, keeps
     repo = Repo.open(tmp_path / "run")
     assert _diverged(repo) == (["diverged/main/3"] if keeps else []) + ["diverged/main/6"]
     subjects = _subjects(repo, "diverged/main/6")
-    assert subjects[-2:] == ["step 4", "step 2"]
-    assert subjects[:-2] == ([f"diverged at step 6: {report.reason}"] if keeps else [])
+    assert subjects[-3:] == ["step 4", "step 2", "step 0"]
+    assert subjects[:-3] == ([f"diverged at step 6: {report.reason}"] if keeps else [])
     tip = repo.show("diverged/main/6~1" if keeps else "diverged/main/6")
     assert (tip.diverged.at_step, tip.diverged.target) == (6, report.to_commit)
     assert tip.diverged.reason == report.reason
@@ -210,8 +210,8 @@ def test_only_healthy_commits_that_are_far_enough(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"every": 100, "ladder": _back()}, "no commit of step 4"),
-        ({"ladder": _back(to="healthy")}, "no healthy commit of step 4"),
+        ({"every": None, "ladder": _back()}, "no commit of step 4"),
+        ({"every": None, "ladder": _back(to="healthy")}, "no healthy commit of step 4"),
     ],
 )
 def test_nothing_to_go_back_to(keep, tmp_path, options, why):
@@ -221,8 +221,28 @@ def test_nothing_to_go_back_to(keep, tmp_path, options, why):
         run.step(loss=_NAN)
     repo = Repo.open(tmp_path / "run")
     assert not _diverged(repo)
-    if "every" not in options:
-        assert set(_subjects(repo, "main")) <= {"step 4", "step 2"}
+
+
+_CALM = [2.5, 2.4, 2.6, 2.45, 2.55] * 14
+
+
+@pytest.mark.parametrize(("every", "to_step"), [(1000, 0), (30, 0), (None, None)])
+def test_a_spike_goes_back_to_the_start_or_is_only_a_warning(keep, plain, caplog, every, to_step):
+    run = keep(every=every, ladder=rollback(skip_batches=0))
+    for loss in _CALM:
+        assert run.step(loss=loss) is None
+    report = run.step(loss=9.0)
+    alarm = next(one.message for one in caplog.records if one.message.startswith("alarm"))
+    assert alarm.endswith("; if the run is healthy: " + Spike.advice)
+    if to_step is None:
+        assert report is None
+        assert "only a warning: there is no healthy commit of step 0 or earlier" in caplog.text
+        assert run.steps(2).now() == plain(73).now()
+        with pytest.raises(DivergedError, match=r"nan .*ladder step 1 of 2"):
+            run.step(loss=_NAN)  # the warning took no turn of the ladder
+    else:
+        assert report.to_step == to_step
+        assert run.steps(3).now() == plain(3).now()
 
 
 def test_three_rollbacks_and_no_more(keep, plain, tmp_path):
@@ -232,7 +252,7 @@ def test_three_rollbacks_and_no_more(keep, plain, tmp_path):
             run.step(loss=_NAN)
     assert [report.from_step for report in run.ckpt.rollbacks] == [5, 5, 5]
     repo = Repo.open(tmp_path / "run")
-    assert _subjects(repo, "main") == ["step 4", "step 2"]
+    assert _subjects(repo, "main") == ["step 4", "step 2", "step 0"]
     arms = ["diverged/main/5", "diverged/main/5-2", "diverged/main/5-3"]
     assert _diverged(repo) == arms
     for arm in arms:
@@ -267,7 +287,7 @@ def test_a_failure_on_the_way_back_commits_nothing_that_diverged(keep, tmp_path)
     with pytest.raises(NotFoundError, match="no-such-tag"), run.ckpt:
         run.steps(4)
         run.step(loss=_NAN)
-    assert _subjects(Repo.open(tmp_path / "run"), "main") == ["step 4", "step 2"]
+    assert _subjects(Repo.open(tmp_path / "run"), "main") == ["step 4", "step 2", "step 0"]
 
 
 # By hand.

@@ -36,6 +36,11 @@ class Schedule:
         self._every_seconds = every_seconds
         self._last_s: float | None = None
 
+    @property
+    def is_on(self) -> bool:
+        """Whether any commit will ever be due."""
+        return self._every is not None or self._every_seconds is not None
+
     def is_due(self, step: int, now_s: float | None) -> bool:
         """Return whether a commit is due after this step; without a clock, by steps alone."""
         if self._every is not None and step % self._every == 0:
@@ -113,6 +118,11 @@ class Commits:
                     self._take(self.queue.wait())
             self.schedule.note(time.monotonic())
         self.pump()
+
+    def commit_first(self) -> None:
+        """Commit the start of a run that commits by steps or seconds, to have a place to go back to."""
+        if self.schedule.is_on and self.last_step is None:
+            self.commit("step 0", {}, is_asked=True)
 
     def _agree_to_commit(self, *, is_asked: bool) -> bool:
         is_made = False

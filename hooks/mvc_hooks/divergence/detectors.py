@@ -38,6 +38,11 @@ _MEAN_TO_SIGMA = 1.2533141373155003
 _TENTH_TO_SIGMA = 1 / 1.6448536269514722
 _LOG_PART = 0.75
 _FEWEST_BLOCKS_BEFORE = 2
+_LEVEL_LENGTH, _LOOKS_PER_BLOCK = 16, 8
+_RECENT = 16
+"""Readings that set no record yet: those of a failure under way must not hide the rest of it."""
+_SPELL, _FEWEST_OF_SPELL, _HEAVY = 6, 4, 5.0
+_RAISED_STEPS, _RAISED_FACTOR = 64, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class NotFinite:
     overflows: int = 0
 
     name: ClassVar[str] = NOT_FINITE
+    advice: ClassVar[str] = "NotFinite(overflows=16) in detectors lets a scaler overflow"
     cooldown: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
@@ -62,13 +68,13 @@ class NotFinite:
         if latest is None:
             return None
         if latest.loss is not None and not math.isfinite(latest.loss):
-            what, value = "loss", latest.loss
+            what, value, advice = "loss", latest.loss, ""
         elif latest.grad_norm is not None and self._is_overflown(history):
-            what, value = "gradient norm", latest.grad_norm
+            what, value, advice = "gradient norm", latest.grad_norm, self.advice
         else:
             return None
         reason = f"{what} is {value} at step {latest.step}"
-        return Verdict(NOT_FINITE, reason, find_onset(history), latest.step)
+        return Verdict(NOT_FINITE, reason, find_onset(history), latest.step, advice)
 
     def _is_overflown(self, history: History) -> bool:
         if len(history) <= self.overflows:
@@ -79,7 +85,7 @@ class NotFinite:
 
 @dataclass(frozen=True, slots=True)
 class Spike:
-    """A loss or gradient norm far above the recent ones. Falling never raises an alarm.
+    """A loss or gradient norm far above what this run has shown so far. Falling is never an alarm.
 
     A loss is a spike if its robust score against the window exceeds ``sigmas`` and it lies above
     the median by more than ``min_delta`` and by more than ``min_rise`` times the median. Losses
@@ -88,7 +94,18 @@ class Spike:
     ``sigmas``; that changes nothing if the noise is small compared with the loss.
 
     Gradient norms are scored by their logarithms only, because their noise is a factor. They must
-    also exceed ``min_factor`` times the median, and ``min_delta``.
+    also exceed ``min_delta``, and ``min_factor`` times the median.
+
+    Much that stands out is no failure: a rare reward, a hard batch among easy ones, a curriculum or
+    a restart that takes the loss back to where it has been before. So a spike must also be new:
+
+    * It exceeds ``record`` times the largest loss that the history holds (and a gradient norm that
+      stands out alone ``min_factor`` times the largest one), and is ``tail`` times as far above the
+      median as the largest of the window. Gradient norms, if there are any, must agree.
+    * If the noise is a factor of more than five, it must be so for four of six readings.
+
+    The newest 16 readings set no record. None of this is asked within 64 steps after the learning
+    rate rose to three times what it has ever been: then the loss is expected to stay where it was.
 
     Readings that raised an alarm are left out of all statistics.
 
@@ -100,6 +117,9 @@ class Spike:
         min_factor: the least gradient norm, as a multiple of the median.
         warm_up: calm readings that the history must hold before one is judged.
         cooldown: steps after an alarm in which it is not reported again.
+        record: the least loss, as a multiple of the largest so far; 0: what stands out need not be
+            new.
+        tail: the least rise, as a multiple of the largest in the window.
     """
 
     window: int = 128
@@ -109,8 +129,11 @@ class Spike:
     min_factor: float = 3.0
     warm_up: int = 64
     cooldown: int = 50
+    record: float = 1.05
+    tail: float = 2.0
 
     name: ClassVar[str] = SPIKE
+    advice: ClassVar[str] = "Spike(record=2) in detectors is quieter, a list without Spike silent"
 
     def __post_init__(self) -> None:
         # A spread needs two values.
@@ -120,27 +143,31 @@ class Spike:
             )
         if not 0 < self.sigmas < math.inf:
             raise UsageError(f"sigmas of Spike is {self.sigmas}, not a positive number")
-        if not all(0 <= x < math.inf for x in (self.min_delta, self.min_rise, self.min_factor)):
-            raise UsageError(
-                "min_delta, min_rise and min_factor of Spike must be finite, not negative"
-            )
+        for name in ("min_delta", "min_rise", "min_factor", "record", "tail"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(
+                    f"{name} of Spike is {getattr(self, name)}, not finite and at least 0"
+                )
 
     def __call__(self, history: History) -> Verdict | None:
         """Return an alarm, or None."""
         latest = history.latest
         if latest is None:
             return None
-        is_calm = ~history.alarms[:-1]
-        text = self._judge_loss(latest.loss, history.losses[:-1][is_calm])
-        text = text or self._judge_norm(latest.grad_norm, history.grad_norms[:-1][is_calm])
+        is_calm = ~history.alarms
+        is_calm[-1] = True
+        losses, norms = history.losses[is_calm], history.grad_norms[is_calm]
+        text = self._judge_loss(losses, norms, history) or self._judge_norm(norms, history)
         if text is None:
             return None
         reason = f"{text.replace('@', f'at step {latest.step}')} (limit {self.sigmas:g})"
-        return Verdict(SPIKE, reason, find_onset(history), latest.step)
+        return Verdict(SPIKE, reason, find_onset(history), latest.step, self.advice)
 
-    def _judge_loss(self, loss: float | None, losses: NDArray[np.float64]) -> str | None:
-        others = self._choose(losses)
-        if loss is None or not math.isfinite(loss) or others is None:
+    def _judge_loss(
+        self, losses: NDArray[np.float64], norms: NDArray[np.float64], history: History
+    ) -> str | None:
+        loss, others = float(losses[-1]), self._choose(losses[:-1])
+        if not math.isfinite(loss) or others is None:
             return None
         score, median = robust_score(loss, others)
         rise = loss - median
@@ -148,21 +175,65 @@ class Spike:
             return None
         if np.min(others) > 0 and _log_score(loss, others)[0] <= self.sigmas * _LOG_PART:
             return None
+        if self.record and not (is_rate_raised(history) or self._is_new(losses, norms)):
+            return None
         return f"loss {loss:.6g} @ is {score:.1f} sigmas above the median {median:.6g}"
 
-    def _judge_norm(self, norm: float | None, norms: NDArray[np.float64]) -> str | None:
-        others = self._choose(norms[norms > 0])
-        if norm is None or not 0 < norm < math.inf or others is None:
+    def _judge_norm(self, norms: NDArray[np.float64], history: History) -> str | None:
+        norm, others = float(norms[-1]), self._choose(norms[:-1][norms[:-1] > 0])
+        if not 0 < norm < math.inf or others is None:
             return None
         score, median = _log_score(norm, others)
         if score <= self.sigmas or norm <= max(self.min_factor * median, self.min_delta):
             return None
+        if self.record and not (is_rate_raised(history) or self._is_new_norm(norms)):
+            return None
         return f"gradient norm {norm:.6g} @ is {score:.1f} log-sigmas above the median {median:.6g}"
+
+    def _is_new(self, losses: NDArray[np.float64], norms: NDArray[np.float64]) -> bool:
+        """Return whether this loss is more than a run with such noise was to be expected to show."""
+        before = _keep_finite(losses[:-_RECENT])
+        if not len(before):
+            return False
+        recent = before[-self.window :]
+        median, largest = float(find_medians(recent)), float(np.max(recent))
+        top = float(np.max(before))
+        limit = max(top + (self.record - 1) * abs(top), median + self.tail * (largest - median))
+        is_over = losses[-_SPELL:] > limit
+        before = _keep_finite(norms[:-_RECENT])
+        if len(before):
+            is_over &= ~(norms[-_SPELL:] <= np.max(before))  # a missing one does not object
+        return self._lasts(is_over, is_heavy=largest >= _HEAVY * abs(median))
+
+    def _is_new_norm(self, norms: NDArray[np.float64]) -> bool:
+        before = _keep_finite(norms[:-_RECENT])
+        recent = before[-self.window :]
+        if not len(before):
+            return False
+        median, largest = float(find_medians(recent)), float(np.max(recent))
+        limit = max(
+            self.min_factor * float(np.max(before)), median + self.tail * (largest - median)
+        )
+        return self._lasts(norms[-_SPELL:] > limit, is_heavy=largest >= _HEAVY * median)
+
+    def _lasts(self, is_over: NDArray[np.bool_], *, is_heavy: bool) -> bool:
+        return bool(is_over[-1]) and (not is_heavy or int(is_over.sum()) >= _FEWEST_OF_SPELL)
 
     def _choose(self, values: NDArray[np.float64]) -> NDArray[np.float64] | None:
         """Return the window of finite values, or None while there are too few of them."""
-        values = values[np.isfinite(values)]
+        values = _keep_finite(values)
         return values[-self.window :] if len(values) >= self.warm_up else None
+
+
+def _keep_finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values[np.isfinite(values)]
+
+
+def is_rate_raised(history: History) -> bool:
+    """Return whether the learning rate rose, a short while ago, far above what it has ever been."""
+    rates = history.lrs
+    before = _keep_finite(rates[:-_RAISED_STEPS])
+    return len(before) > 0 and bool(rates[-1] >= _RAISED_FACTOR * np.max(before))
 
 
 def _log_score(value: float, values: NDArray[np.float64]) -> tuple[float, float]:
@@ -192,9 +263,11 @@ class Trend:
       differences of neighbouring blocks, which also sees noise that is correlated from step to step.
       The larger estimate counts.
 
-    A loss that falls or stays level never has such blocks, whatever its scale. One that is meant to
-    rise (warm restarts of the learning rate, a harder curriculum) needs a larger ``rise`` or no
-    ``Trend``.
+    Annealing, curricula, restarts and opponents that learn make a loss worse too, but it stays where
+    the run has been, or near there. So the late blocks must also lie above the highest level before
+    them, measured in blocks of 16, by ``beyond`` times the way from the lowest to the highest.
+
+    It is looked at eight times per block.
 
     Attributes:
         window: losses to look at.
@@ -204,17 +277,21 @@ class Trend:
         min_delta: the least it must be worse, in the unit of the loss.
         sigmas: the least it must be worse, in standard deviations of a block's median.
         cooldown: steps after an alarm in which it is not reported again.
+        beyond: the least it must be above the highest level before, as a fraction of the range of
+            levels before; -1: above the best is enough.
     """
 
-    window: int = 2048
-    smooth: int = 128
-    patience: int = 512
+    window: int = 4096
+    smooth: int = 64
+    patience: int = 256
     rise: float = 0.1
     min_delta: float = 1e-3
     sigmas: float = 4.0
     cooldown: int = 512
+    beyond: float = 1.0
 
     name: ClassVar[str] = TREND
+    advice: ClassVar[str] = "Trend(beyond=3) in detectors is quieter, a list without Trend silent"
 
     def __post_init__(self) -> None:
         if self.smooth < 1 or self.patience < 1 or self.cooldown < 0:
@@ -223,6 +300,8 @@ class Trend:
             )
         if not all(0 <= x < math.inf for x in (self.rise, self.min_delta, self.sigmas)):
             raise UsageError("rise, min_delta and sigmas of Trend must be finite and not negative")
+        if not -1 <= self.beyond < math.inf:
+            raise UsageError(f"beyond of Trend is {self.beyond}, not finite and at least -1")
         if self.window < self._fewest_losses:
             raise UsageError(
                 f"the window of Trend is {self.window}, but needs at least {self._fewest_losses}",
@@ -231,20 +310,19 @@ class Trend:
 
     def __call__(self, history: History) -> Verdict | None:
         """Return an alarm, or None."""
-        losses = history.losses[-self.window :]
+        losses, latest = history.losses[-self.window :], history.latest
+        if latest is None or latest.step % max(1, self.smooth // _LOOKS_PER_BLOCK):
+            return None
         if len(losses) < self._fewest_losses or not math.isfinite(losses[-1]):
             return None
         is_finite = np.isfinite(losses)
         steps, losses = history.steps[-self.window :][is_finite], losses[is_finite]
-        count = len(losses) // self.smooth
-        if count < self._late_blocks + _FEWEST_BLOCKS_BEFORE:
+        if len(losses) < self._fewest_losses:
             return None
-        cut = len(losses) - count * self.smooth
-        steps, blocks = steps[cut :: self.smooth], losses[cut:].reshape(count, self.smooth)
         # Scaled to near 1 by a power of two, which is exact: differences of huge losses would
         # overflow.
-        exponent = math.frexp(float(np.max(np.abs(blocks))))[1]
-        return self._judge(np.ldexp(blocks, -exponent), exponent, steps, int(history.steps[-1]))
+        exponent = math.frexp(float(np.max(np.abs(losses))))[1]
+        return self._judge(np.ldexp(losses, -exponent), exponent, steps, latest.step)
 
     @property
     def _late_blocks(self) -> int:
@@ -255,9 +333,11 @@ class Trend:
         return (self._late_blocks + _FEWEST_BLOCKS_BEFORE) * self.smooth
 
     def _judge(
-        self, blocks: NDArray[np.float64], exponent: int, steps: NDArray[np.int64], step: int
+        self, losses: NDArray[np.float64], exponent: int, steps: NDArray[np.int64], step: int
     ) -> Verdict | None:
-        """Judge blocks that were scaled by ``2 ** -exponent``; ``steps`` has the first of each."""
+        """Judge losses that were scaled by ``2 ** -exponent``, of these steps."""
+        cut = len(losses) % self.smooth
+        steps, blocks = steps[cut :: self.smooth], losses[cut:].reshape(-1, self.smooth)
         medians = find_medians(blocks)
         early, late = medians[: -self._late_blocks], medians[-self._late_blocks :]
         best = float(np.min(early))
@@ -269,16 +349,26 @@ class Trend:
         tolerated = max(tolerated, self.sigmas * _measure_noise(blocks[: len(early)], early))
         if worse_by <= tolerated:
             return None
+        levels = _find_levels(losses[: cut + len(early) * self.smooth])
+        lowest, highest = float(np.min(levels)), float(np.max(levels))
+        if np.min(late) <= highest + self.beyond * (highest - lowest):
+            return None
         onset = len(medians) - 1
         while onset and medians[onset - 1] - best > tolerated / 2:
             onset -= 1
-        current, lowest = (_scale(float(x), exponent) for x in (medians[-1], best))
+        current, best = (_scale(float(x), exponent) for x in (medians[-1], best))
         span = step - int(steps[len(early)]) + 1
         reason = (
-            f"smoothed loss {current:.6g} at step {step} stays above the best {lowest:.6g}"
+            f"smoothed loss {current:.6g} at step {step} stays above the best {best:.6g}"
             f" by more than {_scale(tolerated, exponent):.3g} for {span} steps"
         )
-        return Verdict(TREND, reason, int(steps[onset]), step)
+        return Verdict(TREND, reason, int(steps[onset]), step, self.advice)
+
+
+def _find_levels(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return medians of short blocks, so that a start that fell fast is seen as high as it was."""
+    length = min(_LEVEL_LENGTH, len(losses))
+    return find_medians(losses[: len(losses) // length * length].reshape(-1, length))
 
 
 def _measure_noise(blocks: NDArray[np.float64], medians: NDArray[np.float64]) -> float:

@@ -6,6 +6,7 @@ readings go after them, and into new buffers when the old ones are full or readi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,10 @@ SPIKE = "spike"
 TREND = "trend"
 
 _HAS_LOSS, _HAS_GRAD_NORM, _ALARM = 1, 2, 4
-_COLUMNS = {"steps": "int64", "losses": "float64", "grad_norms": "float64", "flags": "uint8"}
+_COLUMNS = {
+    "steps": "int64", "losses": "float64", "grad_norms": "float64", "lrs": "float64",
+    "flags": "uint8",
+}  # fmt: skip
 _MAX_READINGS = 1 << 22
 
 
@@ -36,15 +40,17 @@ class Reading:
         step: the number of the completed step; the first is 1.
         loss: its loss, or None if it was not measured. NaN and infinity are values.
         grad_norm: its gradient norm, or None.
+        lr: the learning rate after it, or None if it is unknown.
     """
 
     step: int
     loss: float | None = None
     grad_norm: float | None = None
+    lr: float | None = None
 
     def __post_init__(self) -> None:
         check_count("step", self.step, 0)
-        for name in ("loss", "grad_norm"):
+        for name in ("loss", "grad_norm", "lr"):
             value = getattr(self, name)
             if value is None:
                 continue
@@ -65,12 +71,14 @@ class Verdict:
         reason: one line with the numbers.
         onset_step: where it began, as far as can be told; a rollback goes back to before it.
         step: the step whose reading raised the alarm.
+        advice: how to have fewer of them, for the log; may be empty.
     """
 
     cause: str
     reason: str
     onset_step: int
     step: int
+    advice: str = ""
 
     def __post_init__(self) -> None:
         check_count("step of a verdict", self.step, 0)
@@ -116,6 +124,11 @@ class History:
         return self._view("grad_norms")
 
     @property
+    def lrs(self) -> NDArray[np.float64]:
+        """Learning rates; NaN where unknown."""
+        return self._view("lrs")
+
+    @property
     def alarms(self) -> NDArray[np.bool_]:
         """True for a reading that raised an alarm."""
         flags: NDArray[np.bool_] = (self._view("flags") & _ALARM) != 0
@@ -137,7 +150,8 @@ class History:
         flags = self._columns["flags"][at]
         loss = float(self._columns["losses"][at]) if flags & _HAS_LOSS else None
         norm = float(self._columns["grad_norms"][at]) if flags & _HAS_GRAD_NORM else None
-        return Reading(int(self._columns["steps"][at]), loss, norm)
+        lr = float(self._columns["lrs"][at])
+        return Reading(int(self._columns["steps"][at]), loss, norm, None if math.isnan(lr) else lr)
 
     def append(self, reading: Reading) -> None:
         """Take the newest reading; its step must be larger than the last one."""
@@ -154,6 +168,7 @@ class History:
         self._columns["steps"][at] = reading.step
         self._columns["losses"][at] = reading.loss if has_loss else np.nan
         self._columns["grad_norms"][at] = reading.grad_norm if has_norm else np.nan
+        self._columns["lrs"][at] = np.nan if reading.lr is None else reading.lr
         self._columns["flags"][at] = has_loss * _HAS_LOSS | has_norm * _HAS_GRAD_NORM
         self._end += 1
         self._first = max(self._first, self._end - self._capacity)
@@ -184,6 +199,12 @@ class History:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore readings, the newest if not all fit; a state that is refused changes nothing."""
+        if (
+            isinstance(state, dict)
+            and "lrs" not in state
+            and isinstance(state.get("losses"), np.ndarray)
+        ):
+            state = state | {"lrs": np.full(len(state["losses"]), np.nan)}  # of version 0.1.0
         count = _check_state(state)
         kept = min(count, self._capacity)
         self._columns = self._allocate()

@@ -8,7 +8,7 @@ step.
 
 In a distributed run the mean over the ranks counts, as one all-reduce of doubles: the sums of
 losses and norms, and how many ranks gave one. NaN or infinity on one rank is NaN or infinity in the
-sum, so every rank decides alike. A note of the caller, a fifth double, is summed with them and so
+sum, so every rank decides alike. A note of the caller, one more double, is summed with them and so
 arrives at the same step on every rank. Every rank must put every step. The all-reduce runs on the
 device of the process group: with NCCL on a stream beside the training, with gloo on the CPU, where
 ``take`` waits for it.
@@ -38,7 +38,7 @@ CUDA_LAG_STEPS = 2
 
 @dataclass(slots=True)
 class _Slot:
-    """Pinned memory for five doubles, and the event after the copy into it."""
+    """Pinned memory for seven doubles, and the event after the copy into it."""
 
     vector: torch.Tensor
     event: torch.cuda.Event
@@ -48,8 +48,8 @@ class _Slot:
 class _PendingReading:
     """A reading under way.
 
-    ``vector`` is on the CPU: sum of losses, their number, sum of norms, their number, and among
-    several ranks the sum of their notes. It is the sum over all ranks if ``is_summed``, or will be
+    ``vector`` is on the CPU: sum of losses, their number, the same of norms and of learning rates,
+    and among several ranks the sum of their notes. It is the sum over all ranks if ``is_summed``, or will be
     after ``work``.
     """
 
@@ -76,7 +76,13 @@ class ReadingQueue:
         return len(self._queue)
 
     def put(
-        self, step: int, loss: object = None, grad_norm: object = None, *, note: float = 0.0
+        self,
+        step: int,
+        loss: object = None,
+        grad_norm: object = None,
+        *,
+        lr: float | None = None,
+        note: float = 0.0,
     ) -> None:
         """Start the reading of a step; their numbers rise.
 
@@ -88,7 +94,7 @@ class ReadingQueue:
                 f"a reading of step {step} came after one of step {self._newest_step}",
                 hint="call clear() when the run goes back",
             )
-        values = _read_host("loss", step, loss), _read_host("gradient norm", step, grad_norm)
+        values = _read_host("loss", step, loss), _read_host("gradient norm", step, grad_norm), lr
         self._queue.append(self._start(step, values, note))
         self._newest_step = step
 
@@ -115,7 +121,9 @@ class ReadingQueue:
         self._newest_step = -1
         self._notes = 0.0
 
-    def _start(self, step: int, values: tuple[_Value, _Value], note: float) -> _PendingReading:
+    def _start(
+        self, step: int, values: tuple[_Value, _Value, float | None], note: float
+    ) -> _PendingReading:
         device = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
         backends = find_backends()
         has_nccl = backends.get("cuda") == "nccl" and torch.cuda.is_available()
@@ -174,13 +182,12 @@ class ReadingQueue:
             pending.work.wait()
         if not pending.is_summed:
             distributed.all_reduce(pending.vector)
-        loss, losses, norm, norms, *notes = pending.vector.tolist()
+        loss, losses, norm, norms, rate, rates, *notes = pending.vector.tolist()
         self._notes += sum(notes)
         if pending.slot is not None:
             self._slots.append(pending.slot)
-        return Reading(
-            pending.step, loss / losses if losses else None, norm / norms if norms else None
-        )
+        pairs = ((loss, losses), (norm, norms), (rate, rates))
+        return Reading(pending.step, *(total / count if count else None for total, count in pairs))
 
 
 _Value = float | torch.Tensor | None
@@ -230,4 +237,4 @@ def _to_device(value: float | torch.Tensor, device: torch.device) -> torch.Tenso
 
 def _allocate_slot() -> _Slot:
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # so in torch
-    return _Slot(torch.zeros(5, dtype=torch.float64, pin_memory=True), event)
+    return _Slot(torch.zeros(7, dtype=torch.float64, pin_memory=True), event)

@@ -128,7 +128,7 @@ class _ReplayRun(StepRun):
                 )
             self._run.complete_step(returned.get("tokens", 0), returned.get("samples", 0))
             loss, grad_norm = returned.get("loss"), returned.get("grad_norm")
-            action = self._judge.judge(self.step_count, loss, grad_norm, self._log)
+            action = self._judge.judge(self.step_count, loss, grad_norm, self._log, lr=self._run.lr)
             # A rollback or stop is not repeated: the run did neither, or its commits would end here.
             if action is not None and action.rollback is None and not action.stop:
                 self._run.scale_lr(action.lr_factor)

@@ -100,7 +100,8 @@ class RunLog:
 
     def alarm(self, verdict: Verdict) -> None:
         """A detector raised an alarm."""
-        log.warning("alarm at step %d: %s", verdict.step, verdict.reason)
+        advice = f"; if the run is healthy: {verdict.advice}" if verdict.advice else ""
+        log.warning("alarm at step %d: %s%s", verdict.step, verdict.reason, advice)
         self._record("alarm", step=verdict.step, cause=verdict.cause, reason=verdict.reason)
 
     def action(self, step: int, text: str) -> None:

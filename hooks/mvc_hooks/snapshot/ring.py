@@ -74,6 +74,7 @@ class MemoryPool:
         """Allocate memory in the background; if there is not enough, the first snapshot will report it."""
         layout = layout_state(state, self.plan)
         self.plan = layout.plan
+        self._drop_smaller(layout.size_bytes)
         if not self._free and self._preparing is None:
             self._preparing = threading.Thread(
                 target=self._allocate, args=(layout.size_bytes,), daemon=True
@@ -91,12 +92,14 @@ class MemoryPool:
     def take(self, size_bytes: int) -> SharedMemory:
         """Return free memory of at least that length."""
         self._wait_prepared()
-        for memory in self._free:
-            if memory.size_bytes >= size_bytes:
-                self._free.remove(memory)
-                return memory
-        self.trim()  # the state has grown: what is too small now stays too small
-        return self._make(size_bytes)
+        self._drop_smaller(size_bytes)
+        return self._free.pop(0) if self._free else self._make(size_bytes)
+
+    def _drop_smaller(self, size_bytes: int) -> None:
+        """Free what a state has outgrown, as it does when its optimizer takes the first step."""
+        for memory in [one for one in self._free if one.size_bytes < size_bytes]:
+            self._free.remove(memory)
+            memory.close()
 
     def give_back(self, memory: SharedMemory) -> None:
         """Take back memory that no one reads any more."""

@@ -77,7 +77,7 @@ def test_stopped_and_resumed_is_as_never_stopped(kind, accumulate, stops, plain,
     assert run.log == through.log
     assert run.checkpointer.environment_changes == []
     steps = [entry.annotations.step for entry in Repo.open(tmp_path).log("main")]
-    assert steps == sorted({*stops, *range(10, stops[-1], 10)}, reverse=True)
+    assert steps == sorted({*stops, *range(0, stops[-1], 10)}, reverse=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,14 +86,14 @@ def test_commits_change_no_bit(kind, plain, tmp_path):
     assert run.losses == plain(kind).losses
     assert same(run, plain(kind))
     assert run.log == plain(kind).log
-    assert [one.step for one in run.checkpointer.commits] == [6, 12, 18, 24, 26]
+    assert [one.step for one in run.checkpointer.commits] == [0, 6, 12, 18, 24, 26]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exception_loses_what_was_not_committed_only(kind, plain, tmp_path):
     with pytest.raises(RuntimeError, match="on fire"):
         FITS[kind](tmp_path, fail_at=18, every=8)
-    assert [entry.annotations.step for entry in Repo.open(tmp_path).log("main")] == [16, 8]
+    assert [entry.annotations.step for entry in Repo.open(tmp_path).log("main")] == [16, 8, 0]
     run = FITS[kind](tmp_path, every=20)
     assert len(run.losses) == 26 - 16
     assert run.losses == plain(kind).losses[-len(run.losses) :]
@@ -114,7 +114,7 @@ def test_a_signal_loses_nothing(kind, number, plain, tmp_path):
         # Lightning leaves some handlers of its own, or of a checkpointer that is closed, behind.
         signal.signal(signal.SIGINT, before[0])
         signal.signal(signal.SIGTERM, before[1])
-    assert [entry.annotations.step for entry in Repo.open(tmp_path).log("main")] == [13]
+    assert [entry.annotations.step for entry in Repo.open(tmp_path).log("main")] == [13, 0]
     run = FITS[kind](tmp_path, total=20)
     assert run.losses == plain(kind, total=20).losses[13:]
     assert same(run, plain(kind, total=20))

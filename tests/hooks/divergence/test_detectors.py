@@ -11,6 +11,7 @@ from mvc import UsageError
 from mvc_hooks.divergence.detectors import (
     NotFinite,
     Spike,
+    Trend,
     find_medians,
     measure_spread,
     robust_score,
@@ -89,7 +90,7 @@ def test_ends_of_the_range_do_not_overflow(largest):
 def test_six_and_a_half_sigmas_alarm_and_five_and_a_half_do_not(seed, scale):
     losses = np.random.default_rng(seed).normal(2.5, scale, 128)
     median, sigma = measure_spread(losses)
-    spike = Spike(min_rise=0.0)
+    spike = Spike(min_rise=0.0, record=0)
     assert spike(_history([*losses, median + 6.5 * sigma])).cause == "spike"
     assert spike(_history([*losses, median + 5.5 * sigma])) is None
     assert spike(_history([*losses, median - 50 * sigma])) is None
@@ -166,6 +167,70 @@ def test_missing_and_broken_readings_are_passed_over():
     assert Spike()(_history([*losses, 2.5])) is None
     assert Spike()(_history([*losses, None])) is None
     assert Spike()(_history([*losses, 9.0]))
+
+
+def _started_high():
+    """Return losses that began at 5 and are calm now, at 2.5."""
+    return [*np.linspace(5, 2.6, 30), *_noise(count=200)]
+
+
+@pytest.mark.parametrize(("loss", "is_new"), [(4.0, False), (5.1, False), (5.5, True)])
+def test_where_the_run_has_been_before_is_no_spike(loss, is_new):
+    losses = [*_started_high(), loss]
+    assert (Spike()(_history(losses)) is not None) == is_new
+    assert Spike(record=0)(_history(losses)) is not None
+
+
+@pytest.mark.parametrize(("norm", "agrees"), [(1.0, False), (3.0, True), (None, True)])
+def test_gradient_norms_have_to_agree(norm, agrees):
+    losses = _started_high()
+    history = _history([*losses, 6.0], [*np.linspace(2.0, 1.0, len(losses)), norm])
+    assert (Spike()(history) is not None) == agrees
+
+
+@pytest.mark.parametrize(("rate", "is_raised"), [(0.1, False), (0.25, False), (1.0, True)])
+@pytest.mark.parametrize("at", [0, 40, 80])
+def test_a_learning_rate_never_had_before_lowers_the_bar(rate, is_raised, at):
+    """Not one that is restarted: the run has been there."""
+    history = History()
+    losses = _started_high()
+    for step, loss in enumerate(losses, start=1):
+        lr = rate if step > len(losses) - at else 0.1 if step < 40 else 0.01
+        history.append(Reading(step, loss, lr=lr))
+    history.append(Reading(999, 4.0, lr=rate))
+    assert (Spike()(history) is not None) == (is_raised and at < 64)
+
+
+def _rare(seed, part, count=1500):
+    rng = np.random.default_rng(seed)
+    return np.where(rng.random(count) < part, 3.0, 1e-3) * np.exp(rng.normal(size=count))
+
+
+@pytest.mark.parametrize("part", [0.003, 0.02, 0.05])
+@pytest.mark.parametrize("seed", range(2))
+def test_rare_events_are_no_spikes_but_a_series_of_them_is(seed, part):
+    losses = _rare(seed, part)
+    history = History()
+    for step, loss in enumerate(losses, start=1):
+        history.append(Reading(step, loss))
+        assert Spike()(history) is None
+    found = []
+    for step in range(len(losses) + 1, len(losses) + 9):
+        history.append(Reading(step, 1000.0))
+        found.append(Spike()(history) is not None)
+    assert found.index(True) == 3
+
+
+def test_an_alarm_says_how_to_have_fewer():
+    found = [
+        Spike()(_history([*_noise(), 9.0])),
+        NotFinite()(_history([1.0], [math.inf])),
+        Trend(64, 4, 8, min_delta=0.1)(_history([1.0] * 32 + [3.0] * 16)),
+    ]
+    for verdict, name in zip(
+        found, ("Spike(record=2)", "overflows=16", "Trend(beyond=3)"), strict=True
+    ):
+        assert name in verdict.advice
 
 
 def test_alarms_are_in_no_statistics():
@@ -268,6 +333,8 @@ def test_what_is_a_detector():
         lambda: Spike(min_delta=-1),
         lambda: Spike(min_rise=math.nan),
         lambda: Spike(cooldown=-1),
+        lambda: Spike(record=-1),
+        lambda: Spike(tail=math.inf),
         lambda: NotFinite(overflows=-1),
     ],
 )

@@ -77,6 +77,16 @@ def test_state_goes_through_a_commit(tmp_path):
     assert again.last_alarm_step == 3
 
 
+def test_a_state_of_the_first_version_has_no_learning_rates():
+    whole, other = History(8), History(8)
+    for step in (1, 2):
+        whole.append(Reading(step, 1.0, 2.0, 0.1))
+    state = whole.state_dict()
+    del state["lrs"]
+    other.load_state_dict(state)
+    assert [other[-2], other[-1]] == [Reading(1, 1.0, 2.0), Reading(2, 1.0, 2.0)]
+
+
 def test_smaller_history_takes_the_newest():
     history = _fill([(float(n), None) for n in range(8)])
     small = History(3)

@@ -22,6 +22,10 @@ def _name(action):
     return "+".join([*parts, *([f"x{action.lr_factor:g}"] if action.lr_factor != 1 else [])])
 
 
+def test_a_single_step_needs_no_list():
+    assert _climb(Ladder(rollback()), 2) == _climb(Ladder([rollback()]), 2)
+
+
 def _climb(ladder, count, step=1000):
     return [_name(ladder.climb(_alarm(step))) for _ in range(count)]
 

@@ -10,7 +10,7 @@ from mvc_hooks.divergence.detectors import Trend
 from mvc_hooks.divergence.history import History, Reading
 from mvc_hooks.divergence.watch import Watch
 
-_SMALL = Trend(window=256, smooth=16, patience=64)
+_SMALL = Trend(window=256, smooth=16, patience=64, beyond=-1)
 
 
 def _first_alarm(losses, detector=_SMALL):
@@ -50,6 +50,15 @@ def test_no_step_of_the_drift_is_a_spike():
     assert {verdict.cause for verdict in found if verdict} <= {"trend"}
 
 
+@pytest.mark.parametrize(("height", "step"), [(3.0, None), (4.8, None), (9.0, range(470, 600))])
+def test_a_rise_within_the_range_of_the_run_is_forgiven(height, step):
+    """It began at 5 and came down to 2; annealing and curricula take a loss back some of the way."""
+    losses = _drifting(3, 0.0)
+    losses[400:] += np.minimum(np.arange(500) / 40, 1) * (height - 2)
+    verdict = _first_alarm(losses, Trend(window=900, smooth=16, patience=64))
+    assert (verdict.step in step) if step else verdict is None
+
+
 def test_single_spikes_do_not_count():
     losses = _drifting(1, 0.0)
     losses[310::9] = 50.0
@@ -73,7 +82,7 @@ def test_a_lasting_step_up_alarms_once_and_becomes_normal():
 
 @pytest.mark.parametrize("unit", [2.0**-40, 1e-3, 1e6])
 def test_units_do_not_matter(unit):
-    losses, detector = _drifting(7, 0.003), Trend(256, 16, 64, min_delta=0.0)
+    losses, detector = _drifting(7, 0.003), Trend(256, 16, 64, min_delta=0.0, beyond=-1)
     plain, scaled = _first_alarm(losses, detector), _first_alarm(losses * unit, detector)
     assert (plain.step, plain.onset_step) == (scaled.step, scaled.onset_step)
 
@@ -86,7 +95,7 @@ def test_ends_of_the_range(level):
 
 def test_holes_in_the_readings():
     losses = [x for loss in _drifting(0, 0.004) for x in (None, math.nan, loss)]
-    verdict = _first_alarm(losses, Trend(window=900, smooth=16, patience=64))
+    verdict = _first_alarm(losses, Trend(window=900, smooth=16, patience=64, beyond=-1))
     assert verdict is not None
     assert verdict.onset_step % 3 == 0
 
@@ -105,6 +114,8 @@ def test_memory_of_the_best_is_the_window():
         {"min_delta": math.inf},
         {"sigmas": math.nan},
         {"cooldown": -1},
+        {"beyond": -2},
+        {"beyond": math.nan},
     ],
 )
 def test_bad_settings_are_refused(settings):

@@ -121,9 +121,15 @@ def test_garbage_is_a_format_error_and_changes_nothing(spoil):
     assert _same(watch, other)
 
 
+def test_a_single_detector_needs_no_list():
+    assert _feed(Watch(Spike()), [*_losses(100), 9.0, math.nan]) == [101]
+    assert _feed(Watch(lambda history: history.losses[-1] > 8), [1.0, 9.0]) == [2]
+
+
 def test_bad_detectors_are_refused_at_once():
-    with pytest.raises(UsageError, match="a detector is"):
-        Watch([Spike])
+    for bad in ([Spike], Spike):
+        with pytest.raises(UsageError, match="a detector is"):
+            Watch(bad)
     watch = Watch([])
     watch.take(Reading(2))
     with pytest.raises(UsageError, match="came after"):

@@ -50,7 +50,7 @@ def test_a_killed_writer_costs_nothing(keep, plain, tmp_path, when):
     _kill_writer(run)
     run.steps(9 - run.ckpt.step_count)
     run.ckpt.close()
-    assert [one.annotations.step for one in Repo.open(tmp_path / "run").log("main")] == [9, 6, 3]
+    assert [one.annotations.step for one in Repo.open(tmp_path / "run").log("main")] == [9, 6, 3, 0]
     again = keep(seed=8)
     assert again.steps(3).now() == plain(12).now()
 
@@ -82,8 +82,13 @@ def test_a_run_goes_on_over_a_full_disk_and_a_killed_writer(keep, plain, tmp_pat
     run.steps(3)
     run.ckpt.close()
     made = {one.step: one.commit is not None for one in run.ckpt.commits}
-    assert made == {2: True, 4: False, 6: False, 8: True, 10: True}
-    assert [one.annotations.step for one in Repo.open(tmp_path / "run").log("main")] == [10, 8, 2]
+    assert made == {0: True, 2: True, 4: False, 6: False, 8: True, 10: True}
+    assert [one.annotations.step for one in Repo.open(tmp_path / "run").log("main")] == [
+        10,
+        8,
+        2,
+        0,
+    ]
     assert all(one.error for one in run.ckpt.commits if one.commit is None)
     assert run.now() == plain(11).now()
     assert keep(seed=8).steps(1).now() == run.now()
