@@ -75,7 +75,7 @@ def test_commits_are_the_user_s(keep, tmp_path, monkeypatch):
     keep(every=1).steps(1).ckpt.close()
     keep(every=1, identity=grace).steps(1).ckpt.close()
     log = list(Repo.open(tmp_path / "run").log("main"))
-    assert [one.info.author for one in log] == [grace, ada]
+    assert [one.info.author for one in log] == [grace, ada, ada]
     assert [one.info.committer for one in log] == [grace, ada]
 
 
