@@ -32,7 +32,6 @@ from mvc_hooks.parts.tree import (
     format_path,
     is_array,
     locate,
-    outline,
     walk_leaves,
 )
 
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
 
 _COMPILED = "_orig_mod"
 _NAMED = 3
-_NOTHING = "None"
-"""In place of type and shape, for a buffer that is None or not there."""
 
 
 def unwrap_module(module: nn.Module) -> nn.Module:
@@ -124,7 +121,7 @@ class ModulePart(Part):
         if not isinstance(stored, dict):
             yield Difference(path, "a state dict", describe(stored))
             return
-        modules = {clean_name(name): module for name, module in self.module.named_modules()}
+        modules = _find_modules(self.module)
         for key in [*live, *(key for key in stored if key not in live)]:
             ours, theirs = live.get(key, ABSENT), stored.get(key, ABSENT)
             found: Iterable[Difference] = ()
@@ -191,7 +188,7 @@ class ModulePart(Part):
             lambda name: module_names.get(name, name),
         )
         try:
-            self.module.load_state_dict(state, strict=True)
+            self.module.load_state_dict(state)  # one of the user may know no strict=
         except RuntimeError as error:
             raise ConflictError(f"the model does not take its state: {error}") from error
 
@@ -219,6 +216,19 @@ def _is_taken(stored: Any, live: Any, own: set[tuple[object, ...] | None]) -> bo
         return place in own or not stored.numel()
     # Memory in which elements overlap cannot be filled; it may hold the values already.
     return locate(live) in own and torch.equal(stored.to(live.device), live)
+
+
+def _find_modules(module: nn.Module) -> dict[str, nn.Module]:
+    named = module.named_modules(remove_duplicate=False)
+    return {clean_name(name): one for name, one in named}
+
+
+def _say(outline: tuple[object, ...] | None) -> str:
+    """Return type and shape as differences name them."""
+    if outline is None:
+        return "None"
+    dtype, shape = outline
+    return f"{dtype} {list(shape)}".removeprefix("torch.")  # type: ignore[call-overload]  # a shape
 
 
 def _may_fit(modules: Mapping[str, nn.Module], key: str) -> bool:
@@ -272,6 +282,11 @@ class ModuleDetails(Part):
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._first = self._outline_buffers()
+        self._registered = {
+            f"{prefix}.{key}" if prefix else key
+            for prefix, owner in _find_modules(module).items()
+            for key in owner._buffers  # noqa: SLF001  there is no public way
+        }
         self._grown: dict[str, str] = {}
 
     def capture(self) -> dict[str, object]:
@@ -322,42 +337,41 @@ class ModuleDetails(Part):
         for name, owner, key in self._find_buffers():
             _place(owner, key, stored["buffers"].get(clean_name(name)), module)
 
-    def _outline_buffers(self) -> dict[str, str]:
+    def _outline_buffers(self) -> dict[str, tuple[object, ...]]:
         """Return name → type and shape of the buffers in a state dict that load as torch loads."""
         return {
-            clean_name(f"{prefix}.{key}" if prefix else key): str(outline(buffer))
-            for prefix, owner in self._module.named_modules()
-            if not _loads_itself(owner)
-            for key, buffer in owner._buffers.items()  # noqa: SLF001  there is no public way
-            if key not in owner._non_persistent_buffers_set  # noqa: SLF001
+            clean_name(f"{prefix}.{key}" if prefix else key): (buffer.dtype, buffer.shape)
+            for prefix, owner in self._module.named_modules(remove_duplicate=False)
+            if owner._buffers and not _loads_itself(owner)  # noqa: SLF001  there is no public way
+            for key, buffer in owner._buffers.items()  # noqa: SLF001
+            if buffer is not None and key not in owner._non_persistent_buffers_set  # noqa: SLF001
         }
 
     def _find_grown(self) -> dict[str, str]:
-        now = self._outline_buffers()
-        return {
-            name: self._first.get(name, _NOTHING)
-            for name in {**self._first, **now}
-            if now.get(name) != self._first.get(name)
-        } | self._grown
+        now, first = self._outline_buffers(), self._first
+        if now == first:
+            return self._grown
+        changed = (name for name in {**first, **now} if now.get(name) != first.get(name))
+        return {name: _say(first.get(name)) for name in changed} | self._grown
 
     def replace_grown(self, stored: Mapping[str, Any]) -> None:
         """Make buffers what is stored, if they differ because the run made them grow.
 
         It did if both sides began with the same.
         """
-        modules = {clean_name(name): module for name, module in self._module.named_modules()}
+        modules = _find_modules(self._module)
         now = self._outline_buffers()
         for name in {**now, **self._grown}:
             prefix, _, key = name.rpartition(".")
             theirs = stored.get(name)
-            text = str(outline(theirs))
+            text = _say(None if theirs is None else (theirs.dtype, theirs.shape))
             owner = modules.get(prefix)
-            if owner is None or text == now.get(name, _NOTHING):
+            if owner is None or text == _say(now.get(name)):
                 continue
-            if self._grown.get(name, text) != self._first.get(name, _NOTHING):
+            if self._grown.get(name, text) != _say(self._first.get(name)):
                 raise ConflictError(f"{name} did not grow: the run began with another one")
-            if theirs is None and name not in self._first:
-                del owner._buffers[key]  # noqa: SLF001  there is no public way
+            if theirs is None and name not in self._registered:
+                owner._buffers.pop(key, None)  # noqa: SLF001  there is no public way
             else:
                 _place(owner, key, theirs, self._module)
 

@@ -281,7 +281,26 @@ class _Resized(nn.Linear):
         return super().forward(x + self.memory.mean(0))
 
 
-@pytest.mark.parametrize("net", [_History, _Bank, _Resized])
+class _Nested(nn.Module):
+    """Has a state dict of its own, with whatever it saw in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.seen = nn.Linear(6, 1), []
+
+    def forward(self, x):
+        self.seen.append(x[0].detach().clone())
+        return self.inner(x + torch.stack(self.seen).mean(0))
+
+    def state_dict(self, *_, **__):
+        return {"inner": dict(self.inner.state_dict()), "seen": list(self.seen)}
+
+    def load_state_dict(self, state):
+        self.inner.load_state_dict(state["inner"])
+        self.seen = [one.clone() for one in state["seen"]]
+
+
+@pytest.mark.parametrize("net", [_History, _Bank, _Resized, _Nested])
 def test_what_a_module_lets_grow_comes_back_in_its_size(lab, net):
     """In fresh runs, and in one that has grown further since."""
     for before in (1, 4):
