@@ -258,6 +258,11 @@ class GradsPart(Part):
         for name in [*accumulated, *stored["zeroed"], *stored["zeroed_sparse"]]:
             if name not in known:
                 yield Difference((*path, "accumulated", name), None, "a gradient")
+        count = len(self._watches)
+        for key in ("habits", "open"):
+            if len(stored.get(key, ())) not in (0, count):
+                theirs = f"of {len(stored[key])} optimizers"
+                yield Difference((*path, key), f"of {count} optimizers", theirs)
         mine = find_at(live, ("accumulated",))
         for name in mine.keys() & accumulated.keys():
             if "sparse" not in (mine[name].kind, accumulated[name].kind):

@@ -276,3 +276,14 @@ def test_the_gradients_of_a_group_that_is_added_late(lab):
     (parameter * 2).sum().backward()
     stored = capture_parts(old.parts)[GRADIENTS]["accumulated"]
     assert stored["model.late"].tolist() == [2.0] * 3
+
+
+def test_another_number_of_optimizers_is_named(lab):
+    source = lab.commit(_build().parts)  # nobody knows yet what becomes of gradients
+    new = _build()
+    more = torch.optim.SGD(new.model["b"].parameters(), 0.1)
+    new.parts[GRADIENTS] = GradsPart([new.optimizer, more], ParameterNames({"model": new.model}))
+    with pytest.raises(ConflictError, match=r"gradients\.habits is of 2 optimizers here, of 1"):
+        restore_parts(source, new.parts)
+    restore_parts(source, new.parts, allow=["gradients.habits"])
+    assert capture_parts(new.parts)[GRADIENTS]["habits"] == ["new", "new"]
