@@ -1,13 +1,14 @@
 """Small fits of training libraries, each as a function (folder, where it ends, ...) → run.
 
 Also a program, to be killed from outside of the test: ``python fits.py KIND FOLDER STEP`` trains and
-kills itself with SIGKILL in that step.
+kills itself with SIGKILL in that step; further words are options, such as ``data=persistent``.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
 import sys
 import tempfile
@@ -17,7 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 BATCH = 4
 ROWS = 44
@@ -37,6 +38,67 @@ class Noisy(Dataset):
 
     def __getitem__(self, index):
         return {"x": self.x[index] + 0.01 * torch.randn(8), "labels": self.y[index]}
+
+
+class Rows(IterableDataset):
+    """The same rows in another order at every pass, and no length."""
+
+    def __iter__(self):
+        rows = Noisy()
+        order = random.sample(range(ROWS), ROWS)
+        worker = torch.utils.data.get_worker_info()
+        return (rows[at] for at in (order[worker.id :: worker.num_workers] if worker else order))
+
+
+class Draws:
+    """A sampler with a generator of its own, which it draws from as long as it goes on."""
+
+    def __init__(self):
+        self.rng = random.Random(7)
+
+    def __len__(self):
+        return ROWS
+
+    def __iter__(self):
+        return (self.rng.randrange(ROWS) for _ in range(ROWS))
+
+
+def _combine(mode):
+    from lightning.pytorch.utilities import CombinedLoader
+
+    return CombinedLoader(_make_two(), mode)
+
+
+def _make_two():
+    short = torch.utils.data.Subset(Noisy(), range(14))
+    return {
+        "long": DataLoader(Noisy(), BATCH, shuffle=True),
+        "short": DataLoader(short, BATCH, shuffle=True, num_workers=1, persistent_workers=True),
+    }
+
+
+def _make_stateful(**options):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(Noisy(), BATCH, shuffle=True, **options)
+
+
+WORKERS = {"num_workers": 2}
+PERSISTENT = {"num_workers": 2, "persistent_workers": True}
+DATA = {
+    "in order": lambda: DataLoader(Noisy(), BATCH),
+    "shuffled": lambda: DataLoader(Noisy(), BATCH, shuffle=True),
+    "sampler": lambda: DataLoader(Noisy(), BATCH, sampler=Draws()),
+    "workers": lambda: DataLoader(Noisy(), BATCH, shuffle=True, **WORKERS),
+    "persistent": lambda: DataLoader(Noisy(), BATCH, shuffle=True, **PERSISTENT),
+    "stateful": lambda: _make_stateful(**WORKERS),
+    "iterable": lambda: DataLoader(Rows(), BATCH),
+    "iterable-persistent": lambda: DataLoader(Rows(), BATCH, **PERSISTENT),
+    "two": _make_two,
+    "two-min": lambda: _combine("min_size"),
+    "two-max": lambda: _combine("max_size"),
+}
+"""Name → makes what a library iterates."""
 
 
 class Net(nn.Module):
@@ -98,7 +160,8 @@ def fit_lightning(folder, *, until=None, total=26, accumulate=1, every=20, epoch
         def training_step(self, batch, index):
             self.batches += 1
             self.seen.append((self.current_epoch, index, self.global_step))
-            loss = self.net(**batch)["loss"]
+            batches = [batch] if "x" in batch else [one for one in batch.values() if one]
+            loss = sum(self.net(**one)["loss"] for one in batches)
             self.log("loss", loss)
             return loss
 
@@ -120,6 +183,8 @@ def fit_lightning(folder, *, until=None, total=26, accumulate=1, every=20, epoch
 
     pl.seed_everything(0, verbose=False)
     extra = options.pop("callbacks", [])
+    data = DATA[options.pop("data", "shuffled")]()
+    held_out = DATA[options.pop("held_out", "in order")]()
     net = {name: options.pop(name) for name in NET_OPTIONS if name in options}
     module = Module(Net(**net))
     callback = None if folder is None else MvcCallback(folder, every=every, **options)
@@ -129,14 +194,14 @@ def fit_lightning(folder, *, until=None, total=26, accumulate=1, every=20, epoch
         accelerator="cpu",
         accumulate_grad_batches=accumulate,
         val_check_interval=4,
+        check_val_every_n_epoch=1,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         callbacks=[*extra, *([callback] if callback else [])],
     )
-    loaders = DataLoader(Noisy(), BATCH, shuffle=True), DataLoader(Noisy(), BATCH)
-    trainer.fit(module, *loaders)
+    trainer.fit(module, data, held_out)
     return SimpleNamespace(
         losses=module.net.losses,
         seen=module.seen,
@@ -160,6 +225,8 @@ def fit_transformers(folder, *, until=None, total=26, accumulate=1, every=20, **
                 control.should_training_stop = True
 
     transformers.set_seed(0)
+    data = options.pop("data", "shuffled")
+    loading = {"workers": WORKERS, "persistent": PERSISTENT}.get(data.rpartition("-")[2], {})
     net = {name: options.pop(name) for name in NET_OPTIONS if name in options}
     model = Net(**net)
     with tempfile.TemporaryDirectory() as output:
@@ -179,8 +246,9 @@ def fit_transformers(folder, *, until=None, total=26, accumulate=1, every=20, **
                 eval_steps=5,
                 learning_rate=1e-2,
                 dataloader_pin_memory=False,
+                **{f"dataloader_{name}": value for name, value in loading.items()},
             ),
-            train_dataset=Noisy(),
+            train_dataset=Rows() if data.startswith("iterable") else Noisy(),
             eval_dataset=Noisy(),
             callbacks=[StopAt(), *options.pop("callbacks", [])],
         )
@@ -217,9 +285,8 @@ def fit_accelerate(folder, *, until=None, total=26, accumulate=1, every=20, **op
     net = {name: options.pop(name) for name in NET_OPTIONS if name in options}
     model = Net(**net)
     optimizer, scheduler = make_tools(model)
-    model, optimizer, loader, scheduler = accelerator.prepare(
-        model, optimizer, DataLoader(Noisy(), BATCH, shuffle=True), scheduler
-    )
+    data = DATA[options.pop("data", "shuffled")]()
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, data, scheduler)
 
     def train(batch):
         with accelerator.accumulate(model):
@@ -265,6 +332,7 @@ FITS = {
 }
 
 if __name__ == "__main__":
-    kind, where, batch = sys.argv[1:]
+    kind, where, batch, *words = sys.argv[1:]
     torch.set_num_threads(1)
-    FITS[kind](where, kill_at=int(batch), every=5)
+    given = {name: int(v) if v.isdigit() else v for name, v in (w.split("=") for w in words)}
+    FITS[kind](where, kill_at=int(batch), every=5, **given)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.rng import capture_rng, restore_rng
+from mvc_hooks.parts.workers import EvaluationLoaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,30 +34,31 @@ class FeedPart(DataPart):
     Attributes:
         is_between: whether the library has finished a pass, so that the next draw begins another.
         is_held: whether passes that the library begins continue this one, until the next draw.
+        evaluation: the loaders that the library iterates itself.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(name, ())
         self.is_between = False
         self.is_held = False
+        self.evaluation = EvaluationLoaders()
         self._target: dict[str, Any] | None = None
         self._draws_ahead = False
         self._at_draw: dict[str, object] = {}
 
-    def bind(self, loader: Any) -> None:
+    def bind(self, loader: Any, *, is_endless: bool = True) -> None:
         """Take the loader, or a new one for the next pass."""
-        fresh = DataPart(self._name, loader)
-        fresh.remove()
-        self.loader = loader
+        self._take(loader)
+        self.is_endless = is_endless
         # Accelerate's loaders all have state_dict, most of them with nothing in it.
-        self._draws_ahead = hasattr(loader, "base_dataloader")
-        self._is_stateful = fresh._is_stateful and not self._draws_ahead  # noqa: SLF001  its own class
-        self._iterator = self._pending = None
+        is_accelerate = hasattr(loader, "base_dataloader")
+        self._draws_ahead = is_accelerate or getattr(loader, "draws_ahead", False)
+        self._is_stateful = self._is_stateful and not is_accelerate
 
     @property
     def can_rewind(self) -> bool:
-        """Always: only this part draws."""
-        return True
+        """Whether the run can go back: always, if this part draws."""
+        return bool(self.batches_drawn) or not self.is_iterated_elsewhere
 
     def begin_pass(self) -> None:
         """Begin the loader, or the next pass if batches were drawn."""
@@ -87,19 +89,29 @@ class FeedPart(DataPart):
         if self._target is not None:
             return self._target
         at_draw = self._at_draw if self._drawn else {}
-        return {**super().capture(), "between": self.is_between, "at_draw": at_draw}
+        evaluation = self.evaluation.capture()
+        return {
+            **super().capture(),
+            "between": self.is_between,
+            "at_draw": at_draw,
+            **({"evaluation": evaluation} if evaluation else {}),
+        }
 
     def restore(self, stored: Any) -> None:
         """Remember where to go."""
         self._target = stored
         self.batches_drawn = stored["batches_drawn"]
+        self.evaluation.restore(stored.get("evaluation", []))
 
     def _go_to_target(self) -> None:
         target, self._target = self._target, None
         if target is None:
             return
+        # The library may have begun them since.
+        self.evaluation.restore(target.get("evaluation", []))
         is_between = target["between"]
-        if is_between and not self._is_stateful:
+        has_drawn = any(entry.get("generators") for entry in target.get("workers", {}).values())
+        if is_between and not self._is_stateful and not has_drawn:
             # The finished pass does not have to be drawn again.
             target = {**target, "start": None}
         self._at_draw = dict(target["at_draw"])
@@ -109,29 +121,30 @@ class FeedPart(DataPart):
 
     def _reopen(self, state: Any) -> None:
         for owner in self._find_epoch_owners():
-            if self.epoch and getattr(owner, "epoch", None) is None:
-                owner.set_epoch(self.epoch)  # Accelerate's loader counts epochs itself
-        if self._is_stateful or self._start is None:
-            super()._reopen(state)
-            return
-        self._iterator = self._open()
-        for index in range(self._drawn):
-            if index == 0:
-                restore_rng(self._at_draw["first"])
-            elif index == self._drawn - 1 and self._draws_ahead:
-                restore_rng(self._at_draw["last"])
-            next(self._iterator)
+            # Accelerate's loader counts epochs itself, as its "iteration".
+            now = getattr(owner, "iteration", 0)
+            if now != self.epoch and getattr(owner, "epoch", None) is None:
+                owner.set_epoch(self.epoch)
+        super()._reopen(state)
+
+    def _prepare_redraw(self, index: int) -> None:
+        if index == 0:
+            restore_rng(self._at_draw["first"])
+        elif index == self._drawn - 1 and self._draws_ahead:
+            restore_rng(self._at_draw["last"])
 
 
 class Feed:
-    """What a library iterates instead of a loader with a length; other attributes are the loader's.
+    """What a library iterates instead of a loader; other attributes are the loader's.
 
-    It never ends: libraries count the batches of a pass.
+    With a length it never ends: libraries count the batches of a pass.
     """
 
-    def __init__(self, data: FeedPart, loader: Any, draw: Callable[[], Any]) -> None:
+    def __init__(
+        self, data: FeedPart, loader: Any, draw: Callable[[], Any], *, is_endless: bool
+    ) -> None:
         self._data, self._loader, self._draw = data, loader, draw
-        data.bind(loader)
+        data.bind(loader, is_endless=is_endless)
 
     def __iter__(self) -> Feed:
         self._data.begin_pass()

@@ -33,12 +33,13 @@ from mvc_hooks.adapters.session import (
 from mvc_hooks.reports import DivergedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mvc_hooks.reports import RollbackReport
 
 _PYTORCH = import_library("lightning.pytorch", "pytorch_lightning", extra="lightning")
 _CALLBACK: Any = _PYTORCH.Callback
+_COMBINED: Any = _PYTORCH.utilities.combined_loader
 _STEPPED = "batches_that_stepped"
 
 
@@ -55,14 +56,18 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
             return
         check_processes(trainer.world_size)
         session = self._start_session(trainer)
+        source = trainer.fit_loop._data_source  # noqa: SLF001  the one place that every train loader comes from
+        make = source.dataloader
+        source.dataloader = lambda: _FedLoader(make(), session, trainer)
         process = trainer.strategy.process_dataloader
 
-        def feed(loader: Any) -> Any:
+        def watch(loader: Any) -> Any:
             made = process(loader)
-            return session.feed(made) if trainer.training else made
+            if not trainer.training:
+                session.data.evaluation.watch(made)
+            return made
 
-        # The one place where Lightning lets a loader be replaced when it is complete.
-        trainer.strategy.process_dataloader = feed
+        trainer.strategy.process_dataloader = watch
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Make the checkpointer, which resumes if the branch has commits."""
@@ -121,8 +126,11 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
             self._session.abandon(exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
-        """Restore the strategy's own method."""
+        """Restore what ``setup`` replaced."""
         trainer.strategy.__dict__.pop("process_dataloader", None)
+        if self._session is not None:
+            self._session.data.evaluation.remove()
+        trainer.fit_loop._data_source.__dict__.pop("dataloader", None)  # noqa: SLF001  set in setup
 
     def _finish(self, *, is_between: bool) -> None:
         report = self._fit.finish(is_between=is_between)
@@ -142,6 +150,74 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
     def go_on_from(self, report: RollbackReport) -> None:  # noqa: ARG002
         """Continue in place: Lightning's loops read all counters from their objects."""
         self.library_state.land()
+
+
+class _FedLoader(_COMBINED.CombinedLoader):  # type: ignore[misc]  # as above
+    """What Lightning iterates: one loader, or several combined, which the session draws from."""
+
+    def __init__(self, given: Any, session: Session, trainer: Any) -> None:
+        is_combined = isinstance(given, _COMBINED.CombinedLoader)
+        loaders, mode = (given.iterables, given._mode) if is_combined else (given, "max_size_cycle")  # noqa: SLF001
+        super().__init__(loaders, mode)
+        self._session, self._trainer = session, trainer
+        self._feed: Any = None
+        self._is_one = False
+
+    def __iter__(self) -> _FedLoader:
+        fetcher = self._trainer.fit_loop._data_fetcher  # noqa: SLF001
+        if self._feed is None:
+            has_length = fetcher.length is not None or self._has_length()
+            self._is_one = has_length and len(self.flattened) == 1
+            self._feed = self._session.feed(
+                self.flattened[0]
+                if self._is_one
+                else _Combined(self, None if has_length else fetcher),
+                is_endless=has_length,
+            )
+        iter(self._feed)
+        return self
+
+    def __next__(self) -> Any:
+        drawn = next(self._feed)
+        return (_COMBINED.tree_unflatten([drawn], self._spec), 0, 0) if self._is_one else drawn
+
+    def __len__(self) -> int:
+        mode = _COMBINED._SUPPORTED_MODES[self._mode]["iterator"]  # noqa: SLF001  its own needs iterators
+        return len(mode(self.flattened, self.limits))
+
+    def _has_length(self) -> bool:
+        try:
+            return len(self) >= 0
+        except TypeError:
+            return False
+
+
+class _Combined:
+    """Several loaders, or one without a length, as one that draws their batches together.
+
+    Without a length the last batch is known by drawing one ahead, as Lightning's fetcher does. It
+    is done here, so that the position is that of the batches in use.
+    """
+
+    def __init__(self, fed: _FedLoader, fetcher: Any) -> None:
+        self.combined = _COMBINED.CombinedLoader(fed.iterables, fed._mode)  # noqa: SLF001
+        self.combined.limits = fed.limits
+        self.draws_ahead = hasattr(fetcher, "prefetch_batches")
+        self._end = lambda: setattr(fetcher, "done", True)
+        if self.draws_ahead:
+            fetcher.prefetch_batches = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        drawn = iter(self.combined)
+        return _draw_ahead(drawn, next(drawn, None), self._end) if self.draws_ahead else drawn
+
+
+def _draw_ahead(drawn: Iterator[Any], batch: Any, end: Callable[[], None]) -> Iterator[Any]:
+    while batch is not None:
+        current, batch = batch, next(drawn, None)
+        if batch is None:
+            end()
+        yield current
 
 
 @contextlib.contextmanager

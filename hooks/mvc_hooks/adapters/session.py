@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mvc import UnsupportedError, UsageError
+from mvc import UnsupportedError
 from mvc_hooks.adapters.feed import Feed, FeedPart
 from mvc_hooks.checkpointer import OPTIONS, Checkpointer
 from mvc_hooks.divergence.ladder import as_steps
@@ -141,16 +141,14 @@ class Session:
             getattr(step, "skip", False) for step in as_steps(options.get("ladder") or ())
         )
 
-    def feed(self, loader: Any) -> Feed:
-        """Return what the library is to iterate instead of its loader."""
-        try:
-            len(loader)
-        except TypeError as error:
-            raise UsageError(
-                "the train dataloader has no length, so the end of a pass is unknown",
-                hint="give its dataset or the loader __len__",
-            ) from error
-        return Feed(self.data, loader, self.draw)
+    def feed(self, loader: Any, *, is_endless: bool | None = None) -> Feed:
+        """Return what the library is to iterate instead of its loader, which ends if it has no length."""
+        if is_endless is None:
+            try:
+                is_endless = len(loader) >= 0
+            except TypeError:
+                is_endless = False
+        return Feed(self.data, loader, self.draw, is_endless=is_endless)
 
     def open(self, **parts: Any) -> Checkpointer:
         """Make the checkpointer, which resumes."""

@@ -170,8 +170,9 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
 @contextlib.contextmanager
 def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
     """Replace the Trainer's loader, and what it would load from a folder; see its losses."""
-    make_loader, step, skip = (
+    make_loader, make_evaluation_loader, step, skip = (
         trainer.get_train_dataloader,
+        trainer.get_eval_dataloader,
         trainer.training_step,
         _LOOP.skip_first_batches,
     )
@@ -187,8 +188,14 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
     def load_nothing(*_: Any, **__: Any) -> None:
         """Everything is restored by the checkpointer."""
 
+    def watch_loader(*values: Any, **options: Any) -> Any:
+        loader = make_evaluation_loader(*values, **options)
+        callback._fit.data.evaluation.watch(loader)  # noqa: SLF001
+        return loader
+
     lent: dict[str, Any] = {
         "get_train_dataloader": lambda: callback.make_feed(make_loader()),
+        "get_eval_dataloader": watch_loader,
         "training_step": take_loss,
         "_load_from_checkpoint": load_nothing,
         "_load_optimizer_and_scheduler": load_nothing,

@@ -11,30 +11,31 @@ on the loader and on what draws from it:
   ``next_batch``. It is (epoch, batches drawn, all generators when the epoch began); a restore
   starts the epoch again with those generators, drops as many batches, and puts the generators back.
 
-Generators of the loader and its sampler are captured as well: a restore of the position alone
-leaves them one draw off, and would shuffle the next epoch differently.
-
-Generators in workers are exact for a plain loader (they go through the same draws again), not for
-torchdata's: a dataset that augments in workers should derive its random numbers from the index.
+Generators that the loader reaches (its own, its sampler's, its dataset's) are captured as well: a
+restore of the position alone leaves them one draw off, and would shuffle the next epoch differently.
+Those in workers are in ``parts/workers.py``.
 """
 
 from __future__ import annotations
 
-import weakref
+import itertools
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from mvc import ConflictError, UsageError
 from mvc_hooks.parts.part import Part, RestoreOrder
-from mvc_hooks.parts.rng import capture_rng, keep_rng, restore_rng
+from mvc_hooks.parts.reach import GENERATORS, find_loaders, find_reachable
+from mvc_hooks.parts.rng import GeneratorPart, capture_rng, keep_rng, restore_rng
+from mvc_hooks.parts.tree import Difference
 from mvc_hooks.parts.value import Stateful
+from mvc_hooks.parts.workers import LoaderWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mvc_hooks.parts.tree import Difference, Steps
+    from mvc_hooks.parts.tree import Steps
 
 _GENERATORS = (
     "generator",
@@ -47,28 +48,43 @@ _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 class DataPart(Part):
-    """A loader of batches and the position in it; ``batches_drawn`` counts over the whole run."""
+    """A loader of batches and the position in it.
+
+    Attributes:
+        epoch: passes that are complete.
+        batches_drawn: batches, over the whole run.
+        is_endless: whether a pass that is over is followed by the next; otherwise by StopIteration,
+            as from any iterator, until somebody begins it.
+    """
 
     order = RestoreOrder.DATA
 
     def __init__(self, name: str, loader: Any) -> None:
         """Take a loader; an iterator, which cannot be started again, is a UsageError."""
-        if hasattr(loader, "__next__") and not isinstance(loader, Stateful):
-            raise UsageError(
-                f"{name} is an iterator, whose position cannot be restored",
-                hint="pass the loader itself",
-            )
         self._name = name
-        self.loader = loader
         self.epoch = 0
         self.batches_drawn = 0
+        self.is_endless = True
         self._drawn = 0
         self._start: dict[str, Any] | None = None
+        self._watches: dict[str, LoaderWatch] = {}
+        self._is_drawing = False
+        self._take(loader)
+
+    def _take(self, loader: Any) -> None:
+        if hasattr(loader, "__next__") and not isinstance(loader, Stateful):
+            raise UsageError(
+                f"{self._name} is an iterator, whose position cannot be restored",
+                hint="pass the loader itself",
+            )
+        self.remove()
+        self.loader = loader
         self._iterator: Any = None
         self._pending: Any = None
         self._is_stateful = isinstance(loader, Stateful)
-        self._watch = None if self._is_stateful else _watch_iterators(loader, self)
         self.is_iterated_elsewhere = False
+        self._loaders = find_loaders(loader)
+        self._watches = {path: LoaderWatch(one, self) for path, one in self._loaders.items()}
 
     # Drawing.
 
@@ -78,8 +94,11 @@ class DataPart(Part):
             if self._iterator is None:
                 self._begin()
             try:
-                batch = next(self._iterator)
+                with self._drawing():
+                    batch = next(self._iterator)
             except StopIteration:
+                if not self.is_endless:
+                    raise
                 self._end_epoch()
                 continue
             self._pending = None
@@ -101,19 +120,33 @@ class DataPart(Part):
 
     def remove(self) -> None:
         """Stop watching the loader."""
-        if self._watch is not None and self.loader.__dict__.get("_get_iterator") is self._watch:
-            del self.loader._get_iterator  # noqa: SLF001  set by _watch_iterators
+        for watch in self._watches.values():
+            watch.remove()
+
+    def note_begin(self) -> bool:
+        """Note that a loader begins an iterator; return whether that is for this part."""
+        if not self._is_drawing and not self._is_stateful:
+            self.is_iterated_elsewhere = True
+        return self._is_drawing
 
     def _begin(self) -> None:
+        for watch in self._watches.values():
+            watch.begin_pass()
         self._start = {"rng": capture_rng(), "generators": self._capture_generators()}
         self._iterator = self._open()
         self._pending = None
 
     def _open(self) -> Any:
-        watch, self._watch = self._watch, None
-        iterator = iter(self.loader)
-        self._watch = watch
-        return iterator
+        with self._drawing():
+            return iter(self.loader)
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        self._is_drawing = True
+        try:
+            yield
+        finally:
+            self._is_drawing = False
 
     def _end_epoch(self) -> None:
         self._iterator = None
@@ -126,8 +159,14 @@ class DataPart(Part):
 
     def capture(self) -> dict[str, object]:
         """Return the position, if the loader or this part knows it; no generator moves, no iterator is made."""
-        self._check_known()
+        self.check_known()
+        is_between = self._start is None or self._iterator is None
+        entries = {
+            path: watch.capture(is_between=is_between) for path, watch in self._watches.items()
+        }
+        workers = {path: entry for path, entry in entries.items() if entry}
         return {
+            **({"workers": workers} if workers else {}),
             "epoch": self.epoch,
             "drawn": self._drawn,
             "batches_drawn": self.batches_drawn,
@@ -148,6 +187,8 @@ class DataPart(Part):
         self._drawn = stored["drawn"]
         self.batches_drawn = stored["batches_drawn"]
         self._start, self._iterator = stored["start"], None
+        for path, watch in self._watches.items():
+            watch.restore(stored.get("workers", {}).get(path, {}))
         owners = self._find_epoch_owners()
         for owner, epoch in zip(owners, stored["sampler_epoch"], strict=False):
             if epoch is not None:
@@ -157,18 +198,22 @@ class DataPart(Part):
                 restore_rng(self._start["rng"])
                 self._set_generators(self._start["generators"])
             self._reopen(stored["loader"])
-        self._set_generators(stored["generators"])
+        self._set_generators(stored["generators"], is_final=True)
 
-    def compare(self, live: Any, stored: Any, path: Steps) -> tuple[Difference, ...]:  # noqa: ARG002  as parts have it
-        """Return nothing: every position can be restored."""
-        return ()
+    def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
+        """Compare which generators there are: an older commit has fewer; positions can be restored."""
+        known = stored.get("generators", {}) if isinstance(stored, dict) else {}
+        for name in live["generators"].keys() - known.keys():
+            yield Difference((*path, "generators", name), "a generator", None)
 
     def _reopen(self, state: Any) -> None:
         if not self._is_stateful:
             if self._start is not None:
                 self._iterator = self._open()
-                for _ in range(self._drawn):
-                    next(self._iterator)
+                for index in range(self._drawn):
+                    self._prepare_redraw(index)
+                    with self._drawing():
+                        next(self._iterator)
             return
         self._pending = state
         if state is None:
@@ -180,6 +225,9 @@ class DataPart(Part):
             self.loader.state_dict()
         if self._start is not None:
             self._iterator = self._open()
+
+    def _prepare_redraw(self, index: int) -> None:
+        """Do what has to be done before a batch of a pass is drawn again."""
 
     def _capture_loader(self) -> Any:
         if not self._is_stateful:
@@ -203,7 +251,8 @@ class DataPart(Part):
             return False
         return not getattr(loader, "_initial_iter_for_state_dict", False)
 
-    def _check_known(self) -> None:
+    def check_known(self) -> None:
+        """Check that a capture finds the position; UsageError if only other code knows it."""
         if self.can_rewind:
             return
         sampler = getattr(self.loader, "sampler", None)
@@ -220,22 +269,32 @@ class DataPart(Part):
 
     # What belongs to the loader.
 
-    def _generators(self) -> dict[str, torch.Generator]:
-        found = {path: _find_attribute(self.loader, path) for path in _GENERATORS}
-        return {path: one for path, one in found.items() if isinstance(one, torch.Generator)}
+    def _generators(self) -> dict[str, Any]:
+        named = {path: _find_attribute(self.loader, path) for path in _GENERATORS}
+        found = {path: one for path, one in named.items() if isinstance(one, GENERATORS)}
+        known = {id(one) for one in found.values()}
+        others = find_reachable(self.loader, GENERATORS).items()
+        return {**found, **{path: one for path, one in others if id(one) not in known}}
 
-    def _capture_generators(self) -> dict[str, torch.Tensor]:
-        return {path: one.get_state() for path, one in self._generators().items()}
+    def _capture_generators(self) -> dict[str, object]:
+        return {path: GeneratorPart(one).capture() for path, one in self._generators().items()}
 
-    def _set_generators(self, states: dict[str, torch.Tensor]) -> None:
-        for path, generator in self._generators().items():
-            if path in states:
-                generator.set_state(states[path])
+    def _set_generators(self, states: dict[str, Any], *, is_final: bool = False) -> None:
+        live = self._generators()
+        for path, state in states.items():
+            if path in live:
+                GeneratorPart(live[path]).restore(state)
+            elif is_final:
+                raise ConflictError(
+                    f"{self._name} had a generator {path}, which is not there now",
+                    hint="make it before the checkpointer",
+                )
 
     def _find_epoch_owners(self) -> list[Any]:
         owners: list[Any] = []
-        for path in _WITH_EPOCH:
-            owner = _find_attribute(self.loader, path) if path else self.loader
+        roots = [self.loader, *self._loaders.values()]
+        for root, path in itertools.product(roots, _WITH_EPOCH):
+            owner = _find_attribute(root, path) if path else root
             if hasattr(owner, "set_epoch") and all(owner is not other for other in owners):
                 owners.append(owner)
         return owners
@@ -245,24 +304,3 @@ def _find_attribute(value: Any, path: str) -> Any:
     for name in path.split("."):
         value = getattr(value, name, None)
     return value
-
-
-def _watch_iterators(loader: Any, part: DataPart) -> Any:
-    """Note on the part when other code makes an iterator of a torch DataLoader.
-
-    Nothing here may hold the loader or the part: an iterator that is freed late, with a cycle of
-    references, waits many seconds for each of its workers.
-    """
-    if not isinstance(loader, DataLoader):
-        return None
-    loader_ref, part_ref = weakref.ref(loader), weakref.ref(part)
-
-    def watch() -> Iterator[Any]:
-        live_loader, live_part = loader_ref(), part_ref()
-        assert live_loader is not None
-        if live_part is not None and live_part._watch is not None:  # noqa: SLF001  None while the part itself iterates
-            live_part.is_iterated_elsewhere = True
-        return type(live_loader)._get_iterator(live_loader)  # noqa: SLF001  iter() looks only at the class, and calls this
-
-    loader._get_iterator = watch  # type: ignore[assignment, method-assign]  # noqa: SLF001  as above
-    return watch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import reprlib
 from collections import deque
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from mvc_hooks.parts.gradients import PowerSgdPart
 from mvc_hooks.parts.module import ModulePart, ParameterNames
 from mvc_hooks.parts.optimizer import OptimizerPart, find_optimizers
 from mvc_hooks.parts.part import DETAILS, Group, Part, RestoreOrder
+from mvc_hooks.parts.reach import GENERATORS
 from mvc_hooks.parts.rng import GeneratorPart, RngPart
 from mvc_hooks.parts.tree import list_items
 from mvc_hooks.parts.value import Stateful, StatefulPart, ValuePart
@@ -34,14 +34,13 @@ RNG = "rng"
 GRADIENTS = "gradients"
 """The top-level name of accumulated gradients."""
 _RESERVED = (RNG, DETAILS, GRADIENTS)
-_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _SCALARS = (bool, int, float, complex, str, bytes, np.generic, np.dtype, range, slice)
 _TORCH_SCALARS = (torch.Size, torch.dtype, torch.device)
 _CONTAINERS = (dict, list, tuple, deque, set, frozenset, bytearray, np.ndarray, torch.Tensor)
 _PLAIN = (*_SCALARS, *_TORCH_SCALARS, *_CONTAINERS)
 _SURELY_PARTS = (
     *(nn.Module, Optimizer, LRScheduler, torch.amp.GradScaler, torch.utils.data.DataLoader),
-    *_GENERATORS,
+    *GENERATORS,
 )
 _FSDP = ("FSDP", "train it in DistributedDataParallel")
 _ZERO = (
@@ -158,7 +157,7 @@ def _find_part(name: str, value: Any, names: Mapping[int, str]) -> Part | None:
         return ModulePart(name, value)
     if isinstance(value, Optimizer):
         return OptimizerPart(name, value, names)
-    if isinstance(value, _GENERATORS):
+    if isinstance(value, GENERATORS):
         return GeneratorPart(value)
     if isinstance(value, torch.utils.data.DataLoader):
         return DataPart(name, value)
@@ -187,7 +186,7 @@ def _holds_objects(value: object) -> bool:
     """Return whether a container holds live objects, not only values."""
     if isinstance(value, (dict, list, tuple)):
         return any(_holds_objects(item) for _, item in list_items(value) or ())
-    kinds = (Stateful, Part, torch.utils.data.DataLoader, *_GENERATORS)
+    kinds = (Stateful, Part, torch.utils.data.DataLoader, *GENERATORS)
     return isinstance(value, kinds) or _is_power_sgd(value)
 
 

@@ -53,16 +53,17 @@ def restore_rng(state: object) -> None:
 
 
 @contextmanager
-def keep_rng(generators: Iterable[torch.Generator] = ()) -> Iterator[None]:
+def keep_rng(generators: Iterable[Any] = ()) -> Iterator[None]:
     """Put all generators of the process, and the given ones, back as they were on leaving."""
     before = capture_rng()
-    named = [(generator, generator.get_state()) for generator in generators]
+    named = [GeneratorPart(generator) for generator in generators]
+    states = [part.capture() for part in named]
     try:
         yield
     finally:
         restore_rng(before)
-        for generator, state in named:
-            generator.set_state(state)
+        for part, state in zip(named, states, strict=True):
+            part.restore(state)
 
 
 class RngPart(Part):

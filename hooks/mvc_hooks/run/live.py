@@ -24,6 +24,7 @@ from mvc_hooks.parts.tree import walk_leaves
 from mvc_hooks.parts.value import ValuePart
 from mvc_hooks.ranks import RANKS, Ranks, RankState
 from mvc_hooks.run.doubts import doubt_parts
+from mvc_hooks.run.stray import StrayWatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -131,6 +132,7 @@ class LiveRun:
         self.is_clean = True
         self._ranks = RankState(ranks or Ranks(), self.parts)
         self._guard = StepGuard(self._optimizers)
+        self._strays = StrayWatch()
         self._fences: list[Fence] = []
         self._handles = [one.register_step_pre_hook(self._before_step) for one in self._optimizers]
         for module in self._modules:
@@ -175,6 +177,10 @@ class LiveRun:
             self.pass_over()
         self._guard.cancel()  # a scaler that skipped the step never called the optimizer
         self.is_clean = True
+        for part in self._data_parts:
+            part.check_known()
+        if not self._data_parts:
+            self._strays.look()
 
     @property
     def lr(self) -> float | None:

@@ -1,7 +1,9 @@
 """The next batch after a resume is the one that would have come."""
 
+import random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -44,6 +46,41 @@ class Stream(IterableDataset):
         return iter(torch.rand(22))
 
 
+class Shuffled:
+    """A sampler with a generator of its own, from which every batch takes its order."""
+
+    def __init__(self, generator):
+        self.rng = generator
+
+    def __len__(self):
+        return 22
+
+    def __iter__(self):
+        left = list(range(22))
+        while left:
+            yield left.pop(int(self.rng.random() * len(left)))
+
+
+class Eager(Shuffled):
+    """Batches that are drawn as soon as they are asked for, from Python's own generator."""
+
+    def __iter__(self):
+        order = random.sample(range(22), 22)
+        return iter([order[at : at + 4] for at in range(0, 22, 4)])
+
+
+class Augmented(Numbers):
+    """Numbers with noise of generators of its own, deep inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.noises = {"a": [random.Random(3)], "b": SimpleNamespace(rng=np.random.RandomState(4))}
+
+    def __getitem__(self, index):
+        noise = self.noises["a"][0].random() + self.noises["b"].rng.rand()
+        return super().__getitem__(index) + noise
+
+
 def _generator():
     return torch.Generator().manual_seed(9)
 
@@ -52,6 +89,7 @@ def _sampled(make):
     return lambda: DataLoader(Numbers(), batch_size=4, sampler=make())
 
 
+PERSISTENT = {"num_workers": 2, "persistent_workers": True}
 PLAIN = {
     "in order": lambda: DataLoader(Numbers(), batch_size=4),
     "shuffled": lambda: DataLoader(Numbers(noise=True), batch_size=4, shuffle=True),
@@ -60,7 +98,21 @@ PLAIN = {
     "distributed": _sampled(lambda: DistributedSampler(Numbers(), 2, 1, seed=4)),
     "stream": lambda: DataLoader(Stream(), batch_size=4),
     "a list": lambda: [torch.tensor(float(n)) for n in range(6)],
+    "random.Random": _sampled(lambda: Shuffled(random.Random(5))),
+    "default_rng": _sampled(lambda: Shuffled(np.random.default_rng(5))),
+    "own generators": lambda: DataLoader(Augmented(), batch_size=4),
     "workers": lambda: DataLoader(Numbers(noise=True), 4, shuffle=True, num_workers=2),
+    "persistent workers": lambda: DataLoader(Numbers(noise=True), 4, shuffle=True, **PERSISTENT),
+    "persistent workers, pure": lambda: DataLoader(
+        Numbers(), 4, shuffle=True, generator=_generator(), **PERSISTENT
+    ),
+    "persistent workers, own generators": lambda: DataLoader(
+        Augmented(), 4, sampler=Shuffled(random.Random(5)), **PERSISTENT
+    ),
+    "persistent workers, eager": lambda: DataLoader(
+        Numbers(), batch_sampler=Eager(None), **PERSISTENT
+    ),
+    "persistent workers of a stream": lambda: DataLoader(Stream(), 4, **PERSISTENT),
 }
 STATEFUL = {
     "stateful": lambda: StatefulDataLoader(Numbers(noise=True), 4, shuffle=True),
@@ -74,6 +126,15 @@ STATEFUL = {
         Numbers(), 4, sampler=RandomSampler(Numbers())
     ),
     "stateful workers": lambda: StatefulDataLoader(Numbers(), 4, shuffle=True, num_workers=2),
+    "stateful workers, noise": lambda: StatefulDataLoader(
+        Numbers(noise=True), 4, shuffle=True, num_workers=2, snapshot_every_n_steps=2
+    ),
+    "stateful persistent workers, own generators": lambda: StatefulDataLoader(
+        Augmented(), 4, shuffle=True, **PERSISTENT
+    ),
+    "stateful random.Random": lambda: StatefulDataLoader(
+        Numbers(), 4, sampler=Shuffled(random.Random(5))
+    ),
 }
 
 
@@ -100,7 +161,7 @@ def _build(make):
 CASES = [
     (kind, before)
     for kind in (*PLAIN, *STATEFUL)
-    for before in ((3, 8) if "workers" in kind else (0, 3, 6, 8))
+    for before in ((6, 14) if "persist" in kind else (3, 8) if "workers" in kind else (0, 3, 6, 8))
 ]
 
 
@@ -190,6 +251,27 @@ def test_a_position_that_nobody_knows_is_an_error_not_a_guess():
         DataPart("dataloader", iter([1]))
     with pytest.raises(UsageError, match="gives no batch"):
         DataPart("dataloader", []).next_batch()
+
+
+def test_workers_that_cannot_be_restored_are_refused_at_the_first_batch():
+    loader = DataLoader(Numbers(), 4, **PERSISTENT)
+    next(iter(loader))
+    with pytest.raises(UsageError, match="began before the checkpointer"):
+        DataPart("dataloader", loader).next_batch()
+    loader = StatefulDataLoader(Stream(), 4, **PERSISTENT)
+    with pytest.raises(UsageError, match="draw random numbers, which a resume would not"):
+        DataPart("dataloader", loader).next_batch()
+
+
+def test_a_generator_that_only_one_side_has_is_named(lab):
+    old = make_parts({"dataloader": DataLoader(Numbers(), sampler=range(5))})
+    source = lab.commit(old)
+    new = make_parts({"dataloader": DataLoader(Numbers(), sampler=Shuffled(random.Random(1)))})
+    with pytest.raises(ConflictError, match=r"dataloader\.generators\.sampler\.rng is not in"):
+        restore_parts(source, new)
+    restore_parts(source, new, allow=["dataloader.generators.sampler.rng"])
+    with pytest.raises(ConflictError, match=r"had a generator sampler\.rng"):
+        restore_parts(lab.commit(new), old)
 
 
 def test_dropping_counts():

@@ -1,0 +1,69 @@
+"""What an object reaches through its attributes: the generators and loaders that its order depends on."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from functools import partial
+from types import MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from mvc_hooks.parts.tree import list_items
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+"""Classes of generators that have a state of their own."""
+_CLOSED = (*GENERATORS, torch.Tensor, np.ndarray, nn.Module, ModuleType, type, str, bytes)
+_MOST_OBJECTS, _MOST_ITEMS, _MOST_STEPS = 4000, 64, 8
+
+
+def find_reachable(value: Any, kinds: type | tuple[type, ...]) -> dict[str, Any]:
+    """Return path → object of these kinds, nearest first; an object that lies at two paths has the first.
+
+    Long containers, which hold data, are not looked into, nor are models.
+    """
+    return {path: one for path, one in _walk(value) if issubclass(type(one), kinds)}
+
+
+def find_loaders(value: Any) -> dict[str, DataLoader[Any]]:
+    """Return path → torch DataLoader."""
+    return find_reachable(value, DataLoader)
+
+
+def _walk(value: Any) -> Iterator[tuple[str, Any]]:
+    pending, seen = deque([("", value)]), {id(value)}
+    while pending:
+        path, one = pending.popleft()
+        yield path, one
+        if path.count(".") >= _MOST_STEPS or len(seen) > _MOST_OBJECTS:
+            continue
+        for name, child in _list_children(one):
+            if id(child) not in seen and not isinstance(child, (int, float, type(None))):
+                seen.add(id(child))
+                pending.append((f"{path}.{name}" if path else str(name), child))
+
+
+def _list_children(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, _CLOSED):
+        return []
+    if isinstance(value, MethodType):
+        return [("self", value.__self__)]
+    if isinstance(value, partial):
+        return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
+    items = list_items(value)
+    if items is not None:
+        return items if len(items) <= _MOST_ITEMS else []
+    # An iterator belongs to one pass.
+    attributes = getattr(value, "__dict__", {})
+    return [
+        (name, one)
+        for name, one in attributes.items()
+        if name not in ("_iterator", "_get_iterator")
+    ]

@@ -1,0 +1,109 @@
+"""Fits over every kind of loader that the libraries document: stopped, killed, rolled back, or never stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from mvc import UsageError
+from mvc_hooks import rollback, stop
+
+pytest.importorskip("lightning")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+pytest.importorskip("torchdata")
+
+from support.fits import FITS, same
+
+ROOT = Path(__file__).parents[3]
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+# 11 batches make a pass, 4 of the shortest one: all stops lie in a second or third pass.
+CASES = [
+    *(("lightning", data) for data in (
+        "sampler", "persistent", "iterable", "stateful", "two", "two-min", "two-max",
+    )),
+    *(("transformers", data) for data in ("persistent", "iterable", "iterable-workers")),
+    *(("accelerate", data) for data in ("sampler", "persistent", "stateful", "iterable-persistent")),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("kind", "data"), CASES)
+def test_stopped_and_rolled_back_is_as_never_stopped(kind, data, tmp_path):
+    fit, total = FITS[kind], 8 if data == "two-min" else 16
+    through = fit(None, total=total, data=data)
+    first = fit(tmp_path, until=total - 3, total=total, data=data, every=100)
+    # It goes on in objects and workers of its own, diverges, and goes back to where it began.
+    ladder = [rollback(to="last", min_steps_back=1, skip_batches=0), stop(after=2)]
+    again = fit(tmp_path, total=total, data=data, every=100, ladder=ladder, spike=(2,))
+    assert [report.to_step for report in again.checkpointer.rollbacks] == [total - 3]
+    expected = through.losses[len(first.losses) :]
+    assert first.losses + expected == through.losses
+    assert again.losses[-len(expected) :] == expected
+    assert same(again, through)
+
+
+def test_persistent_workers_that_validate_draw_their_seed_once(tmp_path):
+    options = {"total": 10, "held_out": "persistent"}
+    through = FITS["lightning"](None, **options)
+    first = FITS["lightning"](tmp_path, until=7, every=100, **options)
+    second = FITS["lightning"](tmp_path, every=100, **options)
+    assert first.losses + second.losses == through.losses
+    assert same(second, through)
+
+
+def test_the_trainer_goes_back_into_an_earlier_epoch(tmp_path):
+    """Its sampler takes its order from the number of the epoch, which its loader counts itself."""
+    ladder = [rollback(to="last", min_steps_back=4, skip_batches=0), stop(after=2)]
+    through = FITS["transformers"](None, total=14)
+    run = FITS["transformers"](tmp_path, total=14, every=8, spike=(13,), ladder=ladder)
+    assert [report.to_step for report in run.checkpointer.rollbacks] == [8]
+    assert same(run, through)
+
+
+@pytest.mark.parametrize("data", ["workers", "persistent"])
+def test_accelerate_killed_in_the_middle_of_accumulation_is_as_never_killed(data, tmp_path):
+    words = ["accelerate", str(tmp_path), "27", f"data={data}", "accumulate=3"]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests/support/fits.py"), *words],
+        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    through = FITS["accelerate"](None, accumulate=3, total=12, data=data)
+    run = FITS["accelerate"](tmp_path, accumulate=3, total=12, data=data)
+    assert 0 < len(run.losses) < len(through.losses)
+    assert run.losses == through.losses[-len(run.losses) :]
+    assert same(run, through)
+
+
+def test_a_loader_of_accelerate_that_the_loop_iterates_itself_is_refused(tmp_path):
+    from accelerate import Accelerator
+
+    from mvc_hooks.adapters.accelerate import make_checkpointer
+
+    accelerator = Accelerator(cpu=True)
+    model = torch.nn.Linear(1, 1)
+    loader = torch.utils.data.DataLoader(torch.arange(8.0).reshape(8, 1))
+    model, loader = accelerator.prepare(model, loader)
+    with pytest.raises(UsageError, match="iterated elsewhere"):
+        with make_checkpointer(accelerator, tmp_path) as checkpointer:
+            for batch in loader:
+                checkpointer.step(loss=model(batch).sum())
