@@ -16,6 +16,7 @@ themselves, and at the last one, when that batch was made.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from mvc_hooks.parts.data import DataPart
@@ -116,6 +117,11 @@ class FeedPart(DataPart):
             target = {**target, "start": None}
         self._at_draw = dict(target["at_draw"])
         super().restore(target)
+        for path in self._generators().keys() - target["generators"].keys():
+            warnings.warn(
+                f"the commit does not hold the generator {path} of the data, which goes on as it is",
+                stacklevel=2,
+            )
         if is_between:
             self.begin_pass()
 

@@ -19,6 +19,7 @@ Those in workers are in ``parts/workers.py``.
 from __future__ import annotations
 
 import itertools
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from mvc_hooks.parts.reach import GENERATORS, find_loaders, find_reachable
 from mvc_hooks.parts.rng import GeneratorPart, capture_rng, keep_rng, restore_rng
 from mvc_hooks.parts.tree import Difference
 from mvc_hooks.parts.value import Stateful
-from mvc_hooks.parts.workers import LoaderWatch
+from mvc_hooks.parts.workers import UNKNOWN, LoaderWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,6 +70,7 @@ class DataPart(Part):
         self._start: dict[str, Any] | None = None
         self._watches: dict[str, LoaderWatch] = {}
         self._is_drawing = False
+        self._lacks_workers = False
         self._take(loader)
 
     def _take(self, loader: Any) -> None:
@@ -101,7 +103,7 @@ class DataPart(Part):
                     raise
                 self._end_epoch()
                 continue
-            self._pending = None
+            self._pending, self._lacks_workers = None, False
             self._drawn += 1
             self.batches_drawn += 1
             return batch
@@ -165,8 +167,9 @@ class DataPart(Part):
             path: watch.capture(is_between=is_between) for path, watch in self._watches.items()
         }
         workers = {path: entry for path, entry in entries.items() if entry}
+        has_workers = workers or any(watch.is_persistent for watch in self._watches.values())
         return {
-            **({"workers": workers} if workers else {}),
+            **({"workers": workers} if has_workers and not self._lacks_workers else {}),
             "epoch": self.epoch,
             "drawn": self._drawn,
             "batches_drawn": self.batches_drawn,
@@ -187,8 +190,7 @@ class DataPart(Part):
         self._drawn = stored["drawn"]
         self.batches_drawn = stored["batches_drawn"]
         self._start, self._iterator = stored["start"], None
-        for path, watch in self._watches.items():
-            watch.restore(stored.get("workers", {}).get(path, {}))
+        self._restore_workers(stored)
         owners = self._find_epoch_owners()
         for owner, epoch in zip(owners, stored["sampler_epoch"], strict=False):
             if epoch is not None:
@@ -205,6 +207,19 @@ class DataPart(Part):
         known = stored.get("generators", {}) if isinstance(stored, dict) else {}
         for name in live["generators"].keys() - known.keys():
             yield Difference((*path, "generators", name), "a generator", None)
+
+    def _restore_workers(self, stored: dict[str, Any]) -> None:
+        self._lacks_workers = "workers" not in stored
+        for path, watch in self._watches.items():
+            entry = stored.get("workers", {}).get(path, {})
+            if self._lacks_workers and watch.is_persistent and self.epoch:
+                entry = UNKNOWN
+                warnings.warn(
+                    f"the commit is of an older version, which did not store what the workers of "
+                    f"{self._name} draw: the order is as it was, random numbers in workers are not",
+                    stacklevel=2,
+                )
+            watch.restore(entry)
 
     def _reopen(self, state: Any) -> None:
         if not self._is_stateful:
@@ -255,17 +270,18 @@ class DataPart(Part):
         """Check that a capture finds the position; UsageError if only other code knows it."""
         if self.can_rewind:
             return
-        sampler = getattr(self.loader, "sampler", None)
         hint = "draw the batches with next_batch(), or use torchdata's StatefulDataLoader"
         if not self._is_stateful:
             raise UsageError(
                 f"{self._name} is iterated elsewhere and does not know its position", hint=hint
             )
-        if isinstance(sampler, _RANDOM) and not isinstance(sampler, Stateful):
-            raise UsageError(
-                f"{self._name} has a {type(sampler).__name__}, whose order cannot be restored",
-                hint="pass shuffle=True instead, or draw the batches with next_batch()",
-            )
+        for name in ("sampler", "batch_sampler"):
+            sampler = getattr(self.loader, name, None)
+            if _has_unknown_order(sampler):
+                raise UsageError(
+                    f"{self._name} has a {type(sampler).__name__}, whose order cannot be restored",
+                    hint="pass shuffle=True instead, or draw the batches with next_batch()",
+                )
 
     # What belongs to the loader.
 
@@ -304,3 +320,10 @@ def _find_attribute(value: Any, path: str) -> Any:
     for name in path.split("."):
         value = getattr(value, name, None)
     return value
+
+
+def _has_unknown_order(sampler: Any) -> bool:
+    """Return whether the order of a sampler depends on generators that it does not store."""
+    if isinstance(sampler, Stateful) or type(sampler).__module__.startswith("torchdata"):
+        return False
+    return isinstance(sampler, _RANDOM) or bool(find_reachable(sampler, GENERATORS))

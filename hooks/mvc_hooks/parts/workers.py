@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _MARK, _INNER = "mvc_generators", "dataset"
+UNKNOWN = {"base_seed": 0, "epoch": 0, "generators": {}}
+"""In place of the state of persistent workers that a commit of an older version does not have."""
 
 
 class LoaderWatch:
@@ -112,6 +114,11 @@ class LoaderWatch:
     def base_seed(self, seed: int) -> None:
         if self._base_seed is None:
             self._base_seed = seed
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether its workers live longer than a pass, and are torch's own."""
+        return _has_own_workers(self._loader())
 
     # State.
 

@@ -81,14 +81,14 @@ def test_the_trainer_goes_back_into_an_earlier_epoch(tmp_path):
 
 @pytest.mark.parametrize("data", ["workers", "persistent"])
 def test_accelerate_killed_in_the_middle_of_accumulation_is_as_never_killed(data, tmp_path):
-    words = ["accelerate", str(tmp_path), "27", f"data={data}", "accumulate=3"]
+    words = ["accelerate", str(tmp_path), "40", f"data={data}", "accumulate=3"]
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests/support/fits.py"), *words],
         capture_output=True, text=True, check=False, env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
-    through = FITS["accelerate"](None, accumulate=3, total=12, data=data)
-    run = FITS["accelerate"](tmp_path, accumulate=3, total=12, data=data)
+    through = FITS["accelerate"](None, accumulate=3, total=16, data=data)
+    run = FITS["accelerate"](tmp_path, accumulate=3, total=16, data=data)
     assert 0 < len(run.losses) < len(through.losses)
     assert run.losses == through.losses[-len(run.losses) :]
     assert same(run, through)

@@ -62,7 +62,7 @@ def _with_loader(make, *, iterates=False):
 
 
 def _stateful(workers, **options):
-    data = Windows(augment=not workers)
+    data = Windows(augment=True)
     return StatefulDataLoader(data, batch_size=7, shuffle=True, num_workers=workers, **options)
 
 
@@ -77,6 +77,9 @@ LOADERS = {
     ),
     "loader-workers": lambda: DataLoader(
         Windows(augment=True), batch_size=7, shuffle=True, num_workers=1
+    ),
+    "loader-persistent": lambda: DataLoader(
+        Windows(augment=True), batch_size=7, shuffle=True, num_workers=1, persistent_workers=True
     ),
     "loader-distributed": lambda: DataLoader(
         Windows(),
