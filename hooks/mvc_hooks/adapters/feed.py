@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.rng import capture_rng, restore_rng
-from mvc_hooks.parts.workers import EvaluationLoaders
+from mvc_hooks.parts.watch import EvaluationLoaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,8 +111,8 @@ class FeedPart(DataPart):
         # The library may have begun them since.
         self.evaluation.restore(target.get("evaluation", []))
         is_between = target["between"]
-        has_drawn = any(entry.get("generators") for entry in target.get("workers", {}).values())
-        if is_between and not self._is_stateful and not has_drawn:
+        lives_on = any(watch.is_persistent for watch in self._watches.values())
+        if is_between and not self._is_stateful and not lives_on:
             # The finished pass does not have to be drawn again.
             target = {**target, "start": None}
         self._at_draw = dict(target["at_draw"])

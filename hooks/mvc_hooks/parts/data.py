@@ -13,7 +13,7 @@ on the loader and on what draws from it:
 
 Generators that the loader reaches (its own, its sampler's, its dataset's) are captured as well: a
 restore of the position alone leaves them one draw off, and would shuffle the next epoch differently.
-Those in workers are in ``parts/workers.py``.
+Those in workers are in ``parts/watch.py``.
 """
 
 from __future__ import annotations
@@ -28,10 +28,17 @@ from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomS
 from mvc import ConflictError, UsageError
 from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.reach import GENERATORS, find_loaders, find_reachable
-from mvc_hooks.parts.rng import GeneratorPart, capture_rng, keep_rng, restore_rng
+from mvc_hooks.parts.rng import (
+    GeneratorPart,
+    capture_rng,
+    find_attribute,
+    keep_rng,
+    restore_generators,
+    restore_rng,
+)
 from mvc_hooks.parts.tree import Difference
 from mvc_hooks.parts.value import Stateful
-from mvc_hooks.parts.workers import UNKNOWN, LoaderWatch
+from mvc_hooks.parts.watch import UNKNOWN, LoaderWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -286,7 +293,7 @@ class DataPart(Part):
     # What belongs to the loader.
 
     def _generators(self) -> dict[str, Any]:
-        named = {path: _find_attribute(self.loader, path) for path in _GENERATORS}
+        named = {path: find_attribute(self.loader, path) for path in _GENERATORS}
         found = {path: one for path, one in named.items() if isinstance(one, GENERATORS)}
         known = {id(one) for one in found.values()}
         others = find_reachable(self.loader, GENERATORS).items()
@@ -296,30 +303,21 @@ class DataPart(Part):
         return {path: GeneratorPart(one).capture() for path, one in self._generators().items()}
 
     def _set_generators(self, states: dict[str, Any], *, is_final: bool = False) -> None:
-        live = self._generators()
-        for path, state in states.items():
-            if path in live:
-                GeneratorPart(live[path]).restore(state)
-            elif is_final:
-                raise ConflictError(
-                    f"{self._name} had a generator {path}, which is not there now",
-                    hint="make it before the checkpointer",
-                )
+        missing = restore_generators(self.loader, self._generators(), states)
+        if missing and is_final:
+            raise ConflictError(
+                f"{self._name} had a generator {missing[0]}, which is not there now",
+                hint="make it before the checkpointer",
+            )
 
     def _find_epoch_owners(self) -> list[Any]:
         owners: list[Any] = []
         roots = [self.loader, *self._loaders.values()]
         for root, path in itertools.product(roots, _WITH_EPOCH):
-            owner = _find_attribute(root, path) if path else root
+            owner = find_attribute(root, path)
             if hasattr(owner, "set_epoch") and all(owner is not other for other in owners):
                 owners.append(owner)
         return owners
-
-
-def _find_attribute(value: Any, path: str) -> Any:
-    for name in path.split("."):
-        value = getattr(value, name, None)
-    return value
 
 
 def _has_unknown_order(sampler: Any) -> bool:

@@ -14,7 +14,7 @@ from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.tree import Difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from mvc_hooks.parts.tree import Steps
 
@@ -126,6 +126,51 @@ class GeneratorPart(Part):
             yield Difference(path, ours, theirs)
         else:
             yield from super().compare(live, stored, path)
+
+
+def restore_generators(root: Any, live: Mapping[str, Any], states: Mapping[str, Any]) -> list[str]:
+    """Set generators below an object back, by path; return the paths where there is none.
+
+    One that its owner makes at its first use, and that is None until then, is made here.
+    """
+    missing: list[str] = []
+    for path, state in states.items():
+        generator = live.get(path)
+        if generator is None:
+            above, _, name = path.rpartition(".")
+            owner = find_attribute(root, above)
+            # Torch's own classes draw from the global generator if they have none.
+            if getattr(owner, name, 0) is not None or type(owner).__module__.startswith("torch."):
+                missing.append(path)
+                continue
+            generator = _make_generator(state)
+            setattr(owner, name, generator)
+        GeneratorPart(generator).restore(state)
+    return missing
+
+
+def find_attribute(value: Any, path: str) -> Any:
+    """Return what lies at a dotted path of attributes, or None; the empty path is the value itself."""
+    for name in filter(None, path.split(".")):
+        value = getattr(value, name, None)
+    return value
+
+
+def _make_generator(state: Any) -> Any:
+    if isinstance(state, torch.Tensor):
+        return torch.Generator()
+    if isinstance(state, tuple):
+        return random.Random()  # noqa: S311  its state comes from the run
+    if "gauss" in state:
+        return np.random.RandomState()
+    kinds = [
+        np.random.PCG64,
+        np.random.PCG64DXSM,
+        np.random.MT19937,
+        np.random.Philox,
+        np.random.SFC64,
+    ]
+    return np.random.Generator({kind.__name__: kind for kind in kinds}[state["bit_generator"]]())
 
 
 def _find_kind(state: object) -> str:

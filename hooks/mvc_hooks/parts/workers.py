@@ -1,288 +1,43 @@
-"""What goes on in the workers of a DataLoader: when they begin, and what they draw.
+"""What runs in a worker of a DataLoader, so that its generators are known and can be set.
 
-Workers that live for one pass begin again with the pass, and draw again what they drew. Two kinds
-would draw something else:
-
-* Persistent workers begin with the first pass. A later pass draws no seed for them, and they enter
-  it with generators that all passes before have moved. So they say with their batches what has
-  become of their generators, and a restore begins them with the seed and the generators of then.
-* Those of torchdata's StatefulDataLoader begin where the pass was left, and draw nothing again.
-  Their generators go through torchdata's own snapshots, as a state of the dataset.
-
-Generators of a worker are the global ones, and those that its dataset reaches.
+They are the global ones, and those that the dataset reaches. Persistent workers say with their
+batches what has become of them; those of torchdata's StatefulDataLoader add them to the state of the
+dataset, which torchdata keeps.
 """
 
 from __future__ import annotations
 
-import weakref
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from mvc import UsageError
-from mvc_hooks.parts.reach import GENERATORS, find_loaders, find_reachable
-from mvc_hooks.parts.rng import GeneratorPart, capture_rng, restore_rng
+from mvc_hooks.parts.reach import GENERATORS, find_reachable
+from mvc_hooks.parts.rng import GeneratorPart, capture_rng, restore_generators, restore_rng
 from mvc_hooks.parts.value import Stateful
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 _MARK, _INNER = "mvc_generators", "dataset"
-UNKNOWN = {"base_seed": 0, "epoch": 0, "generators": {}}
-"""In place of the state of persistent workers that a commit of an older version does not have."""
 
 
-class LoaderWatch:
-    """One torch DataLoader among what a part iterates.
-
-    Nothing here may hold the loader or the part: an iterator that is freed late, with a cycle of
-    references, waits many seconds for each of its workers.
-    """
-
-    def __init__(self, loader: DataLoader[Any], part: Any) -> None:
-        """Watch a loader for a part with ``note_begin()`` and ``epoch``, until ``remove``."""
-        self._loader, self._part = weakref.ref(loader), weakref.ref(part)
-        self._begun = 0
-        self._rng: object = None
-        self._again: Mapping[str, Any] = {}
-        # Of persistent workers: seed and epoch of their first pass; generators as of the beginning
-        # of this pass, and as of the last batch of each. Those that were not used are missing.
-        self._base_seed: int | None = None
-        self._epoch = 0
-        self._entered_with: dict[str, Any] = {}
-        self.now: dict[str, Any] = {}
-        self._lived_before = False
-        self._adopt(getattr(loader, "_iterator", None))
-        loader._get_iterator = self._make_iterator  # type: ignore[method-assign]  # noqa: SLF001  iter() looks only at the class, and calls this
-
-    def _adopt(self, iterator: Any) -> None:
-        if isinstance(iterator, _WatchedIterator):
-            before, iterator.watch = iterator.watch, self
-            self.now, self._base_seed, self._epoch = before.now, before.base_seed, before._epoch  # noqa: SLF001  its own class
-
-    def remove(self) -> None:
-        """Leave the loader as it was."""
-        loader = self._loader()
-        if loader is not None and loader.__dict__.get("_get_iterator") == self._make_iterator:
-            del loader._get_iterator  # noqa: SLF001  as above
-
-    # A pass of the part, in which a loader may begin more than once.
-
-    def begin_pass(self) -> None:
-        """Note whether workers go on from the pass before; UsageError if those were not watched."""
-        loader = self._loader()
-        live = getattr(loader, "_iterator", None)
-        if _has_own_workers(loader) and live is not None and not isinstance(live, _WatchedIterator):
-            raise UsageError(
-                "the persistent workers of this DataLoader began before the checkpointer",
-                hint="make the checkpointer before anything iterates the loader",
-            )
-        is_restored = live is None and self._again.get("base_seed") is not None
-        if not is_restored:
-            self._again = {}
-            if live is None:
-                self._base_seed = None
-        self._begun, self._lived_before = 0, self._base_seed is not None
-
-    def begin(self) -> None:
-        """Count that an iterator begins, with the generators that it had here if this was before."""
-        part = self._part()
-        if part is None or not part.note_begin():
-            return
-        self._begun += 1
-        if self._begun == self._again.get("begun"):
-            restore_rng(self._again["rng"])
-        if self._begun > 1:
-            self._rng = capture_rng()
-
-    def enter(self) -> None:
-        """Note what the workers have when the pass begins."""
-        if self._begun <= 1:
-            self._entered_with = dict(self.now)
-
-    @property
-    def base_seed(self) -> int | None:
-        """The seed of the workers, once there are any."""
-        return self._base_seed
-
-    @base_seed.setter
-    def base_seed(self, seed: int) -> None:
-        if self._base_seed is None:
-            self._base_seed = seed
-
-    @property
-    def is_persistent(self) -> bool:
-        """Whether its workers live longer than a pass, and are torch's own."""
-        return _has_own_workers(self._loader())
-
-    # State.
-
-    def capture(self, *, is_between: bool) -> dict[str, Any]:
-        """Return what drawing the pass again does not bring back by itself."""
-        state: dict[str, Any] = {}
-        live = getattr(self._loader(), "_iterator", None)
-        is_there = live is not None or self._again.get("base_seed") is not None
-        if is_there and self._base_seed is not None and (self._lived_before or is_between):
-            generators = self.now if is_between else self._entered_with
-            state |= {"base_seed": self._base_seed, "epoch": self._epoch, "generators": generators}
-        if self._begun > 1 and not is_between:
-            state |= {"begun": self._begun, "rng": self._rng}
-        return state
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """End persistent workers; the next ones begin as those of the state."""
-        loader = self._loader()
-        if loader is not None and _has_own_workers(loader):
-            loader._iterator = None  # noqa: SLF001
-        self._again = state
-        self._begun, self._base_seed = 0, state.get("base_seed")
-        self._lived_before = self._base_seed is not None
-        self._epoch = state.get("epoch", 0)
-        self._entered_with = self.now = dict(state.get("generators", {}))
-
-    # Iterators.
-
-    def _make_iterator(self) -> Any:
-        loader = self._loader()
-        assert loader is not None
-        self.begin()
-        if not _has_own_workers(loader):
-            worker, lent = _Worker(loader), {}
-            if loader.num_workers and hasattr(loader, "next_iter_state"):  # torchdata's
-                lent = {"worker_init_fn": worker.attach, "collate_fn": worker.watch}
-            with _lend(loader, lent):
-                return type(loader)._get_iterator(loader)  # noqa: SLF001
-        again, self._again = self._again, {}
-        if again.get("base_seed") is None:
-            part = self._part()
-            self._base_seed, self._epoch = None, 0 if part is None else part.epoch
-            self.now = {}
-        else:
-            self._again = {**again, "base_seed": None}
-            self.now = dict(self._entered_with)
-        return self._begin_workers(loader, is_again=self._base_seed is not None)
-
-    def _begin_workers(self, loader: Any, *, is_again: bool) -> _WatchedIterator:
-        worker = _Worker(loader, self.now)
-        lent: dict[str, Any] = {"worker_init_fn": worker.begin, "collate_fn": worker.say}
-        index = "sampler" if loader.batch_sampler is None else "batch_sampler"
-        sampler = getattr(loader, index)
-        if is_again:
-            # As if it were not their first pass: no seed is drawn, and the sampler is asked once.
-            lent |= {"generator": torch.Generator(), index: _AskedTwice(sampler)}
-        with _lend(loader, lent), _epoch_of(loader.dataset, self._epoch if is_again else None):
-            iterator = _WatchedIterator(loader, self)
-        iterator._index_sampler = sampler  # noqa: SLF001
-        return iterator
-
-
-class EvaluationLoaders:
-    """Loaders that a library iterates beside training, in the order in which it takes them.
-
-    Only persistent workers matter: they draw a seed from the process's generator at their first
-    pass, and no more at later ones.
-    """
-
-    epoch = 0
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self._watches: list[LoaderWatch] = []
-        self._restored: list[dict[str, Any]] = []
-
-    def note_begin(self) -> bool:
-        """Count no passes."""
-        return False
-
-    def watch(self, loader: Any) -> None:
-        """Watch a loader, which takes up its restored state."""
-        for one in find_loaders(loader).values():
-            if _has_own_workers(one) and "_get_iterator" not in vars(one):
-                self._watches.append(LoaderWatch(one, self))
-                if len(self._watches) <= len(self._restored):
-                    self._watches[-1].restore(self._restored[len(self._watches) - 1])
-
-    def capture(self) -> list[dict[str, Any]]:
-        """Return the states of those that began, up to the last such."""
-        states = [watch.capture(is_between=True) for watch in self._watches]
-        states += self._restored[len(states) :]
-        while states and not states[-1]:
-            states.pop()
-        return states
-
-    def restore(self, states: list[dict[str, Any]]) -> None:
-        """Begin anew where the states say, or where there is none."""
-        self._restored = states
-        for index, watch in enumerate(self._watches):
-            watch.restore(states[index] if index < len(states) else {})
-
-    def remove(self) -> None:
-        """Stop watching."""
-        for watch in self._watches:
-            watch.remove()
-
-
-class _WatchedIterator(_MultiProcessingDataLoaderIter):
-    """An iterator whose persistent workers say what has become of their generators."""
-
-    def __init__(self, loader: Any, watch: LoaderWatch) -> None:
-        self.watch = watch
-        super().__init__(loader)
-
-    @property
-    def _base_seed(self) -> Any:
-        return self.watch.base_seed
-
-    @_base_seed.setter
-    def _base_seed(self, seed: Any) -> None:
-        self.watch.base_seed = seed
-
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002  torch's
-        if not first_iter:
-            self.watch.begin()
-        super()._reset(loader, first_iter)
-        if not first_iter:
-            self.watch.enter()
-
-    def _get_data(self) -> Any:
-        index, data = super()._get_data()  # type: ignore[no-untyped-call]
-        if isinstance(data, _Said):
-            if data.state is not None:
-                self.watch.now[data.worker] = data.state
-            data = data.batch
-        return index, data
-
-
-class _AskedTwice:
-    """A sampler that begins at the second time: a new iterator asks twice."""
-
-    def __init__(self, sampler: Any) -> None:
-        self._sampler, self._is_asked = sampler, False
-
-    def __iter__(self) -> Iterator[Any]:
-        if self._is_asked:
-            return iter(self._sampler)
-        self._is_asked = True
-        return iter(())
-
-
-class _Said:
+class Said:
     """A batch, and the generators of its worker if they have moved."""
 
     def __init__(self, batch: Any, worker: str, state: dict[str, Any] | None) -> None:
         self.batch, self.worker, self.state = batch, worker, state
 
-    def pin_memory(self) -> _Said:
+    def pin_memory(self) -> Said:
+        """Return it with its batch in pinned memory, as torch asks."""
         pinned = pin_memory(self.batch)  # type: ignore[no-untyped-call]
-        return _Said(pinned, self.worker, self.state)
+        return Said(pinned, self.worker, self.state)
 
 
-class _Worker:
+class Worker:
     """What runs in a worker in place of the loader's own functions, and around them."""
 
     def __init__(self, loader: Any, given: Mapping[str, Any] | None = None) -> None:
@@ -303,14 +58,14 @@ class _Worker:
             self._set(state)
         self._last = self._print()
 
-    def say(self, items: Any) -> _Said:
+    def say(self, items: Any) -> Said:
         """Make a batch, and say what has become of the generators."""
         batch = self._collate(items)
         if not self._has_batch:  # some datasets make them when the first item is asked for
             self._has_batch, self._generators = True, _find_generators()
         worker, before, self._last = get_worker_info(), self._last, self._print()
         assert worker is not None
-        return _Said(batch, str(worker.id), None if self._last == before else self._capture())
+        return Said(batch, str(worker.id), None if self._last == before else self._capture())
 
     def attach(self, worker_id: int) -> None:
         """Make the generators a state of the dataset, which torchdata keeps."""
@@ -361,17 +116,16 @@ class _Worker:
         }
 
     def _set(self, state: Mapping[str, Any]) -> None:
-        rng = state["rng"]
+        rng, worker = state["rng"], get_worker_info()
+        assert worker is not None
         restore_rng({**rng, "torch": torch.from_numpy(rng["torch"].copy())})
-        for path, one in state["generators"].items():
-            if path not in self._generators:
-                raise UsageError(
-                    f"the dataset in a worker had a generator {path}, which is not there now",
-                    hint="make it in the dataset's __init__ or in worker_init_fn",
-                )
-            is_torch = isinstance(self._generators[path], torch.Generator)
-            GeneratorPart(self._generators[path]).restore(
-                torch.from_numpy(one.copy()) if is_torch else one
+        states = {path: _to_tensor(one) for path, one in state["generators"].items()}
+        missing = restore_generators(worker.dataset, self._generators, states)
+        self._generators = _find_generators()
+        if missing:
+            raise UsageError(
+                f"the dataset in a worker had a generator {missing[0]}, which is not there now",
+                hint="make it in the dataset's __init__ or in worker_init_fn",
             )
 
     def _print(self) -> Any:
@@ -387,6 +141,10 @@ def _to_array(state: Any) -> Any:
     return state.numpy() if isinstance(state, torch.Tensor) else state
 
 
+def _to_tensor(state: Any) -> Any:
+    return torch.from_numpy(state.copy()) if isinstance(state, np.ndarray) else state
+
+
 def _freeze(value: Any) -> Any:
     """Return nested values in a form that can be compared; a long tuple has no arrays."""
     if isinstance(value, dict):
@@ -394,38 +152,3 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, tuple) and any(isinstance(one, np.ndarray) for one in value):
         return tuple(map(_freeze, value))
     return value.tobytes() if isinstance(value, np.ndarray) else value
-
-
-def _has_own_workers(loader: Any) -> bool:
-    """Return whether a loader has persistent workers of torch's own kind."""
-    return (
-        loader is not None
-        and loader.num_workers > 0
-        and loader.persistent_workers
-        and type(loader)._get_iterator is DataLoader._get_iterator  # noqa: SLF001
-    )
-
-
-@contextmanager
-def _lend(loader: Any, attributes: Mapping[str, Any]) -> Iterator[None]:
-    """Set attributes of a loader, some of which torch does not let anybody set."""
-    before = {name: loader.__dict__[name] for name in attributes}
-    loader.__dict__.update(attributes)
-    try:
-        yield
-    finally:
-        loader.__dict__.update(before)
-
-
-@contextmanager
-def _epoch_of(dataset: Any, epoch: int | None) -> Iterator[None]:
-    """Let workers copy the dataset as it was in an epoch: what it is told later does not reach them."""
-    now = getattr(dataset, "epoch", None)
-    if epoch is None or type(now) is not int or not hasattr(dataset, "set_epoch"):
-        yield
-        return
-    dataset.set_epoch(epoch)
-    try:
-        yield
-    finally:
-        dataset.set_epoch(now)

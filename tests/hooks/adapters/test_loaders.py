@@ -70,6 +70,22 @@ def test_persistent_workers_that_validate_draw_their_seed_once(tmp_path):
     assert same(second, through)
 
 
+def test_a_loader_that_began_again_beside_a_longer_one(tmp_path):
+    through = FITS["lightning"](None, total=8, data="two")
+    first = FITS["lightning"](tmp_path, until=6, total=8, data="two")
+    second = FITS["lightning"](tmp_path, total=8, data="two")
+    assert first.losses + second.losses == through.losses
+    assert same(second, through)
+
+
+def test_persistent_workers_of_lightning_go_on_in_the_next_epoch(tmp_path):
+    through = FITS["lightning"](None, epochs=2, data="persistent")
+    first = FITS["lightning"](tmp_path, epochs=1, data="persistent")
+    second = FITS["lightning"](tmp_path, epochs=2, data="persistent")
+    assert first.losses + second.losses == through.losses
+    assert same(second, through)
+
+
 def test_the_trainer_goes_back_into_an_earlier_epoch(tmp_path):
     """Its sampler takes its order from the number of the epoch, which its loader counts itself."""
     ladder = [rollback(to="last", min_steps_back=4, skip_batches=0), stop(after=2)]

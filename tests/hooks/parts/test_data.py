@@ -82,6 +82,20 @@ class Augmented(Numbers):
         return super().__getitem__(index) + noise
 
 
+class Late(Numbers):
+    """Numbers with noise of a generator that is made when the first item is asked for."""
+
+    rng = None
+
+    def __init__(self):
+        super().__init__()
+        self.rng = None
+
+    def __getitem__(self, index):
+        self.rng = self.rng or np.random.default_rng(6)
+        return super().__getitem__(index) + self.rng.random()
+
+
 def _generator():
     return torch.Generator().manual_seed(9)
 
@@ -102,6 +116,7 @@ PLAIN = {
     "random.Random": _sampled(lambda: Shuffled(random.Random(5))),
     "default_rng": _sampled(lambda: Shuffled(np.random.default_rng(5))),
     "own generators": lambda: DataLoader(Augmented(), batch_size=4),
+    "late generator": lambda: DataLoader(Late(), batch_size=4),
     "workers": lambda: DataLoader(Numbers(noise=True), 4, shuffle=True, num_workers=2),
     "persistent workers": lambda: DataLoader(Numbers(noise=True), 4, shuffle=True, **PERSISTENT),
     "persistent workers, pure": lambda: DataLoader(
@@ -110,6 +125,7 @@ PLAIN = {
     "persistent workers, own generators": lambda: DataLoader(
         Augmented(), 4, sampler=Shuffled(random.Random(5)), **PERSISTENT
     ),
+    "persistent workers, late generator": lambda: DataLoader(Late(), 4, **PERSISTENT),
     "persistent workers, eager": lambda: DataLoader(
         Numbers(), batch_sampler=Eager(None), **PERSISTENT
     ),
