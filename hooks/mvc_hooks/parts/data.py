@@ -93,6 +93,7 @@ class DataPart(Part):
         self._is_stateful = isinstance(loader, Stateful)
         self.is_iterated_elsewhere = False
         self._loaders = find_loaders(loader)
+        self._given = set(self._generators())
         self._watches = {path: LoaderWatch(one, self) for path, one in self._loaders.items()}
 
     # Drawing.
@@ -212,7 +213,7 @@ class DataPart(Part):
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare which generators there are: an older commit has fewer; positions can be restored."""
         known = stored.get("generators", {}) if isinstance(stored, dict) else {}
-        for name in live["generators"].keys() - known.keys():
+        for name in self._given & (live["generators"].keys() - known.keys()):
             yield Difference((*path, "generators", name), "a generator", None)
 
     def _restore_workers(self, stored: dict[str, Any]) -> None:
@@ -303,7 +304,14 @@ class DataPart(Part):
         return {path: GeneratorPart(one).capture() for path, one in self._generators().items()}
 
     def _set_generators(self, states: dict[str, Any], *, is_final: bool = False) -> None:
-        missing = restore_generators(self.loader, self._generators(), states)
+        live = self._generators()
+        for path in live.keys() - states.keys() - self._given:
+            # Made at its first use, which is not yet.
+            above, _, name = path.rpartition(".")
+            owner = find_attribute(self.loader, above)
+            if hasattr(owner, name):
+                setattr(owner, name, None)
+        missing = restore_generators(self.loader, live, states)
         if missing and is_final:
             raise ConflictError(
                 f"{self._name} had a generator {missing[0]}, which is not there now",
