@@ -16,6 +16,7 @@ import contextlib
 from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 _COMPILED = "_orig_mod"
 _NAMED = 3
+_FIRST: WeakKeyDictionary[nn.Module, dict[str, tuple[object, ...]]] = WeakKeyDictionary()
+"""Type and shape of the buffers that models had when they were first seen."""
 
 
 def unwrap_module(module: nn.Module) -> nn.Module:
@@ -281,7 +284,8 @@ class ModuleDetails(Part):
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._first = self._outline_buffers()
+        # A notebook may make the part of a model more than once.
+        self._first = _FIRST.setdefault(module, self._outline_buffers())
         self._registered = {
             f"{prefix}.{key}" if prefix else key
             for prefix, owner in _find_modules(module).items()

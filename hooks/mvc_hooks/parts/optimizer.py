@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.tree import Steps
 
 log = logging.getLogger("mvc_hooks")
+_FIRST: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()
+"""The settings of each group that optimizers had when they were first seen."""
 _ORDER_HINT = "parameter {!r}"
 
 
@@ -189,12 +192,12 @@ class OptimizerDetails(Part):
     def __init__(self, name: str, optimizer: Optimizer, names: Mapping[int, str]) -> None:
         self._name = name
         self._optimizer = optimizer
-        # As the script makes it, before anything is restored.
-        self._settings = _list_settings(optimizer)
+        # As the script makes it, before anything is restored, also if a notebook comes here again.
+        self._settings = _FIRST.setdefault(optimizer, _list_settings(optimizer))
         self._stored_settings: Any = self._settings
         self._has_told = False
         self._names = names
-        self._first = self._groups = len(optimizer.param_groups)
+        self._first = self._groups = len(self._settings)
         self._stored_names: list[list[str | None]] = []
         self.hosted: list[tuple[object, str]] = []
         self.was_on_device = False

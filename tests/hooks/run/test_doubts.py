@@ -14,6 +14,7 @@ from mvc_hooks.parts.sources import from_values
 from mvc_hooks.run.live import LiveRun
 from support.scenarios import SCENARIOS
 from support.scenarios.basics import loss_of, make_net, windows
+from support.scenarios.models import Growing
 
 pytestmark = pytest.mark.torch
 
@@ -112,6 +113,20 @@ def test_rates_that_schedulers_and_loops_change_are_no_edits(told):
     old._optimizers[0].param_groups[0]["lr"] *= 0.5
     restore_parts(from_values(capture_parts(old.parts)), new.parts)
     assert new._optimizers[0].param_groups[0]["lr"] < 0.1
+    assert told() == []
+
+
+def test_a_cell_that_runs_again_goes_on_with_what_it_made_before(told):
+    model = Growing()
+    optimizer = torch.optim.SGD(model.first.parameters(), 0.1)
+    objects = {"model": model, "optimizer": optimizer}
+    state = capture_parts(LiveRun(objects).parts)
+    state = from_values(state).load({})
+    model(windows(0)[0])
+    optimizer.param_groups[0]["lr"] = 0.05
+    optimizer.add_param_group({"params": list(model.second.parameters())})
+    restore_parts(from_values(state), LiveRun(objects).parts)
+    assert (len(model.bank), len(optimizer.param_groups)) == (1, 1)
     assert told() == []
 
 
