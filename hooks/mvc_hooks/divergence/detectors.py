@@ -283,7 +283,7 @@ class Trend:
 
     window: int = 4096
     smooth: int = 64
-    patience: int = 256
+    patience: int = 512
     rise: float = 0.1
     min_delta: float = 1e-3
     sigmas: float = 4.0

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from benchmarks.hooks import alarms
 from mvc import UsageError
 from mvc_hooks.divergence.detectors import (
     NotFinite,
@@ -341,3 +342,19 @@ def test_what_is_a_detector():
 def test_bad_settings_are_refused(bad):
     with pytest.raises(UsageError):
         bad()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("kind", "steps"), [("length curriculum", 260), ("warm restarts", 320)])
+def test_healthy_trainings_that_stand_out_are_no_failures(kind, steps):
+    score_alone, default = alarms.study(kind, 1, steps)
+    assert score_alone is not None
+    assert default is None
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("failure", "within"), [("bad batches, inputs times 30", 2), ("NaN", 1)])
+def test_trainings_that_fail_are_found_as_soon_as_by_the_score_alone(failure, within):
+    score_alone, default = alarms.study(failure, 0, alarms.FAILS_AT + 10)
+    assert default <= within
+    assert default <= score_alone
