@@ -188,7 +188,7 @@ def test_every_promised_name_is_seen_by_type_checkers():
 @pytest.mark.torch
 def test_names_of_mvc_hooks():
     assert set(mvc_hooks.__all__) == {
-        "Checkpointer", "CommitFailedError", "CommitReport", "DivergedError", "History",
+        "Audit", "Checkpointer", "CommitFailedError", "CommitReport", "DivergedError", "History",
         "InexactRestoreError", "NotFinite", "Reading", "ReplayReport", "Ring", "RollbackReport",
         "Spike", "StepRun", "Training", "Trend", "Verdict", "as_detector", "both", "capture",
         "default_detectors", "lr_scale", "read_environment", "replay_steps", "restore",

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
         DivergedError,
         RollbackReport,
     )
+    from mvc_hooks.run.audit import Audit
     from mvc_hooks.snapshot.ring import Ring
     from mvc_hooks.training import StepRun, Training
 
 __all__ = [
+    "Audit",
     "Checkpointer",
     "CommitFailedError",
     "CommitReport",
@@ -81,6 +83,7 @@ _find_name = lazy_names(
         "mvc_hooks.replay.replaying": "replay_steps",
         "mvc_hooks.replay.report": "ReplayReport",
         "mvc_hooks.reports": "CommitFailedError CommitReport DivergedError RollbackReport",
+        "mvc_hooks.run.audit": "Audit",
         "mvc_hooks.snapshot.ring": "Ring",
         "mvc_hooks.training": "StepRun Training",
     },

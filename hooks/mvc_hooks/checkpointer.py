@@ -49,9 +49,12 @@ if TYPE_CHECKING:
     from mvc_hooks.divergence.ladder import Steps
     from mvc_hooks.divergence.watch import Judges
     from mvc_hooks.reports import CommitReport, RollbackReport
+    from mvc_hooks.run.audit import Audit
     from mvc_hooks.settings import OnFailure, WhenBehind
     from mvc_hooks.snapshot.ring import Ring
 
+_LOOKS = (2, 3, 10, 100, 1000)
+"""Steps of this process after which to look for state that no part covers."""
 _SETTLED_STEPS = 2
 """Steps after which an optimizer has made its state, so that the size of a snapshot is known."""
 
@@ -360,6 +363,7 @@ class Checkpointer(StepRun):
         else:
             self.rollbacks.append(report)
         self._prepare()
+        self._look_around()
         self._obey_signal()
         return report
 
@@ -377,6 +381,21 @@ class Checkpointer(StepRun):
         every = self._settings.every
         if self._calls == _SETTLED_STEPS and (every is None or every > _SETTLED_STEPS):
             self._commits.prepare()
+
+    def _look_around(self) -> None:
+        """Say what commits hold at the first step, and what they miss at a few of those after it."""
+        if self._calls == 1:
+            self._log.hold(self._run.watch.report(self.step_count))
+        elif self._calls in _LOOKS:
+            self._log.miss(self._run.watch.look())
+
+    def audit(self) -> Audit:
+        """Return what commits of this run hold and what they miss, as far as steps have shown it.
+
+        What changes outside the parts is found by comparing steps: ask after a few of them.
+        """
+        self._check_open()
+        return self._run.watch.report(self.step_count)
 
     def commit(self, message: str, **metrics: float) -> None:
         """Commit the live state now, beside the training; best called between two steps.

@@ -117,7 +117,7 @@ class FeedPart(DataPart):
             target = {**target, "start": None}
         self._at_draw = dict(target["at_draw"])
         super().restore(target)
-        for path in self._generators().keys() - target["generators"].keys():
+        for path in self.generators().keys() - target["generators"].keys():
             warnings.warn(
                 f"the commit does not hold the generator {path} of the data, which goes on as it is",
                 stacklevel=2,

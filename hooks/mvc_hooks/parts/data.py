@@ -93,7 +93,7 @@ class DataPart(Part):
         self._is_stateful = isinstance(loader, Stateful)
         self.is_iterated_elsewhere = False
         self._loaders = find_loaders(loader)
-        self._given = set(self._generators())
+        self._given = set(self.generators())
         self._watches = {path: LoaderWatch(one, self) for path, one in self._loaders.items()}
 
     # Drawing.
@@ -116,6 +116,13 @@ class DataPart(Part):
             self.batches_drawn += 1
             return batch
         raise UsageError(f"{self._name} gives no batch", hint="look at its dataset and sampler")
+
+    @property
+    def position(self) -> str:
+        """How the position comes back: ``exact``, ``drawn again``, or ``unknown``."""
+        if self._is_stateful:
+            return "exact"
+        return "drawn again" if self.can_rewind else "unknown"
 
     def drop(self, count: int) -> None:
         """Draw so many batches and drop them."""
@@ -262,7 +269,7 @@ class DataPart(Part):
                 return self._pending
             if loader._iterator is None:  # noqa: SLF001
                 return loader.next_iter_state
-        with keep_rng(self._generators().values()):
+        with keep_rng(self.generators().values()):
             return loader.state_dict()
 
     def _is_foreign(self) -> bool:
@@ -293,7 +300,8 @@ class DataPart(Part):
 
     # What belongs to the loader.
 
-    def _generators(self) -> dict[str, Any]:
+    def generators(self) -> dict[str, Any]:
+        """Return those of loader, samplers and dataset."""
         named = {path: find_attribute(self.loader, path) for path in _GENERATORS}
         found = {path: one for path, one in named.items() if isinstance(one, GENERATORS)}
         known = {id(one) for one in found.values()}
@@ -301,10 +309,10 @@ class DataPart(Part):
         return {**found, **{path: one for path, one in others if id(one) not in known}}
 
     def _capture_generators(self) -> dict[str, object]:
-        return {path: GeneratorPart(one).capture() for path, one in self._generators().items()}
+        return {path: GeneratorPart(one).capture() for path, one in self.generators().items()}
 
     def _set_generators(self, states: dict[str, Any], *, is_final: bool = False) -> None:
-        live = self._generators()
+        live = self.generators()
         for path in live.keys() - states.keys() - self._given:
             # Made at its first use, which is not yet.
             above, _, name = path.rpartition(".")

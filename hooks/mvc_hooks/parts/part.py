@@ -68,6 +68,10 @@ class Part(ABC):
         else holds its containers.
         """
 
+    def generators(self) -> Mapping[str, object]:
+        """Return name → generator of the random number generators that the state has."""
+        return {}
+
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterable[Difference]:
         """Return the differences between live and stored outline that ``restore`` cannot overcome."""
         return compare_arrays(live, stored, path)

@@ -71,6 +71,11 @@ class RngPart(Part):
 
     order = RestoreOrder.RNG
 
+    def generators(self) -> Mapping[str, object]:
+        """Return their names; they have no objects of their own."""
+        state = capture_rng()
+        return {name: None for name, value in state.items() if value != []}
+
     def capture(self) -> object:
         """Return their states."""
         return capture_rng()
@@ -96,6 +101,10 @@ class GeneratorPart(Part):
 
     def __init__(self, generator: Any) -> None:
         self._generator = generator
+
+    def generators(self) -> Mapping[str, object]:
+        """Return the one."""
+        return {"": self._generator}
 
     def capture(self) -> object:
         """Return its state."""

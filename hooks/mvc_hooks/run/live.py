@@ -23,6 +23,7 @@ from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.tree import walk_leaves
 from mvc_hooks.parts.value import ValuePart
 from mvc_hooks.ranks import RANKS, Ranks, RankState
+from mvc_hooks.run.audit import StateWatch
 from mvc_hooks.run.doubts import doubt_parts
 from mvc_hooks.run.stray import StrayWatch
 
@@ -127,6 +128,7 @@ class LiveRun:
         self._data_names = {str(path[0]) for path, _ in loaders}
         self.data = self._data_parts[0] if len(loaders) == 1 else None
         self.doubts = list(doubt_parts(leaves, self._modules, places, self.parts))
+        self.watch = StateWatch(objects, entries)
         self.counters = Counters()
         self.environment = read_environment()
         self.is_clean = True

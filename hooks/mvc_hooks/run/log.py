@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 from mvc_hooks.reports import CommitFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mvc import RunFeed
     from mvc_hooks.divergence.history import Reading, Verdict
     from mvc_hooks.reports import CommitReport, RollbackReport
+    from mvc_hooks.run.audit import Audit
     from mvc_hooks.snapshot.ring import Snapshot
 
 log = logging.getLogger("mvc_hooks")
+_MOST = 8
 
 
 class RunLog:
@@ -68,6 +70,17 @@ class RunLog:
         """The run was not closed in order, and only the log can be told; it knows failed commits."""
         if not isinstance(error, CommitFailedError):
             log.error("the last state is not committed: %s: %s", type(error).__name__, error)
+
+    def hold(self, audit: Audit) -> None:
+        """What commits of the run hold."""
+        log.info("commits hold %s", audit.summary)
+        self.miss(dict(audit.missing))
+
+    def miss(self, found: Mapping[str, str]) -> None:
+        """State was found that no commit holds."""
+        if found:
+            text = "; ".join(f"{place} ({what})" for place, what in list(found.items())[:_MOST])
+            self.doubt([f"in no commit: {text}; parts={{...}} takes what a resume needs"])
 
     def step(self, reading: Reading, lr: float | None) -> None:
         """A step was read."""

@@ -1,0 +1,253 @@
+"""What the commits of a run hold, and what they miss.
+
+What no part covers cannot be told from types, so it is looked for: generators that hang on the run's
+objects, and values on them, outside what their own state has, that change from step to step. A look
+reads attributes of the user's classes; it calls nothing of theirs but ``state_dict``, draws nothing,
+and pickles nothing. A library's own classes are trusted to have a complete state; only generators
+are looked for on them.
+
+A value that changes need not matter (a counter for a progress bar): that is for the user to judge.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from mvc_hooks.parts.data import DataPart
+from mvc_hooks.parts.part import DETAILS
+from mvc_hooks.parts.reach import GENERATORS
+from mvc_hooks.parts.rng import GeneratorPart, RngPart, keep_rng
+from mvc_hooks.parts.tree import format_path, list_items, walk_leaves
+from mvc_hooks.parts.value import Stateful
+
+if TYPE_CHECKING:
+    from mvc_hooks.parts.part import Entry, Part
+
+_MAX_DEPTH = 3
+_MAX_ITEMS = 64
+_MAX_BYTES = 2**20
+_MAX_ATTRIBUTES = 50_000
+_PLAIN = (bool, int, float, complex, str, bytes)
+_OF_LOADERS = ("dataset", "sampler", "batch_sampler", "batch_sampler.sampler", "collate_fn")
+_OF_TORCH = frozenset(vars(nn.Module())) | {
+    "defaults", "state", "param_groups", "_warned_capturable_if_run_uncaptured", "_opt_called",
+    "_zero_grad_profile_name", "_step_count", "_step_supports_amp_scaling", "grad_scale", "found_inf",
+}  # fmt: skip
+"""What modules and optimizers keep on themselves for torch."""
+_PLAIN_BASES = ("torch", "builtins", "abc", "typing", "collections", "torchdata")
+"""Packages whose classes a user extends without sharing private names with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartAudit:
+    """One part of a run, and the tensors of its state."""
+
+    name: str
+    tensors: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What the commits of a run hold, and what they miss; its text is a list.
+
+    Attributes:
+        step: completed steps when this was looked at.
+        parts: the parts, with their sizes.
+        generators: random number generators that are captured, by name.
+        loaders: (name, how its position comes back: ``exact``, ``drawn again`` or ``unknown``).
+        missing: (place, what it is) of generators and changing values that no part covers, as far
+            as they were seen by now.
+    """
+
+    step: int
+    parts: tuple[PartAudit, ...]
+    generators: tuple[str, ...]
+    loaders: tuple[tuple[str, str], ...]
+    missing: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{one.name:<14} {one.tensors:,} tensors, {one.size_bytes:,} bytes"
+            for one in self.parts
+        ]
+        lines += [f"{'random':<14} {', '.join(self.generators)}"]
+        lines += [f"{name:<14} position: {how}" for name, how in self.loaders]
+        lines += [f"not captured: {place} ({what})" for place, what in self.missing]
+        return "\n".join(lines)
+
+    @property
+    def summary(self) -> str:
+        """One line on what is captured."""
+        parts = (f"{one.name} ({one.tensors:,} tensors)" for one in self.parts)
+        loaders = (f"{name} (position {how})" for name, how in self.loaders)
+        return ", ".join((*parts, *loaders, f"random numbers of {', '.join(self.generators)}"))
+
+
+class StateWatch:
+    """Looks for state of a run that no part covers; ``missing`` is place → what it is."""
+
+    def __init__(self, objects: Mapping[str, object], entries: Sequence[Entry]) -> None:
+        """Take the objects of a run, and its parts."""
+        self._objects = objects
+        self._parts = [entry for entry in entries if entry.path[0] != DETAILS]
+        self._captured = {id(one) for entry in entries for one in entry.part.generators().values()}
+        self._before: dict[str, object] = {}
+        self.missing: dict[str, str] = {}
+
+    def report(self, step: int) -> Audit:
+        """Return what commits hold and, after another look, what they miss."""
+        self.look()
+        parts, generators, loaders = [], [], []
+        for entry in self._parts:
+            name, part = format_path(entry.path), entry.part
+            generators += [f"{name}.{one}".strip(".") for one in part.generators()]
+            if isinstance(part, DataPart):
+                loaders.append((name, part.position))
+            elif not isinstance(part, (RngPart, GeneratorPart)):
+                parts.append(_measure(name, part))
+        generators = [name.removeprefix("rng.") for name in generators]
+        return Audit(
+            step, tuple(parts), tuple(generators), tuple(loaders), tuple(self.missing.items())
+        )
+
+    def look(self) -> dict[str, str]:
+        """Compare with the last look; return what is newly found missing: place → what it is."""
+        with keep_rng():
+            return self._look()
+
+    def _look(self) -> dict[str, str]:
+        known = set(self.missing)
+        now: dict[str, object] = {}
+        for place, value in _walk(self._objects):
+            if isinstance(value, GENERATORS):
+                if id(value) not in self._captured:
+                    self.missing.setdefault(place, f"a {_kind(value)} of its own")
+                continue
+            token = _token(value, _MAX_DEPTH)
+            if token is None:
+                continue
+            now[place] = token
+            if self._before.get(place, token) != token:
+                self.missing.setdefault(place, f"{_kind(value)}, changes between steps")
+            if len(now) >= _MAX_ATTRIBUTES:
+                break
+        self._before = now
+        return {place: what for place, what in self.missing.items() if place not in known}
+
+
+def _measure(name: str, part: Part) -> PartAudit:
+    leaves = (leaf for _, leaf in walk_leaves(part.capture()))
+    arrays = [leaf for leaf in leaves if isinstance(leaf, (torch.Tensor, np.ndarray))]
+    # Not nbytes, which sparse tensors lack.
+    sizes = [
+        one.itemsize * (one.numel() if isinstance(one, torch.Tensor) else one.size)
+        for one in arrays
+    ]
+    return PartAudit(name, len(sizes), sum(sizes))
+
+
+def _walk(objects: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
+    """Yield place and value of everything on the run's objects that their own state leaves out."""
+    seen: set[int] = set()
+    for name, value in objects.items():
+        for place, owner in _owners(name, value):
+            if id(owner) in seen or not hasattr(owner, "__dict__"):
+                continue
+            seen.add(id(owner))
+            yield from _uncovered(place, owner)
+
+
+def _owners(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield place and object of everything that may carry attributes."""
+    if isinstance(value, nn.Module):
+        for name, module in value.named_modules():
+            yield f"{place}.{name}" if name else place, module
+        return
+    items = list_items(value)
+    for key, item in items or ():
+        yield from _owners(f"{place}.{key}", item)
+    if items is not None or isinstance(value, GENERATORS):
+        return
+    yield place, value
+    if isinstance(value, DataLoader):
+        for path in _OF_LOADERS:
+            owner: Any = value
+            for step in path.split("."):
+                owner = getattr(owner, step, None)
+            if owner is not None:
+                yield f"{place}.{path}", owner
+
+
+def _uncovered(place: str, owner: Any) -> Iterator[tuple[str, Any]]:
+    values = vars(owner).copy()
+    covered = values.keys() if _is_library(type(owner)) else _find_covered(owner)
+    for name, value in values.items():
+        if name not in covered or isinstance(value, GENERATORS):
+            yield f"{place}.{name}", value
+
+
+def _find_covered(owner: Any) -> Collection[str]:
+    """Return the attributes of a user's object that its own state has, or that are a library's."""
+    names = set(_OF_TORCH)
+    bases = [kind for kind in type(owner).__mro__ if _is_library(kind)]
+    if any(kind.__module__.partition(".")[0] not in _PLAIN_BASES for kind in bases):
+        names.update(name for name in vars(owner) if name.startswith("_"))
+    if isinstance(owner, nn.Module):
+        has_own = type(owner).get_extra_state is not nn.Module.get_extra_state
+        state: object = owner.get_extra_state() if has_own else {}
+    else:
+        state = owner.state_dict() if isinstance(owner, Stateful) else {}
+    return names.union(map(str, state)) if isinstance(state, Mapping) else vars(owner)
+
+
+def _is_library(kind: type) -> bool:
+    """Return whether a class comes with Python or an installed package."""
+    module = kind.__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if module == "__main__" or file is None:
+        return module in sys.builtin_module_names
+    return (
+        module.startswith("mvc_hooks.")
+        or "site-packages" in file
+        or "dist-packages" in file
+        or file.startswith(sys.base_prefix)
+    )
+
+
+def _kind(value: object) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _token(value: Any, depth: int) -> object:
+    """Return what changes when a value does, or None if it cannot be compared cheaply."""
+    if value is None or isinstance(value, _PLAIN):
+        return type(value).__name__, repr(value)
+    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
+        return _array_token(value)
+    if isinstance(value, (set, frozenset)):
+        return "set", len(value)
+    items = list_items(value)
+    if items is None:
+        is_opaque = isinstance(value, nn.Module) or callable(value) or _is_library(type(value))
+        items = [] if is_opaque else list(getattr(value, "__dict__", {}).items())
+    if not items or not depth:
+        return len(items)
+    shown = items if len(items) <= _MAX_ITEMS else [items[0], items[-1]]
+    return len(items), *((str(key), _token(item, depth - 1)) for key, item in shown)
+
+
+def _array_token(value: Any) -> object:
+    if not isinstance(value, torch.Tensor):
+        return value.tobytes() if value.nbytes <= _MAX_BYTES else id(value)
+    # What autograd made is of one step: it is computed again, not carried over.
+    return None if value.grad_fn is not None else (id(value), value._version)  # noqa: SLF001  torch's own count of writes
