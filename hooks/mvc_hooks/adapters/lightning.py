@@ -8,23 +8,22 @@ callbacks and data are set to what they were, and the loop continues from there.
 the same: it enters its epoch as usual, and becomes the old one at the first batch. A step is a batch
 that ended with an optimizer step; with one optimizer it is Lightning's ``global_step``.
 
-What cannot be taken back: means of training metrics over an epoch (for an interrupted epoch they
-cover its last part), and what loggers have written. ``on_train_epoch_start`` is called once more for
-an epoch that is resumed in the middle.
+What cannot be taken back is what loggers have written, and checkpoints of steps that were abandoned
+or are taken again: they stay, and later ones of the same name get ``-v1``. ``on_train_epoch_start`` is
+called once more for an epoch that is resumed in the middle.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import dataclasses
 import signal
 from typing import TYPE_CHECKING, Any
 
-from mvc import UsageError
+from torch import nn
+
+from mvc import UnsupportedError, UsageError
+from mvc_hooks.adapters.lightning_state import LightningState
 from mvc_hooks.adapters.session import (
-    LibraryState,
-    Session,
     SessionCallback,
     check_processes,
     import_library,
@@ -35,18 +34,18 @@ from mvc_hooks.reports import DivergedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from mvc_hooks.adapters.session import Session
     from mvc_hooks.reports import RollbackReport
 
 _PYTORCH = import_library("lightning.pytorch", "pytorch_lightning", extra="lightning")
 _CALLBACK: Any = _PYTORCH.Callback
 _COMBINED: Any = _PYTORCH.utilities.combined_loader
-_STEPPED = "batches_that_stepped"
 
 
 class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of whichever package is installed
     """Commits a fit to a repository, resumes it, and rolls it back."""
 
-    library_state: _LightningState
+    library_state: LightningState
 
     # Hooks, in the order in which they come.
 
@@ -55,6 +54,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
         if stage != "fit":
             return
         check_processes(trainer.world_size)
+        _check_callbacks(trainer)
         session = self._start_session(trainer)
         source = trainer.fit_loop._data_source  # noqa: SLF001  the one place that every train loader comes from
         make = source.dataloader
@@ -68,6 +68,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
             return made
 
         trainer.strategy.process_dataloader = watch
+        trainer.strategy.remove_checkpoint = self._remove_file
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Make the checkpointer, which resumes if the branch has commits."""
@@ -76,11 +77,13 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
                 "ckpt_path is set, but the fit resumes from the commits of its branch",
                 hint="remove ckpt_path, or the callback",
             )
-        state = self.library_state = _LightningState(trainer, self._fit)
+        state = self.library_state = LightningState(trainer, self._fit)
         with _leave_sigterm():
             self._fit.open(**_find_parts(trainer, pl_module), lightning=state)
         state.prepare_epoch()
         self._fit.begin()
+        # The last commit is that of a run that may go on, so it comes before averages replace the model.
+        trainer.callbacks = [self, *(one for one in trainer.callbacks if one is not self)]
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:  # noqa: ARG002
         """Take the loss."""
@@ -93,6 +96,10 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
             # Too late to skip the step: its closure calls this. Without gradients it does nothing.
             for param in params:
                 param.grad = None
+
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
+        """Complete the metrics that Lightning has made again after a resume."""
+        self.library_state.add_sums()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Commit if the fit is stopped in the middle of an epoch."""
@@ -127,10 +134,14 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
         """Restore what ``setup`` replaced."""
-        trainer.strategy.__dict__.pop("process_dataloader", None)
+        for name in ("process_dataloader", "remove_checkpoint"):
+            trainer.strategy.__dict__.pop(name, None)
         if self._session is not None:
             self._session.data.evaluation.remove()
         trainer.fit_loop._data_source.__dict__.pop("dataloader", None)  # noqa: SLF001  set in setup
+
+    def _remove_file(self, path: Any) -> None:
+        self.library_state.remove_file(path)
 
     def _finish(self, *, is_between: bool) -> None:
         report = self._fit.finish(is_between=is_between)
@@ -139,6 +150,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
                 f"the run diverged in its last steps and is back at step {report.to_step}",
                 hint="call fit again to continue from there",
             )
+        self.library_state.remove_held(is_over=True)
 
     # What the session asks for.
 
@@ -235,119 +247,25 @@ def _find_parts(trainer: Any, module: Any) -> dict[str, object]:
         "optimizer": one_or_all(list(trainer.optimizers)),
         "scheduler": one_or_all([config.scheduler for config in trainer.lr_scheduler_configs]),
         "scaler": getattr(trainer.precision_plugin, "scaler", None),
+        "callbacks": _find_modules(trainer, module) or None,
     }
 
 
-class _LightningState(LibraryState):
-    """What Lightning itself knows of a fit."""
-
-    def __init__(self, trainer: Any, session: Session) -> None:
-        super().__init__(trainer, session)
-        self._loops = dict(_walk_loops("fit_loop", trainer.fit_loop))
-        self._given: dict[str, Any] | None = None
-        self.counts_epoch = True
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return counters, the states of callbacks and data module, and what the module adds."""
-        loops = {name: _capture_loop(loop) for name, loop in self._loops.items()}
-        if not self.counts_epoch:
-            for tracker in loops["fit_loop"]["epoch_progress"].values():
-                tracker["processed"] -= 1
-        return {
-            "loops": loops,
-            "is_between": self._session.data.is_between,
-            # Some callbacks include the time, and differ as soon as they are asked again.
-            "callbacks": self._given if self._given is not None else self._capture_callbacks(),
-            "module": self._capture_extras(),
-            "datamodule": self._call_datamodule("state_dict") or {},
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._restored, self._given = state, state["callbacks"]
-        self._session.data.is_between = state["is_between"]
-        self._load_loops(state["loops"])
-        for callback in self._trainer.callbacks:
-            if callback.state_key in state["callbacks"]:
-                callback.load_state_dict(copy.deepcopy(state["callbacks"][callback.state_key]))
-        if state["module"]:
-            self._trainer.lightning_module.on_load_checkpoint(copy.deepcopy(state["module"]))
-        if state["datamodule"]:
-            self._call_datamodule("load_state_dict", copy.deepcopy(state["datamodule"]))
-
-    def prepare_epoch(self) -> None:
-        """Let Lightning enter the epoch of the restored state as it enters every epoch."""
-        if self._restored is None:
-            return
-        for tracker in (self._epochs.total, self._epochs.current):
-            tracker.ready = tracker.started = tracker.completed = tracker.processed
-
-    def _apply(self, state: dict[str, Any]) -> None:
-        self._given = None
-        self._load_loops(state["loops"])
-        fit = self._trainer.fit_loop
-        inner = fit.epoch_loop
-        if state["is_between"]:
-            # The commit lies between two epochs: what Lightning does on entering the next one.
-            self._epochs.increment_ready()
-            self._epochs.increment_started()
-            inner.batch_progress.reset_on_run()
-            inner.scheduler_progress.reset_on_run()
-            inner.automatic_optimization.optim_progress.reset_on_run()
-            inner.val_loop.batch_progress.total.reset()
-        fit._data_fetcher.fetched = inner.batch_progress.current.ready  # noqa: SLF001  it says which batch is the last
-
-    @property
-    def _epochs(self) -> Any:
-        return self._trainer.fit_loop.epoch_progress
-
-    def _load_loops(self, states: dict[str, Any]) -> None:
-        for name, loop in self._loops.items():
-            for key, value in states[name].items():
-                if key == _STEPPED:
-                    loop._batches_that_stepped = value  # noqa: SLF001  the x axis of loggers
-                else:
-                    getattr(loop, key).load_state_dict(copy.deepcopy(value))
-
-    def _capture_callbacks(self) -> dict[str, Any]:
-        states = {one.state_key: one.state_dict() for one in self._trainer.callbacks}
-        return {key: copy.deepcopy(state) for key, state in states.items() if state}
-
-    def _capture_extras(self) -> dict[str, Any]:
-        module = self._trainer.lightning_module
-        if type(module).on_save_checkpoint is _PYTORCH.LightningModule.on_save_checkpoint:
-            return {}
-        trainer = self._trainer
-        usual = {
-            "epoch": trainer.current_epoch,
-            "global_step": trainer.global_step,
-            "state_dict": module.state_dict(),
-        }
-        checkpoint = dict(usual)
-        module.on_save_checkpoint(checkpoint)
-        return {key: value for key, value in checkpoint.items() if key not in usual}
-
-    def _call_datamodule(self, method: str, *values: Any) -> Any:
-        datamodule = self._trainer.datamodule
-        return None if datamodule is None else getattr(datamodule, method)(*values)
-
-
-def _walk_loops(name: str, loop: Any) -> Iterator[tuple[str, Any]]:
-    yield name, loop
-    for key, value in vars(loop).items():
-        if hasattr(value, "restarting") and hasattr(value, "on_iteration_done"):
-            yield from _walk_loops(f"{name}.{key}", value)
-
-
-def _is_progress(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and hasattr(value, "reset_on_run")
-
-
-def _capture_loop(loop: Any) -> dict[str, Any]:
-    state = {
-        key: copy.deepcopy(value.state_dict())
-        for key, value in vars(loop).items()
-        if _is_progress(value)
+def _find_modules(trainer: Any, module: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules that callbacks hold, such as averages of the model."""
+    own = set(module.modules())
+    return {
+        f"{type(one).__name__}.{name}": value
+        for one in trainer.callbacks
+        for name, value in vars(one).items()
+        if isinstance(value, nn.Module) and value not in own
     }
-    if hasattr(loop, "_batches_that_stepped"):
-        state[_STEPPED] = loop._batches_that_stepped  # noqa: SLF001
-    return state
+
+
+def _check_callbacks(trainer: Any) -> None:
+    if any(type(one).__name__ == "StochasticWeightAveraging" for one in trainer.callbacks):
+        raise UnsupportedError(
+            "StochasticWeightAveraging swaps the scheduler and the batches of a running fit, which its "
+            "state does not tell, so no commit of the fit could be restored exactly",
+            hint="use WeightAveraging, whose should_update says from when on it averages",
+        )

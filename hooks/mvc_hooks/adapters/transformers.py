@@ -19,6 +19,7 @@ import dataclasses
 import json
 import os
 import tempfile
+import time
 from typing import TYPE_CHECKING, Any
 
 from mvc import NotFoundError, Repo, UsageError
@@ -41,7 +42,13 @@ _CALLBACK: Any = _LIBRARY.TrainerCallback
 _STATE = "trainer"
 _STATE_FILE = "trainer_state.json"
 # Sums between two records of the log, as far as this version of the Trainer keeps them outside.
-_SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "current_flos")
+_SUMS = (
+    "_tr_loss",
+    "_total_loss_scalar",
+    "_globalstep_last_logged",
+    "_initial_global_step",
+    "current_flos",
+)
 
 
 class _WentBackError(Exception):
@@ -128,6 +135,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
                 self._session.hold()
                 raise _WentBackError
         self._session.begin()
+        self.library_state.begin()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Judge the step while it can still be skipped."""
@@ -176,6 +184,7 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
         trainer.training_step,
         _LOOP.skip_first_batches,
     )
+    finalize: Any = getattr(trainer, "_finalize_training", None)  # older versions sum up by themselves
 
     def take_loss(*values: Any, **options: Any) -> Any:
         loss = step(*values, **options)
@@ -184,6 +193,11 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
 
     def skip_batches(loader: Any, *values: Any, **options: Any) -> Any:
         return loader if loader is callback._feed else skip(loader, *values, **options)  # noqa: SLF001
+
+    def finish(trial: Any, num_train_samples: Any, start_time: float) -> Any:  # noqa: ARG001
+        state = callback.library_state
+        state.land()  # if all steps were taken before
+        return finalize(trial, num_train_samples, time.time() - state.seconds)
 
     def load_nothing(*_: Any, **__: Any) -> None:
         """Everything is restored by the checkpointer."""
@@ -201,6 +215,7 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
         "_load_optimizer_and_scheduler": load_nothing,
         "_load_scaler": load_nothing,
         "_load_rng_state": load_nothing,
+        **({} if finalize is None else {"_finalize_training": finish}),
     }
     before = {name: trainer.__dict__[name] for name in lent if name in trainer.__dict__}
     trainer.__dict__.update(lent)
@@ -239,6 +254,16 @@ class _TrainerState(LibraryState):
     def __init__(self, trainer: Any, session: Session) -> None:
         super().__init__(trainer, session)
         self.known: dict[str, Any] | None = None
+        self._began_s = time.perf_counter()
+
+    def begin(self) -> None:
+        """Count the time of a run that begins."""
+        self._began_s = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """How long the run took up to here, without steps that were lost or abandoned."""
+        return time.perf_counter() - self._began_s
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state and sums; the restored ones until they are applied."""
@@ -250,6 +275,7 @@ class _TrainerState(LibraryState):
         return {
             "state": _plain(dataclasses.asdict(trainer.state)),
             "sums": sums,
+            "seconds": self.seconds,
             "callbacks": [
                 [type(one).__name__, _plain(one.state()["attributes"])]
                 for one in self._list_callbacks()
@@ -261,6 +287,7 @@ class _TrainerState(LibraryState):
         self._restored, self.known = state, state["state"]
 
     def _apply(self, state: dict[str, Any]) -> None:
+        self._began_s = time.perf_counter() - state.get("seconds", 0.0)
         for name, value in state["sums"].items():
             live: Any = getattr(self._trainer, name, None)
             if hasattr(live, "fill_"):

@@ -1,0 +1,300 @@
+"""What Lightning itself knows of a fit: counters, callbacks, metrics, and the checkpoints it named.
+
+Checkpoints are files, and no restore brings a file back. So what Lightning removes is only removed
+once a healthy commit knows of it; until then a run that returns to an earlier commit finds the best
+models that the commit names. What is gone all the same is forgotten, and the log says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mvc_hooks.adapters.session import LibraryState
+from mvc_hooks.parts.tree import map_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mvc_hooks.adapters.session import Session
+
+log = logging.getLogger("mvc_hooks")
+_STEPPED = "batches_that_stepped"
+# What Lightning's own callbacks remember without having it in their state_dict.
+_UNSAVED = (
+    "_last_global_step_saved",
+    "_last_checkpoint_saved",
+    "_defer_save_until_validation",
+    "_latest_update_epoch",
+)
+_METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
+_SUMS = ("value", "cumulated_batch_size", "_forward_cache")
+
+
+class LightningState(LibraryState):
+    """Counters, the states of callbacks and data module, metrics, and what the module adds."""
+
+    def __init__(self, trainer: Any, session: Session) -> None:
+        super().__init__(trainer, session)
+        self._loops = dict(_walk_loops("fit_loop", trainer.fit_loop))
+        self._sums: dict[str, Any] = {}
+        self._held: dict[str, int] = {}
+        self._named: set[str] = set()
+        self._remove: Callable[[str], None] = type(trainer.strategy).remove_checkpoint.__get__(
+            trainer.strategy
+        )
+        self.counts_epoch = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all of it; what was restored until it is applied."""
+        if self._restored is not None:
+            return self._restored
+        loops = {name: _capture_loop(loop) for name, loop in self._loops.items()}
+        if not self.counts_epoch:
+            for tracker in loops["fit_loop"]["epoch_progress"].values():
+                tracker["processed"] -= 1
+        callbacks = {one.state_key: one for one in self._trainer.callbacks}
+        states = {
+            "callbacks": {key: one.state_dict() for key, one in callbacks.items()},
+            "unsaved": {key: _pick(one, _UNSAVED) for key, one in callbacks.items()},
+            "added": {key: self._capture_added(one) for key, one in callbacks.items()},
+        }
+        return {
+            "loops": loops,
+            "is_between": self._session.data.is_between,
+            **{
+                name: {key: _copy(state) for key, state in found.items() if state}
+                for name, found in states.items()
+            },
+            "module": self._capture_added(self._trainer.lightning_module),
+            "datamodule": self._call_datamodule("state_dict") or {},
+            "metrics": _copy(_pick(self._trainer._logger_connector, _METRICS)),  # noqa: SLF001  the public ones compute
+            "sums": self._capture_sums(),
+            "held": dict(self._held),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set all of it but what Lightning changes until the first batch."""
+        self._restored, self._named = state, self._list_named()
+        self._session.data.is_between = state["is_between"]
+        self._load_loops(state["loops"])
+        for callback in self._trainer.callbacks:
+            key = callback.state_key
+            if key in state["callbacks"]:
+                callback.load_state_dict(_copy(state["callbacks"][key]))
+            vars(callback).update(state.get("unsaved", {}).get(key, {}))
+            self._load_added(callback, state.get("added", {}).get(key))
+        self._load_added(self._trainer.lightning_module, state["module"])
+        if state["datamodule"]:
+            self._call_datamodule("load_state_dict", copy.deepcopy(state["datamodule"]))
+
+    def prepare_epoch(self) -> None:
+        """Let Lightning enter the epoch of the restored state as it enters every epoch."""
+        if self._restored is None:
+            return
+        for tracker in (self._epochs.total, self._epochs.current):
+            tracker.ready = tracker.started = tracker.completed = tracker.processed
+
+    def _apply(self, state: dict[str, Any]) -> None:
+        self._load_loops(state["loops"])
+        self._find_files(state.get("held", {}))
+        for name, metrics in state.get("metrics", {}).items():
+            setattr(self._trainer._logger_connector, name, _copy(metrics))  # noqa: SLF001
+        self._load_sums(state.get("sums", {}))
+        fit = self._trainer.fit_loop
+        inner = fit.epoch_loop
+        if state["is_between"]:
+            # The commit lies between two epochs: what Lightning does on entering the next one.
+            self._epochs.increment_ready()
+            self._epochs.increment_started()
+            inner.batch_progress.reset_on_run()
+            inner.scheduler_progress.reset_on_run()
+            inner.automatic_optimization.optim_progress.reset_on_run()
+            inner.val_loop.batch_progress.total.reset()
+        fit._data_fetcher.fetched = inner.batch_progress.current.ready  # noqa: SLF001  it says which batch is the last
+
+    @property
+    def _epochs(self) -> Any:
+        return self._trainer.fit_loop.epoch_progress
+
+    def _load_loops(self, states: dict[str, Any]) -> None:
+        for name, loop in self._loops.items():
+            for key, value in states[name].items():
+                if key == _STEPPED:
+                    loop._batches_that_stepped = value  # noqa: SLF001  the x axis of loggers
+                else:
+                    getattr(loop, key).load_state_dict(copy.deepcopy(value))
+
+    # What callbacks and the module add to a checkpoint of Lightning's.
+
+    def _usual(self) -> dict[str, Any]:
+        trainer, module = self._trainer, self._trainer.lightning_module
+        return {
+            "epoch": trainer.current_epoch,
+            "global_step": trainer.global_step,
+            "state_dict": module.state_dict(),
+        }
+
+    def _capture_added(self, owner: Any) -> dict[str, Any]:
+        if not _adds(owner):
+            return {}
+        usual = self._usual()
+        checkpoint = dict(usual)
+        owner.on_save_checkpoint(*self._arguments(owner), checkpoint)
+        return {key: value for key, value in checkpoint.items() if key not in usual}
+
+    def _load_added(self, owner: Any, added: dict[str, Any] | None) -> None:
+        if added:
+            owner.on_load_checkpoint(*self._arguments(owner), {**self._usual(), **_copy(added)})
+
+    def _arguments(self, owner: Any) -> tuple[Any, ...]:
+        module = self._trainer.lightning_module
+        return () if owner is module else (self._trainer, module)
+
+    def _call_datamodule(self, method: str, *values: Any) -> Any:
+        datamodule = self._trainer.datamodule
+        return None if datamodule is None else getattr(datamodule, method)(*values)
+
+    # Means over an epoch.
+
+    @property
+    def _results(self) -> dict[str, Any]:
+        results: dict[str, Any] = self._trainer.fit_loop.epoch_loop._results  # noqa: SLF001  no public name
+        return results
+
+    def _capture_sums(self) -> dict[str, Any]:
+        live = {key: one for key, one in self._results.items() if one.is_tensor}
+        sums = {key: _pick(one, _SUMS) for key, one in live.items() if not one.has_reset}
+        return _copy({**self._sums, **sums})  # type: ignore[no-any-return]
+
+    def _load_sums(self, sums: dict[str, Any]) -> None:
+        for key, one in self._results.items():
+            if key in sums:
+                vars(one).update(_copy(sums[key]), has_reset=False, _computed=None)
+            elif one.is_tensor:
+                one.reset()
+        self._sums = {key: one for key, one in sums.items() if key not in self._results}
+
+    def add_sums(self) -> None:
+        """Add what a metric had summed up before the resume, once Lightning has made it again."""
+        for key in self._sums.keys() & self._results.keys():
+            live, sums = self._results[key], self._sums.pop(key)
+            join = (
+                live.meta.reduce_fx
+                if live.meta.is_max_reduction or live.meta.is_min_reduction
+                else torch.add
+            )
+            for name in ("value", "cumulated_batch_size"):
+                if name in sums and live.meta.on_epoch:
+                    setattr(live, name, join(sums[name].to(live.device), getattr(live, name)))
+            live._computed = None  # noqa: SLF001  or it stays what it was
+
+    # The files of Lightning's checkpoints.
+
+    def remove_file(self, path: Any) -> None:
+        """Remove a checkpoint once the newest healthy commit does not name it."""
+        self._held[str(path)] = self._trainer.global_step
+        self.remove_held()
+
+    def remove_held(self, *, is_over: bool = False) -> None:
+        """Remove what no commit needs that the run may return to; all at the end."""
+        checkpointer = self._session.checkpointer
+        assert checkpointer is not None
+        healthy = checkpointer.step_count - checkpointer._settings.healthy_after  # noqa: SLF001  the same package
+        steps = [one.step for one in checkpointer.commits if one.commit and one.step <= healthy]
+        newest = max(steps, default=-1)
+        for path, step in list(self._held.items()):
+            if is_over or step <= newest:
+                del self._held[path]
+                if path not in self._list_named():
+                    self._remove(path)
+
+    def _find_files(self, held: dict[str, int]) -> None:
+        """Forget files that are not there, and remove those that only abandoned steps had."""
+        before, self._held = self._held, dict(held)
+        named = self._list_named()
+        for path in before.keys() - held.keys() - named:
+            self._remove(path)
+        left = sorted(self._named - named)
+        if left:
+            log.warning("checkpoints of the abandoned steps stay: %s", ", ".join(left))
+        for one in self._list_savers():
+            gone = [path for path in _list_files(one) if not one.file_exists(path, self._trainer)]
+            if gone:
+                _forget(one, gone)
+                log.warning("%s: not there any more: %s", type(one).__name__, ", ".join(gone))
+
+    def _list_savers(self) -> list[Any]:
+        return [one for one in self._trainer.callbacks if hasattr(one, "best_k_models")]
+
+    def _list_named(self) -> set[str]:
+        return {path for one in self._list_savers() for path in _list_files(one)}
+
+
+def _list_files(saver: Any) -> list[str]:
+    """Return the checkpoints that a ModelCheckpoint names."""
+    last = {saver.best_model_path, saver.last_model_path}
+    return sorted(path for path in {*saver.best_k_models, *last} if path)
+
+
+def _forget(saver: Any, gone: list[str]) -> None:
+    scores = saver.best_k_models
+    for path in set(gone) & scores.keys():
+        del scores[path]
+        saver.kth_best_model_path = ""  # there is one again with the k-th of them
+    if saver.last_model_path in gone:
+        saver.last_model_path = ""
+    best = min if saver.mode == "min" else max
+    if saver.best_model_path in gone:
+        saver.best_model_path = best(scores, key=scores.get) if scores else ""
+        saver.best_model_score = scores.get(saver.best_model_path)
+
+
+def _adds(owner: Any) -> bool:
+    """Return whether an object adds to checkpoints; averages do too, and are parts of the run."""
+    method = type(owner).on_save_checkpoint
+    is_default = method.__qualname__ in (
+        "Callback.on_save_checkpoint",
+        "CheckpointHooks.on_save_checkpoint",
+    )
+    return not is_default and not hasattr(owner, "_average_model")
+
+
+def _pick(owner: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(owner, name) for name in names if hasattr(owner, name)}
+
+
+def _copy(state: Any) -> Any:
+    """Return a copy whose tensors share nothing: which of them do is no state of the library."""
+    return map_leaves(
+        state,
+        lambda leaf, _: (
+            leaf.detach().clone() if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf)
+        ),
+    )
+
+
+def _walk_loops(name: str, loop: Any) -> Iterator[tuple[str, Any]]:
+    yield name, loop
+    for key, value in vars(loop).items():
+        if hasattr(value, "restarting") and hasattr(value, "on_iteration_done"):
+            yield from _walk_loops(f"{name}.{key}", value)
+
+
+def _is_progress(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and hasattr(value, "reset_on_run")
+
+
+def _capture_loop(loop: Any) -> dict[str, Any]:
+    state = {
+        key: copy.deepcopy(value.state_dict())
+        for key, value in vars(loop).items()
+        if _is_progress(value)
+    }
+    if hasattr(loop, "_batches_that_stepped"):
+        state[_STEPPED] = loop._batches_that_stepped  # noqa: SLF001
+    return state
