@@ -145,7 +145,10 @@ def same(one, other):
     )
 
 
-def fit_lightning(folder, *, until=None, total=26, accumulate=1, every=20, epochs=None, **options):
+def fit_lightning(
+    folder, *, until=None, total=26, accumulate=1, every=20, epochs=None, adapt=None, steps_itself=False,
+    settings=(), ckpt_path=None, **options,
+):  # fmt: skip
     import lightning.pytorch as pl
 
     from mvc_hooks.adapters.lightning import MvcCallback
@@ -156,17 +159,24 @@ def fit_lightning(folder, *, until=None, total=26, accumulate=1, every=20, epoch
         def __init__(self, net):
             super().__init__()
             self.net, self.seen, self.batches = net, [], 0
+            self.automatic_optimization = not steps_itself
 
         def training_step(self, batch, index):
             self.batches += 1
             self.seen.append((self.current_epoch, index, self.global_step))
             batches = [batch] if "x" in batch else [one for one in batch.values() if one]
             loss = sum(self.net(**one)["loss"] for one in batches)
-            self.log("loss", loss)
+            self.log("loss", loss, on_step=True, on_epoch=True)
+            if steps_itself:
+                self.optimizers().zero_grad()
+                self.manual_backward(loss)
+                self.optimizers().step()
+                self.lr_schedulers().step()
             return loss
 
         def validation_step(self, batch, index):
             self.log("held_out", self.net(**batch)["loss"])
+            self.log("step_count", float(self.global_step))
 
         def configure_optimizers(self):
             optimizer, scheduler = make_tools(self)
@@ -187,21 +197,21 @@ def fit_lightning(folder, *, until=None, total=26, accumulate=1, every=20, epoch
     held_out = DATA[options.pop("held_out", "in order")]()
     net = {name: options.pop(name) for name in NET_OPTIONS if name in options}
     module = Module(Net(**net))
+    if adapt is not None:
+        adapt(module.net)
     callback = None if folder is None else MvcCallback(folder, every=every, **options)
     trainer = pl.Trainer(
         max_steps=-1 if epochs else (until or total),
         max_epochs=epochs,
         accelerator="cpu",
         accumulate_grad_batches=accumulate,
-        val_check_interval=4,
-        check_val_every_n_epoch=1,
         logger=False,
-        enable_checkpointing=False,
+        **{"val_check_interval": 4, "enable_checkpointing": False, **dict(settings)},
         enable_progress_bar=False,
         enable_model_summary=False,
         callbacks=[*extra, *([callback] if callback else [])],
     )
-    trainer.fit(module, data, held_out)
+    trainer.fit(module, data, held_out, ckpt_path=ckpt_path)
     return SimpleNamespace(
         losses=module.net.losses,
         seen=module.seen,
@@ -214,7 +224,9 @@ def fit_lightning(folder, *, until=None, total=26, accumulate=1, every=20, epoch
     )
 
 
-def fit_transformers(folder, *, until=None, total=26, accumulate=1, every=20, **options):
+def fit_transformers(
+    folder, *, until=None, total=26, accumulate=1, every=20, adapt=None, settings=(), train=(), **options
+):  # fmt: skip
     import transformers
 
     from mvc_hooks.adapters.transformers import MvcCallback
@@ -229,24 +241,29 @@ def fit_transformers(folder, *, until=None, total=26, accumulate=1, every=20, **
     loading = {"workers": WORKERS, "persistent": PERSISTENT}.get(data.rpartition("-")[2], {})
     net = {name: options.pop(name) for name in NET_OPTIONS if name in options}
     model = Net(**net)
+    if adapt is not None:
+        adapt(model)
     with tempfile.TemporaryDirectory() as output:
         trainer = transformers.Trainer(
             model=model,
             args=transformers.TrainingArguments(
-                output_dir=output,
-                max_steps=total,
-                per_device_train_batch_size=BATCH,
-                gradient_accumulation_steps=accumulate,
-                save_strategy="no",
-                report_to=[],
-                disable_tqdm=True,
-                use_cpu=True,
-                logging_steps=3,
-                eval_strategy="steps",
-                eval_steps=5,
-                learning_rate=1e-2,
-                dataloader_pin_memory=False,
-                **{f"dataloader_{name}": value for name, value in loading.items()},
+                **{
+                    "output_dir": output,
+                    "max_steps": total,
+                    "per_device_train_batch_size": BATCH,
+                    "gradient_accumulation_steps": accumulate,
+                    "save_strategy": "no",
+                    "report_to": [],
+                    "disable_tqdm": True,
+                    "use_cpu": True,
+                    "logging_steps": 3,
+                    "eval_strategy": "steps",
+                    "eval_steps": 5,
+                    "learning_rate": 1e-2,
+                    "dataloader_pin_memory": False,
+                    **{f"dataloader_{name}": value for name, value in loading.items()},
+                    **dict(settings),
+                }
             ),
             train_dataset=Rows() if data.startswith("iterable") else Noisy(),
             eval_dataset=Noisy(),
@@ -254,13 +271,14 @@ def fit_transformers(folder, *, until=None, total=26, accumulate=1, every=20, **
         )
         trainer.remove_callback(transformers.PrinterCallback)
         callback = None if folder is None else MvcCallback(folder, every=every, **options)
-        trainer.train() if callback is None else callback.train(trainer)
+        done = trainer.train() if callback is None else callback.train(trainer, **dict(train))
     return SimpleNamespace(
         losses=model.losses,
         state=state_of(model),
         steps=trainer.state.global_step,
         checkpointer=None if callback is None else callback.checkpointer,
         trainer=trainer,
+        train_loss=done.training_loss,
         # Every stop writes a summary, which says how long it took.
         log=[_without_times(e) for e in trainer.state.log_history if "train_runtime" not in e],
     )
@@ -274,7 +292,7 @@ def _without_times(entry):
     }
 
 
-def fit_accelerate(folder, *, until=None, total=26, accumulate=1, every=20, **options):
+def fit_accelerate(folder, *, until=None, total=26, accumulate=1, every=20, adapt=None, **options):
     from accelerate import Accelerator
     from accelerate.utils import set_seed
 
@@ -284,6 +302,8 @@ def fit_accelerate(folder, *, until=None, total=26, accumulate=1, every=20, **op
     accelerator = Accelerator(gradient_accumulation_steps=accumulate, cpu=True)
     net = {name: options.pop(name) for name in NET_OPTIONS if name in options}
     model = Net(**net)
+    if adapt is not None:
+        adapt(model)
     optimizer, scheduler = make_tools(model)
     data = DATA[options.pop("data", "shuffled")]()
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, data, scheduler)

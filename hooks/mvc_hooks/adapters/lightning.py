@@ -53,6 +53,11 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
         """Replace the train loader by one that the session draws from."""
         if stage != "fit":
             return
+        if trainer.ckpt_path:
+            raise UsageError(
+                "ckpt_path is set, but the fit resumes from the commits of its branch",
+                hint="remove ckpt_path, or the callback",
+            )
         check_processes(trainer.world_size)
         _check_callbacks(trainer)
         session = self._start_session(trainer)
@@ -72,11 +77,6 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Make the checkpointer, which resumes if the branch has commits."""
-        if trainer.ckpt_path:
-            raise UsageError(
-                "ckpt_path is set, but the fit resumes from the commits of its branch",
-                hint="remove ckpt_path, or the callback",
-            )
         state = self.library_state = LightningState(trainer, self._fit)
         with _leave_sigterm():
             self._fit.open(**_find_parts(trainer, pl_module), lightning=state)
@@ -141,7 +141,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
         trainer.fit_loop._data_source.__dict__.pop("dataloader", None)  # noqa: SLF001  set in setup
 
     def _remove_file(self, path: Any) -> None:
-        self.library_state.remove_file(path)
+        self.library_state.files.remove(path)
 
     def _finish(self, *, is_between: bool) -> None:
         report = self._fit.finish(is_between=is_between)
@@ -150,7 +150,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
                 f"the run diverged in its last steps and is back at step {report.to_step}",
                 hint="call fit again to continue from there",
             )
-        self.library_state.remove_held(is_over=True)
+        self.library_state.files.release(is_over=True)
 
     # What the session asks for.
 
@@ -265,7 +265,6 @@ def _find_modules(trainer: Any, module: nn.Module) -> dict[str, nn.Module]:
 def _check_callbacks(trainer: Any) -> None:
     if any(type(one).__name__ == "StochasticWeightAveraging" for one in trainer.callbacks):
         raise UnsupportedError(
-            "StochasticWeightAveraging swaps the scheduler and the batches of a running fit, which its "
-            "state does not tell, so no commit of the fit could be restored exactly",
+            "StochasticWeightAveraging changes scheduler and batches of a running fit, and no state has all of it",
             hint="use WeightAveraging, whose should_update says from when on it averages",
         )

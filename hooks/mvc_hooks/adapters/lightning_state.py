@@ -1,28 +1,22 @@
-"""What Lightning itself knows of a fit: counters, callbacks, metrics, and the checkpoints it named.
-
-Checkpoints are files, and no restore brings a file back. So what Lightning removes is only removed
-once a healthy commit knows of it; until then a run that returns to an earlier commit finds the best
-models that the commit names. What is gone all the same is forgotten, and the log says so.
-"""
+"""What Lightning itself knows of a fit: counters, callbacks, metrics, and the checkpoints it named."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mvc_hooks.adapters.lightning_files import CheckpointFiles
 from mvc_hooks.adapters.session import LibraryState
 from mvc_hooks.parts.tree import map_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from mvc_hooks.adapters.session import Session
 
-log = logging.getLogger("mvc_hooks")
 _STEPPED = "batches_that_stepped"
 # What Lightning's own callbacks remember without having it in their state_dict.
 _UNSAVED = (
@@ -42,11 +36,7 @@ class LightningState(LibraryState):
         super().__init__(trainer, session)
         self._loops = dict(_walk_loops("fit_loop", trainer.fit_loop))
         self._sums: dict[str, Any] = {}
-        self._held: dict[str, int] = {}
-        self._named: set[str] = set()
-        self._remove: Callable[[str], None] = type(trainer.strategy).remove_checkpoint.__get__(
-            trainer.strategy
-        )
+        self.files = CheckpointFiles(trainer, session)
         self.counts_epoch = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -74,12 +64,14 @@ class LightningState(LibraryState):
             "datamodule": self._call_datamodule("state_dict") or {},
             "metrics": _copy(_pick(self._trainer._logger_connector, _METRICS)),  # noqa: SLF001  the public ones compute
             "sums": self._capture_sums(),
-            "held": dict(self._held),
+            "held": dict(self.files.held),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set all of it but what Lightning changes until the first batch."""
-        self._restored, self._named = state, self._list_named()
+        if self._restored is None:  # a state may be tried before it is taken
+            self.files.note_named()
+        self._restored = state
         self._session.data.is_between = state["is_between"]
         self._load_loops(state["loops"])
         for callback in self._trainer.callbacks:
@@ -101,7 +93,7 @@ class LightningState(LibraryState):
 
     def _apply(self, state: dict[str, Any]) -> None:
         self._load_loops(state["loops"])
-        self._find_files(state.get("held", {}))
+        self.files.restore(state.get("held", {}))
         for name, metrics in state.get("metrics", {}).items():
             setattr(self._trainer._logger_connector, name, _copy(metrics))  # noqa: SLF001
         self._load_sums(state.get("sums", {}))
@@ -192,66 +184,6 @@ class LightningState(LibraryState):
                 if name in sums and live.meta.on_epoch:
                     setattr(live, name, join(sums[name].to(live.device), getattr(live, name)))
             live._computed = None  # noqa: SLF001  or it stays what it was
-
-    # The files of Lightning's checkpoints.
-
-    def remove_file(self, path: Any) -> None:
-        """Remove a checkpoint once the newest healthy commit does not name it."""
-        self._held[str(path)] = self._trainer.global_step
-        self.remove_held()
-
-    def remove_held(self, *, is_over: bool = False) -> None:
-        """Remove what no commit needs that the run may return to; all at the end."""
-        checkpointer = self._session.checkpointer
-        assert checkpointer is not None
-        healthy = checkpointer.step_count - checkpointer._settings.healthy_after  # noqa: SLF001  the same package
-        steps = [one.step for one in checkpointer.commits if one.commit and one.step <= healthy]
-        newest = max(steps, default=-1)
-        for path, step in list(self._held.items()):
-            if is_over or step <= newest:
-                del self._held[path]
-                if path not in self._list_named():
-                    self._remove(path)
-
-    def _find_files(self, held: dict[str, int]) -> None:
-        """Forget files that are not there, and remove those that only abandoned steps had."""
-        before, self._held = self._held, dict(held)
-        named = self._list_named()
-        for path in before.keys() - held.keys() - named:
-            self._remove(path)
-        left = sorted(self._named - named)
-        if left:
-            log.warning("checkpoints of the abandoned steps stay: %s", ", ".join(left))
-        for one in self._list_savers():
-            gone = [path for path in _list_files(one) if not one.file_exists(path, self._trainer)]
-            if gone:
-                _forget(one, gone)
-                log.warning("%s: not there any more: %s", type(one).__name__, ", ".join(gone))
-
-    def _list_savers(self) -> list[Any]:
-        return [one for one in self._trainer.callbacks if hasattr(one, "best_k_models")]
-
-    def _list_named(self) -> set[str]:
-        return {path for one in self._list_savers() for path in _list_files(one)}
-
-
-def _list_files(saver: Any) -> list[str]:
-    """Return the checkpoints that a ModelCheckpoint names."""
-    last = {saver.best_model_path, saver.last_model_path}
-    return sorted(path for path in {*saver.best_k_models, *last} if path)
-
-
-def _forget(saver: Any, gone: list[str]) -> None:
-    scores = saver.best_k_models
-    for path in set(gone) & scores.keys():
-        del scores[path]
-        saver.kth_best_model_path = ""  # there is one again with the k-th of them
-    if saver.last_model_path in gone:
-        saver.last_model_path = ""
-    best = min if saver.mode == "min" else max
-    if saver.best_model_path in gone:
-        saver.best_model_path = best(scores, key=scores.get) if scores else ""
-        saver.best_model_score = scores.get(saver.best_model_path)
 
 
 def _adds(owner: Any) -> bool:

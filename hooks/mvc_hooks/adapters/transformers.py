@@ -184,7 +184,9 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
         trainer.training_step,
         _LOOP.skip_first_batches,
     )
-    finalize: Any = getattr(trainer, "_finalize_training", None)  # older versions sum up by themselves
+    finalize: Any = getattr(
+        trainer, "_finalize_training", None
+    )  # older versions sum up by themselves
 
     def take_loss(*values: Any, **options: Any) -> Any:
         loss = step(*values, **options)

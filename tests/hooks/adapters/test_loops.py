@@ -1,0 +1,32 @@
+"""The loops that libraries document do what the page on them says."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("lightning")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from support.loops import LOOPS, examine, format_row
+from support.zygote import Zygote
+
+PAGE = Path(__file__).parents[3] / "docs/loops.md"
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def fits():
+    with Zygote("support.loops") as zygote:
+        yield zygote
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_is_as_the_page_says(fits, tmp_path, name):
+    assert format_row(name, examine(fits, tmp_path, name)) in PAGE.read_text().splitlines()
+
+
+def test_the_page_names_these_loops_only():
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    assert len(rows) == len(LOOPS) + 2
