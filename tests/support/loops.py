@@ -68,8 +68,11 @@ def add_lora(net):
 # Lightning.
 
 
-def _lightning(folder, files, make_callbacks=lambda files: [], **options):
+def _lightning(folder, files, make_callbacks=lambda files: [], resumes_its_own=False, **options):
     callbacks = make_callbacks(files)
+    if resumes_its_own:
+        options["ckpt_path"] = f"{files}.ckpt"
+        fit_lightning(None, total=3).trainer.save_checkpoint(options["ckpt_path"])
     run = fit_lightning(folder, callbacks=callbacks, **options)
     run.others = callbacks
     return run
@@ -194,7 +197,7 @@ LOOPS = {
         "EMAWeightAveraging": {"make_callbacks": _average},
         "WeightAveraging from a later step": {"make_callbacks": _average_late},
         "StochasticWeightAveraging": {"make_callbacks": _average_stochastically},
-        "ckpt_path of its own checkpoint": {"ckpt_path": "last.ckpt"},
+        "ckpt_path of its own checkpoint": {"resumes_its_own": True},
     }),
     **_make(
         "Trainer", _transformers, _report_transformers, {

@@ -53,11 +53,6 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
         """Replace the train loader by one that the session draws from."""
         if stage != "fit":
             return
-        if trainer.ckpt_path:
-            raise UsageError(
-                "ckpt_path is set, but the fit resumes from the commits of its branch",
-                hint="remove ckpt_path, or the callback",
-            )
         check_processes(trainer.world_size)
         _check_callbacks(trainer)
         session = self._start_session(trainer)
@@ -77,6 +72,11 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Make the checkpointer, which resumes if the branch has commits."""
+        if trainer.ckpt_path:
+            raise UsageError(
+                "ckpt_path is set, but the fit resumes from the commits of its branch",
+                hint="remove ckpt_path, or the callback",
+            )
         state = self.library_state = LightningState(trainer, self._fit)
         with _leave_sigterm():
             self._fit.open(**_find_parts(trainer, pl_module), lightning=state)
