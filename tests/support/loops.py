@@ -258,16 +258,19 @@ def examine(zygote, folder, name):
     """Return what is found of a loop: (killed, rolled back), each exact, refused: why, or what differs."""
 
     def go(case, **options):
-        files = folder / f"{case}-files"
-        return zygote.run("train", folder / case, name=name, files=str(files), **options)
+        files = str(folder / f"{case}-files")
+        return "train", folder / case, {"name": name, "files": files, **options}
 
-    killed = go("killed", kill_at=_scale(name, KILLED_AT))
+    killed, plain, back = zygote.run_all([
+        go("killed", kill_at=_scale(name, KILLED_AT)),
+        go("plain", keep=False),
+        go("back", spike=[_scale(name, NAN_AT)]),
+    ])  # fmt: skip
     if killed.kind in ("UsageError", "UnsupportedError"):
-        return [f"refused: {killed.error.partition(': ')[2]}"] * 2
+        return [f"refused: {one.error.partition(': ')[2]}" for one in (killed, back)]
     assert killed.killed, killed.error
-    plain = go("plain", keep=False)
     assert plain.error is None, plain.error
-    resumed, back = go("killed"), go("back", spike=[_scale(name, NAN_AT)])
+    resumed = zygote.run_all([go("killed")])[0]
     assert not back.error, back.error
     assert not resumed.error, resumed.error
     assert resumed.result["resumed"], "a run that begins anew proves nothing"
