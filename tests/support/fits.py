@@ -147,7 +147,7 @@ def same(one, other):
 
 def fit_lightning(
     folder, *, until=None, total=26, accumulate=1, every=20, epochs=None, adapt=None, steps_itself=False,
-    settings=(), ckpt_path=None, **options,
+    settings=(), ckpt_path=None, plateau=False, **options,
 ):  # fmt: skip
     import lightning.pytorch as pl
 
@@ -180,10 +180,11 @@ def fit_lightning(
 
         def configure_optimizers(self):
             optimizer, scheduler = make_tools(self)
-            return {
-                "optimizer": optimizer,
-                "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-            }
+            if plateau:
+                scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+            config = {"scheduler": scheduler, "interval": "step", "monitor": "held_out"}
+            frequency = {"frequency": 3, "strict": False} if plateau else {}
+            return {"optimizer": optimizer, "lr_scheduler": {**config, **frequency}}
 
         def on_save_checkpoint(self, checkpoint):
             checkpoint["batches"] = self.batches

@@ -194,6 +194,7 @@ LOOPS = {
         "best checkpoints and early stopping by training loss": {
             "make_callbacks": _watch_epochs, "settings": {"enable_checkpointing": True, "check_val_every_n_epoch": 1},
         },
+        "scheduler that watches validation": {"plateau": True},
         "EMAWeightAveraging": {"make_callbacks": _average},
         "WeightAveraging from a later step": {"make_callbacks": _average_late},
         "StochasticWeightAveraging": {"make_callbacks": _average_stochastically},
