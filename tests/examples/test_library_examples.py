@@ -34,4 +34,4 @@ def test_trainer(tmp_path):
     out = run("hf_trainer.py", tmp_path / "run", "36")
     assert "bit-exact: " in out
     assert "rolled back from step 21 to step 12" in out
-    assert "diverged/main/21     steps [6, 12, 18, 21]" in out
+    assert "diverged/main/21     steps [0, 6, 12, 18, 21]" in out

@@ -72,11 +72,11 @@ def test_commits_are_the_user_s(keep, tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_AUTHOR_NAME", "Ada Lovelace")
     monkeypatch.setenv("GIT_AUTHOR_EMAIL", "ada@example.org")
     ada, grace = Identity("Ada Lovelace", "ada@example.org"), Identity("Grace", "g@example.org")
-    keep(every=1).steps(1).ckpt.close()
+    keep(every=1).steps(1).ckpt.close()  # the start, and a step
     keep(every=1, identity=grace).steps(1).ckpt.close()
     log = list(Repo.open(tmp_path / "run").log("main"))
     assert [one.info.author for one in log] == [grace, ada, ada]
-    assert [one.info.committer for one in log] == [grace, ada]
+    assert [one.info.committer for one in log] == [grace, ada, ada]
 
 
 def test_counters_come_back(keep):

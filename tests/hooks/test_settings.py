@@ -160,7 +160,7 @@ def test_a_plain_value_is_a_part_if_it_is_meant(tmp_path):
         ckpt.step()
     with pytest.raises(ConflictError, match="evry is only in the stored state") as caught:
         Checkpointer(tmp_path, model=_NET, every=5)
-    assert 'parts={"evry": ...} passes it, allow=["evry"] drops it' in caught.value.hint
+    assert 'parts={"evry": ...} passes it, allow=["evry"] drops what is stored' in caught.value.hint
     for options in ({"parts": {"evry": 5}}, {"allow": ["evry"]}):
         with Checkpointer(tmp_path, model=_NET, every=5, **options) as ckpt:
             assert ckpt.step_count == 1

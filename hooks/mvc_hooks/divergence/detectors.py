@@ -37,6 +37,7 @@ _MAD_TO_SIGMA = 1.482602218505602
 _MEAN_TO_SIGMA = 1.2533141373155003
 _TENTH_TO_SIGMA = 1 / 1.6448536269514722
 _LOG_PART = 0.75
+_NEARLY = 0.99
 _FEWEST_BLOCKS_BEFORE = 2
 _LEVEL_LENGTH, _LOOKS_PER_BLOCK = 16, 8
 _RECENT = 16
@@ -101,7 +102,7 @@ class Spike:
 
     * It exceeds ``record`` times the largest loss that the history holds (and a gradient norm that
       stands out alone ``min_factor`` times the largest one), and is ``tail`` times as far above the
-      median as the largest of the window. Gradient norms, if there are any, must agree.
+      median as the largest of the window. A gradient norm below the largest of the window objects.
     * If the noise is a factor of more than five, it must be so for four of six readings.
 
     The newest 16 readings set no record. None of this is asked within 64 steps after the learning
@@ -200,9 +201,10 @@ class Spike:
         top = float(np.max(before))
         limit = max(top + (self.record - 1) * abs(top), median + self.tail * (largest - median))
         is_over = losses[-_SPELL:] > limit
-        before = _keep_finite(norms[:-_RECENT])
+        before = _keep_finite(norms[:-_RECENT])[-self.window :]
         if len(before):
-            is_over &= ~(norms[-_SPELL:] <= np.max(before))  # a missing one does not object
+            # One that is missing does not object, nor does one that was clipped, as all may be.
+            is_over &= ~(norms[-_SPELL:] < _NEARLY * np.max(before))
         return self._lasts(is_over, is_heavy=largest >= _HEAVY * abs(median))
 
     def _is_new_norm(self, norms: NDArray[np.float64]) -> bool:

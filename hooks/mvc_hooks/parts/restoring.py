@@ -120,6 +120,11 @@ def _refuse(
         hint = f"{_list(lost)} could not be taken back: make the run anew"
     elif all(one.stored is None for one in differences):
         hint = f'nothing was changed; allow=["{path}"] keeps what is live'
+    elif len(differences[0].path) == 1:
+        hint = (
+            f'nothing was changed; parts={{"{path}": ...}} passes it, allow=["{path}"] drops what is '
+            "stored of it"
+        )
     else:
         hint = (
             "nothing was changed; make the run as it was when it was committed "

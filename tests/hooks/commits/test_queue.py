@@ -97,9 +97,9 @@ def test_three_in_a_row_are_too_many(tmp_path, monkeypatch, caplog):
     with Rig(tmp_path / "run") as rig:
         good = rig.commit(state, 1).commit
         (patch / "sitecustomize.py").write_text(
-            "import os, sys\nif sys.argv[:1] == ['-m']: os.kill(os.getpid(), 9)"
+            "import os, sys\nif sys.argv[:1] == ['-c']: os.kill(os.getpid(), 9)"
         )
-        monkeypatch.syspath_prepend(str(patch))
+        monkeypatch.setenv("PYTHONPATH", str(patch))
         rig.kill()
         report = rig.commit(state, 2)
         assert report.commit is None

@@ -42,7 +42,7 @@ def test_it_keeps_no_image_mapped(tmp_path):
 
 _SEE_NICENESS = """
 import os, sys, threading
-if sys.argv[:1] == ["-m"]:
+if sys.argv[:1] == ["-c"]:
     from mvc.chunkstore.writer import ChunkWriter
     encode = ChunkWriter._encode
     def see(*values):
@@ -58,7 +58,7 @@ if sys.argv[:1] == ["-m"]:
 def test_its_workers_step_back_unless_somebody_waits(tmp_path, monkeypatch):
     log = tmp_path / "log"
     (tmp_path / "sitecustomize.py").write_text(_SEE_NICENESS.format(log=str(log)))
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     ours = os.getpriority(os.PRIO_PROCESS, 0)
     with Rig(tmp_path / "run") as rig:
         for step, is_awaited in ((1, False), (2, True), (3, False)):
