@@ -1,17 +1,14 @@
-"""Who acts, and which arguments are revisions and which are paths."""
+"""Which arguments are revisions and which are paths."""
 
 from __future__ import annotations
 
 import os
-import socket
 
 import pytest
 
 from mvc import NotFoundError, Repo, UsageError
 from mvc.cli.options import CommandUsageError
 from mvc.cli.session import (
-    config_paths,
-    find_identity,
     find_previous,
     parse_place,
     split_revision,
@@ -24,44 +21,6 @@ from mvc.cli.session import (
 def repo(shell, monkeypatch):
     monkeypatch.chdir(shell.folder)
     return Repo.open()
-
-
-def test_where_git_looks_for_its_settings():
-    assert config_paths({}) == []
-    home = {"HOME": "/home/ada"}
-    assert list(map(str, config_paths(home))) == [
-        "/home/ada/.config/git/config",
-        "/home/ada/.gitconfig",
-    ]
-    elsewhere = config_paths({**home, "XDG_CONFIG_HOME": "/etc/ada"})
-    assert list(map(str, elsewhere)) == ["/etc/ada/git/config", "/home/ada/.gitconfig"]
-    only = config_paths({**home, "GIT_CONFIG_GLOBAL": "/one"})
-    assert list(map(str, only)) == ["/one"]
-
-
-def test_who_acts(tmp_path):
-    (tmp_path / ".gitconfig").write_text("[user]\nname = Home\nemail = home@example.org\n")
-    home = {"HOME": str(tmp_path)}
-    settings = {"user.name": "Repo", "user.email": "repo@example.org"}
-    variables = {**home, "GIT_AUTHOR_NAME": "Env"}
-
-    def who(settings, environment):
-        identity, is_guessed = find_identity(settings, environment)
-        return identity.name, identity.email, is_guessed
-
-    assert who(settings, variables) == ("Env", "repo@example.org", False)
-    assert who(settings, home) == ("Repo", "repo@example.org", False)
-    assert who({}, variables) == ("Env", "home@example.org", False)
-    name, email, is_guessed = who({}, {})
-    assert is_guessed
-    assert email == f"{name}@{socket.gethostname()}"
-
-
-def test_a_broken_file_of_the_users_is_passed_over(tmp_path):
-    (tmp_path / ".gitconfig").write_bytes(b"[user\n\x00")
-    identity, is_guessed = find_identity({}, {"HOME": str(tmp_path), "EMAIL": "ada@example.org"})
-    assert identity.email == "ada@example.org"
-    assert is_guessed
 
 
 def test_revisions_come_before_paths(repo):
@@ -106,7 +65,6 @@ def test_a_path_behind_a_revision(repo):
 
 
 def test_where_head_was_before(repo):
-    repo.identity = find_identity({}, {"HOME": "/nowhere"})[0]
     assert find_previous(repo) == "side"
     repo.switch("side")
     assert find_previous(repo) == "main"
