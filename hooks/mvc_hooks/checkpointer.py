@@ -33,7 +33,6 @@ from mvc_hooks.parts.sources import from_commit
 from mvc_hooks.ranks import Ranks, Talk
 from mvc_hooks.recovery import Recovery, RollbackRequest
 from mvc_hooks.reports import DivergedError
-from mvc_hooks.run.doubts import doubt_first_step
 from mvc_hooks.run.live import LiveRun
 from mvc_hooks.run.log import RunLog
 from mvc_hooks.run.signals import SignalWatch
@@ -55,8 +54,8 @@ if TYPE_CHECKING:
 
 _LOOKS = (2, 3, 10, 100, 1000)
 """Steps of this process after which to look for state that no part covers."""
-_SETTLED_STEPS = 2
-"""Steps after which an optimizer has made its state, so that the size of a snapshot is known."""
+_FIRST_STEPS = 2
+"""Steps of this process to doubt; after them an optimizer has its state, so a snapshot its size."""
 
 
 class Checkpointer(StepRun):
@@ -347,8 +346,8 @@ class Checkpointer(StepRun):
         self._check_open()
         started_s = time.perf_counter()
         self._calls += 1
-        if self._calls == 1 and self._ranks.is_first:
-            self._log.doubt(doubt_first_step(loss, has_trained=self._run.has_trained))
+        if self._calls <= _FIRST_STEPS and self._ranks.is_first:
+            self._log.doubt(self._run.doubt_step(loss))
         self._run.complete_step(tokens, samples)
         action = self._judge.judge(
             self.step_count, loss, grad_norm, self._log, lr=self._run.lr, note=self._write_note()
@@ -379,7 +378,7 @@ class Checkpointer(StepRun):
 
     def _prepare(self) -> None:
         every = self._settings.every
-        if self._calls == _SETTLED_STEPS and (every is None or every > _SETTLED_STEPS):
+        if self._calls == _FIRST_STEPS and (every is None or every > _FIRST_STEPS):
             self._commits.prepare()
 
     def _look_around(self) -> None:

@@ -141,9 +141,9 @@ class Commits:
             self.skipped.append(self._step)
             self._log.skip(self._step, policy)
             return False
-        self._log.behind(self._step, policy)
-        failure = self.failure
+        failure, began_s = self.failure, time.perf_counter()
         self._take(self.queue.wait(room - 1))
+        self._log.wait(time.perf_counter() - began_s)
         return self.failure is failure
 
     def freeze(self, since_s: float | None = None) -> Snapshot | None:

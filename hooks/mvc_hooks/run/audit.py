@@ -31,6 +31,11 @@ from mvc_hooks.parts.value import Stateful
 if TYPE_CHECKING:
     from mvc_hooks.parts.part import Entry, Part
 
+_POSITIONS = {
+    "exact": "its own state has the position",
+    "drawn again": "the position comes back by drawing the batches again",
+    "unknown": "the position does not come back",
+}
 _MAX_DEPTH = 3
 _MAX_ITEMS = 64
 _MAX_BYTES = 2**20
@@ -54,6 +59,13 @@ class PartAudit:
     tensors: int
     size_bytes: int
 
+    @property
+    def size(self) -> str:
+        """Both in words."""
+        if not self.tensors:
+            return "values, no tensors"
+        return f"{self.tensors:,} tensor{'s' * (self.tensors > 1)}, {self.size_bytes:,} bytes"
+
 
 @dataclass(frozen=True, slots=True)
 class Audit:
@@ -75,19 +87,19 @@ class Audit:
     missing: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        lines = [
-            f"{one.name:<14} {one.tensors:,} tensors, {one.size_bytes:,} bytes"
-            for one in self.parts
-        ]
+        lines = [f"{one.name:<14} {one.size}" for one in self.parts]
         lines += [f"{'random':<14} {', '.join(self.generators)}"]
-        lines += [f"{name:<14} position: {how}" for name, how in self.loaders]
+        lines += [f"{name:<14} {_POSITIONS[how]}" for name, how in self.loaders]
         lines += [f"not captured: {place} ({what})" for place, what in self.missing]
         return "\n".join(lines)
 
     @property
     def summary(self) -> str:
         """One line on what is captured."""
-        parts = (f"{one.name} ({one.tensors:,} tensors)" for one in self.parts)
+        parts = (
+            f"{one.name} ({one.tensors:,} tensors)" if one.tensors else one.name
+            for one in self.parts
+        )
         loaders = (f"{name} (position {how})" for name, how in self.loaders)
         return ", ".join((*parts, *loaders, f"random numbers of {', '.join(self.generators)}"))
 

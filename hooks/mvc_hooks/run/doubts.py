@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.part import Part
     from mvc_hooks.parts.tree import Steps
 
+HALF_STEP = (
+    "step() came before backward(): it commits a step that is half done, whose batch a resume leaves "
+    "out; call it after optimizer.step()"
+)
+STRAY_LOADER = (
+    "a DataLoader is being iterated, but the checkpointer was given none: after a resume it starts "
+    "from its beginning; pass dataloader=... and draw the batches with next_batch()"
+)
+
 
 def doubt_parts(
     leaves: Sequence[tuple[Steps, object]],
@@ -60,12 +69,3 @@ def _locate_values(parts: Mapping[str, Part]) -> set[object]:
     states = [one.part.capture() for one in flatten_parts(parts) if isinstance(one.part, kinds)]
     tensors = (leaf for _, leaf in walk_leaves(states) if isinstance(leaf, torch.Tensor))
     return {None, *map(locate, tensors)}
-
-
-def doubt_first_step(loss: object, *, has_trained: bool) -> Iterator[str]:
-    """Say whether the first step was reported before it was taken."""
-    if isinstance(loss, torch.Tensor) and loss.requires_grad and not has_trained:
-        yield (
-            "step() came before backward(): it commits a step that is half done, whose batch a "
-            "resume leaves out; call it after optimizer.step()"
-        )

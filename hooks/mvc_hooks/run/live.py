@@ -24,11 +24,11 @@ from mvc_hooks.parts.tree import walk_leaves
 from mvc_hooks.parts.value import ValuePart
 from mvc_hooks.ranks import RANKS, Ranks, RankState
 from mvc_hooks.run.audit import StateWatch
-from mvc_hooks.run.doubts import doubt_parts
+from mvc_hooks.run.doubts import HALF_STEP, STRAY_LOADER, doubt_parts
 from mvc_hooks.run.stray import StrayWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from mvc_hooks.parts.sources import StateSource
     from mvc_hooks.snapshot.copying import Fence
@@ -153,10 +153,12 @@ class LiveRun:
     def _note_forward(self, *_: object) -> None:
         self.is_clean = False
 
-    @property
-    def has_trained(self) -> bool:
-        """Whether a gradient was added or an optimizer has stepped."""
-        return self._grads.has_trained
+    def doubt_step(self, loss: object) -> Iterator[str]:
+        """Say what seems wrong with a step of the user's; to be asked at the first two."""
+        if isinstance(loss, torch.Tensor) and loss.requires_grad and not self._grads.has_trained:
+            yield HALF_STEP
+        if not self._data_parts and self._strays.look():
+            yield STRAY_LOADER
 
     def stand_before_step(self, fence: Fence) -> None:
         """Put a fence before the next optimizer step."""
@@ -181,8 +183,6 @@ class LiveRun:
         self.is_clean = True
         for part in self._data_parts:
             part.check_known()
-        if not self._data_parts:
-            self._strays.look()
 
     @property
     def lr(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mvc_hooks")
 _MOST = 8
+_FIRST_TOLD_S, _MUCH_WAITING = 10.0, 0.05
+"""Waiting for the writer that is worth a word: seconds, and their share of the time of the run."""
 
 
 class RunLog:
@@ -27,10 +30,16 @@ class RunLog:
     def __init__(self, feed: RunFeed | None) -> None:
         self._feed = feed
         self._has_stopped = False
+        self._began_s, self._waited_s, self._told_s = time.perf_counter(), 0.0, _FIRST_TOLD_S
 
     def _record(self, kind: str, **fields: object) -> None:
         if self._feed is not None:
             self._feed.append(kind, **fields)
+
+    def _announce(self, text: str, *values: object) -> None:
+        """Log what everybody should see once, also where nobody set up ``logging`` to show more than warnings."""
+        is_unheard = self._feed is not None and not log.hasHandlers()
+        log.log(logging.WARNING if is_unheard else logging.INFO, text, *values)
 
     def start(
         self, step: int, every: int | None, parts: Iterable[str], doubts: Iterable[str] = ()
@@ -43,7 +52,7 @@ class RunLog:
         self, step: int, commit: str, seconds: float, changes: Sequence[tuple[str, object, object]]
     ) -> None:
         """The run was resumed from a commit."""
-        log.info("resumed step %d from %s in %.2f s, to the bit", step, commit[:10], seconds)
+        self._announce("resumed step %d from %s in %.2f s, to the bit", step, commit[:10], seconds)
         for item, then, now in changes:
             log.warning("environment: %s was %r, is %r", item, then, now)
         self._record("resume", step=step, commit=commit)
@@ -73,7 +82,7 @@ class RunLog:
 
     def hold(self, audit: Audit) -> None:
         """What commits of the run hold."""
-        log.info("commits hold %s", audit.summary)
+        self._announce("commits hold %s", audit.summary)
         self.miss(dict(audit.missing))
 
     def miss(self, found: Mapping[str, str]) -> None:
@@ -107,9 +116,17 @@ class RunLog:
         log.warning("step %d is not committed: the writer is behind (%s)", step, policy)
         self._record("skip", step=step, reason="the writer is behind")
 
-    def behind(self, step: int, policy: str) -> None:
-        """A commit waits for the writer."""
-        log.warning("step %d: the writer is behind (%s)", step, policy)
+    def wait(self, seconds: float) -> None:
+        """A commit waited for the writer; told when that is much, and again when it has doubled."""
+        self._waited_s += seconds
+        share = self._waited_s / max(time.perf_counter() - self._began_s, self._waited_s)
+        if self._waited_s >= self._told_s and share >= _MUCH_WAITING:
+            self._told_s = 2 * self._waited_s
+            log.warning(
+                "the writer is behind: commits have waited %.0f s for it, %.0f %% of the time; commit "
+                'less often, or pass when_behind="skip"',
+                *(self._waited_s, 100 * share),
+            )
 
     def alarm(self, verdict: Verdict) -> None:
         """A detector raised an alarm."""
