@@ -27,12 +27,7 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.restoring import InexactRestoreError
     from mvc_hooks.replay.replaying import replay_steps
     from mvc_hooks.replay.report import ReplayReport
-    from mvc_hooks.reports import (
-        CommitFailedError,
-        CommitReport,
-        DivergedError,
-        RollbackReport,
-    )
+    from mvc_hooks.reports import CommitFailedError, CommitReport, DivergedError, RollbackReport
     from mvc_hooks.run.audit import Audit
     from mvc_hooks.snapshot.ring import Ring
     from mvc_hooks.training import StepRun, Training

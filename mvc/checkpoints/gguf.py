@@ -147,7 +147,6 @@ class _Cursor:
         self._window_start = 0
 
     def take(self, size_bytes: int) -> bytes:
-        """Return the next bytes."""
         begin = self.position - self._window_start
         if begin + size_bytes > len(self._window):
             self._load(size_bytes)

@@ -88,8 +88,6 @@ def check_store(
 
 
 class _PackCheck:
-    """The check of one pack."""
-
     def __init__(self, reader: ChunkReader, pack: PackId, listing: PackListing) -> None:
         self.storage = reader.storage
         self.reader = reader

@@ -137,7 +137,6 @@ def diff_commit(context: Context, revision: str, scope: Scope | None = None) -> 
 
 
 def _commit_sides(context: Context, revision: str | None) -> dict[str, Side]:
-    """Return the files of a revision, by default of HEAD."""
     if revision is None:
         return _tree_sides(head_tree(context))
     return _tree_sides(context.history.read_tree(context.history.resolve(revision)))

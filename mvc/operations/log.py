@@ -103,7 +103,6 @@ class _Reader:
         self._diverged = _open_notes(context, DIVERGENCES)
 
     def entry(self, info: CommitInfo) -> LogEntry:
-        """Return one commit as the log shows it."""
         return LogEntry(
             info,
             read_annotations(info),

@@ -78,7 +78,6 @@ def _plan_rename(
 def _check_place(
     context: Context, index: Index, place: str, *, force: bool, is_folder: bool
 ) -> None:
-    """Check that a file (or folder) may take a name."""
     check_parents(context.worktree, place)
     stat = find_file_stat(context.worktree, place)
     if stat is not None and (stat.is_directory or not force):

@@ -216,7 +216,6 @@ class _Draft:
         }
 
     def _choose_files(self, info: CommitInfo) -> tuple[str, ...]:
-        """Return the files of a commit that the policy releases."""
         left = self._left[info.id]
         if self._reasons[info.id]:
             return ()
@@ -243,7 +242,6 @@ class _Draft:
         return sizes
 
     def releases(self) -> tuple[Release, ...]:
-        """Return what is to be recorded."""
         chosen = ((commit, paths) for commit, paths in self._released.items() if paths)
         found = [self._release(commit, self._left[commit], paths) for commit, paths in chosen]
         blobs = {blob for release in found for blob in release.blobs}
@@ -263,7 +261,6 @@ class _Draft:
         return Release(commit, paths, self._policy.text(), self._now_s, blobs)
 
     def commits(self, sizes: Mapping[GitId, int]) -> tuple[CommitPlan, ...]:
-        """Return what happens to each commit."""
         return tuple(
             CommitPlan(
                 info.id,

@@ -25,12 +25,7 @@ from mvc.workspace.checkout_plan import execute, plan_move
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.notebook import one_line
 from mvc.workspace.recovery import recover
-from mvc.workspace.rollback_target import (
-    ROLLBACK_COMMAND,
-    SHORT_ID,
-    BranchLine,
-    check_whole,
-)
+from mvc.workspace.rollback_target import ROLLBACK_COMMAND, SHORT_ID, BranchLine, check_whole
 from mvc.workspace.transition import plan_head_move
 from mvc.workspace.verdicts import Divergence, add_divergence
 
@@ -185,8 +180,6 @@ def _check_tip(context: Context, plan: RollbackPlan) -> None:
 
 
 class _Move:
-    """One rollback on its way."""
-
     def __init__(self, context: Context, plan: RollbackPlan, reason: str, stamp: Stamp) -> None:
         self._context = context
         self._plan = plan

@@ -90,10 +90,7 @@ def check_sizes(state_json: bytes, sizes: Mapping[str, Mapping[str, int]]) -> No
 
 
 class _OutlineTable(ReadTable):
-    """Gives outlines in place of arrays."""
-
     def get(self, node: Node) -> ArrayOutline:
-        """Return the outline of a node."""
         if node["$"] in BLOBS:
             size = get_field(node, "size_bytes", int)
             outline = ArrayOutline("bytes", "uint8", (size,))
@@ -118,7 +115,6 @@ class _OutlineTable(ReadTable):
         parts: list[Any],
         **flags: bool,  # noqa: ARG002
     ) -> ArrayOutline:
-        """Return the outline of a sparse tensor."""
         return ArrayOutline("sparse", parts[-1].dtype, shape)
 
 

@@ -17,13 +17,7 @@ from mvc.dtypes import MAX_TENSOR_BYTES, count_elements
 from mvc.errors import ConflictError, FormatError, UnsupportedError
 from mvc.states.document import check_fields, get_dims, get_field
 from mvc.states.elements import get_numpy_element, get_torch_element
-from mvc.states.factory import (
-    ArrayForm,
-    NumpyFactory,
-    fill_words,
-    numpy_dtype,
-    view_array,
-)
+from mvc.states.factory import ArrayForm, NumpyFactory, fill_words, numpy_dtype, view_array
 from mvc.states.memory import MAX_SKEW, Region, c_strides, is_dense, view_memory
 from mvc.states.refusals import format_path
 

@@ -31,13 +31,7 @@ from mvc.errors import UnsupportedError, UsageError
 from mvc.states import decode as state_decode
 from mvc.states import encode as state_encode
 from mvc.states.alias import find_shared, link_shared
-from mvc.states.document import (
-    STATE_FILE,
-    Document,
-    Kept,
-    encode_document,
-    parse_document,
-)
+from mvc.states.document import STATE_FILE, Document, Kept, encode_document, parse_document
 from mvc.states.factory import NumpyFactory
 from mvc.states.files import StateFile, plain_file, tensor_file
 from mvc.states.reads import ReadTable, TensorRead, load_torch

@@ -240,7 +240,6 @@ class _Planner:
                     self._conflicts.append(above if above in kept else path)
 
     def plan(self) -> CheckoutPlan:
-        """Return the plan."""
         return CheckoutPlan(
             tuple(self._write.items()),
             tuple(self._remove),

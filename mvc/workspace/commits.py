@@ -149,7 +149,6 @@ class _Tally:
         self.plain_bytes = self.written_bytes = self.reused_bytes = 0
 
     def take(self, path: str, entry: TreeEntry) -> None:
-        """Count one file."""
         manifest = find_manifest(self._context, entry.blob)
         old = self._base.get(path)
         same = old is not None and old.blob == entry.blob

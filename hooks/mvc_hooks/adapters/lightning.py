@@ -23,12 +23,7 @@ from torch import nn
 
 from mvc import UnsupportedError, UsageError
 from mvc_hooks.adapters.lightning_state import LightningState
-from mvc_hooks.adapters.session import (
-    SessionCallback,
-    check_processes,
-    import_library,
-    one_or_all,
-)
+from mvc_hooks.adapters.session import SessionCallback, check_processes, import_library, one_or_all
 from mvc_hooks.reports import DivergedError
 
 if TYPE_CHECKING:

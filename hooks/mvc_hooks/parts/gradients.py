@@ -114,7 +114,6 @@ class _Watch:
                 self._probes.append((node, hook))
 
     def restore(self, habit: str, *, is_open: bool) -> None:
-        """Take a stored habit."""
         self.look()  # parameters that the restored state trains and the live one did not
         self._end_probes()
         self.habit, self.is_open = habit, is_open

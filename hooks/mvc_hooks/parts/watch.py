@@ -187,7 +187,6 @@ class EvaluationLoaders:
     epoch = 0
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._watches: list[LoaderWatch] = []
         self._restored: list[dict[str, Any]] = []
 

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.part import DETAILS
 from mvc_hooks.parts.reach import GENERATORS
-from mvc_hooks.parts.rng import GeneratorPart, RngPart, keep_rng
+from mvc_hooks.parts.rng import GeneratorPart, RngPart, find_attribute, keep_rng
 from mvc_hooks.parts.tree import format_path, list_items, walk_leaves
 from mvc_hooks.parts.value import Stateful
 
@@ -108,7 +108,6 @@ class StateWatch:
     """Looks for state of a run that no part covers; ``missing`` is place → what it is."""
 
     def __init__(self, objects: Mapping[str, object], entries: Sequence[Entry]) -> None:
-        """Take the objects of a run, and its parts."""
         self._objects = objects
         self._parts = [entry for entry in entries if entry.path[0] != DETAILS]
         self._captured = {id(one) for entry in entries for one in entry.part.generators().values()}
@@ -192,9 +191,7 @@ def _owners(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     yield place, value
     if isinstance(value, DataLoader):
         for path in _OF_LOADERS:
-            owner: Any = value
-            for step in path.split("."):
-                owner = getattr(owner, step, None)
+            owner = find_attribute(value, path)
             if owner is not None:
                 yield f"{place}.{path}", owner
 

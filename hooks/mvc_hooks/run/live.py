@@ -24,8 +24,7 @@ from mvc_hooks.parts.tree import walk_leaves
 from mvc_hooks.parts.value import ValuePart
 from mvc_hooks.ranks import RANKS, Ranks, RankState
 from mvc_hooks.run.audit import StateWatch
-from mvc_hooks.run.doubts import HALF_STEP, STRAY_LOADER, doubt_parts
-from mvc_hooks.run.stray import StrayWatch
+from mvc_hooks.run.doubts import HALF_STEP, STRAY_LOADER, StrayWatch, doubt_parts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -137,24 +137,12 @@ def _frame(machine: _Machine) -> None:
         raise FormatError("pickle has a frame that reaches past its end")
 
 
-def _mark(machine: _Machine) -> None:
-    machine.marks.append(len(machine.stack))
-
-
 def _pop(machine: _Machine) -> None:
     # A pickle may take its own mark away with POP.
     if machine.marks and machine.marks[-1] == len(machine.stack):
         machine.marks.pop()
     else:
         machine.stack.pop()
-
-
-def _pop_mark(machine: _Machine) -> None:
-    machine.pop_mark()
-
-
-def _dup(machine: _Machine) -> None:
-    machine.stack.append(machine.stack[-1])
 
 
 def _get_byte(machine: _Machine) -> None:
@@ -177,20 +165,12 @@ def _put_word(machine: _Machine) -> None:
     machine.position += 4
 
 
-def _get_line(machine: _Machine) -> None:
-    machine.stack.append(machine.memo[int(machine.take_line())])
-
-
 def _put_line(machine: _Machine) -> None:
     machine.memo[int(machine.take_line())] = machine.stack[-1]
 
 
 def _memoize(machine: _Machine) -> None:
     machine.memo[len(machine.memo)] = machine.stack[-1]
-
-
-def _tuple(machine: _Machine) -> None:
-    machine.stack.append(tuple(machine.pop_mark()))
 
 
 def _short_tuple(size: int) -> Callable[[_Machine], None]:
@@ -202,22 +182,10 @@ def _short_tuple(size: int) -> Callable[[_Machine], None]:
     return run
 
 
-def _list(machine: _Machine) -> None:
-    machine.stack.append(machine.pop_mark())
-
-
 def _dict(machine: _Machine) -> None:
     values = machine.pop_mark()
     machine.stack.append(Pairs())
     _set_pairs(machine, values)
-
-
-def _append(machine: _Machine) -> None:
-    _extend(machine, [machine.stack.pop()])
-
-
-def _appends(machine: _Machine) -> None:
-    _extend(machine, machine.pop_mark())
 
 
 def _extend(machine: _Machine, values: list[object]) -> None:
@@ -234,10 +202,6 @@ def _extend(machine: _Machine, values: list[object]) -> None:
 def _set_item(machine: _Machine) -> None:
     value, key = machine.stack.pop(), machine.stack.pop()
     _set_pairs(machine, [key, value])
-
-
-def _set_items(machine: _Machine) -> None:
-    _set_pairs(machine, machine.pop_mark())
 
 
 def _set_pairs(machine: _Machine, values: list[object]) -> None:
@@ -308,40 +272,32 @@ def _resolve(machine: _Machine, pid: object) -> None:
     machine.stack.append(Opaque(None, pid) if value is None else value)
 
 
-def _persistent_line(machine: _Machine) -> None:
-    _resolve(machine, machine.take_line().decode("latin-1"))
-
-
-def _persistent(machine: _Machine) -> None:
-    _resolve(machine, machine.stack.pop())
-
-
 _OPERATIONS: dict[int, Callable[[_Machine], None]] = {
     0x80: _proto,
     0x95: _frame,
-    ord("("): _mark,
+    ord("("): lambda m: m.marks.append(len(m.stack)),  # MARK
     ord("0"): _pop,
-    ord("1"): _pop_mark,
-    ord("2"): _dup,
-    ord("g"): _get_line,
+    ord("1"): lambda m: m.pop_mark(),  # POP_MARK
+    ord("2"): lambda m: m.stack.append(m.stack[-1]),  # DUP
+    ord("g"): lambda m: m.stack.append(m.memo[int(m.take_line())]),  # GET
     ord("h"): _get_byte,
     ord("j"): _get_word,
     ord("p"): _put_line,
     ord("q"): _put_byte,
     ord("r"): _put_word,
     0x94: _memoize,
-    ord("t"): _tuple,
+    ord("t"): lambda m: m.stack.append(tuple(m.pop_mark())),  # TUPLE
     0x85: _short_tuple(1),
     0x86: _short_tuple(2),
     0x87: _short_tuple(3),
-    ord("l"): _list,
+    ord("l"): lambda m: m.stack.append(m.pop_mark()),  # LIST
     ord("d"): _dict,
-    ord("a"): _append,
-    ord("e"): _appends,
+    ord("a"): lambda m: _extend(m, [m.stack.pop()]),  # APPEND
+    ord("e"): lambda m: _extend(m, m.pop_mark()),  # APPENDS
     ord("s"): _set_item,
-    ord("u"): _set_items,
-    0x90: _appends,  # ADDITEMS: a set is a list here
-    0x91: _list,  # FROZENSET
+    ord("u"): lambda m: _set_pairs(m, m.pop_mark()),  # SETITEMS
+    0x90: lambda m: _extend(m, m.pop_mark()),  # ADDITEMS: a set is a list here
+    0x91: lambda m: m.stack.append(m.pop_mark()),  # FROZENSET
     ord("c"): _global,
     0x93: _stack_global,
     0x82: _extension(1),
@@ -353,6 +309,6 @@ _OPERATIONS: dict[int, Callable[[_Machine], None]] = {
     ord("i"): _instance,
     ord("o"): _object,
     ord("b"): _build,
-    ord("P"): _persistent_line,
-    ord("Q"): _persistent,
+    ord("P"): lambda m: _resolve(m, m.take_line().decode("latin-1")),  # PERSID
+    ord("Q"): lambda m: _resolve(m, m.stack.pop()),  # BINPERSID
 }

@@ -9,12 +9,12 @@ from typer import Option
 from mvc.cli.options import DryRun, Grace, Json, Quiet, ShowProgress, age_seconds
 from mvc.cli.output import Output, pick, stdout, write_json
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.packs import packs_text, write_freed
-from mvc.cli.render.text import count_text
+from mvc.cli.render.text import count_text, size_text
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
     from mvc.operations.gc import GcPlan, GcResult
+    from mvc.operations.repack import RepackPlan, RepackResult
 
 
 def gc(
@@ -89,3 +89,22 @@ def _write_gc(out: Output, plan: GcPlan, result: GcResult | None) -> None:
         entries = count_text(plan.reflog_entries, "reflog entry", "reflog entries")
         out.line(f"{entries} {verb}")
     write_freed(out, plan, result)
+
+
+def packs_text(packs: int, size_bytes: int) -> str:
+    """Return how many packs there are, and their size."""
+    return f"{count_text(packs, 'pack')}, {size_text(size_bytes)}"
+
+
+def write_freed(
+    out: Output, plan: GcPlan | RepackPlan, result: GcResult | RepackResult | None
+) -> None:
+    """Write how many bytes were freed, or would be, and how many packs had to stay."""
+    freed_bytes = plan.freed_bytes if result is None else result.freed_bytes
+    verb = "would free about" if result is None else "freed"
+    if freed_bytes < 0:
+        verb, freed_bytes = "would take" if result is None else "took", -freed_bytes
+    out.line(f"{verb} {out.style(size_text(freed_bytes), 'bold')}")
+    if result is not None and result.kept_packs:
+        packs = count_text(result.kept_packs, "pack")
+        out.line(f"{packs} kept: needed by something newer than the plan; run it again")

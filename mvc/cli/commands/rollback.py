@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from mvc.cli.options import (
-    DryRun,
-    Force,
-    Json,
-    Quiet,
-    ShowProgress,
-    check_alone,
-)
+from mvc.cli.options import DryRun, Force, Json, Quiet, ShowProgress, check_alone
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import write_counts

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from mvc.cli.options import (
-    DryRun,
-    Force,
-    Json,
-    Quiet,
-    ShowProgress,
-)
+from mvc.cli.options import DryRun, Force, Json, Quiet, ShowProgress
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import commit_line, write_counts
@@ -53,7 +47,6 @@ def undo(
 
 
 def _write_undo(repo: Repo, out: Output, result: UndoResult, *, redo: bool, dry_run: bool) -> None:
-    """Write what was taken back or redone, and where HEAD is now."""
     verbs = {
         (False, False): "Took back",
         (False, True): "Would take back",
