@@ -18,7 +18,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, _utils
+
+# An iterator that is freed with a cycle of references cannot reach its workers, and waits so long for each.
+_utils.MP_STATUS_CHECK_INTERVAL = 0.2
 
 BATCH = 4
 ROWS = 44

@@ -272,12 +272,12 @@ def _resolve(machine: _Machine, pid: object) -> None:
     machine.stack.append(Opaque(None, pid) if value is None else value)
 
 
-_OPERATIONS: dict[int, Callable[[_Machine], None]] = {
+_OPERATIONS: dict[int, Callable[[_Machine], object]] = {
     0x80: _proto,
     0x95: _frame,
     ord("("): lambda m: m.marks.append(len(m.stack)),  # MARK
     ord("0"): _pop,
-    ord("1"): lambda m: m.pop_mark(),  # POP_MARK
+    ord("1"): _Machine.pop_mark,
     ord("2"): lambda m: m.stack.append(m.stack[-1]),  # DUP
     ord("g"): lambda m: m.stack.append(m.memo[int(m.take_line())]),  # GET
     ord("h"): _get_byte,
