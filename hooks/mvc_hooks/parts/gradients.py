@@ -72,7 +72,7 @@ class _Watch:
         self._optimizer = optimizer
         self.is_open = self.has_new = False
         self.habit = _NEW
-        self.has_opened = self.has_stepped = False
+        self.has_opened = self.has_filled = self.has_stepped = False
         self._empty_steps: int | None = 0
         self._known: dict[int, tuple[torch.Tensor, Any]] = {}
         # Parameters whose next gradient is awaited: (node of autograd, hook); the node must live.
@@ -92,6 +92,7 @@ class _Watch:
 
     def look(self) -> None:
         """Take in parameters that are trained since the last time."""
+        self._sizes = self._count_params()
         params = {id(param): param for param in self.params}
         for key in self._known.keys() - params.keys():
             self._known.pop(key)[1].remove()
@@ -134,8 +135,13 @@ class _Watch:
         self._probes.clear()
         self._met.clear()
 
-    def _open(self, _: torch.Tensor) -> None:
+    def _count_params(self) -> list[int]:
+        return [len(group["params"]) for group in self._optimizer.param_groups]
+
+    def _open(self, param: torch.Tensor) -> None:
         self.is_open = self.has_opened = True
+        if self._empty_steps is not None and not self.has_filled:
+            self.has_filled = _has_values(param.grad)
 
     def _meet(self, param: torch.Tensor, *_: object) -> None:
         # What was cleared once stays so, whatever is added until the next step.
@@ -143,7 +149,8 @@ class _Watch:
             self._met[id(param)] = _has_values(param.grad)
 
     def _close(self, *_: object) -> None:
-        self.look()
+        if self._sizes != self._count_params():  # a look takes longer; what was unfrozen can wait
+            self.look()
         self.has_stepped = True
         self._count_empty()
         self.is_open = False
@@ -164,9 +171,10 @@ class _Watch:
             self._empty_steps = None
             return
         self._empty_steps += 1
-        if self._empty_steps > 1 and self.has_opened:
-            log.warning(_EMPTY)
+        if self._empty_steps > 1:
             self._empty_steps = None
+            if self.has_filled:  # those of a loss without a slope are zeros from the beginning
+                log.warning(_EMPTY)
 
     def probe_one(self) -> None:
         """Look once more at a run that clears, now that its leftovers were left out."""
@@ -209,8 +217,10 @@ class GradsPart(Part):
 
     @property
     def has_trained(self) -> bool:
-        """Whether a gradient was added or an optimizer has stepped since this was made."""
-        return any(watch.has_opened or watch.has_stepped for watch in self._watches)
+        """Whether a gradient was added or an optimizer has stepped since; True if nothing can tell."""
+        return not self._watches or any(
+            watch.has_opened or watch.has_stepped for watch in self._watches
+        )
 
     def remove(self) -> None:
         """Remove all hooks."""

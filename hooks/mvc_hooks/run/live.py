@@ -101,8 +101,8 @@ class StoredRun:
 class LiveRun:
     """Everything that is alive in a run; ``data`` is the one loader, if there is just one.
 
-    ``doubts`` are lines about parts that it seems to lack. It is clean if nothing was drawn, run or stepped since the last complete step, as far as hooks
-    can see.
+    ``doubts`` are lines about parts that it seems to lack. It is clean if nothing was drawn, run
+    or stepped since the last complete step, as far as hooks can see.
     """
 
     def __init__(self, objects: Mapping[str, object], ranks: Ranks | None = None) -> None:

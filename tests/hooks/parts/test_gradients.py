@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mvc import ConflictError
-from mvc_hooks.parts.gradients import GradsPart
+from mvc_hooks.parts.gradients import GradsPart, _Watch
 from mvc_hooks.parts.make import GRADIENTS, make_parts
 from mvc_hooks.parts.module import ParameterNames
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
@@ -124,6 +124,16 @@ def test_parameters_that_thaw_are_watched(lab):
     run.model["a"].weight.requires_grad_(True)
     run.accumulate()
     assert len(frozen.capture()["accumulated"]) == 3
+
+
+def test_a_step_does_not_go_through_all_parameters(monkeypatch):
+    run = _build()
+    for _ in range(2):
+        run.accumulate()
+        run.step()
+    monkeypatch.setattr(_Watch, "params", property(lambda _: pytest.fail("went through them")))
+    run.accumulate()
+    run.step()
 
 
 def test_a_parameter_that_is_frozen_here_and_was_not(lab):

@@ -83,6 +83,24 @@ def test_the_order_of_a_step(tmp_path, told, order, words):
     assert all(text.startswith(words) for text in found)
 
 
+def test_a_loss_without_a_slope_and_steps_without_an_optimizer(tmp_path, told):
+    model = make_net()
+    with Checkpointer(tmp_path / "a", model=model, optimizer=_sgd(model), every=None) as ckpt:
+        for number in range(4):  # as where nothing is rewarded yet
+            loss = loss_of(model, windows(number)) * 0
+            loss.backward()
+            ckpt._run._optimizers[0].step()
+            model.zero_grad()
+            ckpt.step(loss=loss)
+    assert told() == []
+    with Checkpointer(tmp_path / "b", model=model, every=None) as ckpt:
+        loss = loss_of(model, windows(0))
+        loss.backward()
+        ckpt.step(loss=loss)
+    (text,) = told()
+    assert text.startswith("no optimizer was passed")
+
+
 def _begin(**settings):
     model = make_net()
     return LiveRun({"model": model, "optimizer": torch.optim.SGD(model.parameters(), **settings)})
