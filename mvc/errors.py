@@ -37,6 +37,8 @@ class MvcError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint is not None:
+            self.add_note(f"hint: {hint}")  # a traceback shows it
 
     def __str__(self) -> str:
         return self.message

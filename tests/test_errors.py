@@ -3,12 +3,13 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import traceback
 
 import pytest
 
 import mvc
 from mvc import errors
-from mvc.errors import MvcError, StorageError, translate_os_errors
+from mvc.errors import MvcError, StorageError, UsageError, translate_os_errors
 
 KINDS = {
     "MvcError": ("error", 8, Exception),
@@ -98,3 +99,11 @@ class TestTranslation:
     def test_without_a_number(self):
         with pytest.raises(StorageError, match=r"^cannot look: odd$"), translate_os_errors("look"):
             raise OSError("Odd")
+
+
+def test_a_traceback_shows_the_hint():
+    lines = traceback.format_exception_only(UsageError("no such option", hint="try another"))
+    assert lines == ["mvc.errors.UsageError: no such option\n", "hint: try another\n"]
+    assert traceback.format_exception_only(UsageError("that is all")) == [
+        "mvc.errors.UsageError: that is all\n"
+    ]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from mvc import CorruptionError, MvcError, NotFoundError, ReleasedError, StorageError
 from mvc_hooks.divergence.history import SPIKE, TREND
+from mvc_hooks.parts.restoring import MisfitError
 from mvc_hooks.parts.sources import from_commit, from_image
 from mvc_hooks.reports import DivergedError, RollbackReport
 
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from mvc_hooks.snapshot.ring import Snapshot
 
 _MAX_TRIES = 3
+_TRIED = "mvc log --graph --all shows what was tried"
+_MISFIT = (
+    "the state is on a diverged branch, if that is kept; start again to go on from the last commit, and "
+    "make what a run adds on its way before the checkpointer, to be used later"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,33 +85,40 @@ class Recovery:
             action.rollback, action.skip_batches, action.verdict.onset_step, action.reason
         )
         if action.verdict.cause in (SPIKE, TREND) and not self._has_target(request):
-            # The run may well be healthy, and it is all there is.
-            self.judge.take_back()
-            self.log.action(action.verdict.step, f"only a warning: there is {_explain(request)}")
+            self._only_warn(action, f"there is {_explain(request)}")
             return None
         # Should the rollback fail, the diverged state must not become the last commit of the run.
         self.run.is_clean = False
-        return self.roll_back(request, started_s)
+        try:
+            return self.roll_back(request, started_s)
+        except MisfitError as error:
+            if action.verdict.cause in (SPIKE, TREND) and self.ranks.is_alone:
+                self.run.is_clean = True
+                self._only_warn(action, error.message)
+                return None
+            frozen, tip = self._freeze()
+            self._keep(frozen, tip, action.reason)
+            self._give_up(f"{action.reason}; {error.message}", error, _MISFIT)
+
+    def _only_warn(self, action: Action, why: str) -> None:
+        """Go on: the run may well be healthy, and it is all there is."""
+        self.judge.take_back()
+        self.log.action(action.verdict.step, f"only a warning: {why}")
 
     def _has_target(self, request: RollbackRequest) -> bool:
         self.commits.wait(with_marks=True)
         return self.ranks.ask_first(lambda: next(self._candidates(request), None) is not None)
 
-    def _give_up(self, reason: str, cause: Exception | None = None) -> NoReturn:
+    def _give_up(self, reason: str, cause: Exception | None = None, hint: str = _TRIED) -> NoReturn:
         self.log.stop(self.run.counters.step, reason)
         self.run.is_clean = False  # what diverged is not committed
-        raise DivergedError(
-            f"the run diverged: {reason}", hint="mvc log --graph --all shows what was tried"
-        ) from cause
+        raise DivergedError(f"the run diverged: {reason}", hint=hint) from cause
 
     def roll_back(self, request: RollbackRequest, started_s: float) -> RollbackReport:
         """Take run and branch back; DivergedError means that there is nothing to go back to."""
-        commits, from_step = self.commits, self.run.counters.step
+        commits = self.commits
         commits.wait(with_marks=True)
-        tip = self.ranks.share(commits.queue.tips.get(commits.branch))
-        frozen = commits.freeze() if self.keeps_diverged and tip else None
-        if frozen is not None:
-            frozen.fence.wait()  # restoring overwrites what is being copied
+        frozen, tip = self._freeze()
         try:
             report, stored = self._go_back(request, started_s)
         except MvcError as error:
@@ -120,14 +133,28 @@ class Recovery:
         self.judge.forget_after(report.to_step)
         self.talk.forget()
         commits.forget_after(report.to_step, report.to_commit)
-        if frozen is not None and tip:
-            name = report.diverged_branch or self._make_diverged_branch(from_step, tip)
-            commits.queue.tips[name] = tip
-            text = f"diverged at step {from_step}: {report.reason}"
-            commits.submit(frozen, text, branch=name)
+        self._keep(frozen, tip, report.reason, report.diverged_branch)
         self._tell_next_commit(report)
         self.log.rollback(report)
         return report
+
+    def _freeze(self) -> tuple[Snapshot | None, str | None]:
+        """Freeze what diverged, if it is to be kept; return it, and the tip that it belongs to."""
+        tip = self.ranks.share(self.commits.queue.tips.get(self.commits.branch))
+        frozen = self.commits.freeze() if self.keeps_diverged and tip else None
+        if frozen is not None:
+            frozen.fence.wait()  # restoring overwrites what is being copied
+        return frozen, tip
+
+    def _keep(
+        self, frozen: Snapshot | None, tip: str | None, reason: str, branch: str | None = None
+    ) -> None:
+        """Commit what diverged to a branch, a new one at the tip by default."""
+        if frozen is not None and tip:
+            name = branch or self._make_diverged_branch(frozen.step, tip)
+            self.commits.queue.tips[name] = tip
+            text = f"diverged at step {frozen.step}: {reason}"
+            self.commits.submit(frozen, text, branch=name)
 
     def _tell_next_commit(self, report: RollbackReport) -> None:
         """Have the next commit record the rollback, and the batches of earlier unrecorded ones."""

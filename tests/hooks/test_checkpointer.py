@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from mvc import ConflictError, Identity, NotFoundError, Repo, UsageError
 from mvc_hooks import Checkpointer, DivergedError
@@ -18,6 +20,11 @@ pytestmark = pytest.mark.torch
 
 
 _START = ("step 0", 0)
+
+
+class Endless:
+    def __iter__(self):
+        return itertools.count()
 
 
 def _log(root, revision="main"):
@@ -40,6 +47,21 @@ def test_steps_are_those_that_are_missing(keep, tmp_path, plain):
     assert seen == list(range(9))
     assert second.now() == plain(9).now()
     assert [step for _, step in _log(tmp_path / "run")] == [9, 8, 5, 4, 0]
+
+
+@pytest.mark.parametrize(
+    ("loaders", "draws", "match"),
+    [
+        ({}, True, "no part of the run is a loader"),
+        ({"one": [torch.ones(2)]}, True, "no part of the run is a loader"),
+        ({"one": DataLoader(range(9)), "other": DataLoader(range(9))}, True, "which of several"),
+        ({"buffer": Endless()}, False, r"buffer \(a Endless\) has no state_dict, and no batch"),
+    ],
+)
+def test_loaders_that_cannot_feed_the_run(tmp_path, loaders, draws, match):
+    with Checkpointer(tmp_path, model=make_net(), parts=loaders) as ckpt:
+        with pytest.raises(UsageError, match=match):
+            ckpt.next_batch() if draws else ckpt.step()
 
 
 def test_a_body_without_step_is_an_error(keep):

@@ -245,6 +245,39 @@ def test_a_spike_goes_back_to_the_start_or_is_only_a_warning(keep, plain, caplog
         assert run.steps(3).now() == plain(3).now()
 
 
+def _grow(run):
+    """Add a module that nothing uses, so that the steps stay those of the plain run."""
+    run.model[0].late = torch.nn.LayerNorm(2)
+    run.optimizer.add_param_group({"params": list(run.model[0].late.parameters())})
+
+
+def test_a_module_added_on_the_way_makes_a_spike_only_a_warning(keep, plain, caplog):
+    run = keep(every=30, ladder=rollback(skip_batches=0))
+    for loss in _CALM:
+        run.step(loss=loss)
+    _grow(run)
+    assert run.step(loss=9.0) is None
+    assert "only a warning: the run does not fit the stored state: model." in caplog.text
+    now, then = run.steps(2).model.state_dict(), plain(73).model.state_dict()
+    assert all(torch.equal(now[name], then[name]) for name in then)
+
+
+def test_a_module_added_on_the_way_and_a_nan(keep, tmp_path):
+    """The run ends, says why and what to do, and its state is on a branch."""
+    run = keep(every=4, ladder=_back()).steps(5)
+    _grow(run)
+    run.step()
+    with pytest.raises(DivergedError, match="is not in the stored state") as caught, run.ckpt:
+        run.step(loss=_NAN)
+    assert "start again to go on from the last commit" in caught.value.hint
+    repo = Repo.open(tmp_path / "run")
+    assert _subjects(repo, "main") == ["step 4", "step 0"]
+    (arm,) = _diverged(repo)
+    held = repo.load_state(arm)
+    assert torch.equal(held["model"]["0.weight"], run.model[0].weight)
+    assert digest(held["rng"]["torch"]) == digest(torch.get_rng_state())
+
+
 def test_three_rollbacks_and_no_more(keep, plain, tmp_path):
     run = keep(ladder=_back()).steps(4)
     with pytest.raises(DivergedError, match="after 3 rollbacks"), run.ckpt:

@@ -182,7 +182,9 @@ class TestLocalChanges:
     def test_an_edited_file_stops_it_and_nothing_is_touched(self, two, root):
         write(root, "config.json", "edited")
         before = digests(root)
-        with pytest.raises(ConflictError, match=r"would be overwritten: 'config.json'$") as caught:
+        with pytest.raises(
+            ConflictError, match=r"(?m)would be overwritten: 'config.json'$"
+        ) as caught:
             two.checkout("old")
         assert "`force`" in caught.value.hint
         assert digests(root) == before
@@ -199,7 +201,7 @@ class TestLocalChanges:
         commit_all(repo, "two")
         for number in range(8):
             write(root, f"f{number}", "edited")
-        with pytest.raises(ConflictError, match=r"'f4' and 3 more$"):
+        with pytest.raises(ConflictError, match=r"(?m)'f4' and 3 more$"):
             repo.checkout("HEAD~1")
 
     def test_an_edit_where_the_commits_agree_is_carried_over(self, two, root):

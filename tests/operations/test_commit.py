@@ -49,7 +49,7 @@ class TestWhatIsCommitted:
             one.commit("again")
 
     def test_nothing_at_all(self, repo):
-        with pytest.raises(ConflictError, match=r"^nothing to commit$"):
+        with pytest.raises(ConflictError, match=r"(?m)^nothing to commit$"):
             repo.commit("first")
 
     def test_allow_empty(self, repo):

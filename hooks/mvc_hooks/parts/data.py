@@ -23,7 +23,7 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from mvc import ConflictError, UsageError
 from mvc_hooks.parts.part import Part, RestoreOrder
@@ -91,6 +91,7 @@ class DataPart(Part):
         self._iterator: Any = None
         self._pending: Any = None
         self._is_stateful = isinstance(loader, Stateful)
+        self._is_bare = not self._is_stateful and not isinstance(loader, DataLoader)
         self.is_iterated_elsewhere = False
         self._loaders = find_loaders(loader)
         self._given = set(self.generators())
@@ -275,7 +276,7 @@ class DataPart(Part):
     def _is_foreign(self) -> bool:
         loader = self.loader
         live = getattr(loader, "_iterator", None)
-        if live is None or live is self._iterator:
+        if self._is_bare or live is None or live is self._iterator:
             return False
         if getattr(live, "_finished", False):
             return False
@@ -297,6 +298,15 @@ class DataPart(Part):
                     f"{self._name} has a {type(sampler).__name__}, whose order cannot be restored",
                     hint="pass shuffle=True instead, or draw the batches with next_batch()",
                 )
+
+    def check_drawn(self) -> None:
+        """Check, after a step, that an iterable of the user's feeds the run; UsageError if it is something else."""
+        if self._is_bare and not self.batches_drawn:
+            raise UsageError(
+                f"{self._name} (a {type(self.loader).__name__}) has no state_dict, and no batch is drawn "
+                "from it with next_batch()",
+                hint="give it state_dict() and load_state_dict(), or draw the batches with next_batch()",
+            )
 
     # What belongs to the loader.
 

@@ -159,11 +159,12 @@ def _find_part(name: str, value: Any, names: Mapping[int, str]) -> Part | None:
         return OptimizerPart(name, value, names)
     if isinstance(value, GENERATORS):
         return GeneratorPart(value)
-    if isinstance(value, torch.utils.data.DataLoader):
-        return DataPart(name, value)
     if _is_power_sgd(value):
         return PowerSgdPart(value)
-    return _make_stateful(name, value) if isinstance(value, Stateful) else None
+    if isinstance(value, Stateful) and not isinstance(value, torch.utils.data.DataLoader):
+        return _make_stateful(name, value)
+    is_loader = hasattr(type(value), "__iter__") and not isinstance(value, _PLAIN)
+    return DataPart(name, value) if is_loader else None
 
 
 def _make_stateful(name: str, value: Any) -> Part:

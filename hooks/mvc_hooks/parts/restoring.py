@@ -42,6 +42,10 @@ class InexactRestoreError(MvcError):
     exit_code = 8
 
 
+class MisfitError(ConflictError):
+    """The live parts and a stored state have another form; nothing was touched."""
+
+
 def capture_parts(parts: Mapping[str, Part]) -> dict[str, Any]:
     """Return the state of all parts, with their companions' under ``details``.
 
@@ -130,9 +134,8 @@ def _refuse(
             "nothing was changed; make the run as it was when it was committed "
             f'(allow=["{path}"] would drop what is stored there)'
         )
-    return ConflictError(
-        f"the run does not fit the stored state: {_list(differences)}{why}", hint=hint
-    )
+    kind = ConflictError if lost else MisfitError
+    return kind(f"the run does not fit the stored state: {_list(differences)}{why}", hint=hint)
 
 
 def _try_to_fit(

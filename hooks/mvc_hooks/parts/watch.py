@@ -30,6 +30,8 @@ from mvc_hooks.parts.workers import Said, Worker
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+WATCHED: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The iterators of all loaders that are part of a run."""
 UNKNOWN = {"base_seed": 0, "epoch": 0, "generators": {}}
 """In place of the state of persistent workers that a commit of an older version does not have."""
 
@@ -145,6 +147,11 @@ class LoaderWatch:
     # Iterators.
 
     def _make_iterator(self) -> Any:
+        iterator = self._begin_iterator()
+        WATCHED.add(iterator)
+        return iterator
+
+    def _begin_iterator(self) -> Any:
         loader = self._loader()
         assert loader is not None
         self.begin()

@@ -14,6 +14,7 @@ from mvc_hooks.parts.optimizer import OptimizerPart, index_parameters
 from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.parts.tree import format_path, locate, walk_leaves
 from mvc_hooks.parts.value import StatefulPart, ValuePart
+from mvc_hooks.parts.watch import WATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,8 +30,8 @@ HALF_STEP = (
     "out; call it after optimizer.step()"
 )
 STRAY_LOADER = (
-    "a DataLoader is being iterated, but the checkpointer was given none: after a resume it starts "
-    "from its beginning; pass dataloader=... and draw the batches with next_batch()"
+    "a DataLoader is being iterated that the checkpointer was not given, or only after iter(): after a "
+    "resume it starts from its beginning; pass dataloader=... and draw the batches with next_batch()"
 )
 
 
@@ -75,7 +76,7 @@ def _locate_values(parts: Mapping[str, Part]) -> set[object]:
 
 
 class StrayWatch:
-    """Looks for a DataLoader that training iterates, though no loader is part of the run.
+    """Looks for a DataLoader that training iterates, and that is not part of the run.
 
     It looks at the ends of the first two steps: an iterator that moved in between feeds the training.
     """
@@ -96,4 +97,5 @@ class StrayWatch:
 
 
 def _find_iterators() -> list[_BaseDataLoaderIter]:
-    return [one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)]
+    found = [one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)]
+    return [one for one in found if one not in WATCHED]

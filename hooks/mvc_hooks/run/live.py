@@ -156,7 +156,7 @@ class LiveRun:
         """Say what seems wrong with a step of the user's; to be asked at the first two."""
         if isinstance(loss, torch.Tensor) and loss.requires_grad and not self._grads.has_trained:
             yield HALF_STEP
-        if not self._data_parts and self._strays.look():
+        if self._strays.look():
             yield STRAY_LOADER
 
     def stand_before_step(self, fence: Fence) -> None:
@@ -182,6 +182,7 @@ class LiveRun:
         self.is_clean = True
         for part in self._data_parts:
             part.check_known()
+            part.check_drawn()
 
     @property
     def lr(self) -> float | None:
@@ -196,8 +197,16 @@ class LiveRun:
     def next_batch(self) -> Any:
         """Return the next batch; those to skip are drawn and dropped."""
         if self.data is None:
-            what = "no dataloader was" if not self._data_parts else "several dataloaders were"
-            raise UsageError(f"{what} passed", hint="draw the batches yourself")
+            if self._data_parts:
+                raise UsageError(
+                    "next_batch() does not know from which of several loaders to draw",
+                    hint="pass one object whose __iter__ draws from all of them, or use torchdata's "
+                    "StatefulDataLoader and iterate them yourself",
+                )
+            raise UsageError(
+                "no part of the run is a loader",
+                hint="pass dataloader=..., or find the data by ckpt.batch_index",
+            )
         self.is_clean = False
         last = self.counters.last_left_out(self.data.batches_drawn + 1)
         if last is not None:

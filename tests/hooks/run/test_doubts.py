@@ -182,6 +182,29 @@ def test_a_loader_that_is_iterated_though_none_was_passed_is_warned_of(workers, 
     assert _count(caplog) == 1
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_so_is_one_beside_another_or_begun_before_the_checkpointer(before, tmp_path, told):
+    loader = DataLoader(torch.arange(8.0))
+    batches = iter(loader if before else DataLoader(torch.arange(8.0)))
+    with Checkpointer(tmp_path, model=nn.Linear(1, 1), loader=loader) as checkpointer:
+        for _ in range(4):
+            if not before:
+                checkpointer.next_batch()
+            next(batches)
+            checkpointer.step()
+    assert told().count(STRAY_LOADER) == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_of_the_run_is_not(workers, tmp_path, told):
+    loader = DataLoader(torch.arange(8.0), num_workers=workers, persistent_workers=workers > 0)
+    with Checkpointer(tmp_path, model=nn.Linear(1, 1), loader=loader) as checkpointer:
+        for _ in range(4):
+            checkpointer.next_batch()
+            checkpointer.step()
+    assert STRAY_LOADER not in told()
+
+
 def test_a_loader_that_rests_or_validates_is_not(tmp_path, caplog):
     loader = DataLoader(torch.arange(8.0))
     held = iter(loader)

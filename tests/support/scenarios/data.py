@@ -120,3 +120,20 @@ class Stream:
 
 
 scenario("loader-of-the-user")(_with_loader(Stream))
+
+
+class Pairs:
+    """An iterable of the user's without a state: two loaders side by side, the second with its own generator."""
+
+    def __init__(self):
+        data = Windows(augment=True)
+        generator = torch.Generator().manual_seed(int(torch.randint(1000, ())))
+        self.one = DataLoader(data, batch_size=4, shuffle=True)
+        self.other = DataLoader(data, batch_size=5, shuffle=True, generator=generator)
+
+    def __iter__(self):
+        for one, other in zip(self.one, self.other, strict=False):
+            yield tuple(map(torch.cat, zip(one, other, strict=True)))
+
+
+scenario("loader-of-two")(_with_loader(Pairs))
