@@ -308,6 +308,7 @@ class Checkpointer(StepRun):
             yield self.step_count
             if self._calls == calls:
                 raise UsageError("the body of the loop over steps() did not call step()")
+            self._log.doubt(self._run.tail.look())
         if self._ranks.share(self._commits.last_step) != self.step_count and self.step_count:
             self._commits.commit(f"step {self.step_count}, the last one", {}, is_asked=True)
         self.wait()
@@ -363,6 +364,8 @@ class Checkpointer(StepRun):
             self.rollbacks.append(report)
         self._prepare()
         self._look_around()
+        if self._commits.last_step == self.step_count and self._ranks.is_first:
+            self._run.tail.note(self.step_count)
         self._obey_signal()
         return report
 
@@ -412,6 +415,7 @@ class Checkpointer(StepRun):
         self._check_open()
         if not str(message).strip():
             raise UsageError("a commit needs a message")
+        self._run.tail.forget()
         self._commits.commit(message, metrics, is_asked=True)
 
     def wait(self) -> None:
@@ -436,6 +440,7 @@ class Checkpointer(StepRun):
                 nothing was changed.
         """
         self._check_open()
+        self._run.tail.forget()
         self._judge.ladder.forget()
         target = Rollback(to, min_steps_back=0, skip_batches=(0, 0))
         request = RollbackRequest(target, 0, self.step_count, reason)

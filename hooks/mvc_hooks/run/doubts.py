@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import gc
 import weakref
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from mvc_hooks.parts.data import DataPart
+from mvc_hooks.parts.gradients import GradsPart
+from mvc_hooks.parts.module import ModulePart
 from mvc_hooks.parts.optimizer import OptimizerPart, index_parameters
-from mvc_hooks.parts.part import flatten_parts
-from mvc_hooks.parts.tree import format_path, locate, walk_leaves
+from mvc_hooks.parts.part import DETAILS, flatten_parts
+from mvc_hooks.parts.rng import RngPart, capture_rng
+from mvc_hooks.parts.tree import format_path, locate, read_bits, walk_leaves
 from mvc_hooks.parts.value import StatefulPart, ValuePart
 from mvc_hooks.parts.watch import WATCHED
 
@@ -22,9 +27,10 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from mvc_hooks.parts.part import Part
+    from mvc_hooks.parts.part import Entry, Part
     from mvc_hooks.parts.tree import Steps
 
+_MOST_PLACES, _MOST_LEAVES = 4, 10_000
 HALF_STEP = (
     "step() came before backward(): it commits a step that is half done, whose batch a resume leaves "
     "out; call it after optimizer.step()"
@@ -99,3 +105,56 @@ class StrayWatch:
 def _find_iterators() -> list[_BaseDataLoaderIter]:
     found = [one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)]
     return [one for one in found if one not in WATCHED]
+
+
+class TailWatch:
+    """Looks for what the body of a loop still changes after ``step()``, whose commit does not have it."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        """Take the parts of a run."""
+        own = (DataPart, GradsPart)
+        self._parts = [
+            one for one in entries if one.path[0] != DETAILS and not isinstance(one.part, own)
+        ]
+        self._before: dict[Steps, object] | None = {}
+        self._step = 0
+
+    def note(self, step: int) -> None:
+        """Note what a commit of this step has."""
+        if self._before is not None:
+            self._before, self._step = self._read(), step
+
+    def forget(self) -> None:
+        """Forget it: there is a later commit, or the run went back."""
+        self._before = None if self._before is None else {}
+
+    def look(self) -> Iterator[str]:
+        """Say, once, what has changed since."""
+        if not self._before:
+            return
+        now, before = self._read(), self._before
+        changed = [path for path in now if before.get(path) != now[path]]
+        self._before = None if changed else {}
+        if changed:
+            places = [format_path(path).replace("rng.", "random numbers of ") for path in changed]
+            yield (
+                f"{', '.join(places[:_MOST_PLACES])} changed between step() and the end of the loop's "
+                f"body: the commit of step {self._step} does not have that, and a resume does not do it "
+                "again; call step() last"
+            )
+
+    def _read(self) -> dict[Steps, object]:
+        found: dict[Steps, object] = {}
+        for path, part in ((one.path, one.part) for one in self._parts):
+            if isinstance(part, ModulePart):
+                tensors = chain(part.module.named_parameters(), part.module.named_buffers())
+                found |= {(*path, name): one._version for name, one in tensors}  # noqa: SLF001  torch's own count of writes
+            elif isinstance(part, RngPart):
+                for name, state in capture_rng().items():
+                    found[(*path, name)] = [read_bits(one) for _, one in walk_leaves(state)]
+            else:
+                leaves = islice(walk_leaves(part.capture()), _MOST_LEAVES)
+                found |= {
+                    (*path, *at): one for at, one in leaves if isinstance(one, (int, float, str))
+                }
+        return found

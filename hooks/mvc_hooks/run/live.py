@@ -24,7 +24,7 @@ from mvc_hooks.parts.tree import walk_leaves
 from mvc_hooks.parts.value import ValuePart
 from mvc_hooks.ranks import RANKS, Ranks, RankState
 from mvc_hooks.run.audit import StateWatch
-from mvc_hooks.run.doubts import HALF_STEP, STRAY_LOADER, StrayWatch, doubt_parts
+from mvc_hooks.run.doubts import HALF_STEP, STRAY_LOADER, StrayWatch, TailWatch, doubt_parts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -128,6 +128,7 @@ class LiveRun:
         self.data = self._data_parts[0] if len(loaders) == 1 else None
         self.doubts = list(doubt_parts(leaves, self._modules, places, self.parts))
         self.watch = StateWatch(objects, entries)
+        self.tail = TailWatch(entries)
         self.counters = Counters()
         self.environment = read_environment()
         self.is_clean = True

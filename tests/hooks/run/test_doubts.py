@@ -101,6 +101,35 @@ def test_a_loss_without_a_slope_and_steps_without_an_optimizer(tmp_path, told):
     assert text.startswith("no optimizer was passed")
 
 
+def _decay(run):
+    run.optimizer.param_groups[0]["lr"] *= 0.9
+
+
+@pytest.mark.parametrize(
+    ("tail", "words"),
+    [
+        (
+            lambda run: run.run.parts["scheduler"].step(),
+            "optimizer.param_groups.0.lr, scheduler.last",
+        ),
+        (lambda run: list(DataLoader(range(3))), "random numbers of torch changed between step()"),
+        (lambda run: run.model(windows(0)[0]), "model.1.num_batches_tracked, random"),
+        (_decay, "optimizer.param_groups.0.lr changed"),
+        (lambda run: run.optimizer.zero_grad(), None),
+        (lambda run: (_decay(run), run.ckpt.commit("later")), None),
+        (lambda run: len(run.seen) == 3 and run.ckpt.roll_back("last"), None),
+    ],
+)
+def test_what_the_body_of_a_loop_changes_after_step(keep, told, tail, words):
+    run = keep(every=2)
+    for _ in run.ckpt.steps(6):
+        run.step()
+        tail(run)
+    found = [text for text in told() if not text.startswith("rolled back")]
+    assert [text.startswith(words or "") for text in found] == [True] * (words is not None)
+    assert all("the commit of step 2 does not have that" in text for text in found)
+
+
 def _begin(**settings):
     model = make_net()
     return LiveRun({"model": model, "optimizer": torch.optim.SGD(model.parameters(), **settings)})
