@@ -125,14 +125,6 @@ class FeedPart(DataPart):
         if is_between:
             self.begin_pass()
 
-    def _reopen(self, state: Any) -> None:
-        for owner in self._find_epoch_owners():
-            # Accelerate's loader counts epochs itself, as its "iteration".
-            now = getattr(owner, "iteration", 0)
-            if now != self.epoch and getattr(owner, "epoch", None) is None:
-                owner.set_epoch(self.epoch)
-        super()._reopen(state)
-
     def _prepare_redraw(self, index: int) -> None:
         if index == 0:
             restore_rng(self._at_draw["first"])

@@ -202,15 +202,17 @@ class DataPart(Part):
                 f"{self._name} is already being iterated",
                 hint="make iter(loader) after the checkpointer",
             )
-        self.epoch = stored["epoch"]
+        before, self.epoch = self.epoch, stored["epoch"]
         self._drawn = stored["drawn"]
         self.batches_drawn = stored["batches_drawn"]
         self._start, self._iterator = stored["start"], None
         self._restore_workers(stored)
         owners = self._find_epoch_owners()
-        for owner, epoch in zip(owners, stored["sampler_epoch"], strict=False):
-            if epoch is not None:
-                owner.set_epoch(epoch)
+        for owner, epoch in itertools.zip_longest(owners, stored["sampler_epoch"][: len(owners)]):
+            # Accelerate's loader counts epochs itself, as its "iteration"; others tell nobody.
+            is_moved = before or self.epoch or getattr(owner, "iteration", 0)
+            if epoch is not None or is_moved:
+                owner.set_epoch(self.epoch if epoch is None else epoch)
         with keep_rng():
             if self._start is not None:
                 restore_rng(self._start["rng"])

@@ -57,7 +57,7 @@ def _list_children(value: Any) -> list[tuple[Any, Any]]:
         return [("self", value.__self__)]
     if isinstance(value, partial):
         return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
-    items = list_items(value)
+    items = list_items(value, _MOST_ITEMS + 1)
     if items is not None:
         return items if len(items) <= _MOST_ITEMS else []
     # An iterator belongs to one pass.

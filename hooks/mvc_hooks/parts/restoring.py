@@ -123,7 +123,8 @@ def _refuse(
     if lost:
         hint = f"{_list(lost)} could not be taken back: make the run anew"
     elif all(one.stored is None for one in differences):
-        hint = f'nothing was changed; allow=["{path}"] keeps what is live'
+        names = ", ".join(f'"{format_path(one.path)}"' for one in differences[:_NAMED])
+        hint = f"nothing was changed; allow=[{names}] keeps what is live"
     elif len(differences[0].path) == 1:
         hint = (
             f'nothing was changed; parts={{"{path}": ...}} passes it, allow=["{path}"] drops what is '

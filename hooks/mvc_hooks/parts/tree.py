@@ -11,6 +11,7 @@ import copy
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -54,11 +55,14 @@ def format_path(path: Steps) -> str:
     return ".".join(map(str, path))
 
 
-def list_items(value: Any) -> list[tuple[Any, Any]] | None:
-    """Return key or index and child of everything in a container; None for any other value."""
+def list_items(value: Any, most: int | None = None) -> list[tuple[Any, Any]] | None:
+    """Return key or index and child of everything in a container; None for any other value.
+
+    At most so many of them are looked at: what lies in a data set may be millions.
+    """
     if isinstance(value, Mapping):
-        return list(value.items())
-    return list(enumerate(value)) if isinstance(value, _SEQUENCES) else None
+        return list(islice(value.items(), most))
+    return list(enumerate(islice(value, most))) if isinstance(value, _SEQUENCES) else None
 
 
 def walk_leaves(value: Any, path: Steps = ()) -> Iterator[tuple[Steps, Any]]:

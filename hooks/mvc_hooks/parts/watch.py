@@ -178,7 +178,9 @@ class LoaderWatch:
         if is_again:
             # As if it were not their first pass: no seed is drawn, and the sampler is asked once.
             lent |= {"generator": torch.Generator(), index: _AskedTwice(sampler)}
-        with _lend(loader, lent), _epoch_of(loader.dataset, self._epoch if is_again else None):
+        part = self._part()
+        now = 0 if part is None else part.epoch
+        with _lend(loader, lent), _epoch_of(loader.dataset, self._epoch if is_again else None, now):
             iterator = _WatchedIterator(loader, self)
         iterator._index_sampler = sampler  # noqa: SLF001
         return iterator
@@ -295,14 +297,17 @@ def _lend(loader: Any, attributes: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _epoch_of(dataset: Any, epoch: int | None) -> Iterator[None]:
-    """Let workers copy the dataset as it was in an epoch: what it is told later does not reach them."""
-    now = getattr(dataset, "epoch", None)
-    if epoch is None or type(now) is not int or not hasattr(dataset, "set_epoch"):
+def _epoch_of(dataset: Any, epoch: int | None, now: int) -> Iterator[None]:
+    """Let workers copy the dataset as it was in an epoch: what it is told later does not reach them.
+
+    A dataset that does not say in which it is goes back to ``now``.
+    """
+    said = getattr(dataset, "epoch", None)
+    if epoch is None or not hasattr(dataset, "set_epoch"):
         yield
         return
     dataset.set_epoch(epoch)
     try:
         yield
     finally:
-        dataset.set_epoch(now)
+        dataset.set_epoch(said if type(said) is int else now)

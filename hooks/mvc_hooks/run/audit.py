@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.part import DETAILS
 from mvc_hooks.parts.reach import GENERATORS
 from mvc_hooks.parts.rng import GeneratorPart, RngPart, find_attribute, keep_rng
-from mvc_hooks.parts.tree import format_path, list_items, walk_leaves
+from mvc_hooks.parts.tree import find_changes, format_path, list_items, walk_leaves
 from mvc_hooks.parts.value import Stateful
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ _MAX_ITEMS = 64
 _MAX_BYTES = 2**20
 _MAX_ATTRIBUTES = 50_000
 _PLAIN = (bool, int, float, complex, str, bytes)
+_PARTS = (nn.Module, Optimizer, LRScheduler)
 _OF_LOADERS = ("dataset", "sampler", "batch_sampler", "batch_sampler.sampler", "collate_fn")
 _OF_TORCH = frozenset(vars(nn.Module())) | {
     "defaults", "state", "param_groups", "_warned_capturable_if_run_uncaptured", "_opt_called",
@@ -110,8 +113,8 @@ class StateWatch:
     def __init__(self, objects: Mapping[str, object], entries: Sequence[Entry]) -> None:
         self._objects = objects
         self._parts = [entry for entry in entries if entry.path[0] != DETAILS]
-        self._captured = {id(one) for entry in entries for one in entry.part.generators().values()}
         self._before: dict[str, object] = {}
+        self._kept: set[str] = set()
         self.missing: dict[str, str] = {}
 
     def report(self, step: int) -> Audit:
@@ -138,17 +141,22 @@ class StateWatch:
     def _look(self) -> dict[str, str]:
         known = set(self.missing)
         now: dict[str, object] = {}
-        for place, value in _walk(self._objects):
+        # Some are made late.
+        captured = {id(one) for entry in self._parts for one in entry.part.generators().values()}
+        for place, owner, value in _walk(self._objects):
             if isinstance(value, GENERATORS):
-                if id(value) not in self._captured:
+                if id(value) not in captured:
                     self.missing.setdefault(place, f"a {_kind(value)} of its own")
                 continue
             token = _token(value, _MAX_DEPTH)
             if token is None:
                 continue
             now[place] = token
-            if self._before.get(place, token) != token:
-                self.missing.setdefault(place, f"{_kind(value)}, changes between steps")
+            if self._before.get(place, token) != token and place not in self._kept:
+                if _is_in_state(owner, value):
+                    self._kept.add(place)
+                else:
+                    self.missing.setdefault(place, f"{_kind(value)}, changes between steps")
             if len(now) >= _MAX_ATTRIBUTES:
                 break
         self._before = now
@@ -166,8 +174,8 @@ def _measure(name: str, part: Part) -> PartAudit:
     return PartAudit(name, len(sizes), sum(sizes))
 
 
-def _walk(objects: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
-    """Yield place and value of everything on the run's objects that their own state leaves out."""
+def _walk(objects: Mapping[str, object]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield place, owner and value of everything on the run's objects that their own state leaves out."""
     seen: set[int] = set()
     for name, value in objects.items():
         for place, owner in _owners(name, value):
@@ -183,7 +191,7 @@ def _owners(place: str, value: Any) -> Iterator[tuple[str, Any]]:
         for name, module in value.named_modules():
             yield f"{place}.{name}" if name else place, module
         return
-    items = list_items(value)
+    items = list_items(value, _MAX_ATTRIBUTES)
     for key, item in items or ():
         yield from _owners(f"{place}.{key}", item)
     if items is not None or isinstance(value, GENERATORS):
@@ -196,26 +204,40 @@ def _owners(place: str, value: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{place}.{path}", owner
 
 
-def _uncovered(place: str, owner: Any) -> Iterator[tuple[str, Any]]:
+def _uncovered(place: str, owner: Any) -> Iterator[tuple[str, Any, Any]]:
     values = vars(owner).copy()
     covered = values.keys() if _is_library(type(owner)) else _find_covered(owner)
     for name, value in values.items():
         if name not in covered or isinstance(value, GENERATORS):
-            yield f"{place}.{name}", value
+            yield f"{place}.{name}", owner, value
 
 
 def _find_covered(owner: Any) -> Collection[str]:
-    """Return the attributes of a user's object that its own state has, or that are a library's."""
-    names = set(_OF_TORCH)
+    """Return the attributes of a user's object that its own state has, or that are a library's.
+
+    Those that ``set_epoch`` uses come back with the epoch.
+    """
+    set_epoch = getattr(type(owner), "set_epoch", None)
+    names = {*_OF_TORCH, *getattr(getattr(set_epoch, "__code__", None), "co_names", ())}
     bases = [kind for kind in type(owner).__mro__ if _is_library(kind)]
     if any(kind.__module__.partition(".")[0] not in _PLAIN_BASES for kind in bases):
         names.update(name for name in vars(owner) if name.startswith("_"))
+    state = _read_state(owner)
+    return names.union(map(str, state)) if isinstance(state, Mapping) else vars(owner)
+
+
+def _read_state(owner: Any) -> object:
     if isinstance(owner, nn.Module):
         has_own = type(owner).get_extra_state is not nn.Module.get_extra_state
-        state: object = owner.get_extra_state() if has_own else {}
-    else:
-        state = owner.state_dict() if isinstance(owner, Stateful) else {}
-    return names.union(map(str, state)) if isinstance(state, Mapping) else vars(owner)
+        return owner.get_extra_state() if has_own else {}
+    return owner.state_dict() if isinstance(owner, Stateful) else {}
+
+
+def _is_in_state(owner: Any, value: Any) -> bool:
+    """Return whether an object's own state is a value, or has it under another name."""
+    state = _read_state(owner)
+    inner = state.values() if isinstance(state, Mapping) else ()
+    return any(next(find_changes(value, one), None) is None for one in (state, *inner))
 
 
 def _is_library(kind: type) -> bool:
@@ -240,23 +262,29 @@ def _kind(value: object) -> str:
 def _token(value: Any, depth: int) -> object:
     """Return what changes when a value does, or None if it cannot be compared cheaply."""
     if value is None or isinstance(value, _PLAIN):
-        return type(value).__name__, repr(value)
+        return type(value).__name__, hash(value) if isinstance(value, (str, bytes)) else repr(value)
     if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
         return _array_token(value)
     if isinstance(value, (set, frozenset)):
         return "set", len(value)
-    items = list_items(value)
+    items = list_items(value, _MAX_ITEMS + 1)
     if items is None:
-        is_opaque = isinstance(value, nn.Module) or callable(value) or _is_library(type(value))
+        is_opaque = isinstance(value, _PARTS) or callable(value) or _is_library(type(value))
         items = [] if is_opaque else list(getattr(value, "__dict__", {}).items())
+        length = len(items)
+    else:
+        length = len(value)
     if not items or not depth:
-        return len(items)
-    shown = items if len(items) <= _MAX_ITEMS else [items[0], items[-1]]
-    return len(items), *((str(key), _token(item, depth - 1)) for key, item in shown)
+        return length
+    if len(items) > _MAX_ITEMS:
+        items = [items[0], *([(-1, value[-1])] if isinstance(value, Sequence) else items[-1:])]
+    return length, *((str(key), _token(item, depth - 1)) for key, item in items)
 
 
 def _array_token(value: Any) -> object:
     if not isinstance(value, torch.Tensor):
         return value.tobytes() if value.nbytes <= _MAX_BYTES else id(value)
-    # What autograd made is of one step: it is computed again, not carried over.
-    return None if value.grad_fn is not None else (id(value), value._version)  # noqa: SLF001  torch's own count of writes
+    # What autograd made is of one step: it is computed again, not carried over. Parameters are their
+    # module's.
+    is_others = value.grad_fn is not None or isinstance(value, nn.Parameter)
+    return None if is_others else (id(value), value._version)  # noqa: SLF001  torch's own count of writes

@@ -47,6 +47,18 @@ class Stream(IterableDataset):
         return iter(torch.rand(22))
 
 
+class Passes(Numbers):
+    """Numbers that depend on the epoch, which nobody can ask for."""
+
+    _pass = 0
+
+    def set_epoch(self, epoch):
+        self._pass = epoch
+
+    def __getitem__(self, index):
+        return torch.tensor(index + self._pass / 100)
+
+
 class Shuffled:
     """A sampler with a generator of its own, from which every batch takes its order."""
 
@@ -117,6 +129,8 @@ PLAIN = {
     "default_rng": _sampled(lambda: Shuffled(np.random.default_rng(5))),
     "own generators": lambda: DataLoader(Augmented(), batch_size=4),
     "late generator": lambda: DataLoader(Late(), batch_size=4),
+    "epochs": lambda: DataLoader(Passes(), batch_size=4),
+    "persistent workers, epochs": lambda: DataLoader(Passes(), 4, shuffle=True, **PERSISTENT),
     "workers": lambda: DataLoader(Numbers(noise=True), 4, shuffle=True, num_workers=2),
     "persistent workers": lambda: DataLoader(Numbers(noise=True), 4, shuffle=True, **PERSISTENT),
     "persistent workers, pure": lambda: DataLoader(
@@ -297,6 +311,20 @@ def test_a_commit_of_an_older_version_keeps_the_order_of_persistent_workers(lab)
     for _ in range(4):
         new.train()
     assert new.seen == old.seen[8:]
+
+
+def test_a_long_list_in_a_dataset_is_not_gone_through():
+    class Long(list):
+        def __iter__(self):
+            for count, one in enumerate(super().__iter__()):
+                assert count < 1000
+                yield one
+
+    data = Numbers()
+    data.labels = Long(range(5000))
+    part = DataPart("dataloader", DataLoader(data, 4))
+    part.next_batch()
+    assert part.capture()["generators"] == {}
 
 
 def test_a_generator_that_only_one_side_has_is_named(lab):

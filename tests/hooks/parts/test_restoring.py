@@ -70,11 +70,11 @@ def test_a_hint_never_advises_what_drops_stored_state(lab):
         "nothing was changed; make the run as it was when it was committed "
         '(allow=["model.0.weight"] would drop what is stored there)'
     )
-    live = make_parts({"model": _small_net(), "count": 1, "more": {}})
+    live = make_parts({"model": _small_net(), "count": 1, "more": {}, "most": {}})
     with pytest.raises(ConflictError) as caught:
         restore_parts(source, live)
-    assert caught.value.hint == 'nothing was changed; allow=["more"] keeps what is live'
-    restore_parts(source, live, allow=["more"])
+    assert caught.value.hint == 'nothing was changed; allow=["more", "most"] keeps what is live'
+    restore_parts(source, live, allow=["more", "most"])
     assert live["count"].value == 3
 
 

@@ -84,12 +84,100 @@ class Caching(Net):
         return self.last
 
 
-def run(folder, steps=4, *, model=None, optimizer=torch.optim.SGD, dataset=None, **parts):
+class Average:
+    """Its state is a copy of what it has, under no name of an attribute."""
+
+    def __init__(self, model):
+        self.shadow = {name: one.clone() for name, one in model.state_dict().items()}
+
+    def update(self, model):
+        for name, one in model.state_dict().items():
+            self.shadow[name].lerp_(one, 0.1)
+
+    def state_dict(self):
+        return {name: one.clone() for name, one in self.shadow.items()}
+
+    def load_state_dict(self, state):
+        self.shadow = state
+
+
+class CountedAverage(Average):
+    updates = 0
+
+    def update(self, model):
+        self.updates += 1
+        super().update(model)
+
+    def state_dict(self):
+        return {"n": self.updates, "average": super().state_dict()}
+
+    def load_state_dict(self, state):
+        self.updates, self.shadow = state["n"], state["average"]
+
+
+class Rate(torch.optim.lr_scheduler.LRScheduler):
+    def get_lr(self):
+        return [0.1 / (1 + self.last_epoch) for _ in self.base_lrs]
+
+
+class Plain:
+    """An optimizer that is none of torch's."""
+
+    def __init__(self, params, lr):
+        self.params, self.rate = list(params), lr
+
+    def zero_grad(self):
+        for one in self.params:
+            one.grad = None
+
+    def step(self):
+        with torch.no_grad():
+            for one in self.params:
+                one.sub_(self.rate * one.grad)
+
+    def state_dict(self):
+        return {"rate": self.rate}
+
+    def load_state_dict(self, state):
+        self.rate = state["rate"]
+
+
+class Passes:
+    """A sampler with an epoch, and a generator that it makes when it is asked for its order."""
+
+    def __init__(self):
+        self._epoch = 0
+
+    def set_epoch(self, epoch):
+        self._epoch = epoch
+
+    def __len__(self):
+        return 64
+
+    def __iter__(self):
+        self.rng = random.Random(self._epoch)
+        return iter(self.rng.sample(range(64), 64))
+
+
+def run(
+    folder,
+    steps=4,
+    *,
+    model=None,
+    optimizer=torch.optim.SGD,
+    dataset=None,
+    average=None,
+    sampler=None,
+    **parts,
+):
     torch.manual_seed(0)
     model = model or Net()
     optimizer = optimizer(model.parameters(), lr=0.1)
     data = dataset or [torch.full((4,), index / 64) for index in range(64)]
-    loader = DataLoader(data, batch_size=4, shuffle=True)
+    loader = DataLoader(data, batch_size=4, shuffle=sampler is None, sampler=sampler)
+    average = average and average(model)
+    rate = isinstance(optimizer, Warm) and Rate(optimizer)
+    parts = {"average": average, "scheduler": rate or None, **parts}
     parts = {"model": model, "optimizer": optimizer, "dataloader": loader, **parts}
     with Checkpointer(folder, **parts, every=None) as ckpt:
         for _ in ckpt.steps(steps):
@@ -97,6 +185,10 @@ def run(folder, steps=4, *, model=None, optimizer=torch.optim.SGD, dataset=None,
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
+            if rate:
+                rate.step()
+            if average:
+                average.update(model)
             ckpt.step(loss=loss)
         return ckpt.audit()
 
@@ -136,6 +228,44 @@ def test_an_ordinary_run_misses_nothing(tmp_path, caplog, model):
     with caplog.at_level(logging.WARNING, "mvc_hooks"):
         assert run(tmp_path, model=model(), steps=12).missing == ()
     assert not any("in no commit" in one.getMessage() for one in caplog.records)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"average": Average},
+        {"average": CountedAverage},
+        {"optimizer": Plain},
+        {"sampler": Passes(), "steps": 34},
+    ],
+    ids=["average", "counted average", "optimizer", "sampler"],
+)
+def test_what_comes_back_in_the_users_own_way_is_not_missed(tmp_path, caplog, options):
+    with caplog.at_level(logging.WARNING, "mvc_hooks"):
+        audit = run(tmp_path, **options)
+    assert audit.missing == ()
+    assert not any("in no commit" in one.getMessage() for one in caplog.records)
+
+
+def test_a_look_does_not_go_through_data(tmp_path):
+    class Long(list):
+        def __iter__(self):
+            for count, one in enumerate(super().__iter__()):
+                assert count < 1000
+                yield one
+
+    class Labels(Cursor):
+        def __init__(self):
+            super().__init__()
+            self.labels = Long(range(5000))
+            self.labels.append(0)
+
+        def __getitem__(self, index):
+            self.labels[-1] += 1
+            return torch.full((4,), index / 64)
+
+    (found,) = run(tmp_path, dataset=Labels()).missing
+    assert found[0] == "dataloader.dataset.labels"
 
 
 def test_a_generator_that_is_a_part_is_covered(tmp_path):
