@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import signal
 
@@ -62,6 +63,21 @@ def test_loaders_that_cannot_feed_the_run(tmp_path, loaders, draws, match):
     with Checkpointer(tmp_path, model=make_net(), parts=loaders) as ckpt:
         with pytest.raises(UsageError, match=match):
             ckpt.next_batch() if draws else ckpt.step()
+
+
+def test_a_model_in_a_run_can_be_copied_and_saved(keep, tmp_path):
+    run = keep().steps(2)
+    model = run.ckpt._run._modules[0]
+    copied = copy.deepcopy(model)
+    torch.save(model, tmp_path / "model.pt")
+    saved = torch.load(tmp_path / "model.pt", weights_only=False)
+    batch = torch.ones(2, WIDTH)
+    for one in (copied, saved):
+        assert torch.equal(one.eval()(batch), model.eval()(batch))
+    run.ckpt._run.is_clean = True
+    copied(batch)
+    assert run.ckpt._run.is_clean, "a copy is another model"
+    assert b"mvc_hooks" not in (tmp_path / "model.pt").read_bytes()
 
 
 def test_a_body_without_step_is_an_error(keep):

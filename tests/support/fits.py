@@ -18,6 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, _utils
 
 # An iterator that is freed with a cycle of references cannot reach its workers, and waits so long for each.
@@ -138,6 +139,10 @@ def make_tools(model):
     return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.9)
 
 
+def make_average(model):
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.8))
+
+
 def state_of(model):
     return {name: value.clone() for name, value in model.state_dict().items()}
 
@@ -150,7 +155,7 @@ def same(one, other):
 
 def fit_lightning(
     folder, *, until=None, total=26, accumulate=1, every=20, epochs=None, adapt=None, steps_itself=False,
-    settings=(), ckpt_path=None, plateau=False, **options,
+    settings=(), ckpt_path=None, plateau=False, mixins=(), **options,
 ):  # fmt: skip
     import lightning.pytorch as pl
 
@@ -200,7 +205,7 @@ def fit_lightning(
     data = DATA[options.pop("data", "shuffled")]()
     held_out = DATA[options.pop("held_out", "in order")]()
     net = {name: options.pop(name) for name in NET_OPTIONS if name in options}
-    module = Module(Net(**net))
+    module = type("Mixed", (*mixins, Module), {})(Net(**net))
     if adapt is not None:
         adapt(module.net)
     callback = None if folder is None else MvcCallback(folder, every=every, **options)
@@ -296,14 +301,20 @@ def _without_times(entry):
     }
 
 
-def fit_accelerate(folder, *, until=None, total=26, accumulate=1, every=20, adapt=None, **options):
+def fit_accelerate(
+    folder, *, until=None, total=26, accumulate=1, every=20, adapt=None, average=False, files=None,
+    saves_itself=False, begins_with=None, **options,
+):  # fmt: skip
     from accelerate import Accelerator
-    from accelerate.utils import set_seed
+    from accelerate.utils import ProjectConfiguration, set_seed
 
     from mvc_hooks.adapters.accelerate import make_checkpointer
 
     set_seed(0)
-    accelerator = Accelerator(gradient_accumulation_steps=accumulate, cpu=True)
+    project = ProjectConfiguration(files, automatic_checkpoint_naming=saves_itself, total_limit=2)
+    accelerator = Accelerator(
+        gradient_accumulation_steps=accumulate, cpu=True, project_config=project
+    )
     net = {name: options.pop(name) for name in NET_OPTIONS if name in options}
     model = Net(**net)
     if adapt is not None:
@@ -311,6 +322,15 @@ def fit_accelerate(folder, *, until=None, total=26, accumulate=1, every=20, adap
     optimizer, scheduler = make_tools(model)
     data = DATA[options.pop("data", "shuffled")]()
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, data, scheduler)
+    ema = make_average(model) if average else None
+    if begins_with is not None:
+        accelerator.load_state(begins_with)
+
+    def finish_step(step):
+        if average:
+            ema.update_parameters(model)
+        if saves_itself and step % 5 == 0:
+            accelerator.save_state()
 
     def train(batch):
         with accelerator.accumulate(model):
@@ -327,6 +347,8 @@ def fit_accelerate(folder, *, until=None, total=26, accumulate=1, every=20, adap
             for batch in loader:
                 train(batch)
                 steps += accelerator.sync_gradients
+                if accelerator.sync_gradients:
+                    finish_step(steps)
                 if steps == (until or total):
                     return
 
@@ -334,17 +356,23 @@ def fit_accelerate(folder, *, until=None, total=26, accumulate=1, every=20, adap
     if folder is None:
         train_plainly()
     else:
-        with make_checkpointer(accelerator, folder, every=every, **options) as checkpointer:
+        parts = {"ema": ema} if average else {}
+        with make_checkpointer(
+            accelerator, folder, every=every, **parts, **options
+        ) as checkpointer:
             for _ in checkpointer.steps(until or total):
                 loss = train(checkpointer.next_batch())
                 while not accelerator.sync_gradients:
                     loss = loss + train(checkpointer.next_batch())
+                finish_step(checkpointer.step_count + 1)
                 checkpointer.step(loss=loss)
     return SimpleNamespace(
         losses=model.losses,
         state=state_of(model),
         steps=None if checkpointer is None else checkpointer.step_count,
         checkpointer=checkpointer,
+        ema=ema,
+        accelerator=accelerator,
         log=None,
     )
 

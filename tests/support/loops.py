@@ -25,8 +25,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from torch import nn
 
+from support import loop_parts as parts
 from support.fits import fit_accelerate, fit_lightning, fit_transformers
 
 KILLED_AT = 17
@@ -48,21 +48,15 @@ class Loop:
     report: Any
 
 
-class Lora(nn.Module):
-    """A frozen layer and a trained difference of rank 2 beside it."""
-
-    def __init__(self, base):
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.down = nn.Linear(base.in_features, 2, bias=False)
-        self.up = nn.Linear(2, base.out_features, bias=False)
-
-    def forward(self, x):
-        return self.base(x) + self.up(self.down(x))
+def _hash(state):
+    hasher = hashlib.sha256()
+    for key, value in sorted(state.items()):
+        hasher.update(key.encode() + value.numpy().tobytes())
+    return hasher.hexdigest()
 
 
-def add_lora(net):
-    net.layers[0], net.layers[3] = Lora(net.layers[0]), Lora(net.layers[3])
+def _report_average(owners):
+    return {"average": [_hash(one.ema.state_dict()) for one in owners if hasattr(one, "ema")]}
 
 
 # Lightning.
@@ -94,44 +88,7 @@ def _report_lightning(run):
             assert run.checkpointer is None or Path(one.best_model_path).exists()
         elif hasattr(one, "wait_count"):
             told["early"] = [one.wait_count, one.stopped_epoch, one.best_score.item()]
-    return told
-
-
-def _save_best(files, monitor="held_out", **options):
-    from lightning.pytorch.callbacks import ModelCheckpoint
-
-    return [ModelCheckpoint(files, monitor=monitor, save_top_k=2, save_last=True, **options)]
-
-
-def _watch_epochs(files):
-    from lightning.pytorch.callbacks import EarlyStopping
-
-    stopping = EarlyStopping(
-        "loss_epoch", patience=50, min_delta=1e9, check_on_train_epoch_end=True
-    )
-    return [stopping, *_save_best(files, "loss_epoch", save_on_train_epoch_end=True)]
-
-
-def _average(files):
-    from lightning.pytorch.callbacks import EMAWeightAveraging
-
-    return [EMAWeightAveraging(decay=0.8)]
-
-
-def _average_late(files):
-    from lightning.pytorch.callbacks import WeightAveraging
-
-    class Late(WeightAveraging):
-        def should_update(self, step_idx=None, epoch_idx=None):
-            return step_idx is not None and step_idx >= 15
-
-    return [Late()]
-
-
-def _average_stochastically(files):
-    from lightning.pytorch.callbacks import StochasticWeightAveraging
-
-    return [StochasticWeightAveraging(1e-2, swa_epoch_start=1)]
+    return {**told, **_report_average(run.others)}
 
 
 # Hugging Face Trainer.
@@ -153,13 +110,8 @@ def _report_transformers(run):
         "best": [state.best_metric, best and Path(best).name],
         "epoch": state.epoch,
         "flos": state.total_flos,
+        **_report_average(run.trainer.callback_handler.callbacks),
     }
-
-
-def _stop_early():
-    import transformers
-
-    return [transformers.EarlyStoppingCallback(early_stopping_patience=9)]
 
 
 _BEST = {
@@ -168,12 +120,16 @@ _BEST = {
 }  # fmt: skip
 
 
-def _accelerate(folder, files, **options):
-    return fit_accelerate(folder, **options)
+def _accelerate(folder, files, begins_with_its_own=False, **options):
+    if begins_with_its_own:
+        options["begins_with"] = f"{files}/own"
+        fit_accelerate(None, total=3).accelerator.save_state(options["begins_with"])
+    return fit_accelerate(folder, files=files, **options)
 
 
-def _report_nothing(run):
-    return {"last_loss": run.losses[-1]}
+def _report_accelerate(run):
+    average = {} if run.ema is None else _report_average([run])
+    return {"last_loss": run.losses[-1], "step": run.accelerator.step, **average}
 
 
 def _make(library, fit, report, loops):
@@ -183,36 +139,57 @@ def _make(library, fit, report, loops):
     }
 
 
+_LIMITS = {
+    "limit_train_batches": 7, "limit_val_batches": 2, "val_check_interval": 0.5, "max_time": "00:01:00:00",
+    "gradient_clip_val": 0.1, "reload_dataloaders_every_n_epochs": 1,
+}  # fmt: skip
+_FROM_START = {
+    "num_train_epochs": 3, "max_steps": -1, "eval_on_start": True, "ignore_data_skip": True, "max_grad_norm": 0.1,
+}  # fmt: skip
+
 LOOPS = {
     **_make(
         "Lightning", _lightning, _report_lightning, {
         "automatic optimization": {},
         "accumulation": {"accumulate": 3, "total": 22},
         "manual optimization": {"steps_itself": True},
-        "frozen layers with adapters": {"adapt": add_lora},
-        "best checkpoints by validation": {"make_callbacks": _save_best, "settings": {"enable_checkpointing": True}},
+        "frozen layers with adapters": {"adapt": parts.add_lora},
+        "best checkpoints by validation": {"make_callbacks": parts.save_best, "settings": {"enable_checkpointing": True}},
         "best checkpoints and early stopping by training loss": {
-            "make_callbacks": _watch_epochs, "settings": {"enable_checkpointing": True, "check_val_every_n_epoch": 1},
+            "make_callbacks": parts.watch_epochs, "settings": {"enable_checkpointing": True, "check_val_every_n_epoch": 1},
         },
         "scheduler that watches validation": {"plateau": True},
-        "EMAWeightAveraging": {"make_callbacks": _average},
-        "WeightAveraging from a later step": {"make_callbacks": _average_late},
-        "StochasticWeightAveraging": {"make_callbacks": _average_stochastically},
+        "EMAWeightAveraging": {"make_callbacks": parts.average},
+        "WeightAveraging from a later step": {"make_callbacks": parts.average_late},
+        "average in a callback of one's own": {"make_callbacks": parts.average_by_hand},
+        "two optimizers in manual optimization (GAN)": {"mixins": [parts.Adversaries], "adapt": parts.add_critic, "total": 39},
+        "iterable data in persistent workers": {"data": "iterable-persistent"},
+        "a dict of two loaders": {"data": "two"},
+        "limits of batches and time, clipped gradients, reloaded loaders": {"settings": _LIMITS},
+        "StochasticWeightAveraging": {"make_callbacks": parts.average_stochastically},
+        "ModelPruning": {"make_callbacks": parts.prune},
         "ckpt_path of its own checkpoint": {"resumes_its_own": True},
     }),
     **_make(
         "Trainer", _transformers, _report_transformers, {
         "logging and evaluation": {},
         "accumulation": {"accumulate": 3, "total": 22},
-        "frozen layers with adapters": {"adapt": add_lora},
-        "best model at end and early stopping": {"make_callbacks": _stop_early, "settings": _BEST},
+        "frozen layers with adapters": {"adapt": parts.add_lora},
+        "average in a callback": {"make_callbacks": parts.average_in_trainer},
+        "iterable data in persistent workers": {"data": "iterable-persistent"},
+        "epochs, evaluation at the start, ignore_data_skip": {"settings": _FROM_START},
+        "best model at end and early stopping": {"make_callbacks": parts.stop_early, "settings": _BEST},
         "resume_from_checkpoint of its own": {"train": {"resume_from_checkpoint": True}},
     }),
     **_make(
-        "Accelerate", _accelerate, _report_nothing, {
+        "Accelerate", _accelerate, _report_accelerate, {
         "an ordinary loop": {},
         "accumulation": {"accumulate": 3, "total": 22},
-        "frozen layers with adapters": {"adapt": add_lora},
+        "frozen layers with adapters": {"adapt": parts.add_lora},
+        "AveragedModel": {"average": True},
+        "save_state with automatic names": {"saves_itself": True},
+        "load_state of its own, then a new branch": {"begins_with_its_own": True},
+        "iterable data in persistent workers": {"data": "iterable-persistent"},
     }),
 }  # fmt: skip
 
@@ -242,12 +219,9 @@ def train(root, name, files, keep=True, **options):
         ladder = [rollback(to="last", min_steps_back=2, skip_batches=0), stop(after=2)]
         options = {"every": 6, "ladder": ladder, "signals": False, **options}
     run = loop.fit(root if keep else None, files, **options)
-    hasher = hashlib.sha256()
-    for key, value in sorted(run.state.items()):
-        hasher.update(key.encode() + value.numpy().tobytes())
     rollbacks = [] if run.checkpointer is None else run.checkpointer.rollbacks
     return {
-        "bits": hasher.hexdigest(), "report": loop.report(run), "rollbacks": len(rollbacks),
+        "bits": _hash(run.state), "report": loop.report(run), "rollbacks": len(rollbacks),
         "resumed": run.checkpointer is not None and run.checkpointer.resumed_from is not None,
     }  # fmt: skip
 

@@ -11,20 +11,20 @@
 
 The loop is the user's, and everything that ``Checkpointer`` documents holds. Batches come from
 ``ckpt.next_batch()``, which returns to any position by drawing the pass again as it was. That
-replaces ``skip_first_batches``, which does not restore random number generators.
+replaces ``skip_first_batches``, which does not restore random number generators. ``save_state`` may be called
+beside it, and ``load_state`` before: a branch without commits begins with what it loaded.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+import weakref
+from typing import Any
 
 from mvc import UsageError
 from mvc_hooks.adapters.feed import FeedPart
 from mvc_hooks.adapters.session import check_processes, import_library, one_or_all
 from mvc_hooks.checkpointer import Checkpointer
-
-if TYPE_CHECKING:
-    import os
 
 _ACCELERATOR: Any = import_library("accelerate", extra="accelerate").Accelerator
 
@@ -52,7 +52,21 @@ def make_checkpointer(
         "dataloader": one_or_all(_pick(loaders, options)),
         "accelerator": _Position(accelerator),
     }
-    return Checkpointer(path, **{**parts, **options})
+    checkpointer = Checkpointer(path, **{**parts, **options})
+    _refuse_loading(accelerator, weakref.ref(checkpointer))
+    return checkpointer
+
+
+def _refuse_loading(accelerator: Any, find: weakref.ref[Checkpointer]) -> None:
+    def refuse(*_: object) -> None:
+        live = find()
+        if live is not None and not live.is_closed:
+            raise UsageError(
+                f"load_state would replace the state of a run that is at step {live.step_count}",
+                hint="call load_state before make_checkpointer, or roll_back(to=...) instead",
+            )
+
+    accelerator.register_load_state_pre_hook(refuse)
 
 
 def _make_data(loader: Any) -> FeedPart:
@@ -77,11 +91,30 @@ class _Position:
 
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator
+        self._passed_over = 0
 
     def state_dict(self) -> dict[str, Any]:
-        state = self._accelerator.gradient_state
-        return {"step": self._accelerator.step, "sync_gradients": state.sync_gradients}
+        accelerator = self._accelerator
+        saved = accelerator.save_iteration - self._passed_over
+        return {
+            "step": accelerator.step,
+            "sync_gradients": accelerator.gradient_state.sync_gradients,
+            **({"iteration": saved} if saved else {}),  # older commits have none
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._accelerator.step = state["step"]
         self._accelerator.gradient_state._set_sync_gradients(state["sync_gradients"])  # noqa: SLF001  its own way
+        self._accelerator.project_configuration.iteration = state.get("iteration", 0)
+        self._passed_over = 0
+        # Folders of steps that were lost or abandoned stay.
+        while self._is_taken():
+            self._accelerator.project_configuration.iteration += 1
+            self._passed_over += 1
+
+    def _is_taken(self) -> bool:
+        accelerator = self._accelerator
+        if not accelerator.project_configuration.automatic_checkpoint_naming:
+            return False
+        name = f"checkpoint_{accelerator.save_iteration}"
+        return os.path.exists(os.path.join(accelerator.project_dir, "checkpoints", name))

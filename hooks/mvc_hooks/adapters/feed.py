@@ -56,10 +56,19 @@ class FeedPart(DataPart):
         self._draws_ahead = is_accelerate or getattr(loader, "draws_ahead", False)
         self._is_stateful = self._is_stateful and not is_accelerate
 
+    def forget(self) -> None:
+        """Count no batches that were drawn before the run."""
+        self.epoch = self.batches_drawn = self._drawn = 0
+
     @property
     def can_rewind(self) -> bool:
         """Whether the run can go back: always, if this part draws."""
         return bool(self.batches_drawn) or not self.is_iterated_elsewhere
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The pass that goes on, or comes next, and how many batches of it were drawn."""
+        return (self.epoch + 1, 0) if self.is_between else (self.epoch, self._drawn)
 
     def begin_pass(self) -> None:
         """Begin the loader, or the next pass if batches were drawn."""

@@ -16,10 +16,9 @@ called once more for an epoch that is resumed in the middle.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from typing import TYPE_CHECKING, Any
-
-from torch import nn
 
 from mvc import UnsupportedError, UsageError
 from mvc_hooks.adapters.lightning_state import LightningState
@@ -35,6 +34,17 @@ if TYPE_CHECKING:
 _PYTORCH = import_library("lightning.pytorch", "pytorch_lightning", extra="lightning")
 _CALLBACK: Any = _PYTORCH.Callback
 _COMBINED: Any = _PYTORCH.utilities.combined_loader
+_REFUSED = {
+    "StochasticWeightAveraging": (
+        "changes scheduler and batches of a running fit, and no state has all of it",
+        "use WeightAveraging, whose should_update says from when on it averages",
+    ),
+    "ModelPruning": (
+        "replaces parameters of a running fit, and a new process has others",
+        "prune the model before the fit",
+    ),
+}
+"""Callback → why it is refused, and what to do instead."""
 
 
 class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of whichever package is installed
@@ -63,11 +73,13 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
             return made
 
         trainer.strategy.process_dataloader = watch
-        trainer.strategy.remove_checkpoint = self._remove_file
+        # Others may try something out before the fit: what they change is restored here.
+        trainer.callbacks = [*(one for one in trainer.callbacks if one is not self), self]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Make the checkpointer, which resumes if the branch has commits."""
-        if trainer.ckpt_path:
+        # Hidden files are those of Lightning's tuner, which tried something out.
+        if trainer.ckpt_path and not os.path.basename(trainer.ckpt_path).startswith("."):
             raise UsageError(
                 "ckpt_path is set, but the fit resumes from the commits of its branch",
                 hint="remove ckpt_path, or the callback",
@@ -77,6 +89,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
             self._fit.open(**_find_parts(trainer, pl_module), lightning=state)
         state.prepare_epoch()
         self._fit.begin()
+        trainer.strategy.remove_checkpoint = state.files.remove
         # The last commit is that of a run that may go on, so it comes before averages replace the model.
         trainer.callbacks = [self, *(one for one in trainer.callbacks if one is not self)]
 
@@ -135,9 +148,6 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
             self._session.data.evaluation.remove()
         trainer.fit_loop._data_source.__dict__.pop("dataloader", None)  # noqa: SLF001  set in setup
 
-    def _remove_file(self, path: Any) -> None:
-        self.library_state.files.remove(path)
-
     def _finish(self, *, is_between: bool) -> None:
         report = self._fit.finish(is_between=is_between)
         if report is not None:
@@ -157,6 +167,9 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
     def go_on_from(self, report: RollbackReport) -> None:  # noqa: ARG002
         """Continue in place: Lightning's loops read all counters from their objects."""
         self.library_state.land()
+        for callback in self._trainer.callbacks:
+            if type(callback).__name__ == "GradientAccumulationScheduler":
+                callback.on_train_epoch_start(self._trainer)  # the epoch may be an earlier one
 
 
 class _FedLoader(_COMBINED.CombinedLoader):  # type: ignore[misc]  # as above
@@ -242,24 +255,12 @@ def _find_parts(trainer: Any, module: Any) -> dict[str, object]:
         "optimizer": one_or_all(list(trainer.optimizers)),
         "scheduler": one_or_all([config.scheduler for config in trainer.lr_scheduler_configs]),
         "scaler": getattr(trainer.precision_plugin, "scaler", None),
-        "callbacks": _find_modules(trainer, module) or None,
-    }
-
-
-def _find_modules(trainer: Any, module: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules that callbacks hold, such as averages of the model."""
-    own = set(module.modules())
-    return {
-        f"{type(one).__name__}.{name}": value
-        for one in trainer.callbacks
-        for name, value in vars(one).items()
-        if isinstance(value, nn.Module) and value not in own
     }
 
 
 def _check_callbacks(trainer: Any) -> None:
-    if any(type(one).__name__ == "StochasticWeightAveraging" for one in trainer.callbacks):
-        raise UnsupportedError(
-            "StochasticWeightAveraging changes scheduler and batches of a running fit, and no state has all of it",
-            hint="use WeightAveraging, whose should_update says from when on it averages",
-        )
+    for callback in trainer.callbacks:
+        for kind in type(callback).__mro__:
+            if kind.__name__ in _REFUSED:
+                why, hint = _REFUSED[kind.__name__]
+                raise UnsupportedError(f"{kind.__name__} {why}", hint=hint)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from mvc_hooks.adapters.session import Session
 
-_STEPPED = "batches_that_stepped"
+# What loops remember beside their counters: the x axis of loggers, and when loaders were made.
+_REMEMBERED = ("_batches_that_stepped", "_last_train_dl_reload_epoch", "_last_val_dl_reload_epoch")
 # What Lightning's own callbacks remember without having it in their state_dict.
 _UNSAVED = (
     "_last_global_step_saved",
@@ -54,6 +55,7 @@ class LightningState(LibraryState):
             "added": {key: self._capture_added(one) for key, one in callbacks.items()},
         }
         return {
+            **super().state_dict(),
             "loops": loops,
             "is_between": self._session.data.is_between,
             **{
@@ -92,6 +94,7 @@ class LightningState(LibraryState):
             tracker.ready = tracker.started = tracker.completed = tracker.processed
 
     def _apply(self, state: dict[str, Any]) -> None:
+        super()._apply(state)
         self._load_loops(state["loops"])
         self.files.restore(state.get("held", {}))
         for name, metrics in state.get("metrics", {}).items():
@@ -109,6 +112,9 @@ class LightningState(LibraryState):
             inner.val_loop.batch_progress.total.reset()
         fit._data_fetcher.fetched = inner.batch_progress.current.ready  # noqa: SLF001  it says which batch is the last
 
+    def _list_callbacks(self) -> list[Any]:
+        return list(self._trainer.callbacks)
+
     @property
     def _epochs(self) -> Any:
         return self._trainer.fit_loop.epoch_progress
@@ -116,8 +122,8 @@ class LightningState(LibraryState):
     def _load_loops(self, states: dict[str, Any]) -> None:
         for name, loop in self._loops.items():
             for key, value in states[name].items():
-                if key == _STEPPED:
-                    loop._batches_that_stepped = value  # noqa: SLF001  the x axis of loggers
+                if f"_{key}" in _REMEMBERED:
+                    setattr(loop, f"_{key}", value)
                 else:
                     getattr(loop, key).load_state_dict(copy.deepcopy(value))
 
@@ -227,6 +233,4 @@ def _capture_loop(loop: Any) -> dict[str, Any]:
         for key, value in vars(loop).items()
         if _is_progress(value)
     }
-    if hasattr(loop, "_batches_that_stepped"):
-        state[_STEPPED] = loop._batches_that_stepped  # noqa: SLF001
-    return state
+    return state | {name[1:]: value for name, value in _pick(loop, _REMEMBERED).items()}

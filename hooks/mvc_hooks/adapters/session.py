@@ -11,18 +11,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
-from mvc import UnsupportedError
+from mvc import ConflictError, UnsupportedError
 from mvc_hooks.adapters.feed import Feed, FeedPart
 from mvc_hooks.checkpointer import OPTIONS, Checkpointer
 from mvc_hooks.divergence.ladder import as_steps
-from mvc_hooks.parts.make import check_named
+from mvc_hooks.parts.make import RNG, check_named, make_parts
+from mvc_hooks.parts.part import DETAILS
+from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.rng import capture_rng, restore_rng
+from mvc_hooks.parts.sources import from_values
+from mvc_hooks.parts.tree import walk_leaves
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
 
+    from mvc_hooks.parts.part import Part
     from mvc_hooks.reports import RollbackReport
 
 
@@ -120,8 +126,50 @@ class LibraryState:
             self._apply(state)
             self._session.data.is_between = False
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of modules that callbacks hold, such as averages of the model."""
+        return {"modules": capture_parts(self._make_modules())}
+
     def _apply(self, state: dict[str, Any]) -> None:
+        stored, live = state.get("modules", {}), self._make_modules()
+        checkpointer = self._session.checkpointer
+        names = stored.keys() - {DETAILS}
+        for name in sorted(names - live.keys()):
+            raise ConflictError(
+                f"the commit has {name}, which is not there yet",
+                hint="make it in the __init__ of its callback, or when training begins",
+            )
+        for name in sorted(live.keys() - names):
+            if checkpointer is not None and checkpointer.rollbacks:
+                raise ConflictError(
+                    f"{name} was made after the commit that the run went back to",
+                    hint="start the program again; it resumes there",
+                )
+        restore_parts(from_values(stored), {name: live[name] for name in names})
+
+    def _make_modules(self) -> dict[str, Part]:
+        known = [one for one in self._session.objects if isinstance(one, nn.Module)]
+        own = {module for one in known for module in one.modules()}
+        found: dict[str, nn.Module] = {}
+        for callback in self._list_callbacks():
+            for attribute, value in vars(callback).items():
+                if isinstance(value, nn.Module) and value not in own:
+                    name = f"{type(callback).__name__}.{attribute}"
+                    found[f"{name} {len(found)}" if name in found else name] = value
+        return {name: part for name, part in make_parts(found).items() if name != RNG}
+
+    def _list_callbacks(self) -> list[Any]:
         raise NotImplementedError
+
+    @property
+    def audited(self) -> dict[str, Any]:
+        """The callbacks that may have state of which the library does not know."""
+        known = self._list_stateful()
+        return {type(one).__name__: one for one in self._list_callbacks() if one not in known}
+
+    def _list_stateful(self) -> list[Any]:
+        """Return the callbacks whose whole state the library knows, as they say."""
+        return []
 
 
 class Session:
@@ -136,6 +184,7 @@ class Session:
         self._loss: Any = None
         self._grad_norm: Any = None
         self.data = FeedPart("dataloader")
+        self.objects: list[object] = []
         self.checkpointer: Checkpointer | None = None
         self._may_skip_steps = any(
             getattr(step, "skip", False) for step in as_steps(options.get("ladder") or ())
@@ -153,6 +202,9 @@ class Session:
     def open(self, **parts: Any) -> Checkpointer:
         """Make the checkpointer, which resumes."""
         options: Any = self._options
+        named = {name: one for name, one in options.items() if name not in OPTIONS}
+        self.objects = [one for _, one in walk_leaves([parts, named, options.get("parts")])]
+        self.data.forget()
         checkpointer = Checkpointer(self._path, **options, **parts, dataloader=self.data)
         if checkpointer.resumed_from is not None:
             self._landing = capture_rng()
@@ -190,7 +242,8 @@ class Session:
 
     def draw(self) -> Any:
         """Return the next batch; the step before is complete now."""
-        assert self.checkpointer is not None
+        if self.checkpointer is None:  # something is tried out before the run
+            return self.data.next_batch()
         self.complete_step()
         if self._landing is not None:
             # The library may have drawn random numbers since the restore.

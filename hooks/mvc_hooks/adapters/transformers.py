@@ -30,6 +30,7 @@ from mvc_hooks.adapters.session import (
     check_processes,
     import_library,
 )
+from mvc_hooks.parts.watch import lend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,16 +69,15 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
         self._feed = None
         session = self._start_session(trainer)
         self.library_state = _TrainerState(trainer, session)
-        known = self._find_state()
+        self.library_state.known = self._find_state()
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
         try:
             with _borrow(trainer, self):
                 while True:
                     try:
-                        result = _enter(trainer, known, options)
+                        result = _enter(trainer, self.library_state.known, options)
                     except _WentBackError:
-                        known = self.library_state.known
                         # Otherwise the Trainer would make a scheduler that was not restored.
                         trainer._created_lr_scheduler = False  # noqa: SLF001  there is no public way
                     else:
@@ -115,8 +115,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
                 f"the commits of branch {branch!r} do not come from a Trainer",
                 hint="pass branch=... to use another branch",
             )
-        found: dict[str, Any] = state["state"]
-        return found
+        return dict(state)
 
     # Events, in the order in which they come.
 
@@ -184,9 +183,9 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
         trainer.training_step,
         _LOOP.skip_first_batches,
     )
-    finalize: Any = getattr(
-        trainer, "_finalize_training", None
-    )  # older versions sum up by themselves
+    # Older versions sum up and find their place by themselves.
+    finalize: Any = getattr(trainer, "_finalize_training", None)
+    find_place: Any = getattr(trainer, "_init_training_state", None)
 
     def take_loss(*values: Any, **options: Any) -> Any:
         loss = step(*values, **options)
@@ -200,6 +199,15 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
         state = callback.library_state
         state.land()  # if all steps were taken before
         return finalize(trial, num_train_samples, time.time() - state.seconds)
+
+    def find(*values: Any, **options: Any) -> Any:
+        """Return epoch and batch to go on from, which the Trainer guesses from the step."""
+        found, known = find_place(*values, **options), callback.library_state.known
+        if known is None:
+            return found
+        if trainer.state.global_step >= trainer.state.max_steps:
+            return trainer.state.num_train_epochs, 0  # it would take one more step
+        return known.get("place", found)
 
     def load_nothing(*_: Any, **__: Any) -> None:
         """Everything is restored by the checkpointer."""
@@ -218,25 +226,20 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
         "_load_scaler": load_nothing,
         "_load_rng_state": load_nothing,
         **({} if finalize is None else {"_finalize_training": finish}),
+        **({} if find_place is None else {"_init_training_state": find}),
     }
-    before = {name: trainer.__dict__[name] for name in lent if name in trainer.__dict__}
-    trainer.__dict__.update(lent)
-    _LOOP.skip_first_batches = skip_batches
-    try:
+    with lend(trainer, lent), lend(_LOOP, {"skip_first_batches": skip_batches}):
         yield
-    finally:
-        _LOOP.skip_first_batches = skip
-        for name in lent:
-            trainer.__dict__.pop(name, None)
-        trainer.__dict__.update(before)
 
 
 def _enter(trainer: Any, known: dict[str, Any] | None, options: dict[str, Any]) -> Any:
     if known is None:
         return trainer.train(**options)
-    with tempfile.TemporaryDirectory(prefix="mvc-") as folder:
+    # It goes on: there is no start to evaluate at, and it has to count the batches before.
+    changed = {"eval_on_start": False, "ignore_data_skip": False}
+    with tempfile.TemporaryDirectory(prefix="mvc-") as folder, lend(trainer.args, changed):
         with open(os.path.join(folder, _STATE_FILE), "w", encoding="utf-8") as file:
-            json.dump(known, file)
+            json.dump(known["state"], file)
         return trainer.train(**options, resume_from_checkpoint=folder)
 
 
@@ -251,7 +254,7 @@ def _find_parts(trainer: Any) -> dict[str, object]:
 
 
 class _TrainerState(LibraryState):
-    """What the Trainer itself knows of a run; ``known`` is its ``TrainerState`` as last restored."""
+    """What the Trainer itself knows of a run; ``known`` is that as last restored."""
 
     def __init__(self, trainer: Any, session: Session) -> None:
         super().__init__(trainer, session)
@@ -275,18 +278,20 @@ class _TrainerState(LibraryState):
         found = {name: getattr(trainer, name) for name in _SUMS if hasattr(trainer, name)}
         sums = {name: getattr(value, "item", lambda v=value: v)() for name, value in found.items()}
         return {
+            **super().state_dict(),
             "state": _plain(dataclasses.asdict(trainer.state)),
             "sums": sums,
+            "place": list(self._session.data.place),
             "seconds": self.seconds,
             "callbacks": [
                 [type(one).__name__, _plain(one.state()["attributes"])]
-                for one in self._list_callbacks()
+                for one in self._list_stateful()
             ],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Remember them: the Trainer makes new ones when its loop is entered."""
-        self._restored, self.known = state, state["state"]
+        self._restored = self.known = state
 
     def _apply(self, state: dict[str, Any]) -> None:
         self._began_s = time.perf_counter() - state.get("seconds", 0.0)
@@ -297,15 +302,19 @@ class _TrainerState(LibraryState):
             elif live is not None:
                 setattr(self._trainer, name, value)
         stored = list(state["callbacks"])
-        for callback in self._list_callbacks():
+        for callback in self._list_stateful():
             found = next((one for one in stored if one[0] == type(callback).__name__), None)
             if found is not None:
                 stored.remove(found)
                 vars(callback).update(copy.deepcopy(found[1]))
+        super()._apply(state)
 
     def _list_callbacks(self) -> list[Any]:
+        return list(self._trainer.callback_handler.callbacks)
+
+    def _list_stateful(self) -> list[Any]:
         """Return those with a state, as the Trainer's own checkpoints have them."""
-        callbacks = self._trainer.callback_handler.callbacks
+        callbacks = self._list_callbacks()
         return [one for one in callbacks if hasattr(one, "state") and hasattr(one, "from_state")]
 
 

@@ -159,7 +159,7 @@ class LoaderWatch:
             worker, lent = Worker(loader), {}
             if loader.num_workers and hasattr(loader, "next_iter_state"):  # torchdata's
                 lent = {"worker_init_fn": worker.attach, "collate_fn": worker.watch}
-            with _lend(loader, lent):
+            with lend(loader, lent):
                 return type(loader)._get_iterator(loader)  # noqa: SLF001
         again, self._again = self._again, {**self._again, "base_seed": None}
         if again.get("base_seed") is None:
@@ -180,7 +180,7 @@ class LoaderWatch:
             lent |= {"generator": torch.Generator(), index: _AskedTwice(sampler)}
         part = self._part()
         now = 0 if part is None else part.epoch
-        with _lend(loader, lent), _epoch_of(loader.dataset, self._epoch if is_again else None, now):
+        with lend(loader, lent), _epoch_of(loader.dataset, self._epoch if is_again else None, now):
             iterator = _WatchedIterator(loader, self)
         iterator._index_sampler = sampler  # noqa: SLF001
         return iterator
@@ -286,14 +286,17 @@ def _has_own_workers(loader: Any) -> bool:
 
 
 @contextmanager
-def _lend(loader: Any, attributes: Mapping[str, Any]) -> Iterator[None]:
-    """Set attributes of a loader, some of which torch does not let anybody set."""
-    before = {name: loader.__dict__[name] for name in attributes}
-    loader.__dict__.update(attributes)
+def lend(owner: Any, attributes: Mapping[str, Any]) -> Iterator[None]:
+    """Set attributes of an object, some of which its class does not let anybody set."""
+    values = vars(owner)
+    before = {name: values[name] for name in attributes if name in values}
+    values.update(attributes)
     try:
         yield
     finally:
-        loader.__dict__.update(before)
+        for name in attributes.keys() - before.keys():
+            values.pop(name, None)
+        values.update(before)
 
 
 @contextmanager

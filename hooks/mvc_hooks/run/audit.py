@@ -197,6 +197,8 @@ def _owners(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     if items is not None or isinstance(value, GENERATORS):
         return
     yield place, value
+    for name, one in getattr(value, "audited", {}).items():  # by a part of an adapter
+        yield f"{place}.{name}", one
     if isinstance(value, DataLoader):
         for path in _OF_LOADERS:
             owner = find_attribute(value, path)

@@ -80,6 +80,19 @@ class Counters:
         return next((last for first, last in self.left_out if first <= batch <= last), None)
 
 
+class _ForwardHook:
+    """Notes that a model runs; in copies of the model, and in files of it, it does nothing."""
+
+    def __init__(self, run: LiveRun) -> None:
+        self._run = run
+
+    def __call__(self, *_: object) -> None:
+        self._run.is_clean = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, ({}, "get")  # from (module, arguments) it returns the arguments
+
+
 def _is_window(value: object) -> bool:
     return (
         isinstance(value, list)
@@ -140,7 +153,7 @@ class LiveRun:
         for module in self._modules:
             # torch.compile would compile a hook in, or drop it.
             if not hasattr(module, "_orig_mod"):
-                self._handles.append(module.register_forward_pre_hook(self._note_forward))
+                self._handles.append(module.register_forward_pre_hook(_ForwardHook(self)))
 
     # The steps.
 
@@ -149,9 +162,6 @@ class LiveRun:
         for fence in self._fences:
             fence.stand()
         self._fences.clear()
-
-    def _note_forward(self, *_: object) -> None:
-        self.is_clean = False
 
     def doubt_step(self, loss: object) -> Iterator[str]:
         """Say what seems wrong with a step of the user's; to be asked at the first two."""

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from mvc import Repo, UsageError
+from mvc import ConflictError, Repo, UsageError
 from mvc_hooks import DivergedError, rollback, skip_step, stop
 
 pytest.importorskip("lightning")
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from support.fits import FITS, fit_lightning, fit_transformers, same
+from support.fits import FITS, fit_lightning, fit_transformers, make_average, same
 
 ROOT = Path(__file__).parents[3]
 
@@ -246,6 +246,102 @@ def test_a_commit_that_comes_home_while_the_trainer_begins_is_gone_on_from(plain
     second = fit_transformers(tmp_path, callbacks=[late])
     assert first.losses + late.losses + second.losses == plain("transformers").losses
     assert same(second, plain("transformers"))
+
+
+def test_a_finished_run_of_the_trainer_gives_its_model_back(plain, tmp_path):
+    """In the middle of an epoch, where the Trainer by itself takes one more step."""
+    first = fit_transformers(tmp_path)
+    again = fit_transformers(tmp_path)
+    assert (again.losses, again.steps) == ([], 26)
+    assert same(first, again)
+    assert (again.log, again.train_loss) == (first.log, plain("transformers").train_loss)
+
+
+def test_values_of_callbacks_that_no_commit_holds_are_named(tmp_path, caplog):
+    import lightning.pytorch as pl
+    import transformers
+
+    class Shadow:
+        shadow = ()
+
+        def on_step_end(self, args, state, control, model=None, **_):
+            self.shadow = [param.detach().clone() for param in model.parameters()]
+
+        def on_train_batch_end(self, trainer, module, *_):
+            self.shadow = [param.detach().clone() for param in module.parameters()]
+
+    one = type("One", (Shadow, transformers.TrainerCallback), {})()
+    other = type("Other", (Shadow, pl.Callback), {})()
+    with caplog.at_level("INFO", "mvc_hooks"):
+        fit_transformers(tmp_path / "one", total=4, callbacks=[one])
+        fit_lightning(tmp_path / "other", total=4, callbacks=[other])
+    assert "trainer.One.shadow (list, changes between steps)" in caplog.text
+    assert "lightning.Other.shadow (list, changes between steps)" in caplog.text
+
+
+def test_an_average_that_begins_late_is_in_no_earlier_commit(tmp_path):
+    import transformers
+
+    class Late(transformers.TrainerCallback):
+        ema = None
+
+        def on_step_end(self, args, state, control, model=None, **_):
+            if state.global_step == 9:
+                self.ema = make_average(model)
+            if self.ema is not None:
+                self.ema.update_parameters(model)
+
+    options = {"every": 4, "ladder": [rollback(to="last", min_steps_back=3)]}
+    with pytest.raises(ConflictError, match=r"Late\.ema was made after the commit"):
+        fit_transformers(tmp_path, spike=(11,), callbacks=[Late()], **options)
+    fit_transformers(tmp_path, until=15, callbacks=[Late()], every=4)
+    with pytest.raises(ConflictError, match=r"the commit has Late\.ema, which is not there yet"):
+        fit_transformers(tmp_path, callbacks=[Late()])
+
+
+def test_a_rollback_into_an_epoch_that_accumulates_less(tmp_path):
+    from lightning.pytorch.callbacks import GradientAccumulationScheduler
+
+    def fit(folder, **options):
+        schedule = GradientAccumulationScheduler({0: 1, 1: 2})
+        return fit_lightning(folder, total=20, callbacks=[schedule], **options)
+
+    ladder = [rollback(to="last", min_steps_back=4, skip_batches=0), stop(after=2)]
+    run = fit(tmp_path, spike=(13,), every=8, ladder=ladder)
+    assert [report.to_step for report in run.checkpointer.rollbacks] == [8]
+    assert same(run, fit(None))
+
+
+def test_a_search_before_the_fit_leaves_it_exact(tmp_path):
+    from lightning.pytorch.callbacks import LearningRateFinder
+
+    class WithRate:
+        lr = 1e-2
+
+    def fit(folder, **options):
+        search = LearningRateFinder(num_training_steps=5)
+        return fit_lightning(folder, callbacks=[search], mixins=[WithRate], total=14, **options)
+
+    through = fit(None)
+    first = fit(tmp_path, until=7, every=100)
+    second = fit(tmp_path)
+    assert (first.steps, second.steps) == (7, 14)
+    assert second.losses[-7:] == through.losses[-7:]
+    assert same(second, through)
+
+
+def test_accelerate_does_not_load_over_a_run(tmp_path):
+    from accelerate import Accelerator
+
+    from mvc_hooks.adapters.accelerate import make_checkpointer
+
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(torch.nn.Linear(2, 2))
+    accelerator.save_state(tmp_path / "own")
+    with make_checkpointer(accelerator, tmp_path / "run"):
+        with pytest.raises(UsageError, match="load_state would replace the state of a run"):
+            accelerator.load_state(tmp_path / "own")
+    accelerator.load_state(tmp_path / "own")
 
 
 def test_what_says_twice_where_to_resume_from_is_refused(tmp_path):

@@ -31,10 +31,10 @@ pytestmark = [
 # 11 batches make a pass, 4 of the shortest one: all stops lie in a second or third pass.
 CASES = [
     *(("lightning", data) for data in (
-        "sampler", "persistent", "iterable", "stateful", "two", "two-min", "two-max",
+        "sampler", "persistent", "iterable", "stateful", "two-min", "two-max",
     )),
     *(("transformers", data) for data in ("persistent", "iterable", "iterable-workers")),
-    *(("accelerate", data) for data in ("sampler", "persistent", "stateful", "iterable-persistent")),
+    *(("accelerate", data) for data in ("sampler", "persistent", "stateful")),
 ]  # fmt: skip
 
 

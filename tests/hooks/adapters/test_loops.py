@@ -9,6 +9,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from support.loops import LOOPS, examine, format_row
+from support.scenarios import SCENARIOS
 from support.zygote import Zygote
 
 PAGE = Path(__file__).parents[3] / "docs/loops.md"
@@ -25,6 +26,11 @@ def fits():
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_is_as_the_page_says(fits, tmp_path, name):
     assert format_row(name, examine(fits, tmp_path, name)) in PAGE.read_text().splitlines()
+
+
+def test_the_page_counts_the_loops_of_plain_pytorch():
+    assert "More than 50 loops of plain PyTorch" in PAGE.read_text()
+    assert sum(len(one.builds) for one in SCENARIOS.values()) > 50
 
 
 def test_the_page_names_these_loops_only():
