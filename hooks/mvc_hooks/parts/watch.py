@@ -208,22 +208,27 @@ class EvaluationLoaders:
         for one in find_loaders(loader).values():
             if _has_own_workers(one) and "_get_iterator" not in vars(one):
                 self._watches.append(LoaderWatch(one, self))
-                if len(self._watches) <= len(self._restored):
-                    self._watches[-1].restore(self._restored[len(self._watches) - 1])
+                if self._restored:
+                    self._watches[-1].restore(self._restored.pop(0))
+
+    def _forget_dead(self) -> None:
+        """Leave out loaders in whose place the library has made others."""
+        self._watches = [watch for watch in self._watches if watch.is_persistent]
 
     def capture(self) -> list[dict[str, Any]]:
         """Return the states of those that began, up to the last such."""
-        states = [watch.capture(is_between=True) for watch in self._watches]
-        states += self._restored[len(states) :]
+        self._forget_dead()
+        states = [watch.capture(is_between=True) for watch in self._watches] + self._restored
         while states and not states[-1]:
             states.pop()
         return states
 
     def restore(self, states: list[dict[str, Any]]) -> None:
         """Begin anew where the states say, or where there is none."""
-        self._restored = states
+        self._forget_dead()
         for index, watch in enumerate(self._watches):
             watch.restore(states[index] if index < len(states) else {})
+        self._restored = states[len(self._watches) :]
 
     def remove(self) -> None:
         """Stop watching."""

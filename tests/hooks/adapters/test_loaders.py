@@ -70,6 +70,15 @@ def test_persistent_workers_that_validate_draw_their_seed_once(tmp_path):
     assert same(second, through)
 
 
+def test_loaders_that_lightning_makes_anew_are_made_anew_in_the_same_epochs(tmp_path):
+    options = {"total": 36, "settings": (("reload_dataloaders_every_n_epochs", 2),)}
+    through = FITS["lightning"](None, **options)
+    first = FITS["lightning"](tmp_path, until=15, every=100, **options)
+    second = FITS["lightning"](tmp_path, every=100, **options)
+    assert first.losses + second.losses == through.losses
+    assert same(second, through)
+
+
 def test_a_loader_that_began_again_beside_a_longer_one(tmp_path):
     through = FITS["lightning"](None, total=8, data="two")
     first = FITS["lightning"](tmp_path, until=6, total=8, data="two")
