@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from mvc import ConflictError, Identity, NotFoundError, Repo, UsageError
 from mvc_hooks import Checkpointer, DivergedError
@@ -136,7 +136,7 @@ def test_an_exception_between_steps_commits_the_last_one(keep, tmp_path, plain):
 
 
 @pytest.mark.parametrize("with_backward", [False, True])
-def test_an_exception_in_a_step_commits_nothing_of_it(keep, tmp_path, plain, with_backward):
+def test_an_exception_in_a_step_commits_nothing_of_it(keep, tmp_path, plain, with_backward, caplog):
     run = keep(every=2)
 
     def fail():
@@ -150,6 +150,7 @@ def test_an_exception_in_a_step_commits_nothing_of_it(keep, tmp_path, plain, wit
             run.model(torch.ones(2, WIDTH))
             fail()
     assert _log(tmp_path / "run") == [("step 2", 2), _START]
+    assert "in the middle of step 4, so the last commit is that of step 2;" in caplog.text
     assert keep(seed=8).steps(3).now() == plain(5).now()
 
 
@@ -298,6 +299,16 @@ def test_a_run_that_changed_is_refused_and_left_alone(keep):
     assert same.now() == run.now()
 
 
+def test_a_part_that_is_missing_is_named_first(keep, tmp_path):
+    run = keep(every=1).steps(2)
+    run.ckpt.close()
+    with pytest.raises(
+        ConflictError, match=r"stored state: (optimizer|scheduler) is only in"
+    ) as caught:
+        Checkpointer(tmp_path / "run", model=run.model)
+    assert caught.value.hint.startswith('nothing was changed; parts={"')
+
+
 def test_what_is_allowed_to_differ_stays_as_it_is(keep):
     run = keep(every=1).steps(2)
     run.ckpt.close()
@@ -326,6 +337,30 @@ def test_a_changed_environment_is_shown(keep, monkeypatch, caplog):
     assert "CUBLAS_WORKSPACE_CONFIG" in item
     assert (then, now) == ("absent", ":4096:8")
     assert any("CUBLAS_WORKSPACE_CONFIG" in record.getMessage() for record in caplog.records)
+
+
+def test_a_loader_that_was_edited_is_shown(keep, caplog):
+    def build(batch_size, part):
+        def make():
+            model = make_net()
+            data = Subset(range(60), part)
+            loader = DataLoader(data, batch_size=batch_size, shuffle=True)
+            run = simple(model, torch.optim.SGD(model.parameters(), 0.1), loader=loader)
+            run.loader = loader
+            return run
+
+        return make
+
+    keep(build=build(4, range(50))).steps(2).ckpt.close()
+    same = keep(build=build(4, range(50))).ckpt
+    assert same.environment_changes == []
+    same.close()
+    caplog.clear()
+    ckpt = keep(build=build(8, range(10, 60))).ckpt
+    (size, then, now), (subset, _, _) = ckpt.environment_changes
+    assert (size, then, now) == ("data.loader.batch_size", 4, 8)
+    assert subset == "data.loader.subset"
+    assert "environment: data.loader.batch_size was 4, is 8" in caplog.text
 
 
 def test_a_model_without_parameters(tmp_path):

@@ -199,6 +199,8 @@ class Commits:
             text = f"{message} (as of step {frozen.step})"
             self.queue.submit(frozen.hold(), self.branch, text)
             self.last_step = frozen.step
+        if step and (self.last_step is None or self.last_step < step):
+            self._log.lose(self.last_step or 0, step)
 
     # From the writer.
 

@@ -18,12 +18,20 @@ Those in workers are in ``parts/watch.py``.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+import numpy as np
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from mvc import ConflictError, UsageError
 from mvc_hooks.parts.part import Part, RestoreOrder
@@ -124,6 +132,11 @@ class DataPart(Part):
         if self._is_stateful:
             return "exact"
         return "drawn again" if self.can_rewind else "unknown"
+
+    def describe(self) -> dict[str, dict[str, object]]:
+        """Return, by name, what of each torch DataLoader its batches depend on."""
+        loaders = self._loaders.items()
+        return {f"{self._name}.{path}".rstrip("."): _describe(one) for path, one in loaders}
 
     def drop(self, count: int) -> None:
         """Draw so many batches and drop them."""
@@ -346,6 +359,19 @@ class DataPart(Part):
             if hasattr(owner, "set_epoch") and all(owner is not other for other in owners):
                 owners.append(owner)
         return owners
+
+
+def _describe(loader: DataLoader[Any]) -> dict[str, object]:
+    facts: dict[str, object] = {
+        name: getattr(loader, name) for name in ("batch_size", "drop_last", "num_workers")
+    }
+    facts |= {name: type(getattr(loader, name)).__name__ for name in ("sampler", "batch_sampler")}
+    with suppress(Exception):  # a method of the user's, which may not be there
+        facts["items"] = len(loader.dataset)  # type: ignore[arg-type]
+    if isinstance(loader.dataset, Subset):
+        indices = np.asarray(loader.dataset.indices, np.int64)
+        facts["subset"] = hashlib.sha256(indices.tobytes()).hexdigest()[:16]
+    return facts
 
 
 def _has_unknown_order(sampler: Any) -> bool:

@@ -119,6 +119,7 @@ def is_allowed(difference: Difference, allow: Sequence[str]) -> bool:
 def _refuse(
     differences: list[Difference], why: str = "", lost: Sequence[str] = ()
 ) -> ConflictError:
+    differences = sorted(differences, key=lambda one: len(one.path) > 1)  # whole parts first
     path = format_path(differences[0].path)
     if lost:
         hint = f"{_list(lost)} could not be taken back: make the run anew"

@@ -143,7 +143,8 @@ class LiveRun:
         self.watch = StateWatch(objects, entries)
         self.tail = TailWatch(entries)
         self.counters = Counters()
-        self.environment = read_environment()
+        data = {name: facts for part in self._data_parts for name, facts in part.describe().items()}
+        self.environment = read_environment() | {"data": data}
         self.is_clean = True
         self._ranks = RankState(ranks or Ranks(), self.parts)
         self._guard = StepGuard(self._optimizers)
@@ -271,6 +272,8 @@ class LiveRun:
         values = restore_parts(source, {**self.parts, **extras}, allow=allow, leave=leave)
         counters = Counters.parse(values[RUN])
         environment = values[ENVIRONMENT] if isinstance(values[ENVIRONMENT], Mapping) else {}
+        # Older versions did not record it.
+        environment = {"data": self.environment["data"], **environment}
         return StoredRun(counters, values["watch"], values["ladder"], environment)
 
     def fenced_tensors(self) -> dict[int, torch.Tensor]:

@@ -80,6 +80,14 @@ class RunLog:
         if not isinstance(error, CommitFailedError):
             log.error("the last state is not committed: %s: %s", type(error).__name__, error)
 
+    def lose(self, kept: int, step: int) -> None:
+        """The run ends in the middle of the step after this one, of which no commit can be made."""
+        log.warning(
+            "the end came in the middle of step %d, so the last commit is that of step %d; every=, "
+            "every_seconds= or ring= make it newer",
+            *(step + 1, kept),
+        )
+
     def hold(self, audit: Audit) -> None:
         """What commits of the run hold."""
         self._announce("commits hold %s", audit.summary)

@@ -119,7 +119,7 @@ def test_an_exception_in_a_cell_is_no_obstacle(tmp_path):
     said, errors = _run(tmp_path / "run", "open", *cells)
     assert said == ["DivergedError", "0 False", *["ZeroDivisionError", "3 False"] * 2]
     assert sum("is taken over from the checkpointer at step" in line for line in errors) == 3
-    assert len(errors) == 5, "and the alarm, and its answer"
+    assert len(errors) == 6, "and the alarm, its answer, and the steps that are lost"
 
 
 def test_an_end_that_fails_is_one_line(tmp_path):
