@@ -23,8 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.tables import Table
-from mvc_hooks.divergence.detectors import NotFinite, Spike, Trend
-from mvc_hooks.divergence.history import Reading
+from mvc_hooks import NotFinite, Reading, Spike, Trend
 from mvc_hooks.divergence.watch import Watch
 
 if TYPE_CHECKING:

@@ -18,9 +18,11 @@ from mvc.lazy import lazy_names
 
 if TYPE_CHECKING:
     from mvc_hooks.checkpointer import Checkpointer
-    from mvc_hooks.divergence.detectors import NotFinite, Spike, Trend
+    from mvc_hooks.divergence.finite import NotFinite
     from mvc_hooks.divergence.history import History, Reading, Verdict
     from mvc_hooks.divergence.ladder import both, lr_scale, rollback, skip_step, stop
+    from mvc_hooks.divergence.spike import Spike
+    from mvc_hooks.divergence.trend import Trend
     from mvc_hooks.divergence.watch import as_detector, default_detectors
     from mvc_hooks.environment import read_environment
     from mvc_hooks.handover import capture, restore
@@ -68,9 +70,11 @@ _find_name = lazy_names(
     __name__,
     {
         "mvc_hooks.checkpointer": "Checkpointer",
-        "mvc_hooks.divergence.detectors": "NotFinite Spike Trend",
+        "mvc_hooks.divergence.finite": "NotFinite",
         "mvc_hooks.divergence.history": "History Reading Verdict",
         "mvc_hooks.divergence.ladder": "both lr_scale rollback skip_step stop",
+        "mvc_hooks.divergence.spike": "Spike",
+        "mvc_hooks.divergence.trend": "Trend",
         "mvc_hooks.divergence.watch": "as_detector default_detectors",
         "mvc_hooks.environment": "read_environment",
         "mvc_hooks.handover": "capture restore",

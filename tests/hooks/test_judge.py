@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from mvc_hooks.divergence.detectors import NotFinite, Spike
+from mvc_hooks import NotFinite, Spike
 from mvc_hooks.divergence.ladder import lr_scale
 from mvc_hooks.judge import Judge
 

@@ -145,6 +145,12 @@ class History:
         found = np.flatnonzero(self.alarms)
         return int(self.steps[found[-1]]) if found.size else None
 
+    @property
+    def onset_step(self) -> int:
+        """The first step of the unbroken run of alarms that ends with the newest reading."""
+        calm = np.flatnonzero(~self.alarms[:-1])
+        return int(self.steps[calm[-1] + 1 if calm.size else 0])
+
     def __getitem__(self, index: int) -> Reading:
         at = range(self._first, self._end)[index]
         flags = self._columns["flags"][at]

@@ -1,4 +1,9 @@
-"""The watch: readings go in, alarms come out. Its detectors may be functions of the user."""
+"""The watch: readings go in, alarms come out. Its detectors may be functions of the user.
+
+Detectors are pure functions of the history that decide whether its newest reading is an alarm. They
+keep no state. What an alarm changes (its reading leaves the statistics, a cooldown begins) is kept
+by the history and ``Watch``, so it is committed, restored and rolled back with the run.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from mvc import FormatError, UsageError
-from mvc_hooks.divergence.detectors import NotFinite, Spike, Trend, find_onset
+from mvc_hooks.divergence.finite import NotFinite
 from mvc_hooks.divergence.history import History, Verdict, check_count, check_keys
+from mvc_hooks.divergence.spike import Spike
+from mvc_hooks.divergence.trend import Trend
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +75,7 @@ class _UserDetector:
             )
         if answer is None or latest is None:
             return None
-        return Verdict(self.name, answer, find_onset(history), latest.step)
+        return Verdict(self.name, answer, history.onset_step, latest.step)
 
 
 def as_detector(

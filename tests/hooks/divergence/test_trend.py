@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mvc import UsageError
-from mvc_hooks.divergence.detectors import Trend
 from mvc_hooks.divergence.history import History, Reading
+from mvc_hooks.divergence.trend import Trend
 from mvc_hooks.divergence.watch import Watch
 
 _SMALL = Trend(window=256, smooth=16, patience=64, beyond=-1)

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from mvc import FormatError, Repo, UsageError
-from mvc_hooks.divergence.detectors import Spike
-from mvc_hooks.divergence.history import Reading
-from mvc_hooks.divergence.watch import Watch, as_detector, default_detectors
+from mvc_hooks.divergence.history import Reading, Verdict
+from mvc_hooks.divergence.spike import Spike
+from mvc_hooks.divergence.watch import Detector, Watch, as_detector, default_detectors
+from support.readings import history_of
 
 
 def _losses(count=400, seed=0):
@@ -193,3 +194,63 @@ def test_real_training_is_calm_and_bad_batches_are_found():
     found = [v for r in _train(160, {150}) if (v := watch.take(r))]
     assert found[0].step == found[0].onset_step == 150
     assert found[0].cause == "spike"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (None, None),
+        (False, None),
+        (np.False_, None),
+        (True, "mine raised an alarm"),
+        (np.True_, "mine raised an alarm"),
+        ("too\nhot", "too hot"),
+        (Verdict("heat", "hot", 1, 2), "hot"),
+    ],
+)
+def test_functions_of_the_user(answer, reason):
+    def mine(history):
+        return answer
+
+    verdict = as_detector(mine)(history_of([1.0, 2.0]))
+    assert (None if verdict is None else verdict.reason) == reason
+    if verdict is not None:
+        assert verdict.step == 2
+        assert verdict.cause in {"mine", "heat"}
+
+
+@pytest.mark.parametrize("answer", ["", 1, 0, 0.5, [], (True,), np.array([True, False])])
+def test_other_answers_are_errors_that_name_the_detector(answer):
+    def picky(history):
+        return answer
+
+    with pytest.raises(UsageError, match="'picky' returned"):
+        as_detector(picky)(history_of([1.0]))
+
+
+def test_a_failing_detector_is_named():
+    def broken(history):
+        return history.losses[99]
+
+    with pytest.raises(UsageError, match="'broken' failed: IndexError") as caught:
+        as_detector(broken)(history_of([1.0]))
+    assert isinstance(caught.value.__cause__, IndexError)
+
+
+def test_what_is_a_detector():
+    class Hot:
+        def __call__(self, history):
+            return True
+
+    assert as_detector(Hot()).name == "Hot"
+    assert as_detector(lambda h: None, name="mine", cooldown=7).cooldown == 7
+    spike = Spike()
+    assert as_detector(spike) is spike
+    assert as_detector(spike, cooldown=3).name == "spike"
+    assert all(isinstance(detector, Detector) for detector in default_detectors())
+    assert default_detectors(has_scaler=True)[0].overflows > 0
+    for bad in (Spike, "spike", None, 3):
+        with pytest.raises(UsageError, match="a detector is"):
+            as_detector(bad)
+    with pytest.raises(UsageError):
+        as_detector(lambda h: None, cooldown=-1)
