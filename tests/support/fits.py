@@ -1,8 +1,4 @@
-"""Small fits of training libraries, each as a function (folder, where it ends, ...) → run.
-
-Also a program, to be killed from outside of the test: ``python fits.py KIND FOLDER STEP`` trains and
-kills itself with SIGKILL in that step; further words are options, such as ``data=persistent``.
-"""
+"""Small fits of training libraries, each as a function (folder, where it ends, ...) → run."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import logging
 import os
 import random
 import signal
-import sys
 import tempfile
 from types import SimpleNamespace
 
@@ -382,9 +377,3 @@ FITS = {
     "transformers": fit_transformers,
     "accelerate": fit_accelerate,
 }
-
-if __name__ == "__main__":
-    kind, where, batch, *words = sys.argv[1:]
-    torch.set_num_threads(1)
-    given = {name: int(v) if v.isdigit() else v for name, v in (w.split("=") for w in words)}
-    FITS[kind](where, kill_at=int(batch), every=5, **given)

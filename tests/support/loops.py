@@ -25,9 +25,10 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from torch.utils.data import _utils
 
 from support import loop_parts as parts
-from support.fits import fit_accelerate, fit_lightning, fit_transformers
+from support.fits import FITS, fit_accelerate, fit_lightning, fit_transformers
 
 KILLED_AT = 17
 NAN_AT = 19
@@ -206,8 +207,15 @@ def warm_up():
     import mvc_hooks.checkpointer  # noqa: F401
 
     torch.set_num_threads(1)
+    # Loader workers of a killed child look that often whether it is still there.
+    _utils.worker.MP_STATUS_CHECK_INTERVAL = 0.1
     warnings.simplefilter("ignore")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what the libraries advise
+
+
+def fit(root, kind, **options):
+    """Train one of ``support.fits``, to be killed."""
+    FITS[kind](root, **options)
 
 
 def train(root, name, files, keep=True, **options):

@@ -1,10 +1,6 @@
 """Real fits of real libraries: with the adapter, stopped, killed, rolled back, and never stopped."""
 
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,8 +13,6 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from support.fits import FITS, fit_lightning, fit_transformers, make_average, same
-
-ROOT = Path(__file__).parents[3]
 
 pytestmark = [
     pytest.mark.torch,
@@ -121,12 +115,9 @@ def test_a_signal_loses_nothing(kind, number, plain, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_killed_and_resumed_is_as_never_killed(kind, plain, tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests/support/fits.py"), kind, str(tmp_path), "18"],
-        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONWARNINGS": "ignore"},
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL, done.stderr
+def test_killed_and_resumed_is_as_never_killed(kind, fits, plain, tmp_path):
+    done = fits.run("fit", tmp_path, kind=kind, kill_at=18, every=5)
+    assert done.killed, done.error
     run = FITS[kind](tmp_path, every=20)
     assert 26 - 17 <= len(run.losses) < 26
     assert run.losses == plain(kind).losses[-len(run.losses) :]

@@ -1,11 +1,5 @@
 """Fits over every kind of loader that the libraries document: stopped, killed, rolled back, or never stopped."""
 
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -18,8 +12,6 @@ pytest.importorskip("accelerate")
 pytest.importorskip("torchdata")
 
 from support.fits import FITS, same
-
-ROOT = Path(__file__).parents[3]
 
 pytestmark = [
     pytest.mark.torch,
@@ -105,13 +97,10 @@ def test_the_trainer_goes_back_into_an_earlier_epoch(tmp_path):
 
 
 @pytest.mark.parametrize("data", ["workers", "persistent"])
-def test_accelerate_killed_in_the_middle_of_accumulation_is_as_never_killed(data, tmp_path):
-    words = ["accelerate", str(tmp_path), "40", f"data={data}", "accumulate=3"]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests/support/fits.py"), *words],
-        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONWARNINGS": "ignore"},
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL, done.stderr
+def test_accelerate_killed_in_the_middle_of_accumulation_is_as_never_killed(data, fits, tmp_path):
+    options = {"kind": "accelerate", "data": data, "accumulate": 3, "every": 5}
+    done = fits.run("fit", tmp_path, kill_at=40, **options)
+    assert done.killed, done.error
     through = FITS["accelerate"](None, accumulate=3, total=16, data=data)
     run = FITS["accelerate"](tmp_path, accumulate=3, total=16, data=data)
     assert 0 < len(run.losses) < len(through.losses)

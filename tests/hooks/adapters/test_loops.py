@@ -10,17 +10,10 @@ pytest.importorskip("accelerate")
 
 from support.loops import LOOPS, examine, format_row
 from support.scenarios import SCENARIOS
-from support.zygote import Zygote
 
 PAGE = Path(__file__).parents[3] / "docs/loops.md"
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def fits():
-    with Zygote("support.loops") as zygote:
-        yield zygote
 
 
 @pytest.mark.parametrize("name", LOOPS)
