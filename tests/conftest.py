@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 
 import pytest
@@ -12,6 +13,12 @@ from hypothesis import HealthCheck, settings
 # One thread of torch per process, children included. The models here are tiny: more threads only wait for each
 # other, for minutes where other processes keep the cores busy.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# In memory, where syncing costs nothing: tests ask what is written, and cannot see whether it lasts.
+_MEMORY = "/dev/shm"
+_ENOUGH_BYTES = 3 * 2**30  # containers often have 64 MiB of it
+if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ENOUGH_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("dev", max_examples=40, deadline=None, suppress_health_check=_QUIET)

@@ -27,13 +27,13 @@ def zygote():
 
 
 @pytest.fixture
-def root(quick_path):
-    repo = Repo.init(quick_path)
+def root(tmp_path):
+    repo = Repo.init(tmp_path)
     repo.identity = verbs.WHO
-    write_config(quick_path / "config.json", epoch=0)
+    write_config(tmp_path / "config.json", epoch=0)
     repo.add(".")
     repo.commit("base")
-    return quick_path
+    return tmp_path
 
 
 def _check_sound(root):

@@ -230,24 +230,24 @@ def _damage_all(known, folder, flips, names=None):
     return cases
 
 
-def test_packed_objects_and_refs_damaged(known, quick_path):
-    packed = quick_path / "packed"
+def test_packed_objects_and_refs_damaged(known, tmp_path):
+    packed = tmp_path / "packed"
     shutil.copytree(known.root, packed, symlinks=True)
     for command in (["gc", "-q"], ["pack-refs", "--all"]):
         run_git(packed / ".mvc", *command)
     again = replace(known, root=packed)
     names = [n for n in _files_under(packed / ".mvc") if n.startswith(("objects", "packed"))]
     assert len(names) >= 3
-    assert _damage_all(again, quick_path, bounded(6, 2000), names) > 20
+    assert _damage_all(again, tmp_path, bounded(6, 2000), names) > 20
 
 
-def test_every_file_damaged(known, quick_path):
-    assert _damage_all(known, quick_path, 3) > 150
+def test_every_file_damaged(known, tmp_path):
+    assert _damage_all(known, tmp_path, 3) > 150
 
 
 @pytest.mark.slow
-def test_every_file_damaged_densely(known, quick_path):
-    _damage_all(known, quick_path, bounded(_DENSE, 2000))
+def test_every_file_damaged_densely(known, tmp_path):
+    _damage_all(known, tmp_path, bounded(_DENSE, 2000))
 
 
 def _chunk_of(root, commit, path, tensor):
@@ -259,8 +259,8 @@ def _chunk_of(root, commit, path, tensor):
 
 @pytest.mark.parametrize("place", ["body", "header"])
 @pytest.mark.parametrize(("path", "tensor"), TENSORS, ids=["one", "two", "pt"])
-def test_a_damaged_chunk_is_named_in_full(known, quick_path, path, tensor, place):
-    root, commit = quick_path / "work", known.names["side"]
+def test_a_damaged_chunk_is_named_in_full(known, tmp_path, path, tensor, place):
+    root, commit = tmp_path / "work", known.names["side"]
     shutil.copytree(known.root, root, symlinks=True)
     chunk = _chunk_of(root, commit, path, tensor)
     where = ChunkStore(LocalStorage(root / ".mvc/chunks")).find(chunk)
@@ -273,7 +273,7 @@ def test_a_damaged_chunk_is_named_in_full(known, quick_path, path, tensor, place
     for read in (
         lambda: repo.tensor(commit, path, tensor),
         lambda: repo.checkout(commit, force=True),
-        lambda: repo.export(commit, quick_path / "out", path=path),
+        lambda: repo.export(commit, tmp_path / "out", path=path),
     ):
         with pytest.raises(CorruptionError) as caught:
             read()
@@ -284,7 +284,7 @@ def test_a_damaged_chunk_is_named_in_full(known, quick_path, path, tensor, place
         assert f"in pack {where.pack[:12]} at offset {where.offset:,}:" in message
         assert "fsck" in caught.value.hint
     assert digests(root) == before
-    assert not (quick_path / "out").exists()
+    assert not (tmp_path / "out").exists()
     problems = [found for found in repo.fsck(data=True).problems if found.tensor == tensor]
     assert problems
     for found in problems:  # one per version of the file
@@ -294,8 +294,8 @@ def test_a_damaged_chunk_is_named_in_full(known, quick_path, path, tensor, place
         assert found.hint
 
 
-def test_a_removed_pack_and_a_removed_index(known, quick_path):
-    root = quick_path / "work"
+def test_a_removed_pack_and_a_removed_index(known, tmp_path):
+    root = tmp_path / "work"
     shutil.copytree(known.root, root, symlinks=True)
     for index in (root / ".mvc/chunks").rglob("*.idx"):
         index.unlink()
@@ -312,8 +312,8 @@ def test_a_removed_pack_and_a_removed_index(known, quick_path):
     assert {path for path, _ in TENSORS} <= {problem.path for problem in problems}
 
 
-def test_a_lost_branch_is_noticed_and_can_be_brought_back(known, quick_path):
-    root, commit = quick_path / "work", known.names["main"]
+def test_a_lost_branch_is_noticed_and_can_be_brought_back(known, tmp_path):
+    root, commit = tmp_path / "work", known.names["main"]
     shutil.copytree(known.root, root, symlinks=True)
     (root / ".mvc/refs/heads/main").unlink()
     repo = Repo.open(root)
@@ -347,13 +347,13 @@ def interrupted(known, tmp_path_factory):
     return root
 
 
-def test_every_damage_of_a_journal_stops_all_and_can_be_got_over(known, interrupted, quick_path):
+def test_every_damage_of_a_journal_stops_all_and_can_be_got_over(known, interrupted, tmp_path):
     data = (interrupted / JOURNAL).read_bytes()
     before = digests(interrupted)
     for what, damaged in _damages(data, bounded(12, 2000)):
         if damaged is None:
             continue
-        root = quick_path / "work"
+        root = tmp_path / "work"
         shutil.copytree(interrupted, root, symlinks=True)
         _put(root / JOURNAL, damaged)
         repo = Repo.open(root, threads=1)
@@ -374,14 +374,14 @@ def _staged(root):
     return sorted(path for path in (root / ".mvc/tmp").rglob("*.mvc-tmp") if path.is_file())
 
 
-def test_damaged_staged_files_are_made_again(known, interrupted, quick_path):
+def test_damaged_staged_files_are_made_again(known, interrupted, tmp_path):
     wanted = known.files[known.names["side"]]
     count = len(_staged(interrupted))
     assert count == 2
     for number in range(count):
         size = _staged(interrupted)[number].stat().st_size
         for place in (0, size // 2, size - 1, None):
-            root = quick_path / "work"
+            root = tmp_path / "work"
             shutil.copytree(interrupted, root, symlinks=True)
             staged = _staged(root)[number]
             data = bytearray(staged.read_bytes())
@@ -395,8 +395,8 @@ def test_damaged_staged_files_are_made_again(known, interrupted, quick_path):
             shutil.rmtree(root)
 
 
-def test_staged_files_and_store_damaged_both(interrupted, quick_path):
-    root = quick_path / "work"
+def test_staged_files_and_store_damaged_both(interrupted, tmp_path):
+    root = tmp_path / "work"
     shutil.copytree(interrupted, root, symlinks=True)
     before = digests(root)
     for staged in _staged(root):
@@ -412,14 +412,14 @@ def test_staged_files_and_store_damaged_both(interrupted, quick_path):
     assert Repo.open(root).status().files == ()
 
 
-def test_other_things_in_place_of_files(known, quick_path):
+def test_other_things_in_place_of_files(known, tmp_path):
     """Folders, links to nowhere and to themselves where files should be."""
     names = _files_under(known.root / ".mvc")
     objects = [name for name in names if name.startswith("objects/")]
     packs = [name for name in names if name.startswith("chunks/")]
     for name in sorted(set(names) - set(objects[2:]) - set(packs[2:])):
         for kind in ("folder", "nowhere", "itself"):
-            root = quick_path / "work"
+            root = tmp_path / "work"
             shutil.copytree(known.root, root, symlinks=True)
             path = root / ".mvc" / name
             path.unlink()
@@ -427,11 +427,11 @@ def test_other_things_in_place_of_files(known, quick_path):
                 if kind == "folder":
                     path.mkdir()
                 else:
-                    os.symlink(quick_path / "nowhere" if kind == "nowhere" else path.name, path)
+                    os.symlink(tmp_path / "nowhere" if kind == "nowhere" else path.name, path)
             try:
                 _look(root, known, {} if name.startswith("objects/") else known.names)
             except BaseException as error:
                 error.add_note(f"{name}: {kind} in its place")
                 raise
-            assert not (quick_path / "nowhere").exists(), name
+            assert not (tmp_path / "nowhere").exists(), name
             shutil.rmtree(root)

@@ -109,12 +109,12 @@ def _ready(root, verb):
 
 
 @pytest.mark.parametrize("verb", _VERBS, ids=lambda verb: verb.__name__.strip("_"))
-def test_full_at_every_level(verb, quick_path):
-    origin = quick_path / "origin"
+def test_full_at_every_level(verb, tmp_path):
+    origin = tmp_path / "origin"
     origin.mkdir()
     _ready(origin, verb)
     before = _state(origin)
-    done = quick_path / "done"
+    done = tmp_path / "done"
     shutil.copytree(origin, done, symlinks=True)
     with FullDisk(done, 2**30) as disk:
         verb(done)
@@ -122,7 +122,7 @@ def test_full_at_every_level(verb, quick_path):
     after = _state(done)[2:]
     assert needed > 100
     refused = 0
-    work = quick_path / "work"
+    work = tmp_path / "work"
     levels = bounded(25, 400)
     for free_bytes in [0, 1, *range(10, needed, max(1, needed // levels)), needed - 1]:
         shutil.copytree(origin, work, symlinks=True)
@@ -210,9 +210,9 @@ def test_reading_commands_work_on_a_full_disk(tiny_disk):
     assert repo.fsck(data=True).ok
 
 
-def test_worktree_over_two_file_systems(quick_path):
+def test_worktree_over_two_file_systems(tmp_path):
     """A file is staged on the file system where it will lie, and never left there."""
-    root = quick_path / "work"
+    root = tmp_path / "work"
     repo = Repo.init(root)
     with _mount(root / "other") as other:
         for number in (1, 2):
@@ -246,18 +246,18 @@ def test_worktree_over_two_file_systems(quick_path):
         assert digests(root) == second
 
 
-def test_file_size_limit(quick_path, zygote):
+def test_file_size_limit(tmp_path, zygote):
     """A quota on single files is a refusal like any other."""
-    repo = Repo.init(quick_path)
-    (quick_path / "small.txt").write_text("small")
+    repo = Repo.init(tmp_path)
+    (tmp_path / "small.txt").write_text("small")
     repo.commit("one", paths=["."])
-    (quick_path / "big.bin").write_bytes(np.random.default_rng(0).bytes(3_000_000))
-    before = _state(quick_path)
-    outcome = zygote.run("add_with_limit", quick_path, path="big.bin", limit_bytes=1_000_000)
+    (tmp_path / "big.bin").write_bytes(np.random.default_rng(0).bytes(3_000_000))
+    before = _state(tmp_path)
+    outcome = zygote.run("add_with_limit", tmp_path, path="big.bin", limit_bytes=1_000_000)
     assert outcome.kind == "StorageError", outcome
     assert "file too large" in outcome.error
-    assert _leftovers(quick_path) == []
-    assert _state(quick_path) == before
+    assert _leftovers(tmp_path) == []
+    assert _state(tmp_path) == before
     repo.commit("two", paths=["."])
     assert repo.fsck(data=True).ok
 
@@ -266,11 +266,11 @@ def test_file_size_limit(quick_path, zygote):
 
 
 @pytest.fixture
-def nobody(quick_path):
+def nobody(tmp_path):
     """A folder whose owner is not root, who may do anything; and the id to become."""
     if os.geteuid():
         return None
-    os.chown(quick_path, _NOBODY, _NOBODY)
+    os.chown(tmp_path, _NOBODY, _NOBODY)
     return _NOBODY
 
 
@@ -280,22 +280,22 @@ def _give(root, uid):
             os.chown(path, uid, uid, follow_symlinks=False)
 
 
-def test_read_only_repository(quick_path, nobody, zygote):
+def test_read_only_repository(tmp_path, nobody, zygote):
     """Everything that only reads works; what writes says why not."""
-    _prepare(quick_path)
-    (quick_path / "untracked.txt").write_text("new")
-    (quick_path / "same").touch()
-    Repo.open(quick_path).add("same")
-    os.utime(quick_path / "same", ns=(time.time_ns(),) * 2)  # status would like to note the time
-    _give(quick_path, nobody)
-    folders = [path for path in quick_path.rglob("*") if path.is_dir()]
-    for path in [quick_path, *folders]:
+    _prepare(tmp_path)
+    (tmp_path / "untracked.txt").write_text("new")
+    (tmp_path / "same").touch()
+    Repo.open(tmp_path).add("same")
+    os.utime(tmp_path / "same", ns=(time.time_ns(),) * 2)  # status would like to note the time
+    _give(tmp_path, nobody)
+    folders = [path for path in tmp_path.rglob("*") if path.is_dir()]
+    for path in [tmp_path, *folders]:
         path.chmod(0o555)
-    for path in quick_path.joinpath(".mvc").rglob("*"):
+    for path in tmp_path.joinpath(".mvc").rglob("*"):
         if path.is_file():
             path.chmod(0o444)
     try:
-        outcome = zygote.run("look_at_everything", quick_path, uid=nobody)
+        outcome = zygote.run("look_at_everything", tmp_path, uid=nobody)
         assert outcome.error is None, outcome.error
         for verb, arguments in [
             ("add_and_commit", {"message": "x"}),
@@ -303,63 +303,63 @@ def test_read_only_repository(quick_path, nobody, zygote):
             ("switch", {"branch": "two"}),
             ("move_names", {"revision": "two"}),
         ]:
-            outcome = zygote.run(verb, quick_path, uid=nobody, **arguments)
+            outcome = zygote.run(verb, tmp_path, uid=nobody, **arguments)
             assert outcome.kind == "StorageError", (verb, outcome)
             assert "permission denied" in outcome.error, (verb, outcome)
             assert outcome.hint is not None, (verb, outcome)
     finally:
-        for path in [quick_path, *folders]:
+        for path in [tmp_path, *folders]:
             path.chmod(0o755)
 
 
-def test_unreadable_file_and_folder(quick_path, nobody, zygote):
-    repo = Repo.init(quick_path)
+def test_unreadable_file_and_folder(tmp_path, nobody, zygote):
+    repo = Repo.init(tmp_path)
     for name in ("secret.bin", "tracked.bin"):
-        (quick_path / name).write_bytes(bytes(5000))
+        (tmp_path / name).write_bytes(bytes(5000))
     repo.commit("tracked", paths=["tracked.bin"])
-    (quick_path / "tracked.bin").write_bytes(b"\1" * 5000)
-    (quick_path / "locked").mkdir()
-    (quick_path / "locked" / "inner.txt").write_text("inner")
-    _give(quick_path, nobody)
+    (tmp_path / "tracked.bin").write_bytes(b"\1" * 5000)
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked" / "inner.txt").write_text("inner")
+    _give(tmp_path, nobody)
     for name in ("secret.bin", "tracked.bin", "locked"):
-        (quick_path / name).chmod(0)
+        (tmp_path / name).chmod(0)
     try:
         for path in ("secret.bin", "tracked.bin", "."):
-            outcome = zygote.run("add", quick_path, uid=nobody, path=path)
+            outcome = zygote.run("add", tmp_path, uid=nobody, path=path)
             assert outcome.kind == "StorageError", outcome
             assert "permission denied" in outcome.error, outcome
             assert any(name in outcome.error for name in ("secret", "tracked", "locked")), outcome
             assert "permissions" in outcome.hint
-        outcome = zygote.run("status_codes", quick_path, uid=nobody, untracked=False)
+        outcome = zygote.run("status_codes", tmp_path, uid=nobody, untracked=False)
         assert outcome.result == {"tracked.bin": " M"}, outcome
-        outcome = zygote.run("switch", quick_path, uid=nobody, branch="main")
+        outcome = zygote.run("switch", tmp_path, uid=nobody, branch="main")
         assert outcome.error is None, outcome
         # What cannot be read may hold anything: it is not overwritten.
-        outcome = zygote.run("checkout_empty", quick_path, uid=nobody)
+        outcome = zygote.run("checkout_empty", tmp_path, uid=nobody)
         assert outcome.kind == "ConflictError", outcome
     finally:
-        (quick_path / "locked").chmod(0o755)
+        (tmp_path / "locked").chmod(0o755)
 
 
-def test_checkout_into_a_folder_that_may_not_be_written(quick_path, nobody, zygote):
-    repo = _prepare(quick_path)
+def test_checkout_into_a_folder_that_may_not_be_written(tmp_path, nobody, zygote):
+    repo = _prepare(tmp_path)
     repo.switch("two")
-    before = _state(quick_path)
-    _give(quick_path, nobody)
-    (quick_path / "folder").chmod(0o555)
+    before = _state(tmp_path)
+    _give(tmp_path, nobody)
+    (tmp_path / "folder").chmod(0o555)
     try:
-        outcome = zygote.run("switch", quick_path, uid=nobody, branch="main")
+        outcome = zygote.run("switch", tmp_path, uid=nobody, branch="main")
         assert outcome.kind == "StorageError", outcome
         assert "folder" in outcome.error
     finally:
-        (quick_path / "folder").chmod(0o755)
+        (tmp_path / "folder").chmod(0o755)
     # The machine failed half-way; now that it does not, the checkout is finished or taken back.
-    outcome = zygote.run("status_codes", quick_path, uid=nobody)
+    outcome = zygote.run("status_codes", tmp_path, uid=nobody)
     assert outcome.result == {}, outcome
-    _give(quick_path, os.geteuid())
-    state = _state(quick_path)
+    _give(tmp_path, os.geteuid())
+    state = _state(tmp_path)
     assert state == before or (state[0].branch == "main" and state[2] == ())
-    assert Repo.open(quick_path).fsck(data=True).ok
+    assert Repo.open(tmp_path).fsck(data=True).ok
 
 
 # Files that do not keep still.
@@ -447,8 +447,8 @@ _CHANGES = [
 
 @pytest.mark.parametrize("name", ["model.safetensors", "notes.txt", "big.bin"])
 @pytest.mark.parametrize("change", _CHANGES, ids=lambda change: change.__name__.strip("_"))
-def test_file_that_changes_while_it_is_added(change, name, quick_path, monkeypatch):
-    root = quick_path / "work"
+def test_file_that_changes_while_it_is_added(change, name, tmp_path, monkeypatch):
+    root = tmp_path / "work"
     repo = Repo.init(root)
     repo.set_config("mvc.chunkbytes", "4096")
     folder = root / "folder"
@@ -474,10 +474,10 @@ def test_file_that_changes_while_it_is_added(change, name, quick_path, monkeypat
     assert repo.fsck(data=True).ok
 
 
-def test_same_size_edits_within_a_tick(quick_path, monkeypatch):
+def test_same_size_edits_within_a_tick(tmp_path, monkeypatch):
     """However fast a file is written again after it was read, status sees it."""
-    repo = Repo.init(quick_path)
-    path = quick_path / "value.txt"
+    repo = Repo.init(tmp_path)
+    path = tmp_path / "value.txt"
     for number in range(bounded(15, 300)):
         path.write_text(f"{number:08}")
         _while_reading(monkeypatch, path, lambda: None)
@@ -489,11 +489,11 @@ def test_same_size_edits_within_a_tick(quick_path, monkeypatch):
         monkeypatch.undo()
 
 
-def test_edit_between_read_and_index(quick_path, monkeypatch):
+def test_edit_between_read_and_index(tmp_path, monkeypatch):
     """An edit right after the reading, in the same tick if the clock is slow, is not lost sight of."""
-    repo = Repo.init(quick_path)
-    path = quick_path / "value.txt"
-    original = Repo.open(quick_path)._context.history.__class__.write_index
+    repo = Repo.init(tmp_path)
+    path = tmp_path / "value.txt"
+    original = Repo.open(tmp_path)._context.history.__class__.write_index
 
     def edit_first(self, index):
         path.write_text("22222222")
@@ -508,16 +508,16 @@ def test_edit_between_read_and_index(quick_path, monkeypatch):
     assert repo.read_file("HEAD", "value.txt") == b"11111111"
 
 
-def test_things_that_are_no_files(quick_path):
+def test_things_that_are_no_files(tmp_path):
     """Pipes, sockets and devices are passed over by a folder and refused by name; nothing waits."""
-    repo = Repo.init(quick_path)
-    (quick_path / "file.txt").write_text("file")
-    os.mkfifo(quick_path / "pipe")
+    repo = Repo.init(tmp_path)
+    (tmp_path / "file.txt").write_text("file")
+    os.mkfifo(tmp_path / "pipe")
     server = socket.socket(socket.AF_UNIX)
-    server.bind(str(quick_path / "socket"))
+    server.bind(str(tmp_path / "socket"))
     names = ["pipe", "socket"]
     try:
-        os.mknod(quick_path / "device", 0o600 | 0o020000, os.makedev(1, 5))
+        os.mknod(tmp_path / "device", 0o600 | 0o020000, os.makedev(1, 5))
         names.append("device")
     except PermissionError:
         pass
@@ -528,27 +528,27 @@ def test_things_that_are_no_files(quick_path):
             with pytest.raises(MvcError, match=name):
                 repo.add(name)
         repo.commit("file")
-        (quick_path / "file.txt").unlink()
-        os.mkfifo(quick_path / "file.txt")
+        (tmp_path / "file.txt").unlink()
+        os.mkfifo(tmp_path / "file.txt")
         assert [file.worktree for file in repo.status().files] == ["removed"]
         assert [file.status for file in repo.diff()] == ["removed"]
     finally:
         server.close()
 
 
-def test_tracked_file_that_became_a_pipe_is_not_overwritten(quick_path):
-    repo = _prepare(quick_path)
-    (quick_path / "config.json").unlink()
-    os.mkfifo(quick_path / "config.json")
+def test_tracked_file_that_became_a_pipe_is_not_overwritten(tmp_path):
+    repo = _prepare(tmp_path)
+    (tmp_path / "config.json").unlink()
+    os.mkfifo(tmp_path / "config.json")
     with pytest.raises(ConflictError, match=r"config\.json"):
         repo.switch("two")
     repo.switch("two", force=True)
-    assert (quick_path / "config.json").is_file()
+    assert (tmp_path / "config.json").is_file()
     assert repo.status().files == ()
 
 
-def test_a_path_that_never_was(quick_path):
-    repo = _prepare(quick_path)
+def test_a_path_that_never_was(tmp_path):
+    repo = _prepare(tmp_path)
     with pytest.raises(NotFoundError, match="nowhere"):
         repo.add("nowhere.bin")
     with pytest.raises(NotFoundError, match="nowhere"):

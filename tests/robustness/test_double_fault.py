@@ -91,19 +91,19 @@ _STRIDE = bounded(3, 1)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_retry_then_power_loss(name, quick_path):
+def test_retry_then_power_loss(name, tmp_path):
     verb, check = CASES[name]
-    origin = quick_path / "origin"
+    origin = tmp_path / "origin"
     origin.mkdir()
     _prepare(origin)
-    done = quick_path / "done"
+    done = tmp_path / "done"
     shutil.copytree(origin, done, symlinks=True)
     with ForgetfulDisk(done) as disk:
         verb(done)
     disk.close()
     wanted = digests(done)
     for step in range(0, disk.steps, _STRIDE):
-        work = quick_path / "work"
+        work = tmp_path / "work"
         shutil.copytree(origin, work, symlinks=True)
         disk = ForgetfulDisk(work, stop_at=step)
         with disk:
@@ -111,7 +111,7 @@ def test_retry_then_power_loss(name, quick_path):
                 verb(work)
             disk.is_off, disk.stop_at = False, None  # only that process is gone
             is_done = verb(work)
-        survivor = quick_path / "survivor"
+        survivor = tmp_path / "survivor"
         disk.survivors(survivor)
         disk.close()
         report = Repo.open(survivor).fsck(data=True)
@@ -122,14 +122,14 @@ def test_retry_then_power_loss(name, quick_path):
         shutil.rmtree(survivor)
 
 
-def test_a_lost_index_is_written_again_by_whoever_builds_upon_its_pack(quick_path):
-    _prepare(quick_path)
-    repo = Repo.open(quick_path)
+def test_a_lost_index_is_written_again_by_whoever_builds_upon_its_pack(tmp_path):
+    _prepare(tmp_path)
+    repo = Repo.open(tmp_path)
     repo.add(".")
     indexes = {path: path.read_bytes() for path in (repo.git_dir / "chunks").rglob("*.idx")}
     for path in indexes:
         path.unlink()
-    (quick_path / "model.safetensors").touch()
-    added = Repo.open(quick_path).add(".")
+    (tmp_path / "model.safetensors").touch()
+    added = Repo.open(tmp_path).add(".")
     assert added.counts.new_chunks == 0
     assert {path: path.read_bytes() for path in indexes} == indexes

@@ -120,21 +120,21 @@ def _contents(root):
 
 @pytest.mark.parametrize("fault", _FAULTS)
 @pytest.mark.parametrize("verb", _VERBS, ids=lambda verb: verb.__name__)
-def test_one_fault(verb, fault, quick_path, monkeypatch):
+def test_one_fault(verb, fault, tmp_path, monkeypatch):
     monkeypatch.setattr("mvc.history.values.time.time", lambda: 1_700_000_000)
-    origin = quick_path / "origin"
+    origin = tmp_path / "origin"
     origin.mkdir()
     _prepare(origin)
     if verb is add_and_commit:
         _edit(origin)
-    done = quick_path / "done"
+    done = tmp_path / "done"
     shutil.copytree(origin, done, symlinks=True)
     with OneFault() as counted:
         verb(done)
     before, after = _state(origin), _state(done)
     assert counted.calls > 5
     for step in range(0, counted.calls, _STRIDE):
-        work = quick_path / "work"
+        work = tmp_path / "work"
         shutil.copytree(origin, work, symlinks=True)
         with OneFault(_FAULTS[fault], step) as faulty:
             try:

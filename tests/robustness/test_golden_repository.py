@@ -24,12 +24,12 @@ _TRUSTED = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter
 
 
 @pytest.fixture(params=VERSIONS, ids=lambda path: path.stem)
-def golden(request, quick_path):
+def golden(request, tmp_path):
     """Return (worktree with nothing but the repository, what must be in it)."""
     with tarfile.open(request.param) as archive:
-        archive.extractall(quick_path, **_TRUSTED)
+        archive.extractall(tmp_path, **_TRUSTED)
     told = json.loads(request.param.with_suffix(".json").read_text())
-    return quick_path, told
+    return tmp_path, told
 
 
 def test_there_is_one():

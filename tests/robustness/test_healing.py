@@ -13,8 +13,8 @@ from support.models import digests, write_config, write_model
 
 
 @pytest.fixture
-def root(quick_path):
-    root = quick_path / "work"
+def root(tmp_path):
+    root = tmp_path / "work"
     repo = Repo.init(root)
     repo.identity = verbs.WHO
     repo.set_config("mvc.chunkbytes", "1024")

@@ -107,8 +107,8 @@ class Enemy:
 
 
 @pytest.fixture
-def enemy(quick_path):
-    return Enemy(quick_path / "box")
+def enemy(tmp_path):
+    return Enemy(tmp_path / "box")
 
 
 FILE, LINK, FOLDER = 0o100644, 0o120000, 0o040000

@@ -321,22 +321,22 @@ SIZES = [0, 1, *(CHUNK_BYTES * n + d for n in (1, 2) for d in (-1, 0, 1)), 2**20
 
 @pytest.mark.parametrize("name", ["plain", "data.bin", "m.safetensors", "m.npz", "m.pt"])
 @pytest.mark.parametrize("size_bytes", SIZES)
-def test_sizes_at_every_edge(name, size_bytes, quick_path):
+def test_sizes_at_every_edge(name, size_bytes, tmp_path):
     data = np.random.default_rng(size_bytes).bytes(size_bytes)
-    (quick_path / name).write_bytes(data)
-    repo = check_identity(quick_path, warns=True)
+    (tmp_path / name).write_bytes(data)
+    repo = check_identity(tmp_path, warns=True)
     (file,) = repo.ls()
     is_plain = not size_bytes or (name == "plain" and size_bytes <= 2**20)
     assert (file.format is None) == is_plain
     assert file.size_bytes == size_bytes
 
 
-def test_a_file_that_begins_like_a_manifest(quick_path):
+def test_a_file_that_begins_like_a_manifest(tmp_path):
     from mvc.formats.manifest import MANIFEST_PREFIX
 
     for number, tail in enumerate([b"", b"\n", b'1}\n{"x":1}\n', b"\0" * 3000]):
-        (quick_path / f"trap{number}").write_bytes(MANIFEST_PREFIX + tail)
-    check_identity(quick_path)
+        (tmp_path / f"trap{number}").write_bytes(MANIFEST_PREFIX + tail)
+    check_identity(tmp_path)
 
 
 FILE_NAMES = st.text(
@@ -350,26 +350,26 @@ ODD_NAMES = [
 ]  # fmt: skip
 
 
-def test_odd_names(quick_path):
+def test_odd_names(tmp_path):
     """All of them as files, each as a folder, and each named by itself."""
-    repo = _open(quick_path)
+    repo = _open(tmp_path)
     for name in ODD_NAMES:
-        (quick_path / name).write_text(f"at {name!a}")
+        (tmp_path / name).write_text(f"at {name!a}")
         assert [file.path for file in repo.add(name).added] == [name]
-    inner = quick_path / "as folders"
+    inner = tmp_path / "as folders"
     for name in ODD_NAMES:
         (inner / name / name[:100]).mkdir(parents=True)
         (inner / name / name[:100] / name).write_text(f"in {name!a}")
-    before = _snapshot(quick_path)
+    before = _snapshot(tmp_path)
     repo.add(".")
     repo.commit("odd")
     assert {file.path for file in repo.ls()} == set(map(os.fsdecode, before))
-    _clear(quick_path)
-    Repo.open(quick_path).restore(".")
-    assert _snapshot(quick_path) == before
+    _clear(tmp_path)
+    Repo.open(tmp_path).restore(".")
+    assert _snapshot(tmp_path) == before
     for name in ODD_NAMES:
         assert repo.remove(name) == (name,)
-        assert not (quick_path / name).exists()
+        assert not (tmp_path / name).exists()
 
 
 @given(st.lists(st.lists(FILE_NAMES, min_size=1, max_size=3), min_size=1, max_size=4))
@@ -392,22 +392,22 @@ def test_any_name_is_kept_or_refused(names):
             check_identity(root)
 
 
-def test_modes_and_links(quick_path):
-    (quick_path / "folder").mkdir()
-    (quick_path / "folder/file").write_text("x")
+def test_modes_and_links(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").write_text("x")
     save = save_safetensors({"w": np.arange(999, dtype=np.float32)})
-    (quick_path / "program").write_text("#!/bin/sh\n")
-    (quick_path / "program").chmod(0o755)
-    (quick_path / "program.safetensors").write_bytes(save)
-    (quick_path / "program.safetensors").chmod(0o700)
+    (tmp_path / "program").write_text("#!/bin/sh\n")
+    (tmp_path / "program").chmod(0o755)
+    (tmp_path / "program.safetensors").write_bytes(save)
+    (tmp_path / "program.safetensors").chmod(0o700)
     texts = [
         "folder", "folder/file", "../outside", "/etc/passwd", "nowhere", ".", "..", " ", "link0",
         "x" * 4000, "new\nline", "é", os.fsdecode(b"\xff"), ".mvc", "-x",
     ]  # fmt: skip
     for number, text in enumerate(texts):
-        (quick_path / f"link{number}").symlink_to(text)
-        (quick_path / f"folder/link{number}.safetensors").symlink_to(text)
-    repo = check_identity(quick_path)
+        (tmp_path / f"link{number}").symlink_to(text)
+        (tmp_path / f"folder/link{number}.safetensors").symlink_to(text)
+    repo = check_identity(tmp_path)
     assert {file.path for file in repo.ls() if file.mode == 0o100755} == {
         "program", "program.safetensors",
     }  # fmt: skip
@@ -441,52 +441,52 @@ def _gap_bytes(data, model):
 
 
 @pytest.fixture
-def repo(quick_path):
-    return _open(quick_path)
+def repo(tmp_path):
+    return _open(tmp_path)
 
 
-def test_equal_tensors_are_stored_once(repo, quick_path):
+def test_equal_tensors_are_stored_once(repo, tmp_path):
     weights = _weights(1, 32, 32)
     model = {f"layer.{number}": weights for number in range(4)}
     data = save_safetensors(model)
-    counts = _new_bytes(repo, quick_path, "m.safetensors", data)
+    counts = _new_bytes(repo, tmp_path, "m.safetensors", data)
     assert counts.plain_bytes == len(data)
     assert counts.new_plain_bytes == weights.nbytes + _gap_bytes(data, model)
     assert counts.new_chunks == 4 + -(-_gap_bytes(data, model) // CHUNK_BYTES)
 
 
-def test_renamed_and_reordered_tensors_cost_the_header(repo, quick_path):
+def test_renamed_and_reordered_tensors_cost_the_header(repo, tmp_path):
     one, two = _weights(1, 40, 30), _weights(2, 7, 9)
-    _new_bytes(repo, quick_path, "a.safetensors", save_safetensors({"one": one, "two": two}))
+    _new_bytes(repo, tmp_path, "a.safetensors", save_safetensors({"one": one, "two": two}))
     model = {"a.two": two, "b.one": one, "c.again": two}
     data = save_safetensors(model)
-    counts = _new_bytes(repo, quick_path, "b.safetensors", data)
+    counts = _new_bytes(repo, tmp_path, "b.safetensors", data)
     assert 0 < counts.new_plain_bytes <= _gap_bytes(data, model)
 
 
 @pytest.mark.parametrize("rows", [1, 16, 100])
-def test_appended_rows_cost_themselves(repo, quick_path, rows):
+def test_appended_rows_cost_themselves(repo, tmp_path, rows):
     old = {"embed": _weights(1, 64, 32)}  # 8 whole chunks
-    _new_bytes(repo, quick_path, "m.safetensors", save_safetensors(old))
+    _new_bytes(repo, tmp_path, "m.safetensors", save_safetensors(old))
     new = {"embed": np.concatenate([old["embed"], _weights(2, rows, 32)])}
     data = save_safetensors(new)
-    counts = _new_bytes(repo, quick_path, "m.safetensors", data)
+    counts = _new_bytes(repo, tmp_path, "m.safetensors", data)
     assert counts.new_plain_bytes - rows * 32 * 4 in range(1, _gap_bytes(data, new) + 1)
 
 
 @needs_torch
 @pytest.mark.torch
-def test_the_format_does_not_matter(repo, quick_path):
+def test_the_format_does_not_matter(repo, tmp_path):
     import torch
 
     model = {"w": _weights(1, 50, 40), "b": _weights(2, 300), "s": np.array(2.5, np.float32)}
     first = save_safetensors(model)
-    assert _new_bytes(repo, quick_path, "m.safetensors", first).new_plain_bytes == len(first)
+    assert _new_bytes(repo, tmp_path, "m.safetensors", first).new_plain_bytes == len(first)
     npz, archive = io.BytesIO(), io.BytesIO()
     np.savez(npz, **model)
     torch.save({name: torch.tensor(array) for name, array in model.items()}, archive)
     for name, data in (("m.npz", npz.getvalue()), ("m.pt", archive.getvalue())):
-        counts = _new_bytes(repo, quick_path, name, data)
+        counts = _new_bytes(repo, tmp_path, name, data)
         assert counts.plain_bytes == len(data)
         assert 0 < counts.new_plain_bytes <= _gap_bytes(data, model), name
     found = [{info.name: info.id for info in file.tensors} for file in _committed(repo).ls()]
@@ -500,46 +500,46 @@ def _committed(repo):
 
 @needs_torch
 @pytest.mark.torch
-def test_tied_weights_are_stored_once(repo, quick_path):
+def test_tied_weights_are_stored_once(repo, tmp_path):
     import torch
 
     embed = torch.tensor(_weights(1, 64, 16))
     tied, untied = io.BytesIO(), io.BytesIO()
     torch.save({"embed": embed, "head": embed, "first": embed[:3]}, tied)
     torch.save({"embed": embed, "head": embed.clone()}, untied)
-    counts = _new_bytes(repo, quick_path, "tied.pt", tied.getvalue())
+    counts = _new_bytes(repo, tmp_path, "tied.pt", tied.getvalue())
     assert counts.plain_bytes == len(tied.getvalue())
     assert counts.chunks - counts.new_chunks == 0
-    counts = _new_bytes(repo, quick_path, "untied.pt", untied.getvalue())
+    counts = _new_bytes(repo, tmp_path, "untied.pt", untied.getvalue())
     assert counts.new_plain_bytes <= len(untied.getvalue()) - 2 * embed.nbytes
 
 
 @pytest.mark.parametrize("name", REAL_FILES)
-def test_adding_a_touched_file_again_writes_nothing(repo, quick_path, name):
-    _new_bytes(repo, quick_path, name, REAL_FILES[name])
+def test_adding_a_touched_file_again_writes_nothing(repo, tmp_path, name):
+    _new_bytes(repo, tmp_path, name, REAL_FILES[name])
     repo.commit("first")
-    os.utime(quick_path / name, ns=(1, 1))
-    before = _store_bytes(quick_path)
+    os.utime(tmp_path / name, ns=(1, 1))
+    before = _store_bytes(tmp_path)
     result = repo.add(name)
     assert [file.path for file in result.added] == [name]
     assert (result.counts.new_chunks, result.counts.stored_bytes) == (0, 0)
     assert result.counts.plain_bytes == len(REAL_FILES[name])
-    copy = quick_path / f"copy of {name}"
-    shutil.copy(quick_path / name, copy)
+    copy = tmp_path / f"copy of {name}"
+    shutil.copy(tmp_path / name, copy)
     assert repo.add(copy.name).counts.stored_bytes == 0
-    assert _store_bytes(quick_path) == before
+    assert _store_bytes(tmp_path) == before
     assert not [file for file in repo.status().files if file.path == name]
 
 
-def test_status_reads_no_unchanged_file(repo, quick_path, monkeypatch):
+def test_status_reads_no_unchanged_file(repo, tmp_path, monkeypatch):
     for number, (name, data) in enumerate(REAL_FILES.items()):
-        (quick_path / name).write_bytes(data)
-        os.utime(quick_path / name, ns=(number, number))  # older than the index for sure
-    (quick_path / "plain").write_text("x")
-    os.utime(quick_path / "plain", ns=(9, 9))
+        (tmp_path / name).write_bytes(data)
+        os.utime(tmp_path / name, ns=(number, number))  # older than the index for sure
+    (tmp_path / "plain").write_text("x")
+    os.utime(tmp_path / "plain", ns=(9, 9))
     repo.add(".")
     repo.commit("all")
-    files = {path.stat().st_ino for path in quick_path.iterdir() if path.is_file()}
+    files = {path.stat().st_ino for path in tmp_path.iterdir() if path.is_file()}
     read = []
     real = fs.read_at
 
@@ -549,25 +549,25 @@ def test_status_reads_no_unchanged_file(repo, quick_path, monkeypatch):
         return real(descriptor, buffer, offset)
 
     monkeypatch.setattr(fs, "read_at", counted)
-    assert not Repo.open(quick_path).status().files
-    assert not Repo.open(quick_path).add(".").added
-    assert Repo.open(quick_path).switch("side", create=True).written == ()
+    assert not Repo.open(tmp_path).status().files
+    assert not Repo.open(tmp_path).add(".").added
+    assert Repo.open(tmp_path).switch("side", create=True).written == ()
     assert not read
-    os.utime(quick_path / "m.npz", ns=(1, 1))
-    assert not Repo.open(quick_path).status().files
+    os.utime(tmp_path / "m.npz", ns=(1, 1))
+    assert not Repo.open(tmp_path).status().files
     assert sum(read) >= len(REAL_FILES["m.npz"])  # the counter counts
     read.clear()
-    assert not Repo.open(quick_path).status().files
+    assert not Repo.open(tmp_path).status().files
     assert not read  # it was looked at once, and never again
 
 
-def test_a_state_of_committed_tensors_costs_its_header(repo, quick_path):
+def test_a_state_of_committed_tensors_costs_its_header(repo, tmp_path):
     model = {"w": _weights(1, 128, 64), "b": _weights(2, 500)}
-    _new_bytes(repo, quick_path, "base.safetensors", save_safetensors(model))
+    _new_bytes(repo, tmp_path, "base.safetensors", save_safetensors(model))
     repo.commit("file")
-    before = _store_bytes(quick_path)
+    before = _store_bytes(tmp_path)
     repo.commit_state({"model": dict(model), "step": 3}, message="state")
-    grown = _store_bytes(quick_path) - before
+    grown = _store_bytes(tmp_path) - before
     assert grown < CHUNK_BYTES  # a header, where the library writes another one than we do
     found = {
         info.name: info.id for file in repo.ls(tensors="*") for info in file.tensors
@@ -579,6 +579,6 @@ def test_a_state_of_committed_tensors_costs_its_header(repo, quick_path):
     assert {name: array.tobytes() for name, array in state["model"].items()} == {
         name: array.tobytes() for name, array in model.items()
     }
-    before = _store_bytes(quick_path)
+    before = _store_bytes(tmp_path)
     repo.commit_state({"model": dict(model), "step": 4}, message="again")
-    assert _store_bytes(quick_path) == before
+    assert _store_bytes(tmp_path) == before

@@ -107,8 +107,8 @@ def _usual_seconds(zygote, verb, root, **arguments):
 
 
 @pytest.mark.parametrize("verb", ["switch", "reset_hard"])
-def test_checkout(verb, quick_path, zygote):
-    root = quick_path / "work"
+def test_checkout(verb, tmp_path, zygote):
+    root = tmp_path / "work"
     _build(root)
     targets = ["new", "main"]
     states = []
@@ -148,8 +148,8 @@ def test_checkout(verb, quick_path, zygote):
     assert not list((root / ".mvc" / "tmp").iterdir())
 
 
-def test_add_and_commit(quick_path, zygote):
-    root = quick_path / "work"
+def test_add_and_commit(tmp_path, zygote):
+    root = tmp_path / "work"
     _build(root)
     _edit(root, 1000)
     seconds = _usual_seconds(zygote, "add_and_commit", root, message="alone")
@@ -183,8 +183,8 @@ def _edit(root, number):
 
 
 @pytest.mark.parametrize("branch", [None, "side"])
-def test_commit_state(branch, quick_path, zygote):
-    root = quick_path / "work"
+def test_commit_state(branch, tmp_path, zygote):
+    root = tmp_path / "work"
     _build(root)
     Repo.open(root).create_branch("side")
     ref = branch or "main"
@@ -212,9 +212,9 @@ def test_commit_state(branch, quick_path, zygote):
     assert steps == [*reversed(range(_KILLS)), 1000, 1]
 
 
-def test_names(quick_path, zygote):
+def test_names(tmp_path, zygote):
     """Branches and tags: each name is at one of the places it was sent to, and can move again."""
-    root = quick_path / "work"
+    root = tmp_path / "work"
     _build(root)
     seconds = _usual_seconds(zygote, "move_names", root, revision="main")
     commits = {Repo.open(root).resolve(name) for name in ("main", "new")}
@@ -239,9 +239,9 @@ def test_names(quick_path, zygote):
         _check_swept(root)
 
 
-def test_the_others_go_on(quick_path, zygote):
+def test_the_others_go_on(tmp_path, zygote):
     """One of several that work at once is killed: the others do not wait for it, nor lose a thing."""
-    root = quick_path / "work"
+    root = tmp_path / "work"
     _build(root)
     Repo.open(root).create_branch("side")
     chooser = random.Random(14)

@@ -87,9 +87,9 @@ def _digest(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.safetensors", "opaque.dat"])
-def test_memory_does_not_grow_with_the_file(name, quick_path):
-    small = _peaks(quick_path / "small", name, _SMALL_BYTES)
-    large = _peaks(quick_path / "large", name, _LARGE_BYTES)
+def test_memory_does_not_grow_with_the_file(name, tmp_path):
+    small = _peaks(tmp_path / "small", name, _SMALL_BYTES)
+    large = _peaks(tmp_path / "large", name, _LARGE_BYTES)
     told = {command: (small[command] >> 20, large[command] >> 20) for command in small}
     for command, (before_mib, after_mib) in told.items():
         assert after_mib * 2**20 < _LIMIT_BYTES, f"{command}: {told}"

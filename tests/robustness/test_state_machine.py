@@ -484,14 +484,14 @@ def test_random_walk(seed):
 # What the machine found, in the fewest steps.
 
 
-def test_a_refused_commit_stages_nothing(quick_path):
-    repo = Repo.init(quick_path)
-    (quick_path / "a").write_text("one")
+def test_a_refused_commit_stages_nothing(tmp_path):
+    repo = Repo.init(tmp_path)
+    (tmp_path / "a").write_text("one")
     repo.add("a")
     repo.commit("first")
-    (quick_path / "a").write_text("two")
+    (tmp_path / "a").write_text("two")
     repo.add("a")
-    (quick_path / "a").write_text("one")
+    (tmp_path / "a").write_text("one")
     before = repo.status()
     for options in ({"everything": True}, {"paths": ["a"]}):
         with pytest.raises(ConflictError, match="nothing to commit"):
@@ -499,22 +499,22 @@ def test_a_refused_commit_stages_nothing(quick_path):
         assert repo.status() == before
 
 
-def test_only_what_is_tracked_can_be_moved(quick_path):
+def test_only_what_is_tracked_can_be_moved(tmp_path):
     """A file that is a folder now, a folder that is a file, and a folder onto a file."""
-    repo = Repo.init(quick_path)
+    repo = Repo.init(tmp_path)
     for name in ("file", "folder/x", "target"):
-        _write(quick_path, name, (PLAIN, b"x"))
+        _write(tmp_path, name, (PLAIN, b"x"))
     repo.add(".")
-    _write(quick_path, "file/y", (PLAIN, b"y"))
+    _write(tmp_path, "file/y", (PLAIN, b"y"))
     with pytest.raises(NotFoundError):
         repo.move("file", "new")
     with pytest.raises(ConflictError):
         repo.move("folder", "target", force=True)
-    _write(quick_path, "folder", (PLAIN, b"y"))
+    _write(tmp_path, "folder", (PLAIN, b"y"))
     with pytest.raises(NotFoundError):
         repo.move("folder", "new")
-    assert sorted(_read_worktree(quick_path)) == ["file/y", "folder", "target"]
-    _check_staged(quick_path, ["file", "folder/x", "target"])
+    assert sorted(_read_worktree(tmp_path)) == ["file/y", "folder", "target"]
+    _check_staged(tmp_path, ["file", "folder/x", "target"])
 
 
 def _check_staged(root, paths):

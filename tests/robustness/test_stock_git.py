@@ -18,16 +18,16 @@ from support.stockgit import git, run_git
 
 
 @pytest.fixture
-def repo(quick_path):
-    repo = Repo.init(quick_path)
+def repo(tmp_path):
+    repo = Repo.init(tmp_path)
     repo.identity = verbs.WHO
     repo.set_config("mvc.chunkbytes", "1024")
-    write_model(quick_path / "model.safetensors", seed=1)
-    write_config(quick_path / "config.json", epoch=1)
-    (quick_path / "run.sh").write_text("#!/bin/sh\n")
-    (quick_path / "run.sh").chmod(0o755)
-    (quick_path / "link").symlink_to("config.json")
-    (quick_path / "größe.txt").write_text("größe")
+    write_model(tmp_path / "model.safetensors", seed=1)
+    write_config(tmp_path / "config.json", epoch=1)
+    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    (tmp_path / "link").symlink_to("config.json")
+    (tmp_path / "größe.txt").write_text("größe")
     repo.commit("base", paths=["."], step=1)
     return repo
 
@@ -203,12 +203,12 @@ def test_git_holds_a_lock(repo):
     _check_as_git_sees_it(repo)
 
 
-def test_a_clone_of_the_folder(repo, quick_path):
+def test_a_clone_of_the_folder(repo, tmp_path):
     """The folder is all there is: a copy anywhere is the same repository."""
-    copy = quick_path / "copy"
+    copy = tmp_path / "copy"
     shutil.copytree(repo.git_dir, copy / ".mvc")
     other = Repo.open(copy)
     assert {file.code for file in other.status().files} == {" D"}
     other.reset(mode="hard")
-    assert digests(copy) == {k: v for k, v in digests(quick_path).items() if "copy" not in k}
+    assert digests(copy) == {k: v for k, v in digests(tmp_path).items() if "copy" not in k}
     _check_as_git_sees_it(other)

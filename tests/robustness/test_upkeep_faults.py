@@ -48,8 +48,8 @@ def _check_all_well(root, verb, kept, where):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_disk_full(verb, quick_path):
-    origin, work = quick_path / "origin", quick_path / "work"
+def test_disk_full(verb, tmp_path):
+    origin, work = tmp_path / "origin", tmp_path / "work"
     kept = _prepare(origin, verb)
     shutil.copytree(origin, work)
     with FullDisk(work, 2**40) as disk:
@@ -74,8 +74,8 @@ def test_disk_full(verb, quick_path):
 
 @pytest.mark.parametrize("fault", _FAULTS)
 @pytest.mark.parametrize("verb", VERBS)
-def test_one_fault(verb, fault, quick_path):
-    origin, work = quick_path / "origin", quick_path / "work"
+def test_one_fault(verb, fault, tmp_path):
+    origin, work = tmp_path / "origin", tmp_path / "work"
     kept = _prepare(origin, verb)
     shutil.copytree(origin, work)
     with OneFault() as counted:

@@ -94,8 +94,8 @@ def _is_done(root, verb, kept):
 
 
 @pytest.mark.parametrize("verb", [gc, repack, prune, commit_delta], ids=lambda verb: verb.__name__)
-def test_every_step(verb, quick_path):
-    origin, done = quick_path / "origin", quick_path / "done"
+def test_every_step(verb, tmp_path):
+    origin, done = tmp_path / "origin", tmp_path / "done"
     kept = _prepare(origin, verb)
     if verb is prune:
         kept.whole, kept.released = kept.whole[2:], kept.whole[:2]
@@ -110,7 +110,7 @@ def test_every_step(verb, quick_path):
     assert _is_done(done, verb, kept)
     _check(done, verb, kept, "alone")
     for step in range(0, steps, _STRIDE):
-        _stop_at(step, verb, kept, origin, quick_path)
+        _stop_at(step, verb, kept, origin, tmp_path)
 
 
 def _stop_at(step, verb, kept, origin, folder: Path):
@@ -129,9 +129,9 @@ def _stop_at(step, verb, kept, origin, folder: Path):
         shutil.rmtree(survivor)
 
 
-def test_a_file_is_what_it_was(quick_path):
+def test_a_file_is_what_it_was(tmp_path):
     """What ``commit --delta`` encodes anew comes back byte for byte, and takes less."""
-    root = quick_path / "work"
+    root = tmp_path / "work"
     _prepare(root, commit_delta)
     before = digest(root / "model.safetensors")
     size_bytes = sum(_open(root)._context.store.list_packs().packs.values())

@@ -47,8 +47,8 @@ def _open(root):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_killed_at_any_moment(verb, quick_path, zygote):
-    origin, work = quick_path / "origin", quick_path / "work"
+def test_killed_at_any_moment(verb, tmp_path, zygote):
+    origin, work = tmp_path / "origin", tmp_path / "work"
     kept = _prepare(origin, verb)
     shutil.copytree(origin, work)
     usual = zygote.run(verb, work, **VERBS[verb])
@@ -75,9 +75,9 @@ def test_killed_at_any_moment(verb, quick_path, zygote):
     assert hits
 
 
-def test_killed_over_and_over(quick_path, zygote):
+def test_killed_over_and_over(tmp_path, zygote):
     """The same repository all the time: what one leaves the next one starts from."""
-    root = quick_path / "work"
+    root = tmp_path / "work"
     kept = build_kept(root)
     repo, chooser = _open(root), random.Random(22)
     for number in range(bounded(8, 300)):
@@ -95,9 +95,9 @@ def test_killed_over_and_over(quick_path, zygote):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_somebody_is_at_it(verb, quick_path):
+def test_somebody_is_at_it(verb, tmp_path):
     """One line that says so, and nothing is changed."""
-    root = quick_path / "work"
+    root = tmp_path / "work"
     kept = _prepare(root, verb)
     arguments = {"prune": ["--keep-last", "1"], "gc": ["--grace", "now"], "repack": []}
     repo = _open(root)
@@ -117,9 +117,9 @@ def test_somebody_is_at_it(verb, quick_path):
 
 @pytest.mark.parametrize("second", ["gc", "repack", "prune"])
 @pytest.mark.parametrize("first", ["gc", "repack"])
-def test_a_plan_from_before(first, second, quick_path):
+def test_a_plan_from_before(first, second, tmp_path):
     """A plan is not carried out after another upkeep has moved the packs it speaks of."""
-    root = quick_path / "work"
+    root = tmp_path / "work"
     kept = _prepare(root, "prune")
     late, repo = _open(root), _open(root)
     plan = late.plan_gc(grace_s=0) if first == "gc" else late.plan_repack()
@@ -141,8 +141,8 @@ def test_a_plan_from_before(first, second, quick_path):
     kept.check(root)
 
 
-def test_all_at_once(quick_path, zygote):
-    origin, work = quick_path / "origin", quick_path / "work"
+def test_all_at_once(tmp_path, zygote):
+    origin, work = tmp_path / "origin", tmp_path / "work"
     kept = _prepare(origin, "prune")
     chooser = random.Random(23)
     for number in range(bounded(3, 100)):
@@ -161,9 +161,9 @@ def test_all_at_once(quick_path, zygote):
 # Beside commits and readers.
 
 
-def test_beside_a_run(quick_path, zygote):
+def test_beside_a_run(tmp_path, zygote):
     """gc and repack loop while a run commits, branches and resets, and others read."""
-    root, end = quick_path / "work", quick_path / "end"
+    root, end = tmp_path / "work", tmp_path / "end"
     repo = Repo.init(root)
     repo.identity = WHO
     repo.set_config("mvc.chunkbytes", "16384")
@@ -192,9 +192,9 @@ def test_beside_a_run(quick_path, zygote):
         verbs.load_near_state(_open(root), commit)
 
 
-def test_a_long_lived_process_sees_what_gc_took(quick_path):
+def test_a_long_lived_process_sees_what_gc_took(tmp_path):
     """A run that knows what it has written does not build upon what a gc has removed since."""
-    root = quick_path / "work"
+    root = tmp_path / "work"
     kept = build_kept(root)
     run, sweeper = _open(root), _open(root)
     state = verbs.make_near_state(1)
@@ -210,9 +210,9 @@ def test_a_long_lived_process_sees_what_gc_took(quick_path):
     kept.check(root)
 
 
-def test_revived_between_plan_and_run(quick_path):
+def test_revived_between_plan_and_run(tmp_path):
     """What was garbage when it was planned, and is not when it would go, stays."""
-    root = quick_path / "work"
+    root = tmp_path / "work"
     kept = build_kept(root)
     repo, other = _open(root), _open(root)
     doomed = other.commit_state(verbs.make_near_state(5), message="m", branch="doomed").commit
@@ -226,9 +226,9 @@ def test_revived_between_plan_and_run(quick_path):
     kept.check(root)
 
 
-def test_same_content_between_plan_and_run(quick_path):
+def test_same_content_between_plan_and_run(tmp_path):
     """Chunks that a plan drops and a commit takes up again, without writing them."""
-    root = quick_path / "work"
+    root = tmp_path / "work"
     kept = build_kept(root)
     repo, other = _open(root), _open(root)
     other.commit_state(verbs.make_near_state(5), message="m", branch="doomed")
