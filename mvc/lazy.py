@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
     """Return a ``__getattr__`` that imports a package's public names on first use.
 
-    Args:
-        package: name of the package.
-        homes: module → the names it defines, separated by spaces.
+    ``homes`` are module → the names it defines, separated by spaces.
     """
     home_of = {name: module for module, names in homes.items() for name in names.split()}
 

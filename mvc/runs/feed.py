@@ -143,11 +143,8 @@ class RunFeed:
         """Add a record of what happened now.
 
         ``step`` records are gathered for half a second and thinned; all others are written at once,
-        as long as there are few of a kind. A ``start`` also records which process this is.
-
-        Args:
-            kind: what happened.
-            fields: plain values (numbers, texts, lists and dicts of them); others are left out.
+        as long as there are few of a kind. A ``start`` also records which process this is. Fields are
+        plain values (numbers, texts, lists and dicts of them); others are left out.
         """
         with self._lock:
             now_s = self._clock()
@@ -275,10 +272,7 @@ def this_process() -> dict[str, object]:
 def is_process_alive(pid: int | None, host: str, began: str) -> bool | None:
     """Return whether a process exists; None if that is unknown: it is on another machine.
 
-    Args:
-        pid: its id, if known.
-        host: name of its machine.
-        began: when it began, as ``this_process`` writes it; empty if unknown.
+    ``began`` says when it began, as ``this_process`` writes it; empty if unknown.
     """
     if pid is None or host != platform.node():
         return None

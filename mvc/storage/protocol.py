@@ -103,11 +103,7 @@ class Storage(Protocol):
         ...
 
     def read(self, key: str) -> bytes:
-        """Return a whole (small) object.
-
-        Raises:
-            FileNotFoundError: no such key.
-        """
+        """Return a whole (small) object; FileNotFoundError if there is none."""
         ...
 
     def find_size(self, key: str) -> int | None:

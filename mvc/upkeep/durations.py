@@ -16,11 +16,7 @@ _MAX_S = 2**53
 
 
 def parse_duration(text: str) -> int:
-    """Return the seconds that a text such as ``7d`` stands for.
-
-    Raises:
-        UsageError: not a whole number followed by one of the units s, m, h, d, w, y.
-    """
+    """Return the seconds that a text such as ``7d`` stands for; UsageError if it stands for none."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise UsageError(

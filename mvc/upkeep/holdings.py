@@ -75,7 +75,7 @@ class Content:
 
 
 class Holdings:
-    """A repository's refs, commits and file versions.
+    """A repository's refs, commits and file versions; FormatError if the history is damaged.
 
     Attributes:
         refs: full name (or ``HEAD``, if it is detached) → commit.
@@ -84,9 +84,6 @@ class Holdings:
         named: those of them that a ref or HEAD reaches.
         staged: path → blob of what is in the index and not in HEAD's commit.
         names: the numbers of tensor names; None stands for bytes between tensors.
-
-    Raises:
-        FormatError: the history is damaged.
     """
 
     def __init__(self, context: Context, copies: StoredCopies, *, with_tensors: bool) -> None:

@@ -104,10 +104,8 @@ def mark(
 ) -> Marks:
     """Return what is needed now, and what was needed ``before``: only what is new since is read.
 
-    Garbage younger than ``grace_s`` keeps its content; ``releasing`` counts as done.
-
-    Raises:
-        FormatError: the history is damaged: nothing may be removed.
+    Garbage younger than ``grace_s`` keeps its content; ``releasing`` counts as done. A damaged
+    history is a FormatError: nothing may be removed.
     """
     history, known = context.history, before or Marks(Versions(context))
     objects = reachable_objects(history, expiry=expiry)
@@ -241,10 +239,7 @@ class Sweep:
     """A sweep that is being carried out under ``upkeep_lock``; may be killed at any time.
 
     ``marks`` are what was needed when it was planned, ``unnamed`` the chunks of young packs that
-    nothing names.
-
-    Raises:
-        ConflictError: another sweep has run since the plan was made.
+    nothing names. If another sweep has run since the plan was made, that is a ConflictError.
     """
 
     context: Context
@@ -282,10 +277,8 @@ class Sweep:
     def run(self, dtypes: Mapping[ChunkId, DType | None], progress: ByteProgress = None) -> Tally:
         """Carry out the plan batch by batch, each durable before anything of it is removed.
 
-        ``dtypes`` says what the words of chunks are that will be encoded again.
-
-        Raises:
-            CorruptionError: a pack is damaged; nothing of it was removed.
+        ``dtypes`` says what the words of chunks are that will be encoded again. A damaged pack is a
+        CorruptionError; nothing of it was removed.
         """
         context, tally = self.context, self.tally
         announce(progress, sum(batch.size_bytes for batch in self.plan.batches if batch.carry))

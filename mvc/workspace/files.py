@@ -147,11 +147,7 @@ def _take_file(
 
 
 def check_reached(context: Context, stored: Iterable[StoredFile]) -> None:
-    """Check that files are still what was read, and not beyond a folder that became a link.
-
-    Raises:
-        ConflictError: one is not.
-    """
+    """Check that files are what was read, and beyond no folder that became a link; or ConflictError."""
     folders = RealFolders(context.worktree)
     for file in stored:
         _check_unchanged(file.stat, find_file_stat(context.worktree, file.path, folders), file.path)

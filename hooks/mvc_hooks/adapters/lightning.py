@@ -85,6 +85,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
                 hint="remove ckpt_path, or the callback",
             )
         state = self.library_state = LightningState(trainer, self._fit)
+        trainer.strategy.remove_checkpoint = state.files.remove
         with _leave_sigterm():
             self._fit.open(**_find_parts(trainer, pl_module), lightning=state)
         state.prepare_epoch()
@@ -141,7 +142,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
             self._session.abandon(exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
-        """Restore what ``setup`` replaced."""
+        """Restore what was replaced."""
         for name in ("process_dataloader", "remove_checkpoint"):
             trainer.strategy.__dict__.pop(name, None)
         if self._session is not None:

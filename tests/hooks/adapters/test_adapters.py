@@ -1,4 +1,4 @@
-"""Real fits of real libraries: with the adapter, stopped, killed, rolled back, and never stopped."""
+"""Real fits of real libraries: with the adapter, stopped, and never stopped; ``test_loops`` kills them."""
 
 import signal
 
@@ -115,19 +115,8 @@ def test_a_signal_loses_nothing(kind, number, plain, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_killed_and_resumed_is_as_never_killed(kind, fits, plain, tmp_path):
-    done = fits.run("fit", tmp_path, kind=kind, kill_at=18, every=5)
-    assert done.killed, done.error
-    run = FITS[kind](tmp_path, every=20)
-    assert 26 - 17 <= len(run.losses) < 26
-    assert run.losses == plain(kind).losses[-len(run.losses) :]
-    assert same(run, plain(kind))
-
-
-@pytest.mark.parametrize("skip", [0, 20])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_nan_rolls_back_and_the_fit_goes_on(kind, skip, plain, tmp_path):
-    ladder = [rollback(min_steps_back=2, skip_batches=skip), stop(after=2)]
+def test_a_nan_rolls_back_and_the_fit_goes_on_with_other_batches(kind, plain, tmp_path):
+    ladder = [rollback(min_steps_back=2, skip_batches=20), stop(after=2)]
     run = FITS[kind](tmp_path, spike=(19,), every=6, healthy_after=5, ladder=ladder)
     (report,) = run.checkpointer.rollbacks
     assert (report.from_step, report.to_step) == (19, 12)
@@ -140,9 +129,7 @@ def test_a_nan_rolls_back_and_the_fit_goes_on(kind, skip, plain, tmp_path):
     assert [e.annotations.step for e in repo.log("main")][:3] == [26, 24, 18]
     through = plain(kind)
     assert run.losses[:19] == through.losses[:19]
-    # With nothing left out the run that went back is the run that never diverged.
-    assert same(run, through) == (skip == 0)
-    assert run.log == through.log or skip
+    assert not same(run, through)
 
 
 @pytest.mark.parametrize("kind", ["lightning", "transformers"])
