@@ -1,10 +1,12 @@
-"""The demo tells its whole story, briefly, and its proof holds."""
+"""The demo tells its whole story, briefly, its proof holds, and its run goes back and can be replayed."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from mvc import Repo
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,3 +30,12 @@ def test_demo(tmp_path):
     base, tuned, back = digests
     assert back == base != tuned
     assert f"bit-exact: {base}" in done.stdout
+    assert "diverged at step 231, rolled back to step 200" in done.stdout
+    assert "exact for 50 steps" in done.stdout
+    repo = Repo.open(folder / "run")
+    assert repo.show("main").annotations.step == 400
+    assert repo.show("main@250").annotations.meta["skipped_batches"] == "201-240"
+    (left,) = [one.name for one in repo.branches() if one.name != "main"]
+    assert left == "diverged/main/231"
+    assert repo.merge_base(left, "main") == repo.resolve("main@200")
+    assert "spike" in repo.show(left).info.subject
