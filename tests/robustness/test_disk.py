@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -266,11 +267,19 @@ def test_file_size_limit(tmp_path, zygote):
 
 
 @pytest.fixture
-def nobody(tmp_path):
+def open_path():
+    """A folder that is not among pytest's, which only their owner may enter."""
+    root = os.environ.get("PYTEST_DEBUG_TEMPROOT")
+    with tempfile.TemporaryDirectory(prefix="mvc-test-", dir=root) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def nobody(open_path):
     """A folder whose owner is not root, who may do anything; and the id to become."""
     if os.geteuid():
         return None
-    os.chown(tmp_path, _NOBODY, _NOBODY)
+    os.chown(open_path, _NOBODY, _NOBODY)
     return _NOBODY
 
 
@@ -280,22 +289,22 @@ def _give(root, uid):
             os.chown(path, uid, uid, follow_symlinks=False)
 
 
-def test_read_only_repository(tmp_path, nobody, zygote):
+def test_read_only_repository(open_path, nobody, zygote):
     """Everything that only reads works; what writes says why not."""
-    _prepare(tmp_path)
-    (tmp_path / "untracked.txt").write_text("new")
-    (tmp_path / "same").touch()
-    Repo.open(tmp_path).add("same")
-    os.utime(tmp_path / "same", ns=(time.time_ns(),) * 2)  # status would like to note the time
-    _give(tmp_path, nobody)
-    folders = [path for path in tmp_path.rglob("*") if path.is_dir()]
-    for path in [tmp_path, *folders]:
+    _prepare(open_path)
+    (open_path / "untracked.txt").write_text("new")
+    (open_path / "same").touch()
+    Repo.open(open_path).add("same")
+    os.utime(open_path / "same", ns=(time.time_ns(),) * 2)  # status would like to note the time
+    _give(open_path, nobody)
+    folders = [path for path in open_path.rglob("*") if path.is_dir()]
+    for path in [open_path, *folders]:
         path.chmod(0o555)
-    for path in tmp_path.joinpath(".mvc").rglob("*"):
+    for path in open_path.joinpath(".mvc").rglob("*"):
         if path.is_file():
             path.chmod(0o444)
     try:
-        outcome = zygote.run("look_at_everything", tmp_path, uid=nobody)
+        outcome = zygote.run("look_at_everything", open_path, uid=nobody)
         assert outcome.error is None, outcome.error
         for verb, arguments in [
             ("add_and_commit", {"message": "x"}),
@@ -303,63 +312,63 @@ def test_read_only_repository(tmp_path, nobody, zygote):
             ("switch", {"branch": "two"}),
             ("move_names", {"revision": "two"}),
         ]:
-            outcome = zygote.run(verb, tmp_path, uid=nobody, **arguments)
+            outcome = zygote.run(verb, open_path, uid=nobody, **arguments)
             assert outcome.kind == "StorageError", (verb, outcome)
             assert "permission denied" in outcome.error, (verb, outcome)
             assert outcome.hint is not None, (verb, outcome)
     finally:
-        for path in [tmp_path, *folders]:
+        for path in [open_path, *folders]:
             path.chmod(0o755)
 
 
-def test_unreadable_file_and_folder(tmp_path, nobody, zygote):
-    repo = Repo.init(tmp_path)
+def test_unreadable_file_and_folder(open_path, nobody, zygote):
+    repo = Repo.init(open_path)
     for name in ("secret.bin", "tracked.bin"):
-        (tmp_path / name).write_bytes(bytes(5000))
+        (open_path / name).write_bytes(bytes(5000))
     repo.commit("tracked", paths=["tracked.bin"])
-    (tmp_path / "tracked.bin").write_bytes(b"\1" * 5000)
-    (tmp_path / "locked").mkdir()
-    (tmp_path / "locked" / "inner.txt").write_text("inner")
-    _give(tmp_path, nobody)
+    (open_path / "tracked.bin").write_bytes(b"\1" * 5000)
+    (open_path / "locked").mkdir()
+    (open_path / "locked" / "inner.txt").write_text("inner")
+    _give(open_path, nobody)
     for name in ("secret.bin", "tracked.bin", "locked"):
-        (tmp_path / name).chmod(0)
+        (open_path / name).chmod(0)
     try:
         for path in ("secret.bin", "tracked.bin", "."):
-            outcome = zygote.run("add", tmp_path, uid=nobody, path=path)
+            outcome = zygote.run("add", open_path, uid=nobody, path=path)
             assert outcome.kind == "StorageError", outcome
             assert "permission denied" in outcome.error, outcome
             assert any(name in outcome.error for name in ("secret", "tracked", "locked")), outcome
             assert "permissions" in outcome.hint
-        outcome = zygote.run("status_codes", tmp_path, uid=nobody, untracked=False)
+        outcome = zygote.run("status_codes", open_path, uid=nobody, untracked=False)
         assert outcome.result == {"tracked.bin": " M"}, outcome
-        outcome = zygote.run("switch", tmp_path, uid=nobody, branch="main")
+        outcome = zygote.run("switch", open_path, uid=nobody, branch="main")
         assert outcome.error is None, outcome
         # What cannot be read may hold anything: it is not overwritten.
-        outcome = zygote.run("checkout_empty", tmp_path, uid=nobody)
+        outcome = zygote.run("checkout_empty", open_path, uid=nobody)
         assert outcome.kind == "ConflictError", outcome
     finally:
-        (tmp_path / "locked").chmod(0o755)
+        (open_path / "locked").chmod(0o755)
 
 
-def test_checkout_into_a_folder_that_may_not_be_written(tmp_path, nobody, zygote):
-    repo = _prepare(tmp_path)
+def test_checkout_into_a_folder_that_may_not_be_written(open_path, nobody, zygote):
+    repo = _prepare(open_path)
     repo.switch("two")
-    before = _state(tmp_path)
-    _give(tmp_path, nobody)
-    (tmp_path / "folder").chmod(0o555)
+    before = _state(open_path)
+    _give(open_path, nobody)
+    (open_path / "folder").chmod(0o555)
     try:
-        outcome = zygote.run("switch", tmp_path, uid=nobody, branch="main")
+        outcome = zygote.run("switch", open_path, uid=nobody, branch="main")
         assert outcome.kind == "StorageError", outcome
         assert "folder" in outcome.error
     finally:
-        (tmp_path / "folder").chmod(0o755)
+        (open_path / "folder").chmod(0o755)
     # The machine failed half-way; now that it does not, the checkout is finished or taken back.
-    outcome = zygote.run("status_codes", tmp_path, uid=nobody)
+    outcome = zygote.run("status_codes", open_path, uid=nobody)
     assert outcome.result == {}, outcome
-    _give(tmp_path, os.geteuid())
-    state = _state(tmp_path)
+    _give(open_path, os.geteuid())
+    state = _state(open_path)
     assert state == before or (state[0].branch == "main" and state[2] == ())
-    assert Repo.open(tmp_path).fsck(data=True).ok
+    assert Repo.open(open_path).fsck(data=True).ok
 
 
 # Files that do not keep still.
