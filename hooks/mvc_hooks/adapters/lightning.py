@@ -85,7 +85,6 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
                 hint="remove ckpt_path, or the callback",
             )
         state = self.library_state = LightningState(trainer, self._fit)
-        trainer.strategy.remove_checkpoint = state.files.remove
         with _leave_sigterm():
             self._fit.open(**_find_parts(trainer, pl_module), lightning=state)
         state.prepare_epoch()
