@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mvc import Repo, UnsupportedError, UsageError
-from mvc_hooks.environment import compare_environments, read_environment
+from mvc_hooks.environment import compare_environments
 from mvc_hooks.judge import Judge
 from mvc_hooks.parts.restoring import InexactRestoreError
 from mvc_hooks.parts.sources import from_commit
@@ -63,7 +63,7 @@ def replay_steps(
         )
     training = as_training(build())
     run = LiveRun(training.parts)
-    run.environment = read_environment(script)
+    run.environment = run.read_environment(script)
     try:
         return _replay(repo, stretch, training, run, started_s)
     finally:

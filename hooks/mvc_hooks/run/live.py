@@ -28,6 +28,7 @@ from mvc_hooks.run.doubts import HALF_STEP, STRAY_LOADER, StrayWatch, TailWatch,
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from mvc_hooks.parts.sources import StateSource
     from mvc_hooks.snapshot.copying import Fence
@@ -143,8 +144,7 @@ class LiveRun:
         self.watch = StateWatch(objects, entries)
         self.tail = TailWatch(entries)
         self.counters = Counters()
-        data = {name: facts for part in self._data_parts for name, facts in part.describe().items()}
-        self.environment = read_environment() | {"data": data}
+        self.environment = self.read_environment()
         self.is_clean = True
         self._ranks = RankState(ranks or Ranks(), self.parts)
         self._guard = StepGuard(self._optimizers)
@@ -155,6 +155,11 @@ class LiveRun:
             # torch.compile would compile a hook in, or drop it.
             if not hasattr(module, "_orig_mod"):
                 self._handles.append(module.register_forward_pre_hook(_ForwardHook(self)))
+
+    def read_environment(self, script: Path | None = None) -> dict[str, Any]:
+        """Return the environment of the run, its loaders included; ``script`` as for the function."""
+        data = {name: facts for part in self._data_parts for name, facts in part.describe().items()}
+        return read_environment(script) | {"data": data}
 
     # The steps.
 
