@@ -386,9 +386,13 @@ class Checkpointer(StepRun):
 
     def _look_around(self) -> None:
         """Say what commits hold at the first step, and what they miss at a few of those after it."""
+        if self._calls != 1 and self._calls not in _LOOKS:
+            return
+        script = sys._getframe(2)  # noqa: SLF001  of whoever called step()
+        self._run.watch.note_scope({**script.f_globals, **script.f_locals})
         if self._calls == 1:
             self._log.hold(self._run.watch.report(self.step_count))
-        elif self._calls in _LOOKS:
+        else:
             self._log.miss(self._run.watch.look())
 
     def audit(self) -> Audit:

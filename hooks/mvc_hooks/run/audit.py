@@ -27,7 +27,7 @@ from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.part import DETAILS
 from mvc_hooks.parts.reach import GENERATORS
 from mvc_hooks.parts.rng import GeneratorPart, RngPart, find_attribute, keep_rng
-from mvc_hooks.parts.tree import find_changes, format_path, list_items, walk_leaves
+from mvc_hooks.parts.tree import find_changes, format_path, list_items, read_bits, walk_leaves
 from mvc_hooks.parts.value import Stateful
 
 if TYPE_CHECKING:
@@ -113,9 +113,18 @@ class StateWatch:
     def __init__(self, objects: Mapping[str, object], entries: Sequence[Entry]) -> None:
         self._objects = objects
         self._parts = [entry for entry in entries if entry.path[0] != DETAILS]
+        self._beside: dict[str, Any] = {}
         self._before: dict[str, object] = {}
         self._kept: set[str] = set()
         self.missing: dict[str, str] = {}
+
+    def note_scope(self, scope: Mapping[str, object]) -> None:
+        """Note the generators among the variables of the script, and on its own objects there."""
+        found = dict(scope)
+        for name, value in scope.items():
+            if hasattr(value, "__dict__") and not _is_library(type(value)):
+                found |= {f"{name}.{key}": one for key, one in vars(value).items()}
+        self._beside = {key: one for key, one in found.items() if isinstance(one, GENERATORS)}
 
     def report(self, step: int) -> Audit:
         """Return what commits hold and, after another look, what they miss."""
@@ -143,6 +152,7 @@ class StateWatch:
         now: dict[str, object] = {}
         # Some are made late.
         captured = {id(one) for entry in self._parts for one in entry.part.generators().values()}
+        captured |= {id(torch.default_generator), id(np.random.mtrand._rand)}  # noqa: SLF001  those of the process
         for place, owner, value in _walk(self._objects):
             if isinstance(value, GENERATORS):
                 if id(value) not in captured:
@@ -159,8 +169,19 @@ class StateWatch:
                     self.missing.setdefault(place, f"{_kind(value)}, changes between steps")
             if len(now) >= _MAX_ATTRIBUTES:
                 break
+        now |= self._look_beside(captured)
         self._before = now
         return {place: what for place, what in self.missing.items() if place not in known}
+
+    def _look_beside(self, captured: Collection[int]) -> dict[str, object]:
+        now: dict[str, object] = {}
+        for place, one in self._beside.items():
+            if id(one) not in captured:
+                state = walk_leaves(GeneratorPart(one).capture())
+                now[place] = token = [(at, read_bits(leaf)) for at, leaf in state]
+                if self._before.get(place, token) != token:
+                    self.missing.setdefault(place, f"{_kind(one)}, draws between steps")
+        return now
 
 
 def _measure(name: str, part: Part) -> PartAudit:

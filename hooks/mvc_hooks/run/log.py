@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mvc_hooks")
 _MOST = 8
+_ADVICE = (
+    "; if a resume needs it, pass a generator as a part, make a value a buffer, or give its owner "
+    "get_extra_state (a module) or state_dict"
+)
 _FIRST_TOLD_S, _MUCH_WAITING = 10.0, 0.05
 """Waiting for the writer that is worth a word: seconds, and their share of the time of the run."""
 
@@ -97,7 +101,7 @@ class RunLog:
         """State was found that no commit holds."""
         if found:
             text = "; ".join(f"{place} ({what})" for place, what in list(found.items())[:_MOST])
-            self.doubt([f"in no commit: {text}; parts={{...}} takes what a resume needs"])
+            self.doubt([f"in no commit: {text}{_ADVICE}"])
 
     def step(self, reading: Reading, lr: float | None) -> None:
         """A step was read."""

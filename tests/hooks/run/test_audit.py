@@ -306,3 +306,29 @@ def test_looking_changes_nothing(tmp_path):
         return model.layer.weight
 
     assert torch.equal(final(tmp_path / "a", look=True), final(tmp_path / "b", look=False))
+
+
+class Augment:
+    def __init__(self):
+        self.rng = np.random.default_rng(1)
+
+    def __call__(self):
+        return self.rng.normal()
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_generators_of_the_script_that_nobody_passed(tmp_path, caplog, draws):
+    order, augment, unused = torch.Generator(), Augment(), random.Random(1)
+    passed, whole = np.random.default_rng(2), torch.default_generator
+    model = Net()
+    with Checkpointer(tmp_path, model=model, passed=passed, every=None) as ckpt:
+        for _ in ckpt.steps(3):
+            noise = torch.rand(4, generator=whole) + passed.normal()
+            if draws:
+                noise = torch.rand(4, generator=order) + augment() + unused.getstate()[0]
+            model(noise).sum().backward()
+            ckpt.step()
+        missing = dict(ckpt.audit().missing)
+    assert set(missing) == ({"order", "augment.rng"} if draws else set())
+    assert ("order (torch._C.Generator, draws between steps)" in caplog.text) == draws
+    assert ("pass a generator as a part, make a value a buffer" in caplog.text) == draws
