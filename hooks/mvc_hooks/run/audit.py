@@ -253,7 +253,10 @@ def _read_state(owner: Any) -> object:
     if isinstance(owner, nn.Module):
         has_own = type(owner).get_extra_state is not nn.Module.get_extra_state
         return owner.get_extra_state() if has_own else {}
-    return owner.state_dict() if isinstance(owner, Stateful) else {}
+    if not isinstance(owner, Stateful):
+        return {}
+    # That of torchdata's loaders would begin them, and is complete.
+    return None if isinstance(owner, DataLoader) else owner.state_dict()
 
 
 def _is_in_state(owner: Any, value: Any) -> bool:

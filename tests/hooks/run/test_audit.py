@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from mvc_hooks import Checkpointer
 
@@ -181,7 +182,7 @@ def run(
     parts = {"model": model, "optimizer": optimizer, "dataloader": loader, **parts}
     with Checkpointer(folder, **parts, every=None) as ckpt:
         for _ in ckpt.steps(steps):
-            loss = model(ckpt.next_batch()).square().mean()
+            loss = model(ckpt._run._data_parts[0].next_batch()).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -245,6 +246,16 @@ def test_what_comes_back_in_the_users_own_way_is_not_missed(tmp_path, caplog, op
         audit = run(tmp_path, **options)
     assert audit.missing == ()
     assert not any("in no commit" in one.getMessage() for one in caplog.records)
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata still calls it
+def test_a_look_begins_no_loader(tmp_path):
+    class Own(StatefulDataLoader):
+        pass
+
+    loader = Own(Cursor(), 4)
+    assert not any("held_out" in place for place, _ in run(tmp_path, held_out=loader).missing)
+    assert loader._iterator is None
 
 
 def test_a_look_does_not_go_through_data(tmp_path):
