@@ -372,6 +372,40 @@ def fit_accelerate(
     )
 
 
+def fit_fabric(folder, *, until=None, total=26, every=20, **options):
+    from lightning.fabric import Fabric
+
+    from mvc_hooks import Checkpointer
+
+    logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
+    fabric = Fabric(accelerator="cpu", precision="bf16-mixed")
+    fabric.seed_everything(0, verbose=False)
+    net = Net(**{name: options.pop(name) for name in NET_OPTIONS if name in options})
+    model, optimizer = fabric.setup(net, torch.optim.AdamW(net.parameters(), 1e-2))
+    loader = fabric.setup_dataloaders(DATA["shuffled"]())
+
+    def train(batch):
+        optimizer.zero_grad()
+        loss = model(**batch)["loss"]
+        fabric.backward(loss)
+        optimizer.step()
+        return loss
+
+    checkpointer = None
+    if folder is None:
+        while len(net.losses) < total:
+            for batch in loader:
+                train(batch)
+                if len(net.losses) == total:
+                    break
+    else:
+        parts = {"model": model, "optimizer": optimizer, "dataloader": loader}
+        with Checkpointer(folder, every=every, **parts, **options) as checkpointer:
+            for batch in checkpointer.batches(until or total):
+                checkpointer.step(loss=train(batch))
+    return SimpleNamespace(losses=net.losses, state=state_of(net), checkpointer=checkpointer)
+
+
 FITS = {
     "lightning": fit_lightning,
     "transformers": fit_transformers,

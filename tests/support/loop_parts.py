@@ -25,6 +25,20 @@ def add_lora(net):
     net.layers[0], net.layers[3] = Lora(net.layers[0]), Lora(net.layers[3])
 
 
+def add_peft(net):
+    import peft
+
+    config = peft.LoraConfig(r=2, lora_dropout=0.1, target_modules=["layers.0", "layers.3"])
+    peft.inject_adapter_in_model(config, net)
+
+
+def add_embeddings(net):
+    """Give a net what noise can be added to: (rows, positions, width)."""
+    embeddings = nn.Identity()
+    net.layers[1] = nn.Sequential(nn.Unflatten(1, (4, 4)), embeddings, nn.Flatten(1))
+    net.get_input_embeddings = lambda: embeddings
+
+
 # Lightning: folder for files → callbacks.
 
 

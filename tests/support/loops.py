@@ -10,6 +10,7 @@ The functions at the end are verbs of ``support.zygote``.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -28,7 +29,7 @@ import torch
 from torch.utils.data import _utils
 
 from support import loop_parts as parts
-from support.fits import FITS, fit_accelerate, fit_lightning, fit_transformers
+from support.fits import FITS, fit_accelerate, fit_fabric, fit_lightning, fit_transformers
 
 KILLED_AT = 17
 NAN_AT = 19
@@ -41,12 +42,14 @@ class Loop:
     Attributes:
         fit: as in ``support.fits``, with ``files`` besides: a folder for the library's files.
         report: run → what the library reports of it, which JSON can hold.
+        needs: a package that it needs besides.
     """
 
     library: str
     name: str
     fit: Any
     report: Any
+    needs: str | None = None
 
 
 def _hash(state):
@@ -133,10 +136,19 @@ def _report_accelerate(run):
     return {"last_loss": run.losses[-1], "step": run.accelerator.step, **average}
 
 
+def _fabric(folder, files, **options):
+    return fit_fabric(folder, **options)
+
+
+def _report_losses(run):
+    return {"last_loss": run.losses[-1]}
+
+
 def _make(library, fit, report, loops):
     return {
-        f"{library}: {name}": Loop(library, name, partial(fit, **options), report)
+        f"{library}: {name}": Loop(library, name, partial(fit, **options), report, needs)
         for name, options in loops.items()
+        for needs in [options.pop("needs", None)]
     }
 
 
@@ -146,6 +158,7 @@ _LIMITS = {
 }  # fmt: skip
 _FROM_START = {
     "num_train_epochs": 3, "max_steps": -1, "eval_on_start": True, "ignore_data_skip": True, "max_grad_norm": 0.1,
+    "neftune_noise_alpha": 5.0,
 }  # fmt: skip
 
 LOOPS = {
@@ -175,10 +188,12 @@ LOOPS = {
         "Trainer", _transformers, _report_transformers, {
         "logging and evaluation": {},
         "accumulation": {"accumulate": 3, "total": 22},
-        "frozen layers with adapters": {"adapt": parts.add_lora},
         "average in a callback": {"make_callbacks": parts.average_in_trainer},
         "iterable data in persistent workers": {"data": "iterable-persistent"},
-        "epochs, evaluation at the start, ignore_data_skip": {"settings": _FROM_START},
+        "epochs, noise in embeddings, evaluation at the start, ignore_data_skip": {
+            "settings": _FROM_START, "adapt": parts.add_embeddings,
+        },
+        "PEFT (LoRA)": {"adapt": parts.add_peft, "needs": "peft"},
         "best model at end and early stopping": {"make_callbacks": parts.stop_early, "settings": _BEST},
         "resume_from_checkpoint of its own": {"train": {"resume_from_checkpoint": True}},
     }),
@@ -192,6 +207,7 @@ LOOPS = {
         "load_state of its own, then a new branch": {"begins_with_its_own": True},
         "iterable data in persistent workers": {"data": "iterable-persistent"},
     }),
+    **_make("Fabric", _fabric, _report_losses, {"an ordinary loop in bf16-mixed": {}}),
 }  # fmt: skip
 
 
@@ -203,6 +219,9 @@ def warm_up():
     import accelerate  # noqa: F401
     import lightning.pytorch  # noqa: F401
     import transformers  # noqa: F401
+
+    with contextlib.suppress(ImportError):
+        import peft  # noqa: F401
 
     import mvc_hooks.checkpointer  # noqa: F401
 
@@ -282,7 +301,7 @@ def rewrite(path):
     from support.zygote import Zygote
 
     text = Path(path).read_text()
-    head = text[: text.index("| --- |")].rpartition("\n")[0].rstrip()
+    head = text[: text.index("| library |")].rstrip()
     rows = []
     with Zygote("support.loops") as zygote:
         for name in LOOPS:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from mvc import UsageError
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.rng import capture_rng, restore_rng
 from mvc_hooks.parts.watch import EvaluationLoaders
@@ -49,10 +50,15 @@ class FeedPart(DataPart):
 
     def bind(self, loader: Any, *, is_endless: bool = True) -> None:
         """Take the loader, or a new one for the next pass."""
-        self._take(loader)
-        self.is_endless = is_endless
         # Accelerate's loaders all have state_dict, most of them with nothing in it.
         is_accelerate = hasattr(loader, "base_dataloader")
+        if is_accelerate and getattr(loader, "use_stateful_dataloader", False):
+            raise UsageError(
+                "use_stateful_dataloader draws the order of the first pass before the run begins",
+                hint="leave it out; the position in any loader is restored without it",
+            )
+        self._take(loader)
+        self.is_endless = is_endless
         self._draws_ahead = is_accelerate or getattr(loader, "draws_ahead", False)
         self._is_stateful = self._is_stateful and not is_accelerate
 

@@ -58,6 +58,11 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
         """Replace the train loader by one that the session draws from."""
         if stage != "fit":
             return
+        others = [one for one in trainer.callbacks if one is not self]
+        if trainer.fast_dev_run:
+            trainer.callbacks = others  # the run that comes after it is not to go on from it
+            return
+        self._check_alone(others)
         check_processes(trainer.world_size)
         _check_callbacks(trainer)
         session = self._start_session(trainer)
@@ -74,7 +79,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
 
         trainer.strategy.process_dataloader = watch
         # Others may try something out before the fit: what they change is restored here.
-        trainer.callbacks = [*(one for one in trainer.callbacks if one is not self), self]
+        trainer.callbacks = [*others, self]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Make the checkpointer, which resumes if the branch has commits."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from mvc import ConflictError, UnsupportedError
+from mvc import ConflictError, UnsupportedError, UsageError
 from mvc_hooks.adapters.feed import Feed, FeedPart
 from mvc_hooks.checkpointer import OPTIONS, Checkpointer
 from mvc_hooks.divergence.ladder import as_steps
@@ -95,6 +95,10 @@ class SessionCallback:
     def go_on_from(self, report: RollbackReport) -> None:
         """Continue after a rollback; all parts are restored."""
         raise NotImplementedError
+
+    def _check_alone(self, callbacks: Iterable[object]) -> None:
+        if any(isinstance(one, SessionCallback) and one is not self for one in callbacks):
+            raise UsageError("the trainer already has another callback of mvc")
 
     def _start_session(self, trainer: Any) -> Session:
         self._trainer = trainer

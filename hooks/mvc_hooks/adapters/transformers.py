@@ -80,6 +80,10 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
                     except _WentBackError:
                         # Otherwise the Trainer would make a scheduler that was not restored.
                         trainer._created_lr_scheduler = False  # noqa: SLF001  there is no public way
+                        # It adds noise to embeddings (NEFTune) each time it is entered.
+                        noise = getattr(trainer, "neftune_hook_handle", None)
+                        if noise is not None:
+                            noise.remove()
                     else:
                         session.finish(is_between=True)
                         return result
@@ -96,9 +100,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
                 hint="remove resume_from_checkpoint",
             )
         check_processes(trainer.args.world_size)
-        others = [one for one in trainer.callback_handler.callbacks if isinstance(one, MvcCallback)]
-        if any(one is not self for one in others):
-            raise UsageError("the trainer already has another callback of mvc")
+        self._check_alone(trainer.callback_handler.callbacks)
 
     def _find_state(self) -> dict[str, Any] | None:
         """Return the Trainer's state at the tip, which it needs before anything is restored."""

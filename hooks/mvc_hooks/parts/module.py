@@ -49,12 +49,11 @@ _FIRST: WeakKeyDictionary[nn.Module, dict[str, tuple[object, ...]]] = WeakKeyDic
 
 
 def unwrap_module(module: nn.Module) -> nn.Module:
-    """Return the model inside DistributedDataParallel, DataParallel and torch.compile."""
+    """Return the model inside DistributedDataParallel, DataParallel, torch.compile and Fabric."""
     while True:
         inner = getattr(module, _COMPILED, None)
-        if inner is None and isinstance(
-            module, (nn.DataParallel, nn.parallel.DistributedDataParallel)
-        ):
+        is_wrapped = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
+        if inner is None and (is_wrapped or type(module).__name__ == "_FabricModule"):
             inner = module.module
         if not isinstance(inner, nn.Module):
             return module

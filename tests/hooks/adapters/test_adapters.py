@@ -290,6 +290,25 @@ def test_a_rollback_into_an_epoch_that_accumulates_less(tmp_path):
     assert same(run, fit(None))
 
 
+def test_a_run_that_only_tries_the_program_commits_nothing(plain, tmp_path):
+    fit_lightning(tmp_path, settings={"fast_dev_run": 2})
+    assert not list(tmp_path.iterdir())
+    assert same(fit_lightning(tmp_path), plain("lightning"))
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_the_order_of_accelerate_that_is_drawn_before_the_run_is_refused(tmp_path):
+    from accelerate import Accelerator, DataLoaderConfiguration
+
+    from mvc_hooks.adapters.accelerate import make_checkpointer
+
+    settings = DataLoaderConfiguration(use_stateful_dataloader=True)
+    accelerator = Accelerator(cpu=True, dataloader_config=settings)
+    accelerator.prepare(torch.nn.Linear(1, 1), torch.utils.data.DataLoader(range(8)))
+    with pytest.raises(UsageError, match="use_stateful_dataloader draws the order"):
+        make_checkpointer(accelerator, tmp_path)
+
+
 def test_a_search_before_the_fit_leaves_it_exact(tmp_path):
     from lightning.pytorch.callbacks import LearningRateFinder
 
@@ -325,6 +344,7 @@ def test_accelerate_does_not_load_over_a_run(tmp_path):
 def test_what_says_twice_where_to_resume_from_is_refused(tmp_path):
     import transformers
 
+    from mvc_hooks.adapters import lightning
     from mvc_hooks.adapters.transformers import MvcCallback
 
     run = fit_transformers(None, total=2)
@@ -335,6 +355,8 @@ def test_what_says_twice_where_to_resume_from_is_refused(tmp_path):
         run.trainer.train()
     with pytest.raises(UsageError, match="another callback"):
         MvcCallback(tmp_path).train(run.trainer)
+    with pytest.raises(UsageError, match="another callback"):
+        fit_lightning(tmp_path, callbacks=[lightning.MvcCallback(tmp_path / "other")])
     assert transformers.trainer.skip_first_batches.__module__.startswith("accelerate")
 
 
