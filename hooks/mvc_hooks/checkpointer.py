@@ -160,6 +160,9 @@ class Checkpointer(StepRun):
             ring=ring,
             keep_diverged=keep_diverged,
             signals=signals,
+            branch=branch,
+            identity=identity,
+            warm_up=warm_up,
         )
         self.rollbacks: list[RollbackReport] = []
         self.environment_changes: list[tuple[str, object, object]] = []

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from mvc import UsageError
+from mvc import Identity, UsageError
 from mvc_hooks.divergence.history import check_count
 from mvc_hooks.snapshot.ring import Ring
 
 WhenBehind = Literal["wait", "skip", "sync"]
 OnFailure = Literal["raise", "continue"]
+_OBJECTS: tuple[tuple[str, Any, str, str | None], ...] = (
+    ("branch", str, "a name", None),
+    ("identity", Identity, "an Identity", 'identity=mvc.Identity("Ada", "ada@example.org")'),
+    ("warm_up", Callable, "a function", None),
+    ("ring", Ring, "a Ring", "ring=Ring(every=100)"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +38,9 @@ class Settings:
     ring: Ring | None
     keep_diverged: bool
     signals: bool
+    branch: str | None
+    identity: Identity | None
+    warm_up: Callable[[], object] | None
 
     def __post_init__(self) -> None:
         for name in ("every", "in_flight", "healthy_after", "writer_threads"):
@@ -51,8 +60,10 @@ class Settings:
             if type(value) is not bool and (value is not None or name != "delta"):
                 raise UsageError(f"{name} is {value!r}, neither True nor False")
         _check_patterns(self.allow)
-        if self.ring is not None and not isinstance(self.ring, Ring):
-            raise UsageError(f"ring is {self.ring!r}, not a Ring", hint="ring=Ring(every=100)")
+        for name, kind, what, hint in _OBJECTS:
+            value = getattr(self, name)
+            if value is not None and (value == "" or not isinstance(value, kind)):
+                raise UsageError(f"{name} is {value!r}, not {what}", hint=hint)
 
 
 def _check_patterns(value: object) -> None:

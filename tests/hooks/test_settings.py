@@ -59,6 +59,10 @@ class _Stateful:
         ("allow", [1], "allow is [1], not a list of patterns"),
         ("allow", None, "allow is None, not a list of patterns"),
         ("ring", 100, "ring is 100, not a Ring"),
+        ("branch", "", "branch is '', not a name"),
+        ("branch", 5, "branch is 5, not a name"),
+        ("identity", "Ada", "identity is 'Ada', not an Identity"),
+        ("warm_up", 3, "warm_up is 3, not a function"),
     ],
 )
 def test_bad_settings(name, value, text):

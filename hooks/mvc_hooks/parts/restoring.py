@@ -238,5 +238,6 @@ def _check_exact(
     if found:
         raise InexactRestoreError(
             f"what was restored is not what was stored: {_list(found)}",
-            hint="an object whose load_state_dict loses something is the usual reason",
+            hint="its load_state_dict does not keep what it is given (torch's optimizers cast state to "
+            "the type of the parameters): correct it, or pass what it wraps as a part instead",
         )

@@ -43,8 +43,9 @@ def test_what_an_object_loses_on_its_way_back_is_an_error(lab):
     one = Forgetful()
     one.count = 4
     source = _source(lab, meter=one)
-    with pytest.raises(InexactRestoreError, match="count"):
+    with pytest.raises(InexactRestoreError, match="count") as caught:
         restore_parts(source, make_parts({"meter": Forgetful()}))
+    assert "its load_state_dict does not keep what it is given" in caught.value.hint
 
 
 def test_values_change_in_place_and_may_grow(lab):
