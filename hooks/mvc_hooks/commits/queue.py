@@ -4,10 +4,10 @@ A snapshot goes to the writer once its copies are done (at once on a host). Its 
 the pool with the writer's answer, never before. ``pump`` moves whatever can be moved and never
 waits; it is called at every step.
 
-A writer that dies costs nothing but time: a new one gets what the last one owed, until three in a row
-have died without a commit. A writer may die between moving the branch and reporting it. The branch then decides whether the
-commit was made: a run that wrote it off would find, from the next commit on, that its branch was
-moved by a stranger.
+A writer that dies costs nothing but time: a new one gets what the last one owed, until three in a
+row have died without a commit. A writer may die between moving the branch and reporting it. The
+branch then decides whether the commit was made: a run that wrote it off would find, from the next
+commit on, that its branch was moved by a stranger.
 """
 
 from __future__ import annotations
