@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import inspect
 import os
 import sys
 import time
@@ -392,7 +393,10 @@ class Checkpointer(StepRun):
         if self._calls != 1 and self._calls not in _LOOKS:
             return
         script = sys._getframe(2)  # noqa: SLF001  of whoever called step()
-        self._run.watch.note_scope({**script.f_globals, **script.f_locals})
+        values = script.f_locals
+        self._run.watch.note_scope({**script.f_globals, **values})
+        if script.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict):
+            values.clear()  # until Python 3.12 a copy, with which the frame would hold the loss's graph
         if self._calls == 1:
             self._log.hold(self._run.watch.report(self.step_count))
         else:
