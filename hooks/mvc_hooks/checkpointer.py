@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mvc import MvcError, NotFoundError, Repo, UsageError
 from mvc_hooks.commits.branchlock import BranchLock
-from mvc_hooks.commits.coordinator import Commits
+from mvc_hooks.commits.coordinator import Commits, as_numbers
 from mvc_hooks.commits.queue import CommitQueue
 from mvc_hooks.divergence.ladder import Rollback
 from mvc_hooks.environment import compare_environments
@@ -352,7 +352,8 @@ class Checkpointer(StepRun):
         started_s = time.perf_counter()
         self._calls += 1
         if self._calls <= _FIRST_STEPS and self._ranks.is_first:
-            self._log.doubt(self._run.doubt_step(loss))
+            as_numbers(metrics)  # now, not at the first commit
+            self._log.doubt(self._run.doubt_step(loss, metrics))
         self._run.complete_step(tokens, samples)
         action = self._judge.judge(
             self.step_count, loss, grad_norm, self._log, lr=self._run.lr, note=self._write_note()

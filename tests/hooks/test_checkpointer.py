@@ -185,7 +185,7 @@ def test_numbers_of_every_kind_are_metrics(keep, tmp_path):
 
 
 def test_a_metric_that_is_no_number(keep):
-    ckpt = keep(every=1).ckpt
+    ckpt = keep(every=100).ckpt
     with pytest.raises(UsageError, match="'name' is not a number"):
         ckpt.step(loss=1.0, name="resnet")
 

@@ -107,7 +107,7 @@ class Commits:
         """Freeze the live state and hand it to the writer, even if that is behind and ``is_asked``."""
         since_s = time.perf_counter()
         is_behind = self.queue.depth >= self._settings.in_flight
-        numbers = self._judge.read_metrics(self._step) | _as_numbers(metrics)
+        numbers = self._judge.read_metrics(self._step) | as_numbers(metrics)
         if self._agree_to_commit(is_asked=is_asked):
             snapshot = self.freeze(since_s)
             self.last_step = self._step
@@ -273,7 +273,8 @@ class Commits:
                 self.ring.close()
 
 
-def _as_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
+def as_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return metrics as numbers; UsageError names one that is none."""
     numbers: dict[str, float] = {}
     for name, value in metrics.items():
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -169,8 +170,11 @@ class LiveRun:
             fence.stand()
         self._fences.clear()
 
-    def doubt_step(self, loss: object) -> Iterator[str]:
+    def doubt_step(self, loss: object, metrics: Iterable[str] = ()) -> Iterator[str]:
         """Say what seems wrong with a step of the user's; to be asked at the first two."""
+        near = get_close_matches("loss", metrics, 1, 0.75) if loss is None else ()
+        if near and self.counters.step == 0:
+            yield f"no loss is judged: {near[0]}= is only a metric; did you mean loss=?"
         if isinstance(loss, torch.Tensor) and loss.requires_grad and not self._grads.has_trained:
             yield HALF_STEP
         if self._strays.look():

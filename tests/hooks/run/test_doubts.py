@@ -107,6 +107,17 @@ def _decay(run):
 
 
 @pytest.mark.parametrize(
+    ("name", "is_near"), [("los", True), ("losses", True), ("accuracy", False)]
+)
+def test_a_mistyped_loss(keep, told, name, is_near):
+    ckpt = keep().ckpt
+    for _ in range(3):
+        ckpt.step(**{name: 1.0})
+    text = f"no loss is judged: {name}= is only a metric; did you mean loss=?"
+    assert told().count(text) == is_near
+
+
+@pytest.mark.parametrize(
     ("tail", "words"),
     [
         (
