@@ -57,6 +57,12 @@ def watch_epochs(files):
     return [stopping, *save_best(files, "loss_epoch", save_on_train_epoch_end=True)]
 
 
+def stop_at_nan(files):
+    from lightning.pytorch.callbacks import EarlyStopping
+
+    return [EarlyStopping("held_out", patience=30, check_on_train_epoch_end=False)]
+
+
 def average(files):
     from lightning.pytorch.callbacks import EMAWeightAveraging
 

@@ -92,9 +92,21 @@ class _Position:
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator
         self._passed_over = 0
+        self._known = self._count()
+
+    def _count(self) -> dict[str, int]:
+        """Count what is part of a run, in the lists that ``prepare`` and ``register_for_checkpointing`` fill."""
+        kinds = ("models", "optimizers", "schedulers", "custom_objects")
+        return {kind: len(getattr(self._accelerator, f"_{kind}")) for kind in kinds}
 
     def state_dict(self) -> dict[str, Any]:
         accelerator = self._accelerator
+        for kind, count in self._count().items():
+            if count > self._known[kind]:
+                raise UsageError(
+                    f"the accelerator got {kind} after make_checkpointer, which no commit would have",
+                    hint="prepare and register everything first",
+                )
         saved = accelerator.save_iteration - self._passed_over
         return {
             "step": accelerator.step,

@@ -327,6 +327,19 @@ def test_a_search_before_the_fit_leaves_it_exact(tmp_path):
     assert same(second, through)
 
 
+def test_what_accelerate_prepares_later_is_refused(tmp_path):
+    from accelerate import Accelerator
+
+    from mvc_hooks.adapters.accelerate import make_checkpointer
+
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(torch.nn.Linear(2, 2))
+    with pytest.raises(UsageError, match="got optimizers after make_checkpointer"):
+        with make_checkpointer(accelerator, tmp_path, every=1) as checkpointer:
+            accelerator.prepare(torch.optim.SGD(model.parameters(), 0.1))
+            checkpointer.step(loss=1.0)
+
+
 def test_accelerate_does_not_load_over_a_run(tmp_path):
     from accelerate import Accelerator
 
