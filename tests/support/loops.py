@@ -178,11 +178,12 @@ LOOPS = {
         "scheduler that watches validation": {"plateau": True},
         "EMAWeightAveraging": {"make_callbacks": parts.average},
         "WeightAveraging from a later step": {"make_callbacks": parts.average_late},
-        "average in a callback of one's own": {"make_callbacks": parts.average_by_hand},
         "two optimizers in manual optimization (GAN)": {"mixins": [parts.Adversaries], "adapt": parts.add_critic, "total": 39},
         "iterable data in persistent workers": {"data": "iterable-persistent"},
         "a dict of two loaders": {"data": "two"},
-        "limits of batches and time, clipped gradients, reloaded loaders": {"settings": _LIMITS},
+        "average in a callback, limits of batches and time, clipped gradients, reloaded loaders": {
+            "make_callbacks": parts.average_by_hand, "settings": _LIMITS,
+        },
         "StochasticWeightAveraging": {"make_callbacks": parts.average_stochastically},
         "ModelPruning": {"make_callbacks": parts.prune},
         "ckpt_path of its own checkpoint": {"resumes_its_own": True},
@@ -191,8 +192,9 @@ LOOPS = {
         "Trainer", _transformers, _report_transformers, {
         "logging and evaluation": {},
         "accumulation": {"accumulate": 3, "total": 22},
-        "average in a callback": {"make_callbacks": parts.average_in_trainer},
-        "iterable data in persistent workers": {"data": "iterable-persistent"},
+        "average in a callback, iterable data in persistent workers": {
+            "make_callbacks": parts.average_in_trainer, "data": "iterable-persistent",
+        },
         "epochs, noise in embeddings, evaluation at the start, ignore_data_skip": {
             "settings": _FROM_START, "adapt": parts.add_embeddings,
         },
@@ -205,10 +207,10 @@ LOOPS = {
         "an ordinary loop": {},
         "accumulation": {"accumulate": 3, "total": 22},
         "frozen layers with adapters": {"adapt": parts.add_lora},
-        "AveragedModel": {"average": True},
-        "save_state with automatic names": {"saves_itself": True},
-        "load_state of its own, then a new branch": {"begins_with_its_own": True},
-        "iterable data in persistent workers": {"data": "iterable-persistent"},
+        "AveragedModel, iterable data in persistent workers": {"average": True, "data": "iterable-persistent"},
+        "load_state at the start, save_state with automatic names": {
+            "saves_itself": True, "begins_with_its_own": True,
+        },
     }),
     **_make("Fabric", _fabric, _report_losses, {"an ordinary loop in bf16-mixed": {}}),
 }  # fmt: skip
