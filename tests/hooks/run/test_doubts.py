@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from mvc_hooks import Checkpointer
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.sources import from_values
-from mvc_hooks.run.doubts import STRAY_LOADER
+from mvc_hooks.run.doubts import STRAY_LOADER, TailWatch
 from mvc_hooks.run.live import LiveRun
 from support.scenarios import SCENARIOS
 from support.scenarios.basics import loss_of, make_net, windows
@@ -140,6 +140,15 @@ def test_what_the_body_of_a_loop_changes_after_step(keep, told, tail, words):
     found = [text for text in told() if not text.startswith("rolled back")]
     assert [text.startswith(words or "") for text in found] == [True] * (words is not None)
     assert all("the commit of step 2 does not have that" in text for text in found)
+
+
+def test_the_end_of_the_body_is_read_at_three_commits_alone(keep, monkeypatch):
+    reads, read = [], TailWatch._read
+    monkeypatch.setattr(TailWatch, "_read", lambda self: reads.append(1) or read(self))
+    run = keep(every=2)
+    for _ in run.ckpt.steps(20):
+        run.step()
+    assert len(reads) == 6
 
 
 def _begin(**settings):
