@@ -24,32 +24,25 @@ def test_waiting_is_told_when_it_is_much_and_when_it_doubles(caplog):
 _SCRIPT = """
 import sys, torch
 from mvc_hooks import Checkpointer
-model = torch.nn.Linear(2, 1)
-optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-values = {"seen": 0}
-with Checkpointer(sys.argv[1], model=model, optimizer=optimizer, parts={"values": values}, every=1) as ckpt:
-    for step in ckpt.steps(int(sys.argv[2])):
-        optimizer.zero_grad()
-        model(torch.ones(2)).sum().backward()
-        optimizer.step()
-        ckpt.step()
+for total in sys.argv[2:]:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    parts = {"values": {"seen": 0}}
+    with Checkpointer(sys.argv[1], model=model, optimizer=optimizer, parts=parts, every=1) as ckpt:
+        for step in ckpt.steps(int(total)):
+            optimizer.zero_grad()
+            model(torch.ones(2)).sum().backward()
+            optimizer.step()
+            ckpt.step()
+    print("end", file=sys.stderr)
 """
 
 
 def test_a_terminal_where_nobody_set_up_logging(tmp_path):
     """It is told what commits hold and where a run goes on, and no more, however slow the writer is."""
     holds = "commits hold model (2 tensors), optimizer (2 tensors), values, "
-    for steps, lines in (
-        (3, [holds]),
-        (5, ["resumed step 3 from ", holds]),
-        (5, ["resumed step 5 "]),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", _SCRIPT, str(tmp_path / "run"), str(steps)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        said = done.stderr.splitlines()
-        assert len(said) == len(lines), said
-        assert all(one.startswith(start) for one, start in zip(said, lines, strict=True)), said
+    lines = [holds, "end", "resumed step 3 from ", holds, "end", "resumed step 5 ", "end"]
+    words = [sys.executable, "-c", _SCRIPT, str(tmp_path / "run"), "3", "5", "5"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stderr.splitlines()
+    assert len(said) == len(lines), said
+    assert all(one.startswith(start) for one, start in zip(said, lines, strict=True)), said
