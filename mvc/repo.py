@@ -163,6 +163,14 @@ class Repo:
     def identity(self, identity: Identity | None) -> None:
         self._context.identity = identity
 
+    def check_identity(self) -> None:
+        """Check that commits can name who makes them, before work that ends in one.
+
+        Raises:
+            UsageError: ``identity``, or whom Git would name, has no name.
+        """
+        self._context.check_identity()
+
     def _paths(self, paths: Paths) -> list[str]:
         many = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         root = self.worktree

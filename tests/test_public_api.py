@@ -17,6 +17,7 @@ from mvc import Repo
 METHODS = """
 add(self, paths, *, force=False, delta=None, progress=None)
 branches(self)
+check_identity(self)
 changes(self, revision='HEAD', *, paths=(), tensors=None, with_tensors=True)
 checkout(self, revision, *, paths=(), force=False, detach=False, progress=None)
 commit(self, message=None, *, paths=(), everything=False, amend=False, allow_empty=False, \

@@ -141,7 +141,7 @@ class Checkpointer(StepRun):
 
         Raises:
             UsageError: a setting that makes no sense, a name that looks like a mistyped option, no
-                parts, or a part that mvc cannot take.
+                parts, a part that mvc cannot take, or nobody's name for the commits.
             ConflictError: another checkpointer writes the branch, or its tip does not fit the
                 parts; nothing was changed.
             NotFoundError, CorruptionError: the tip is not a training state, or is damaged.
@@ -181,6 +181,7 @@ class Checkpointer(StepRun):
             ranks.on_first(lambda: Repo.init(path))
             self.repo = Repo.init(path)
             self.repo.identity = identity
+            ranks.on_first(self.repo.check_identity)
             self.branch = branch or ranks.ask_first(self._current_branch)
             self._lock = ranks.on_first(lambda: BranchLock(self.repo.git_dir, self.branch))
             undo.callback(self._release)
@@ -189,7 +190,7 @@ class Checkpointer(StepRun):
             tip = ranks.ask_first(self._find_tip)
             if tip is None and ranks.is_first:
                 log.missing(self.branch, self._last_committed())
-            log.start(0, every, run.parts, run.doubts if ranks.is_first else ())
+            log.start(0, every, run.parts, ranks.merge(run.doubts))
             if tip is not None:
                 self._go_on_from(tip, warm_up)
             queue = self._make_queue(tip, identity)
@@ -351,9 +352,9 @@ class Checkpointer(StepRun):
         self._check_open()
         started_s = time.perf_counter()
         self._calls += 1
-        if self._calls <= _FIRST_STEPS and self._ranks.is_first:
+        if self._calls <= _FIRST_STEPS:
             as_numbers(metrics)  # now, not at the first commit
-            self._log.doubt(self._run.doubt_step(loss, metrics))
+            self._log.doubt(self._ranks.merge(self._run.doubt_step(loss, metrics)))
         self._run.complete_step(tokens, samples)
         action = self._judge.judge(
             self.step_count, loss, grad_norm, self._log, lr=self._run.lr, note=self._write_note()
@@ -400,8 +401,8 @@ class Checkpointer(StepRun):
             values.clear()  # until Python 3.12 a copy, with which the frame would hold the loss's graph
         if self._calls == 1:
             self._log.hold(self._run.watch.report(self.step_count))
-        else:
-            self._log.miss(self._run.watch.look())
+        found = self._run.watch.look().items()
+        self._log.miss(self._ranks.merge(f"{place} ({what})" for place, what in found))
 
     def audit(self) -> Audit:
         """Return what commits of this run hold and what they miss, as far as steps have shown it.

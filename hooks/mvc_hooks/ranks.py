@@ -51,7 +51,7 @@ from mvc_hooks.parts.tree import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mvc_hooks.parts.part import Part
 
@@ -103,6 +103,12 @@ class Ranks:
         values: list[Any] | None = [None] * self.size if self.is_first else None
         distributed.gather_object(value, values, dst=0, group=self._group)
         return values or []
+
+    def merge(self, lines: Iterable[str]) -> list[str]:
+        """Return the lines of all ranks on rank 0; those that it does not have name their rank."""
+        first, *others = self.collect(list(lines)) or [[]]
+        more = ((rank, line) for rank, one in enumerate(others, 1) for line in one)
+        return [*first, *(f"rank {rank}: {line}" for rank, line in more if line not in first)]
 
     def exchange(self, value: Any) -> list[Any]:
         """Return the values of all ranks on every rank."""

@@ -152,6 +152,12 @@ class Context:
             identity, _ = find_identity(self.history.read_config())
         return Stamp.now(identity, time_s)
 
+    def check_identity(self) -> None:
+        """Check that a commit can name who acts; UsageError if that is not a name."""
+        from mvc.history.object_formats import encode_identity  # noqa: PLC0415  only writers need it
+
+        encode_identity(self.stamp().identity)
+
 
 def holds_sweep_lock(
     operation: Callable[Concatenate[Context, _Parameters], _Result],

@@ -75,6 +75,7 @@ def train(rank, size, folder, wanted):
         options["ladder"] = [mvc_hooks.rollback(**wanted["ladder"]), mvc_hooks.stop(after=2)]
     if "ring" in wanted:
         options["ring"] = mvc_hooks.Ring(**wanted["ring"])
+    model.noise = torch.Generator() if rank in wanted.get("own_generators", ()) else None
     if wanted.get("diverse"):
         with torch.no_grad():
             model[0].weight += rank
@@ -149,7 +150,7 @@ def main():
     rank, size = int(rank), int(size)
     torch.set_num_threads(1)
     signal.signal(signal.SIGTERM, end)
-    logging.basicConfig(level=logging.WARNING, filename=f"{folder}/log{rank}.txt")
+    logging.basicConfig(level=logging.INFO, filename=f"{folder}/log{rank}.txt")
     store = distributed.FileStore(store_file, size)
     distributed.init_process_group(
         "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=300)

@@ -117,6 +117,13 @@ def test_commits_are_the_user_s(keep, tmp_path, monkeypatch):
     assert [one.info.committer for one in log] == [grace, ada, ada]
 
 
+@pytest.mark.parametrize("options", [{}, {"identity": Identity("<>", "")}])
+def test_a_run_whose_commits_would_have_no_name_does_not_begin(keep, monkeypatch, options):
+    monkeypatch.setenv("GIT_AUTHOR_NAME", " ")
+    with pytest.raises(UsageError, match="is not a name for an author"):
+        keep(**options)
+
+
 def test_counters_come_back(keep):
     with keep(every=1).ckpt as ckpt:
         ckpt.step(loss=1.0, tokens=100, samples=4)
@@ -272,7 +279,7 @@ _CHANGES = {
     "names": r"model\.5\.weight",
     "shape": r"model\.4\.weight",
     "type": r"model\.0\.weight",
-    "optimizer": r"optimizer\.param_groups",
+    "optimizer": r"optimizer is of class SGD here",
     "group": r"optimizer\.param_groups",
     "scheduler": "scheduler",
     "missing": "scheduler",

@@ -35,10 +35,10 @@ RUNS = [
      "ring": {"every": 3, "keep": 3}},
     {"name": "signal", "total": TOTAL, "signal_rank": 1, "signal_step": 6},
     {"name": "signal", "total": TOTAL, "seed": 9},
-    {"name": "buffers", "total": TOTAL, "sync_buffers": False},
+    {"name": "buffers", "total": TOTAL, "sync_buffers": False, "own_generators": [0, 1]},
     {"name": "buffers in two", "total": 6, "sync_buffers": False},
     {"name": "buffers in two", "total": TOTAL, "sync_buffers": False, "seed": 4},
-    {"name": "micro", "total": 6, "micro": 3},
+    {"name": "micro", "total": 6, "micro": 3, "own_generators": [1]},
     {"name": "micro in two", "total": 3, "micro": 3},
     {"name": "micro in two", "total": 6, "micro": 3, "seed": 2},
     {"name": "power", **POWER_SGD},
@@ -105,6 +105,16 @@ def test_the_ranks_of_a_run_are_not_the_same(lab):
     state = Repo.open(lab.folder / "plain").load_state("main")
     assert state[RANKS]["size"] == 2
     assert ["rng"] in [one["at"] for one in state[RANKS]["1"]]
+
+
+def test_rank_0_speaks_for_all_and_names_the_others(lab):
+    said, other = (Path(lab.folder, f"log{rank}.txt").read_text().splitlines() for rank in (0, 1))
+    assert other == []
+    assert sum("commits hold " in line for line in said) == len(RUNS) - 2, "two are refused"
+    assert not any("environment: " in line for line in said)
+    lost = [line.split(";")[0] for line in said if "in no commit" in line]
+    own = "WARNING:mvc_hooks:in no commit: {}model.noise (a torch._C.Generator of its own)"
+    assert lost == [own.format(""), own.format("rank 1: ")]
 
 
 def test_bad_news_of_one_rank_take_both_back(lab):

@@ -18,6 +18,7 @@ lies in ``state``.
 from __future__ import annotations
 
 import logging
+import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -195,6 +196,7 @@ class OptimizerDetails(Part):
         # As the script makes it, before anything is restored, also if a notebook comes here again.
         self._settings = _FIRST.setdefault(optimizer, _list_settings(optimizer))
         self._stored_settings: Any = self._settings
+        self._made: Any = [type(optimizer).__name__, sorted(getattr(optimizer, "defaults", ()))]
         self._has_told = False
         self._names = names
         self._first = self._groups = len(self._settings)
@@ -206,7 +208,8 @@ class OptimizerDetails(Part):
         """Return the names by group (None if unknown), and what is on the host.
 
         If groups were added since the optimizer was made, ``groups`` says how many there were.
-        ``settings`` are those that the script gave it when the run began.
+        ``settings`` are those that the script gave it when the run began, ``made`` is its class then,
+        and the names of all settings.
         """
         groups = self._optimizer.param_groups
         known = index_parameters(self._optimizer)
@@ -227,10 +230,17 @@ class OptimizerDetails(Part):
             ],
             **({"groups": self._groups} if self._groups != len(groups) else {}),
             **({"settings": self._stored_settings} if self._stored_settings is not None else {}),
+            **({"made": self._made} if self._made is not None else {}),
         }
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
-        """Compare the order of the parameters, where both sides know their names."""
+        """Compare the class, and the order of the parameters, where both sides know their names.
+
+        Another class with the same settings is the same one under a new name, or the next best.
+        """
+        mine, other = find_at(live, ("made",)), find_at(stored, ("made",))
+        if other is not ABSENT and all(map(operator.ne, mine, other)):
+            yield Difference(path, f"of class {mine[0]}", f"of class {other[0]}")
         ours, theirs = find_at(live, ("parameters",)), find_at(stored, ("parameters",))
         for group, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
             for index, (here, there) in enumerate(zip(mine, other, strict=False)):
@@ -243,6 +253,7 @@ class OptimizerDetails(Part):
         pairs: list[Any] = find_at(stored, ("on_host",))
         self.hosted = [(index, name) for index, name in pairs]
         self.was_on_device = bool(find_at(stored, ("on_device",)))
+        self._take_made(stored.get("made"))
         self._take_settings(stored.get("settings"))
         self._stored_names = stored["parameters"]
         self._groups = stored.get("groups", len(self._stored_names))
@@ -258,6 +269,15 @@ class OptimizerDetails(Part):
                         *(self._name, index, key, mine[key], other[key]),
                     )
         self._has_told, self._stored_settings = True, stored
+
+    def _take_made(self, stored: Any) -> None:
+        if not self._has_told and stored and stored[0] != self._made[0]:
+            log.warning(
+                "%s is of class %s in the script, and was of class %s when the run began: it goes on with "
+                "the stored settings and state",
+                *(self._name, self._made[0], stored[0]),
+            )
+        self._made = stored
 
     def fit_groups(self, stored: list[dict[str, Any]]) -> None:
         """Remove groups that were added since, or add those that were; the run must do the same.

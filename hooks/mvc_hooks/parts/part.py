@@ -131,6 +131,11 @@ class Entry:
     path: Steps
     part: Part
 
+    @property
+    def details(self) -> Steps:
+        """The path of a part's companion."""
+        return (DETAILS, *(key if type(key) is str else str(key) for key in self.path))
+
 
 def list_places(parts: Mapping[str, Part]) -> list[Entry]:
     """Return the parts as they are, groups whole, and after them all companions."""
@@ -150,6 +155,5 @@ def flatten_parts(parts: Mapping[str, Part]) -> list[Entry]:
             continue
         entries.append(entry)
         if entry.part.companion is not None:
-            place = (DETAILS, *(key if type(key) is str else str(key) for key in entry.path))
-            entries.append(Entry(place, entry.part.companion))
+            entries.append(Entry(entry.details, entry.part.companion))
     return entries

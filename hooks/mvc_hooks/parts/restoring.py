@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,12 @@ def restore_parts(
     captured, stored_outline = capture_parts(parts), source.outline()
     found = list(find_differences(parts, outline(captured), stored_outline, leave))
     differences = [one for one in found if is_allowed(one, allow)]
+    kept = {one.path for one in differences}
+    differences += [
+        Difference(entry.details, None, None)
+        for entry in flatten_parts(parts)
+        if entry.path in kept and entry.part.companion is not None
+    ]
     refused = [one for one in found if not is_allowed(one, allow)]
     if not all(one.may_fit for one in refused):
         raise _refuse(refused)
@@ -98,22 +105,38 @@ def find_differences(
     stored: Mapping[str, Any],
     leave: Collection[str] = (),
 ) -> Iterator[Difference]:
-    """Yield every difference between two outlines that a restore cannot overcome."""
-    for entry in list_places(parts):
-        theirs = find_at(stored, entry.path)
-        if theirs is not ABSENT:
-            yield from entry.part.compare(find_at(live, entry.path), theirs, entry.path)
-        elif entry.path[0] != DETAILS or entry.path[1] in stored:
-            yield Difference(entry.path, "a part", None)
+    """Yield every difference between two outlines that a restore cannot overcome, the outermost alone."""
+    found = {one.path: one for one in _compare_all(parts, live, stored)}
+    for path, one in found.items():
+        if not any(path[:length] in found for length in range(1, len(path))):
+            yield one
     for name in stored:
         if name not in parts and name != DETAILS and name not in leave:
             yield Difference((name,), None, "a part")
 
 
+def _compare_all(
+    parts: Mapping[str, Part], live: Mapping[str, Any], stored: Mapping[str, Any]
+) -> Iterator[Difference]:
+    owners = {entry.details: entry.path for entry in flatten_parts(parts)}
+    for entry in list_places(parts):
+        theirs = find_at(stored, entry.path)
+        if theirs is not ABSENT:
+            for one in entry.part.compare(find_at(live, entry.path), theirs, entry.path):
+                # What a companion says of itself is meant of its part.
+                yield replace(one, path=owners.get(one.path, one.path))
+        elif entry.path[0] != DETAILS or entry.path[1] in stored:
+            yield Difference(entry.path, "a part", None)
+
+
 def is_allowed(difference: Difference, allow: Sequence[str]) -> bool:
     """Return whether a difference, or a container of it, matches a pattern."""
     path = format_path(difference.path)
-    return any(fnmatchcase(path, one) or fnmatchcase(path, f"{one}.*") for one in allow)
+    return any(
+        fnmatchcase(text, one)
+        for pattern in allow
+        for text, one in ((path, pattern), (path, f"{pattern}.*"), (f"{path}.", pattern))
+    )
 
 
 def _refuse(
@@ -126,7 +149,7 @@ def _refuse(
     elif all(one.stored is None for one in differences):
         names = ", ".join(f'"{format_path(one.path)}"' for one in differences[:_NAMED])
         hint = f"nothing was changed; allow=[{names}] keeps what is live"
-    elif len(differences[0].path) == 1:
+    elif len(differences[0].path) == 1 and differences[0].live is None:
         hint = (
             f'nothing was changed; parts={{"{path}": ...}} passes it, allow=["{path}"] drops what is '
             "stored of it"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from mvc_hooks.parts.data import DataPart
+from mvc_hooks.parts.module import clean_name, unwrap_module
 from mvc_hooks.parts.part import DETAILS
 from mvc_hooks.parts.reach import GENERATORS
 from mvc_hooks.parts.rng import GeneratorPart, RngPart, find_attribute, keep_rng
@@ -108,7 +110,7 @@ class Audit:
 
 
 class StateWatch:
-    """Looks for state of a run that no part covers; ``missing`` is place → what it is."""
+    """Looks for state of a run that no part covers."""
 
     def __init__(self, objects: Mapping[str, object], entries: Sequence[Entry]) -> None:
         self._objects = objects
@@ -116,7 +118,8 @@ class StateWatch:
         self._beside: dict[str, Any] = {}
         self._before: dict[str, object] = {}
         self._kept: set[str] = set()
-        self.missing: dict[str, str] = {}
+        self._missing: dict[str, str] = {}
+        self._told = 0
 
     def note_scope(self, scope: Mapping[str, object]) -> None:
         """Note the generators among the variables of the script, and on its own objects there."""
@@ -128,7 +131,7 @@ class StateWatch:
 
     def report(self, step: int) -> Audit:
         """Return what commits hold and, after another look, what they miss."""
-        self.look()
+        self._look()
         parts, generators, loaders = [], [], []
         for entry in self._parts:
             name, part = format_path(entry.path), entry.part
@@ -139,16 +142,18 @@ class StateWatch:
                 parts.append(_measure(name, part))
         generators = [name.removeprefix("rng.") for name in generators]
         return Audit(
-            step, tuple(parts), tuple(generators), tuple(loaders), tuple(self.missing.items())
+            step, tuple(parts), tuple(generators), tuple(loaders), tuple(self._missing.items())
         )
 
     def look(self) -> dict[str, str]:
         """Compare with the last look; return what is newly found missing: place → what it is."""
-        with keep_rng():
-            return self._look()
+        self._look()
+        new = dict(islice(self._missing.items(), self._told, None))
+        self._told = len(self._missing)
+        return new
 
-    def _look(self) -> dict[str, str]:
-        known = set(self.missing)
+    @keep_rng()
+    def _look(self) -> None:
         now: dict[str, object] = {}
         # Some are made late.
         captured = {id(one) for entry in self._parts for one in entry.part.generators().values()}
@@ -156,7 +161,7 @@ class StateWatch:
         for place, owner, value in _walk(self._objects):
             if isinstance(value, GENERATORS):
                 if id(value) not in captured:
-                    self.missing.setdefault(place, f"a {_kind(value)} of its own")
+                    self._missing.setdefault(place, f"a {_kind(value)} of its own")
                 continue
             token = _token(value, _MAX_DEPTH)
             if token is None:
@@ -166,12 +171,11 @@ class StateWatch:
                 if _is_in_state(owner, value):
                     self._kept.add(place)
                 else:
-                    self.missing.setdefault(place, f"{_kind(value)}, changes between steps")
+                    self._missing.setdefault(place, f"{_kind(value)}, changes between steps")
             if len(now) >= _MAX_ATTRIBUTES:
                 break
         now |= self._look_beside(captured)
         self._before = now
-        return {place: what for place, what in self.missing.items() if place not in known}
 
     def _look_beside(self, captured: Collection[int]) -> dict[str, object]:
         now: dict[str, object] = {}
@@ -180,7 +184,7 @@ class StateWatch:
                 state = walk_leaves(GeneratorPart(one).capture())
                 now[place] = token = [(at, read_bits(leaf)) for at, leaf in state]
                 if self._before.get(place, token) != token:
-                    self.missing.setdefault(place, f"{_kind(one)}, draws between steps")
+                    self._missing.setdefault(place, f"{_kind(one)}, draws between steps")
         return now
 
 
@@ -209,8 +213,8 @@ def _walk(objects: Mapping[str, object]) -> Iterator[tuple[str, Any, Any]]:
 def _owners(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield place and object of everything that may carry attributes."""
     if isinstance(value, nn.Module):
-        for name, module in value.named_modules():
-            yield f"{place}.{name}" if name else place, module
+        for name, module in unwrap_module(value).named_modules():
+            yield f"{place}.{clean_name(name)}".rstrip("."), module
         return
     items = list_items(value, _MAX_ATTRIBUTES)
     for key, item in items or ():

@@ -7,10 +7,12 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from torch import distributed
+
 from mvc_hooks.reports import CommitFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from mvc import RunFeed
     from mvc_hooks.divergence.history import Reading, Verdict
@@ -26,6 +28,19 @@ _ADVICE = (
 )
 _FIRST_TOLD_S, _MUCH_WAITING = 10.0, 0.05
 """Waiting for the writer that is worth a word: seconds, and their share of the time of the run."""
+
+
+def _speaks(record: logging.LogRecord) -> bool:
+    """Return whether this rank says a line: rank 0 speaks for all, others name themselves in errors."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return True
+    rank = distributed.get_rank()
+    if rank and record.levelno >= logging.ERROR:
+        record.msg = f"rank {rank}: {record.msg}"
+    return not rank or record.levelno >= logging.ERROR
+
+
+log.addFilter(_speaks)
 
 
 class RunLog:
@@ -95,13 +110,11 @@ class RunLog:
     def hold(self, audit: Audit) -> None:
         """What commits of the run hold."""
         self._announce("commits hold %s", audit.summary)
-        self.miss(dict(audit.missing))
 
-    def miss(self, found: Mapping[str, str]) -> None:
+    def miss(self, found: Sequence[str]) -> None:
         """State was found that no commit holds."""
         if found:
-            text = "; ".join(f"{place} ({what})" for place, what in list(found.items())[:_MOST])
-            self.doubt([f"in no commit: {text}{_ADVICE}"])
+            self.doubt([f"in no commit: {'; '.join(found[:_MOST])}{_ADVICE}"])
 
     def step(self, reading: Reading, lr: float | None) -> None:
         """A step was read."""

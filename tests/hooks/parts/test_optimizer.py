@@ -10,7 +10,7 @@ from torch import nn
 
 from mvc import ConflictError
 from mvc_hooks.parts.make import make_parts
-from mvc_hooks.parts.restoring import restore_parts
+from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.run.live import LiveRun
 from support.part_runs import OPTIMIZERS, SCHEDULERS, make_run
 
@@ -121,6 +121,42 @@ def test_an_optimizer_over_other_parameters_is_refused(lab):
         restore_parts(source, make_parts({"model": model, "optimizer": swapped}))
 
 
+@pytest.mark.parametrize("is_list", [False, True])
+def test_another_class_of_optimizer_is_refused_in_one_line_and_allowed_as_a_whole(lab, is_list):
+    def run(make, *, is_list=is_list):
+        model = nn.Linear(2, 2)
+        optimizer = make(model.parameters(), 0.1)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        return {"model": model, "optimizer": [optimizer] if is_list else optimizer}
+
+    name = "optimizer.0" if is_list else "optimizer"
+    source = _source(lab, **run(torch.optim.SGD))
+    parts = make_parts(run(torch.optim.Adam))
+    said = f"the run does not fit the stored state: {name} is of class Adam here, of class SGD in the stored state"
+    with pytest.raises(ConflictError) as refused:
+        restore_parts(source, parts)
+    assert (refused.value.message, name in refused.value.hint) == (said, True)
+    before = str(capture_parts(parts)["optimizer"])
+    restore_parts(source, parts, allow=[name])
+    assert str(capture_parts(parts)["optimizer"]) == before
+    again = make_parts(run(torch.optim.Adam))
+    restore_parts(lab.commit(parts), again)
+    assert str(capture_parts(again)["optimizer"]) == before
+
+
+def test_a_class_with_the_same_settings_takes_the_state_and_says_so(lab, caplog):
+    class Renamed(torch.optim.SGD):
+        pass
+
+    def make(kind):
+        model = _small_net()
+        return {"model": model, "optimizer": kind(model.parameters(), 0.1)}
+
+    restore_parts(_source(lab, **make(torch.optim.SGD)), make_parts(make(Renamed)))
+    assert "optimizer is of class Renamed in the script, and was of class SGD" in caplog.text
+
+
 def test_another_kind_of_optimizer_state_is_refused(lab):
     def run(**more):
         model = nn.Linear(2, 2)
@@ -134,11 +170,6 @@ def test_another_kind_of_optimizer_state_is_refused(lab):
     live["optimizer"].state[live["model"].weight]["exp_avg"] = torch.zeros(2, 2, dtype=torch.half)
     with pytest.raises(ConflictError, match=r"optimizer\.state\.0\.exp_avg is float16"):
         restore_parts(source, make_parts(live))
-    source = _source(lab, **run(), scheduler=None)
-    bare = nn.Linear(2, 2)
-    sgd = torch.optim.SGD(bare.parameters(), 0.1)
-    with pytest.raises(ConflictError, match=r"optimizer\.param_groups\.0\.momentum"):
-        restore_parts(source, make_parts({"model": bare, "optimizer": sgd}))
 
 
 def test_optimizer_hooks_are_called(lab):
