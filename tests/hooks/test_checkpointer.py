@@ -281,7 +281,7 @@ _CHANGES = {
     "type": r"model\.0\.weight",
     "optimizer": r"optimizer is of class SGD here",
     "group": r"optimizer\.param_groups",
-    "scheduler": "scheduler",
+    "scheduler": "scheduler is of class LambdaLR here, of another class in the stored state",
     "missing": "scheduler",
     "extra": "more",
 }

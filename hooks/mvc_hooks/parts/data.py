@@ -234,7 +234,13 @@ class DataPart(Part):
         self._set_generators(stored["generators"], is_final=True)
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
-        """Compare which generators there are: an older commit has fewer; positions can be restored."""
+        """Compare who knows the position, and which generators there are; an older commit has fewer."""
+        had_state, has_state = stored["loader"] is not None, self._is_stateful
+        is_bound = type(self.loader) is not tuple  # a library may hand it over later
+        # Between two passes that are drawn here, both know.
+        if is_bound and had_state != has_state and (had_state or stored["start"] is not None):
+            kinds = "a loader without state_dict", "a loader with state_dict"
+            yield Difference(path, kinds[has_state], kinds[had_state])
         known = stored.get("generators", {}) if isinstance(stored, dict) else {}
         for name in self._given & (live["generators"].keys() - known.keys()):
             yield Difference((*path, "generators", name), "a generator", None)

@@ -5,6 +5,8 @@ The latter are whatever has ``state_dict`` and ``load_state_dict``: schedulers, 
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -16,6 +18,7 @@ from mvc import ConflictError, UsageError
 from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.rng import keep_rng
 from mvc_hooks.parts.tree import (
+    Difference,
     compare_arrays,
     compare_fixed_arrays,
     compare_keys,
@@ -24,9 +27,14 @@ from mvc_hooks.parts.tree import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from mvc_hooks.parts.tree import Difference, Steps
+    from mvc_hooks.parts.tree import Steps
+
+
+log = logging.getLogger("mvc_hooks")
+_MOVING = {"last_epoch", "eta_min"}
+"""Arguments of schedulers that change as a run goes on, the latter with ``lr_scale``."""
 
 
 class ValuePart(Part):
@@ -161,6 +169,7 @@ class StatefulPart(Part):
         self.order = order
         # Keys of schedulers and scalers are fixed, so other keys mean another kind of object.
         self._is_strict = order is RestoreOrder.SCHEDULER
+        self._has_told = False
 
     def capture(self) -> object:
         """Return ``state_dict()``; if it draws random numbers, the generators are put back."""
@@ -170,12 +179,21 @@ class StatefulPart(Part):
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
         """Compare keys if they are fixed, and arrays except those that fill as a run goes on."""
         if self._is_strict:
-            yield from compare_keys(live, stored, path)
+            found = list(compare_keys(live, stored, path))
+            if {one.live is None for one in found} == {
+                True,
+                False,
+            }:  # each side has keys of its own
+                kind = type(self._value).__name__
+                found = [Difference(path, f"of class {kind}", "of another class")]
+            yield from found
         for difference in compare_fixed_arrays(live, stored, path):
             yield replace(difference, may_fit=not self._is_strict)
 
     def restore(self, stored: Any) -> None:
         """Hand over the state."""
+        if self._is_strict and not self._has_told:
+            self._tell_edits(stored)
         try:
             self._value.load_state_dict(place_like(stored, self.capture()))
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -183,3 +201,16 @@ class StatefulPart(Part):
             raise ConflictError(
                 f"{self._name} ({kind}) does not take its state: {error}"
             ) from error
+
+    def _tell_edits(self, stored: Mapping[str, Any]) -> None:
+        """Tell, once, which arguments of torch's schedulers and scalers were edited in the script."""
+        kind, live, self._has_told = type(self._value), self._value.state_dict(), True
+        if not kind.__module__.startswith("torch.") or not isinstance(live, dict):
+            return
+        for name in inspect.signature(kind).parameters:
+            if name in live.keys() & stored.keys() - _MOVING and live[name] != stored[name]:
+                log.warning(
+                    "%s.%s is %r in the script, and %r in the commit: what is stored counts; to change "
+                    "it, set it after the restore",
+                    *(self._name, name, live[name], stored[name]),
+                )

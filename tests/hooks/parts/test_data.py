@@ -339,6 +339,28 @@ def test_a_generator_that_only_one_side_has_is_named(lab):
         restore_parts(lab.commit(new), old)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "is_drawn_here"),
+    [
+        ((DataLoader, StatefulDataLoader), True),
+        ((StatefulDataLoader, DataLoader), True),
+        ((StatefulDataLoader, DataLoader), False),
+    ],
+)
+def test_a_loader_of_another_kind_is_refused_before_anything_is_touched(lab, kinds, is_drawn_here):
+    stored, live = (make_parts({"dataloader": kind(Numbers(), 4, shuffle=True)}) for kind in kinds)
+    part = stored["dataloader"]
+    part.next_batch() if is_drawn_here else next(iter(part.loader))
+    words = [f"a loader {'without' if kind is DataLoader else 'with'} state_dict" for kind in kinds]
+    source = lab.commit(stored)
+    with pytest.raises(ConflictError) as refused:
+        restore_parts(source, live)
+    place = f"dataloader is {words[1]} here, {words[0]} in the stored state"
+    assert refused.value.message == f"the run does not fit the stored state: {place}"
+    restore_parts(source, live, allow=["dataloader"])
+    assert live["dataloader"].batches_drawn == 0
+
+
 def test_dropping_counts():
     part = DataPart("dataloader", list(range(5)))
     part.drop(7)

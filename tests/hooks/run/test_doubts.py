@@ -170,6 +170,33 @@ def test_settings_that_were_edited_in_the_script(told):
     assert len(told()) == 2
 
 
+@pytest.mark.parametrize(
+    ("first", "edited", "text"),
+    [
+        (
+            {"gamma": 0.5},
+            {"gamma": 0.9},
+            "scheduler.gamma is 0.9 in the script, and 0.5 in the commit",
+        ),
+        ({"last_epoch": -1}, {}, None),
+    ],
+)
+def test_a_scheduler_that_was_edited_in_the_script(told, first, edited, text):
+    def run(more):
+        model = make_net()
+        optimizer = _sgd(model)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, **more)
+        return LiveRun({"model": model, "optimizer": optimizer, "scheduler": scheduler})
+
+    old, new = run(first), run(edited)
+    for _ in range(3):
+        old._optimizers[0].step()
+        old._schedulers[0].step()
+    for _ in range(2):
+        restore_parts(from_values(capture_parts(old.parts)), new.parts)
+    assert [line.split(":")[0] for line in told()] == ([text] if text else [])
+
+
 def test_rates_that_schedulers_and_loops_change_are_no_edits(told):
     def run():
         model = make_net()
