@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -48,6 +49,12 @@ def pytest_make_collect_report(collector):
     if not _HAS_TORCH and report.failed and "No module named 'torch'" in str(report.longrepr):
         report.outcome, report.longrepr = "skipped", (str(collector.path), 1, _NO_TORCH)
     return report
+
+
+def pytest_collection_finish():
+    """Spare every later look at all objects those of the imported libraries, half a million."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -54,45 +52,29 @@ _CELLS = {
     "say": "print(begun, ckpt.is_closed)",
 }
 
-# As IPython does it: every cell is run in one namespace, and an exception is shown and kept.
-_KERNEL = """
-import sys, traceback
-space = {"path": sys.argv[1]}
-for cell in CELLS:
-    try:
-        exec(compile(cell, "<cell>", "exec"), space)
-    except Exception as error:
-        sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()
-        print(type(error).__name__)
-"""
 
+@pytest.fixture
+def run(trainings, tmp_path):
+    """Return a function that runs cells in a process, and returns the lines of its two outputs."""
 
-def _run(path, *names):
-    """Run cells in a process of their own; return its lines, and those on standard error."""
-    cells = [textwrap.dedent(_CELLS[name]) for name in ("make", *names)]
-    done = subprocess.run(
-        [sys.executable, "-c", _KERNEL.replace("CELLS", repr(cells)), path],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "Exception ignored" not in done.stderr
-    usual = ("commits hold ", "resumed step ")
-    errors = [line for line in done.stderr.splitlines() if not line.startswith(usual)]
-    return done.stdout.splitlines(), errors
+    def run_cells(*names):
+        cells = [textwrap.dedent(_CELLS[name]) for name in ("make", *names)]
+        status, said, errors = trainings.run("cells", tmp_path / "run", cells=cells).result
+        assert status == 0, errors
+        assert "Traceback" not in errors
+        assert "Exception ignored" not in errors
+        usual = ("commits hold ", "resumed step ")
+        return said.splitlines(), [e for e in errors.splitlines() if not e.startswith(usual)]
+
+    return run_cells
 
 
 def _log(path):
     return [(one.info.subject, one.annotations.step) for one in Repo.open(path).log("main")]
 
 
-def test_a_cell_that_runs_again_takes_over(tmp_path):
-    said, errors = _run(
-        tmp_path / "run", "open", "train", "open", "say", "train", "misspell", "train"
-    )
+def test_a_cell_that_runs_again_takes_over(run, tmp_path):
+    said, errors = run("open", "train", "open", "say", "train", "misspell", "train")
     assert said == ["3 False", "UsageError"]
     assert errors == ["branch 'main' is taken over from the checkpointer at step 3"]
     assert _log(tmp_path / "run") == [
@@ -102,9 +84,9 @@ def test_a_cell_that_runs_again_takes_over(tmp_path):
     ]
 
 
-def test_a_deleted_one_leaves_its_branch_to_the_next(tmp_path):
-    said, errors = _run(
-        tmp_path / "run", "open", "train", "delete", "open", "say", "delete", "in a function", "open",
+def test_a_deleted_one_leaves_its_branch_to_the_next(run, tmp_path):
+    said, errors = run(
+        "open", "train", "delete", "open", "say", "delete", "in a function", "open",
         "say",
     )  # fmt: skip
     assert said == ["3 False", "5 False"]
@@ -112,18 +94,18 @@ def test_a_deleted_one_leaves_its_branch_to_the_next(tmp_path):
     assert [step for _, step in _log(tmp_path / "run")] == [5, 3, 0]
 
 
-def test_an_exception_in_a_cell_is_no_obstacle(tmp_path):
+def test_an_exception_in_a_cell_is_no_obstacle(run, tmp_path):
     """A state that diverged is not committed at the end, nor is one between two steps."""
     endings = ("diverge", "fail between steps", "fail in a step")
     cells = [cell for ending in endings for cell in ("train", ending, "open", "say")]
-    said, errors = _run(tmp_path / "run", "open", *cells)
+    said, errors = run("open", *cells)
     assert said == ["DivergedError", "0 False", *["ZeroDivisionError", "3 False"] * 2]
     assert sum("is taken over from the checkpointer at step" in line for line in errors) == 3
     assert len(errors) == 6, "and the alarm, its answer, and the steps that are lost"
 
 
-def test_an_end_that_fails_is_one_line(tmp_path):
-    said, errors = _run(tmp_path / "run", "open", "train", "lose the repository")
+def test_an_end_that_fails_is_one_line(run):
+    said, errors = run("open", "train", "lose the repository")
     assert said == []
     assert len(errors) == 1
     assert errors[0].startswith("commit of step ")
