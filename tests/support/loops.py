@@ -235,6 +235,8 @@ def warm_up():
     _utils.worker.MP_STATUS_CHECK_INTERVAL = 0.1
     warnings.simplefilter("ignore")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what the libraries advise
+    with tempfile.TemporaryDirectory() as folder:
+        train(Path(folder, "run"), "Accelerate: an ordinary loop", folder, spike=[9])
 
 
 def fit(root, kind, **options):

@@ -19,6 +19,7 @@ import random
 import signal
 import struct
 import sys
+import tempfile
 import traceback
 import warnings
 from collections import deque
@@ -295,9 +296,11 @@ def warm_up():
     torch.set_num_threads(1)
     # Loader workers of a killed child look that often whether it is still there.
     _utils.worker.MP_STATUS_CHECK_INTERVAL = worker.MP_STATUS_CHECK_INTERVAL = 0.1
-    for name in ("schedulers", "compiled"):  # the first step of a process imports a lot
-        run = SCENARIOS[name].build()
-        run.step(run.data(0), _nothing)
+    run = SCENARIOS["compiled"].build()  # the first step of a process imports a lot
+    run.step(run.data(0), _nothing)
+    with tempfile.TemporaryDirectory() as folder:
+        plan, trace = Plan(lie_at=8, total=8), Trace(Path(folder, "trace"))
+        train_kept(Path(folder, "run"), SCENARIOS["schedulers"].build, plan, trace)
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", module="torch")  # and torchdata
 
