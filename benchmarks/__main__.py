@@ -184,7 +184,8 @@ class Bench:
         rows = gentle.pop("rows", None)
         gentle[workload.LONGER.name] = self.model(workload.LONGER.name)
         gentle |= {} if rows is None else {"rows": rows}
-        for key, chosen, rounds in (("versions", series, self.rounds), ("gentle", gentle, 1)):
+        plans = [("versions", series, self.rounds), ("gentle", gentle, 1)]
+        for key, chosen, rounds in plans[:1] if self.options.quick else plans:
             self.results[key] = versions.measure_versions(
                 self.runner,
                 self.folder,
