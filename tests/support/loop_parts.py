@@ -93,7 +93,7 @@ def average_by_hand(files):
 
 
 class Adversaries:
-    """Two optimizers in turn, of which the second steps every other time."""
+    """Two optimizers in turn, of which the second accumulates and steps every other time."""
 
     automatic_optimization = property(lambda self: False, lambda self, value: None)
 
@@ -109,17 +109,17 @@ class Adversaries:
         self.log("loss", loss, on_step=True, on_epoch=True)
         self._take(first, loss)
         self.untoggle_optimizer(first)
-        if index % 2:
-            self._take(second, self.net.critic(batch["x"]).square().mean())
+        self._take(second, self.net.critic(batch["x"]).square().mean(), steps=index % 2)
         schedulers[0].step()
         if self.trainer.is_last_batch:
             schedulers[1].step()
 
-    def _take(self, optimizer, loss):
-        optimizer.zero_grad()
+    def _take(self, optimizer, loss, steps=True):
         self.manual_backward(loss)
-        self.clip_gradients(optimizer, gradient_clip_val=0.5)
-        optimizer.step()
+        if steps:
+            self.clip_gradients(optimizer, gradient_clip_val=0.5)
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def add_critic(net):

@@ -17,7 +17,7 @@ from mvc import ConflictError, UnsupportedError, UsageError
 from mvc_hooks.adapters.feed import Feed, FeedPart
 from mvc_hooks.checkpointer import OPTIONS, Checkpointer
 from mvc_hooks.divergence.ladder import as_steps
-from mvc_hooks.parts.make import RNG, check_named, make_parts
+from mvc_hooks.parts.make import GRADIENTS, RNG, check_named, make_parts
 from mvc_hooks.parts.part import DETAILS
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.rng import capture_rng, restore_rng
@@ -183,7 +183,7 @@ class Session:
         self, callback: SessionCallback, path: str | os.PathLike[str], options: dict[str, Any]
     ) -> None:
         self._callback, self._path, self._options = callback, path, options
-        self._landing: object = None
+        self._landing: tuple[Any, Any] | None = None
         self._seen_steps = 0
         self._loss: Any = None
         self._grad_norm: Any = None
@@ -210,9 +210,9 @@ class Session:
         self.objects = [one for _, one in walk_leaves([parts, named, options.get("parts")])]
         self.data.forget()
         checkpointer = Checkpointer(self._path, **options, **parts, dataloader=self.data)
-        if checkpointer.resumed_from is not None:
-            self._landing = capture_rng()
         self.checkpointer = checkpointer
+        if checkpointer.resumed_from is not None:
+            self._keep()
         return checkpointer
 
     @property
@@ -226,8 +226,17 @@ class Session:
 
     def hold(self) -> None:
         """Let the library start over, and continue exactly from here."""
-        self._landing = capture_rng()
+        self._keep()
         self.data.is_held = True
+
+    @property
+    def _gradients(self) -> Any:
+        assert self.checkpointer is not None
+        return self.checkpointer._run.parts[GRADIENTS]  # noqa: SLF001  the same package
+
+    def _keep(self) -> None:
+        """Keep what libraries change before the first batch: they draw numbers and clear gradients."""
+        self._landing = capture_rng(), self._gradients.capture()
 
     # Steps.
 
@@ -250,8 +259,9 @@ class Session:
             return self.data.next_batch()
         self.complete_step()
         if self._landing is not None:
-            # The library may have drawn random numbers since the restore.
-            restore_rng(self._landing)
+            rng, gradients = self._landing
+            restore_rng(rng)
+            self._gradients.restore(gradients)
             self._landing = None
             self._callback.library_state.land()
         return self.checkpointer.next_batch()
