@@ -229,7 +229,8 @@ def fit_lightning(
 
 
 def fit_transformers(
-    folder, *, until=None, total=26, accumulate=1, every=20, adapt=None, settings=(), train=(), **options
+    folder, *, until=None, total=26, accumulate=1, every=20, adapt=None, settings=(), train=(),
+    makes_own=False, **options,
 ):  # fmt: skip
     import transformers
 
@@ -240,16 +241,24 @@ def fit_transformers(
             if state.global_step == until:
                 control.should_training_stop = True
 
+    class MakesOwn(transformers.Trainer):
+        def create_optimizer(self, *_):
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-2)
+            return self.optimizer
+
+    def make_model():
+        model = Net(**net)
+        if adapt is not None:
+            adapt(model)
+        return model
+
     transformers.set_seed(0)
     data = options.pop("data", "shuffled")
     loading = {"workers": WORKERS, "persistent": PERSISTENT}.get(data.rpartition("-")[2], {})
     net = {name: options.pop(name) for name in NET_OPTIONS if name in options}
-    model = Net(**net)
-    if adapt is not None:
-        adapt(model)
     with tempfile.TemporaryDirectory() as output:
-        trainer = transformers.Trainer(
-            model=model,
+        trainer = (MakesOwn if makes_own else transformers.Trainer)(
+            **({"model_init": make_model} if makes_own else {"model": make_model()}),
             args=transformers.TrainingArguments(
                 **{
                     "output_dir": output,
@@ -277,8 +286,8 @@ def fit_transformers(
         callback = None if folder is None else MvcCallback(folder, every=every, **options)
         done = trainer.train() if callback is None else callback.train(trainer, **dict(train))
     return SimpleNamespace(
-        losses=model.losses,
-        state=state_of(model),
+        losses=trainer.model.losses,
+        state=state_of(trainer.model),
         steps=trainer.state.global_step,
         checkpointer=None if callback is None else callback.checkpointer,
         trainer=trainer,

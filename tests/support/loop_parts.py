@@ -122,6 +122,32 @@ class Adversaries:
             optimizer.zero_grad()
 
 
+class Measured:
+    """Metrics over an epoch and over the run, and a rate that rises at the start of each epoch."""
+
+    def __init__(self, net):
+        from torchmetrics import MeanMetric, MetricCollection
+        from torchmetrics.classification import BinaryAUROC, BinaryPrecision, BinaryRecall
+
+        super().__init__(net)
+        self.mean = MeanMetric()
+        self.scores = MetricCollection([BinaryAUROC(), BinaryPrecision(), BinaryRecall()])
+
+    def on_train_epoch_start(self):
+        self.scores.reset()
+        self.optimizers().param_groups[0]["weight_decay"] *= 2
+
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        self.mean.update(loss.detach())
+        self.scores.update(batch["x"][:, 0].sigmoid(), batch["labels"])
+        return loss
+
+    def on_train_epoch_end(self):
+        self.log("mean", self.mean.compute())
+        self.log_dict(self.scores.compute())
+
+
 def add_critic(net):
     net.critic = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
 

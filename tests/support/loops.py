@@ -184,6 +184,9 @@ LOOPS = {
         "average in a callback, limits of batches and time, clipped gradients, reloaded loaders": {
             "make_callbacks": parts.average_by_hand, "settings": _LIMITS,
         },
+        "torchmetrics of an epoch and of the run, settings that change at the start of an epoch": {
+            "mixins": [parts.Measured], "total": 22,
+        },
         "StochasticWeightAveraging": {"make_callbacks": parts.average_stochastically},
         "ModelPruning": {"make_callbacks": parts.prune},
         "ckpt_path of its own checkpoint": {"resumes_its_own": True},
@@ -199,7 +202,9 @@ LOOPS = {
             "settings": _FROM_START, "adapt": parts.add_embeddings,
         },
         "PEFT (LoRA)": {"adapt": parts.add_peft, "needs": "peft"},
-        "best model at end and early stopping": {"make_callbacks": parts.stop_early, "settings": _BEST},
+        "best model at end, early stopping, model_init and an own create_optimizer": {
+            "make_callbacks": parts.stop_early, "settings": _BEST, "makes_own": True,
+        },
         "resume_from_checkpoint of its own": {"train": {"resume_from_checkpoint": True}},
     }),
     **_make(

@@ -10,7 +10,8 @@ that ended with an optimizer step; with one optimizer it is Lightning's ``global
 
 What cannot be taken back is what loggers have written, and checkpoints of steps that were abandoned
 or are taken again: they stay, and later ones of the same name get ``-v1``. ``on_train_epoch_start`` is
-called once more for an epoch that is resumed in the middle.
+called once more for an epoch that is resumed in the middle, for what it makes; what it changes in
+parameter groups, states of callbacks and metrics is undone.
 """
 
 from __future__ import annotations
@@ -98,6 +99,10 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
         # The last commit is that of a run that may go on, so it comes before averages replace the model.
         trainer.callbacks = [self, *(one for one in trainer.callbacks if one is not self)]
 
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Note what an epoch that is entered again in its middle must not change."""
+        self.library_state.note_epoch()
+
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:  # noqa: ARG002
         """Take the loss."""
         self._fit.add_loss(loss)
@@ -134,6 +139,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Close, even if there was nothing to do."""
+        self.library_state.give_back()
         self._finish(is_between=True)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mvc_hooks.adapters.lightning_files import CheckpointFiles
-from mvc_hooks.adapters.session import LibraryState
+from mvc_hooks.adapters.session import ENDED, LibraryState
+from mvc_hooks.parts.metrics import capture_metrics, restore_metrics
 from mvc_hooks.parts.tree import map_leaves
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from mvc_hooks.adapters.session import Session
 
+log = logging.getLogger("mvc_hooks")
 # What loops remember beside their counters: the x axis of loggers, and when loaders were made.
 _REMEMBERED = ("_batches_that_stepped", "_last_train_dl_reload_epoch", "_last_val_dl_reload_epoch")
 # What Lightning's own callbacks remember without having it in their state_dict.
@@ -39,6 +42,7 @@ class LightningState(LibraryState):
         self._sums: dict[str, Any] = {}
         self.files = CheckpointFiles(trainer, session)
         self.counts_epoch = True
+        self._at_start: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return all of it; what was restored until it is applied."""
@@ -58,6 +62,7 @@ class LightningState(LibraryState):
             **super().state_dict(),
             "loops": loops,
             "is_between": self._session.data.is_between,
+            "should_stop": self._trainer.should_stop,
             **{
                 name: {key: _copy(state) for key, state in found.items() if state}
                 for name, found in states.items()
@@ -79,7 +84,7 @@ class LightningState(LibraryState):
         for callback in self._trainer.callbacks:
             key = callback.state_key
             if key in state["callbacks"]:
-                callback.load_state_dict(_copy(state["callbacks"][key]))
+                callback.load_state_dict(self._keep_patience(callback, state["callbacks"][key]))
             vars(callback).update(state.get("unsaved", {}).get(key, {}))
             self._load_added(callback, state.get("added", {}).get(key))
         self._load_added(self._trainer.lightning_module, state["module"])
@@ -92,13 +97,55 @@ class LightningState(LibraryState):
             return
         for tracker in (self._epochs.total, self._epochs.current):
             tracker.ready = tracker.started = tracker.completed = tracker.processed
+        self._stop_again(self._restored)
+
+    def _stop_again(self, state: dict[str, Any]) -> None:
+        """Stop a fit that early stopping or a timer has ended; what a program stopped may go on."""
+        trainer = self._trainer
+        is_over = trainer.fit_loop._can_stop_early  # noqa: SLF001  no public way to ask
+        has_ended = any(map(_has_stopped, trainer.callbacks))
+        state["should_stop"] = state.get("should_stop", False) and (has_ended or not is_over)
+        trainer.should_stop = state["should_stop"]
+        if has_ended and is_over:
+            log.info(ENDED)
+        for timer in trainer.callbacks:
+            if getattr(timer, "_duration", None) is not None:
+                timer._check_time_remaining(trainer)  # noqa: SLF001  it did so before it was restored
+
+    def _keep_patience(self, callback: Any, state: dict[str, Any]) -> dict[str, Any]:
+        own = {"patience": callback.patience} if "patience" in state else {}
+        return {**_copy(state), **own}
+
+    def note_epoch(self) -> None:
+        """Note what the start of an epoch may change, which a resume in the middle begins once more."""
+        if self._restored is None or self._restored["is_between"]:
+            return
+        trainer = self._trainer
+        self._at_start = {
+            "groups": [[_without_params(g) for g in o.param_groups] for o in trainer.optimizers],
+            "callbacks": [(one, _copy(one.state_dict())) for one in trainer.callbacks],
+            "metrics": capture_metrics(trainer.lightning_module),
+        }
+
+    def _undo_epoch(self) -> None:
+        noted, self._at_start = self._at_start, None
+        if noted is None:
+            return
+        for optimizer, groups in zip(self._trainer.optimizers, noted["groups"], strict=True):
+            for group, values in zip(optimizer.param_groups, groups, strict=False):
+                group.update(values)
+        for callback, state in noted["callbacks"]:
+            if state:
+                callback.load_state_dict(state)
+        restore_metrics(self._trainer.lightning_module, noted["metrics"])
 
     def _apply(self, state: dict[str, Any]) -> None:
         super()._apply(state)
+        self._undo_epoch()
+        self._trainer.should_stop = state.get("should_stop", False)
         self._load_loops(state["loops"])
         self.files.restore(state.get("held", {}))
-        for name, metrics in state.get("metrics", {}).items():
-            setattr(self._trainer._logger_connector, name, _copy(metrics))  # noqa: SLF001
+        self._load_metrics(state)
         self._load_sums(state.get("sums", {}))
         fit = self._trainer.fit_loop
         inner = fit.epoch_loop
@@ -110,7 +157,28 @@ class LightningState(LibraryState):
             inner.scheduler_progress.reset_on_run()
             inner.automatic_optimization.optim_progress.reset_on_run()
             inner.val_loop.batch_progress.total.reset()
-        fit._data_fetcher.fetched = inner.batch_progress.current.ready  # noqa: SLF001  it says which batch is the last
+        # It says which batch is the last; a step that is given the iterator is counted before it draws.
+        fetcher = fit._data_fetcher  # noqa: SLF001
+        is_counted = hasattr(fetcher, "iterator_wrapper")
+        fetcher.fetched = inner.batch_progress.current.ready - is_counted
+
+    def give_back(self) -> None:
+        """Report what an ended fit did, of which nothing is left to do: Lightning calls no hook then."""
+        state, self._restored = self._restored, None
+        if state is None:
+            return
+        super()._apply(state)
+        self._load_metrics(state)
+        if not state["is_between"]:
+            self._epochs.increment_processed()
+            self._epochs.increment_completed()
+        for callback in self._trainer.callbacks:
+            if hasattr(callback, "_average_model"):
+                callback.on_train_end(self._trainer, self._trainer.lightning_module)
+
+    def _load_metrics(self, state: dict[str, Any]) -> None:
+        for name, metrics in state.get("metrics", {}).items():
+            setattr(self._trainer._logger_connector, name, _copy(metrics))  # noqa: SLF001
 
     def _list_callbacks(self) -> list[Any]:
         return list(self._trainer.callbacks)
@@ -200,6 +268,19 @@ def _adds(owner: Any) -> bool:
         "CheckpointHooks.on_save_checkpoint",
     )
     return not is_default and not hasattr(owner, "_average_model")
+
+
+def _has_stopped(callback: Any) -> bool:
+    """Return whether a callback is an EarlyStopping that has ended its fit, by its present patience."""
+    if not hasattr(callback, "wait_count"):
+        return False
+    reason = getattr(callback, "stopping_reason", None)
+    is_other = reason is not None and reason.name not in ("NOT_STOPPED", "PATIENCE_EXHAUSTED")
+    return is_other or callback.wait_count >= callback.patience
+
+
+def _without_params(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) for key, value in group.items() if key != "params"}
 
 
 def _pick(owner: Any, names: tuple[str, ...]) -> dict[str, Any]:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.part import Part
     from mvc_hooks.reports import RollbackReport
 
+ENDED = "early stopping has ended this run; to train on, raise its patience or take it out"
+
 
 def import_library(*modules: str, extra: str) -> Any:
     """Return the first module that can be imported; ``extra`` is the extra that installs it."""

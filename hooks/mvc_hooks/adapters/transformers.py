@@ -17,6 +17,7 @@ import contextlib
 import copy
 import dataclasses
 import json
+import logging
 import os
 import tempfile
 import time
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc import NotFoundError, Repo, UsageError
 from mvc_hooks.adapters.session import (
+    ENDED,
     LibraryState,
     Session,
     SessionCallback,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from mvc_hooks.reports import RollbackReport
 
+log = logging.getLogger("mvc_hooks")
 _LIBRARY = import_library("transformers", extra="transformers")
 _LOOP = import_library("transformers.trainer", extra="transformers")
 _CALLBACK: Any = _LIBRARY.TrainerCallback
@@ -50,6 +53,15 @@ _SUMS = (
     "_initial_global_step",
     "current_flos",
 )
+_COUNT = "early_stopping_patience_counter"
+_MAKE_NOTHING: dict[str, Any] = {
+    "model_init": None,
+    **dict.fromkeys(
+        ("create_optimizer", "create_scheduler", "create_optimizer_and_scheduler"),
+        lambda *_, **__: None,
+    ),
+}
+"""Attributes of a Trainer that keeps the model, optimizer and scheduler it has."""
 
 
 class _WentBackError(Exception):
@@ -73,12 +85,14 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
         try:
-            with _borrow(trainer, self):
+            with contextlib.ExitStack() as borrowed:
+                borrowed.enter_context(_borrow(trainer, self))
                 while True:
                     try:
                         result = _enter(trainer, self.library_state.known, options)
                     except _WentBackError:
-                        # Otherwise the Trainer would make a scheduler that was not restored.
+                        # Otherwise the Trainer would make others, which were not restored.
+                        borrowed.enter_context(lend(trainer, _MAKE_NOTHING))
                         trainer._created_lr_scheduler = False  # noqa: SLF001  there is no public way
                         # It adds noise to embeddings (NEFTune) each time it is entered.
                         noise = getattr(trainer, "neftune_hook_handle", None)
@@ -142,14 +156,11 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
         """Judge the step while it can still be skipped."""
         self._check_step(self._trainer.model.parameters())
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Commit if training stops here and its state changes before ``on_train_end``."""
-        if not control.should_training_stop:
-            return
-        is_over = float(state.epoch).is_integer()
-        # The best model is loaded over the last one before the next event.
-        if not is_over or args.load_best_model_at_end:
-            self._fit.finish(is_between=is_over)
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Commit if a program stops the run in the middle of an epoch: what follows is of its end."""
+        is_over = float(state.epoch).is_integer() or state.global_step >= state.max_steps
+        if control.should_training_stop and not (is_over or self.library_state.has_ended()):
+            self._fit.finish(is_between=False)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Judge the last step; a rollback is still possible."""
@@ -200,6 +211,8 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
     def finish(trial: Any, num_train_samples: Any, start_time: float) -> Any:  # noqa: ARG001
         state = callback.library_state
         state.land()  # if all steps were taken before
+        # The best model may be loaded over the last one.
+        callback._fit.finish(is_between=float(trainer.state.epoch or 0).is_integer())  # noqa: SLF001
         return finalize(trial, num_train_samples, time.time() - state.seconds)
 
     def find(*values: Any, **options: Any) -> Any:
@@ -207,8 +220,11 @@ def _borrow(trainer: Any, callback: MvcCallback) -> Iterator[None]:
         found, known = find_place(*values, **options), callback.library_state.known
         if known is None:
             return found
-        if trainer.state.global_step >= trainer.state.max_steps:
-            return trainer.state.num_train_epochs, 0  # it would take one more step
+        has_ended = callback.library_state.has_ended(known)
+        if has_ended:
+            log.info(ENDED)
+        if has_ended or trainer.state.global_step >= trainer.state.max_steps:
+            return trainer.state.num_train_epochs, 0  # it would take one more step, or train on
         return known.get("place", found)
 
     def load_nothing(*_: Any, **__: Any) -> None:
@@ -310,6 +326,16 @@ class _TrainerState(LibraryState):
                 stored.remove(found)
                 vars(callback).update(copy.deepcopy(found[1]))
         super()._apply(state)
+
+    def has_ended(self, known: dict[str, Any] | None = None) -> bool:
+        """Return whether early stopping has ended the run, or that of a commit, by its present patience."""
+        stored = [] if known is None else known["callbacks"]
+        counts = {name: found.get(_COUNT, 0) for name, found in stored}
+        return any(
+            counts.get(type(one).__name__, getattr(one, _COUNT)) >= one.early_stopping_patience
+            for one in self._list_callbacks()
+            if hasattr(one, _COUNT)
+        )
 
     def _list_callbacks(self) -> list[Any]:
         return list(self._trainer.callback_handler.callbacks)

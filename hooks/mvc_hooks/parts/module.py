@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from mvc import ConflictError, UnsupportedError, UsageError
+from mvc_hooks.parts.metrics import capture_metrics, restore_metrics
 from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.tree import (
     ABSENT,
@@ -293,7 +294,7 @@ class ModuleDetails(Part):
         self._grown: dict[str, str] = {}
 
     def capture(self) -> dict[str, object]:
-        """Return modes, frozen parameters, ties (groups of one tensor), and buffers not persistent.
+        """Return modes, frozen parameters, ties (groups of one tensor), buffers not persistent, and metrics.
 
         Where other buffers have grown since the model was made, what they were then is in ``grown``.
         """
@@ -310,6 +311,7 @@ class ModuleDetails(Part):
                 for name, owner, key in self._find_buffers()
             },
             **({"grown": grown} if (grown := self._find_grown()) else {}),
+            **({"metrics": sums} if (sums := capture_metrics(module)) else {}),
         }
 
     def compare(self, live: Any, stored: Any, path: Steps) -> Iterator[Difference]:
@@ -339,6 +341,7 @@ class ModuleDetails(Part):
                 param.requires_grad_(clean_name(name) not in frozen)
         for name, owner, key in self._find_buffers():
             _place(owner, key, stored["buffers"].get(clean_name(name)), module)
+        restore_metrics(module, stored.get("metrics", {}))
 
     def _outline_buffers(self) -> dict[str, tuple[object, ...]]:
         """Return name → type and shape of the buffers in a state dict that load as torch loads."""

@@ -160,11 +160,41 @@ def test_epochs_of_lightning_continue_with_more_of_them(tmp_path):
     assert second.module.batches == through.module.batches == 44
 
 
-def test_a_finished_fit_of_lightning_gives_its_model_back(tmp_path):
-    first = fit_lightning(tmp_path, total=9)
-    again = fit_lightning(tmp_path, total=9)
-    assert again.losses == []
+def test_a_fit_that_early_stopping_ended_gives_its_average_back(tmp_path):
+    from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging
+
+    def fit(patience):
+        early = EarlyStopping("held_out", 1e9, patience, check_on_train_epoch_end=False)
+        return fit_lightning(tmp_path, total=40, callbacks=[early, EMAWeightAveraging(decay=0.8)])
+
+    first, again = fit(2), fit(2)
+    assert (first.steps, again.losses) == (15, [])
     assert same(first, again)
+    for name in ("loss_step", "held_out"):  # the mean of the epoch that was cut is not
+        assert first.trainer.callback_metrics[name] == again.trainer.callback_metrics[name]
+    assert first.trainer.current_epoch == again.trainer.current_epoch
+    assert fit(4).steps == 26
+
+
+@pytest.mark.filterwarnings("ignore:.*save_last_checkpoint.*")
+def test_a_run_of_the_trainer_that_early_stopping_ended_gives_its_best_model_back(tmp_path):
+    from transformers import EarlyStoppingCallback
+
+    settings = {
+        "max_steps": -1, "num_train_epochs": 5, "eval_strategy": "epoch", "save_strategy": "epoch",
+        "load_best_model_at_end": True, "output_dir": str(tmp_path / "own"),
+    }  # fmt: skip
+
+    def fit(patience):
+        early = EarlyStoppingCallback(patience, early_stopping_threshold=1e9)
+        return fit_transformers(tmp_path / "run", settings=settings, callbacks=[early])
+
+    first, again = fit(1), fit(1)
+    assert (first.steps, again.losses) == (22, [])
+    assert same(first, again)
+    assert (again.log, again.train_loss) == (first.log, first.train_loss)
+    assert again.trainer.state.best_metric == first.trainer.state.best_metric
+    assert fit(2).steps == 33
 
 
 def test_lightnings_counters_are_those_of_a_fit_that_was_never_stopped(plain, tmp_path):
