@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.module import clean_name, unwrap_module
 from mvc_hooks.parts.part import DETAILS
-from mvc_hooks.parts.reach import GENERATORS
+from mvc_hooks.parts.reach import GENERATORS, find_reachable
 from mvc_hooks.parts.rng import GeneratorPart, RngPart, find_attribute, keep_rng
 from mvc_hooks.parts.tree import find_changes, format_path, list_items, read_bits, walk_leaves
 from mvc_hooks.parts.value import Stateful
@@ -155,6 +155,7 @@ class StateWatch:
     @keep_rng()
     def _look(self) -> None:
         now: dict[str, object] = {}
+        beside = dict(self._beside)
         # Some are made late.
         captured = {id(one) for entry in self._parts for one in entry.part.generators().values()}
         captured |= {id(torch.default_generator), id(np.random.mtrand._rand)}  # noqa: SLF001  those of the process
@@ -163,6 +164,9 @@ class StateWatch:
                 if id(value) not in captured:
                     self._missing.setdefault(place, f"a {_kind(value)} of its own")
                 continue
+            if not isinstance(value, _PLAIN):
+                inner = find_reachable(value, GENERATORS).items()
+                beside |= {f"{place}.{path}": one for path, one in inner}
             token = _token(value, _MAX_DEPTH)
             if token is None:
                 continue
@@ -174,12 +178,14 @@ class StateWatch:
                     self._missing.setdefault(place, f"{_kind(value)}, changes between steps")
             if len(now) >= _MAX_ATTRIBUTES:
                 break
-        now |= self._look_beside(captured)
+        now |= self._look_beside(beside, captured)
         self._before = now
 
-    def _look_beside(self, captured: Collection[int]) -> dict[str, object]:
+    def _look_beside(
+        self, beside: Mapping[str, Any], captured: Collection[int]
+    ) -> dict[str, object]:
         now: dict[str, object] = {}
-        for place, one in self._beside.items():
+        for place, one in {id(one): (place, one) for place, one in beside.items()}.values():
             if id(one) not in captured:
                 state = walk_leaves(GeneratorPart(one).capture())
                 now[place] = token = [(at, read_bits(leaf)) for at, leaf in state]

@@ -60,15 +60,24 @@ class Warm(torch.optim.SGD):
         return super().step(closure)
 
 
+class Jitter:
+    def __init__(self):
+        self.options = {"rng": np.random.default_rng(1), "idle": random.Random(1)}
+
+    def __call__(self, x):
+        return x + self.options["rng"].random()
+
+
 class Nested(Net):
     def __init__(self):
         super().__init__()
         self.history = {"seen": [0, 0]}
         self.rng = random.Random(1)
+        self.jitter = Jitter()
 
     def forward(self, x):
         self.history["seen"][1] += 1
-        return super().forward(x + self.rng.random())
+        return super().forward(self.jitter(x) + self.rng.random())
 
 
 class KeepsItself(Counting):
@@ -221,7 +230,7 @@ def test_state_that_no_part_covers_is_found_and_said_once(tmp_path, caplog, opti
 
 def test_values_inside_containers_and_generators_of_python(tmp_path):
     missing = dict(run(tmp_path, model=Nested()).missing)
-    assert set(missing) == {"model.history", "model.rng"}
+    assert set(missing) == {"model.history", "model.rng", "model.jitter.options.rng"}
 
 
 @pytest.mark.parametrize("model", [Net, KeepsItself, Caching])
