@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 FORGET_AFTER_STEPS = 2000
 
 _ROLLBACKS_TO_MOST = 3
-_KEYS = ("rung", "uses", "rollbacks", "last_alarm_step", "lr_factor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +146,9 @@ Steps: TypeAlias = LadderStep | Iterable[LadderStep]
 
 def as_steps(ladder: Steps) -> tuple[LadderStep, ...]:
     """Return the steps of a ladder."""
-    return tuple(ladder) if isinstance(ladder, Iterable) else (ladder,)
+    given: Any = ladder
+    is_one = isinstance(given, str) or not isinstance(given, Iterable)  # a text is a mistake
+    return (given,) if is_one else tuple(given)
 
 
 class Ladder:
@@ -200,7 +201,7 @@ class Ladder:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the counts; a state that is refused changes nothing."""
-        check_keys("a ladder", state, _KEYS)
+        check_keys("a ladder", state, tuple(self.state_dict()))
         counts = [state["rung"], state["uses"], state["rollbacks"]]
         step, factor = state["last_alarm_step"], state["lr_factor"]
         counts += [] if step is None else [step]

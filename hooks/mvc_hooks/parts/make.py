@@ -19,7 +19,7 @@ from mvc import UnsupportedError, UsageError
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import PowerSgdPart
 from mvc_hooks.parts.module import ModulePart, ParameterNames
-from mvc_hooks.parts.optimizer import OptimizerPart, find_optimizers
+from mvc_hooks.parts.optimizer import OptimizerPart, find_optimizers, index_parameters
 from mvc_hooks.parts.part import DETAILS, Group, Part, RestoreOrder
 from mvc_hooks.parts.reach import GENERATORS
 from mvc_hooks.parts.rng import GeneratorPart, RngPart
@@ -142,6 +142,10 @@ def _refuse_shards(name: str, value: object) -> None:
     kinds = {kind.__name__ for owner in owners for kind in type(owner).__mro__}
     if isinstance(value, nn.Module) and any(hasattr(p, "ds_id") for p in value.parameters()):
         kinds.add("DeepSpeedZeroOptimizer")  # the third stage marks the parameters
+    if isinstance(value, Optimizer) and any(
+        hasattr(param, "to_local") for param in index_parameters(value).values()
+    ):
+        kinds.add("FSDPModule")  # which is the model's class, and replaces its parameters
     for kind in _SHARDERS.keys() & kinds:
         scheme, instead = _SHARDERS[kind]
         raise UnsupportedError(

@@ -269,7 +269,10 @@ def _check_parameters(name: str, module: nn.Module) -> None:
             f"{_list(lazy)} has no shape yet", hint="run the model once before this is made"
         )
     if odd:
-        raise UnsupportedError(f"{_list(odd)} is a quantised, distributed or data-less tensor")
+        raise UnsupportedError(
+            f"{_list(odd)} is a quantised, distributed or data-less tensor",
+            hint="gather or dequantise the whole state yourself and commit it with Repo.commit_state",
+        )
 
 
 def _list(names: list[str]) -> str:

@@ -116,7 +116,8 @@ class OptimizerPart(Part):
             self.companion.fit_groups(stored["param_groups"])
         if self._is_custom:
             self._load(stored)
-            if _is_standard(stored) and self._is_plain(stored):
+            params = index_parameters(self._optimizer)
+            if _is_standard(stored) and stored["state"].keys() <= params.keys():
                 self._take(stored)
             return
         state: dict[str, Any] = dict(stored)
@@ -145,10 +146,6 @@ class OptimizerPart(Part):
             self._optimizer.load_state_dict(map_tensors(stored, torch.clone))
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConflictError(f"{self._name} does not take its state: {error}") from error
-
-    def _is_plain(self, stored: dict[str, Any]) -> bool:
-        known = index_parameters(self._optimizer)
-        return all(key in known for key in stored["state"])
 
     def _take(self, stored: dict[str, Any]) -> None:
         groups = self._optimizer.param_groups

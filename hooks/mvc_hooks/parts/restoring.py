@@ -93,7 +93,8 @@ def restore_parts(
     edited = _take_from(captured, stored, differences)  # what may differ stays as it is
     for entry in sorted(flatten_parts(parts), key=lambda entry: entry.part.order):
         value = find_at(edited, entry.path)
-        if value is not ABSENT and not _is_kept(entry, differences):
+        is_kept = any(entry.path[: len(one.path)] == one.path for one in differences)
+        if value is not ABSENT and not is_kept:
             entry.part.restore(value)
     _check_exact(source, parts, stored, differences, leave)
     return {name: part.value for name, part in parts.items() if isinstance(part, ValuePart)}
@@ -144,20 +145,23 @@ def _refuse(
 ) -> ConflictError:
     differences = sorted(differences, key=lambda one: len(one.path) > 1)  # whole parts first
     path = format_path(differences[0].path)
+    whole = [one for one in differences if len(one.path) == 1]
+    is_new = all(one.stored is None for one in differences)
+    shown = differences if is_new else whole or differences[:1]
+    names = ", ".join(f'"{format_path(one.path)}"' for one in shown[:_NAMED])
     if lost:
         hint = f"{_list(lost)} could not be taken back: make the run anew"
-    elif all(one.stored is None for one in differences):
-        names = ", ".join(f'"{format_path(one.path)}"' for one in differences[:_NAMED])
+    elif is_new:
         hint = f"nothing was changed; allow=[{names}] keeps what is live"
     elif len(differences[0].path) == 1 and differences[0].live is None:
         hint = (
-            f'nothing was changed; parts={{"{path}": ...}} passes it, allow=["{path}"] drops what is '
+            f'nothing was changed; parts={{"{path}": ...}} passes it, allow=[{names}] drops what is '
             "stored of it"
         )
     else:
         hint = (
             "nothing was changed; make the run as it was when it was committed "
-            f'(allow=["{path}"] would drop what is stored there)'
+            f"(allow=[{names}] would drop what is stored there)"
         )
     kind = ConflictError if lost else MisfitError
     return kind(f"the run does not fit the stored state: {_list(differences)}{why}", hint=hint)
@@ -235,10 +239,6 @@ def _take_from(side: Any, state: Any, differences: list[Difference]) -> Any:
     for one in reversed(differences):
         state = edit_at(state, one.path, find_at(side, one.path))
     return state
-
-
-def _is_kept(entry: Entry, differences: list[Difference]) -> bool:
-    return any(entry.path[: len(one.path)] == one.path for one in differences)
 
 
 def _check_exact(

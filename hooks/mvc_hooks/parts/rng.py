@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from mvc_hooks.parts.tree import Steps
 
+_BIT_GENERATORS = {
+    name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+}
 _KEYS = {"python", "numpy", "torch", "cuda"}
 
 
@@ -172,14 +175,7 @@ def _make_generator(state: Any) -> Any:
         return random.Random()  # noqa: S311  its state comes from the run
     if "gauss" in state:
         return np.random.RandomState()
-    kinds = [
-        np.random.PCG64,
-        np.random.PCG64DXSM,
-        np.random.MT19937,
-        np.random.Philox,
-        np.random.SFC64,
-    ]
-    return np.random.Generator({kind.__name__: kind for kind in kinds}[state["bit_generator"]]())
+    return np.random.Generator(_BIT_GENERATORS[state["bit_generator"]]())
 
 
 def _find_kind(state: object) -> str:

@@ -95,16 +95,13 @@ class StrayWatch:
         """Note where all iterators stand, or return whether one went on since."""
         self._looks += 1
         if self._looks == 1:
-            self._seen = [(weakref.ref(one), one._num_yielded) for one in _find_iterators()]  # noqa: SLF001  there is no public way to ask
+            found = (one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter))
+            others = (one for one in found if one not in WATCHED)
+            self._seen = [(weakref.ref(one), one._num_yielded) for one in others]  # noqa: SLF001  there is no public way to ask
             return False
         live = [(one(), before) for one, before in self._seen]
         self._seen = []
         return any(one is not None and one._num_yielded > before for one, before in live)  # noqa: SLF001
-
-
-def _find_iterators() -> list[_BaseDataLoaderIter]:
-    found = [one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)]
-    return [one for one in found if one not in WATCHED]
 
 
 class TailWatch:

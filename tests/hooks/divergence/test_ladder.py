@@ -24,6 +24,8 @@ def _name(action):
 
 def test_a_single_step_needs_no_list():
     assert _climb(Ladder(rollback()), 2) == _climb(Ladder([rollback()]), 2)
+    with pytest.raises(UsageError, match=r"^'rollback' is not a step"):
+        Ladder("rollback")
 
 
 def _climb(ladder, count, step=1000):

@@ -78,6 +78,10 @@ def _shard_optimizer(model):
 SHARDERS = {
     "FSDP": (_shard_by_wrapper, "DistributedDataParallel"),
     "FSDP2": (_shard_in_place, "DistributedDataParallel"),
+    "FSDP2, its optimizer": (
+        lambda model: torch.optim.SGD(_shard_in_place(model).parameters(), 0.1),
+        "DistributedDataParallel",
+    ),
     "ZeRO": (_shard_optimizer, "optimizer_class"),
 }
 

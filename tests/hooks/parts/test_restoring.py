@@ -76,6 +76,9 @@ def test_a_hint_never_advises_what_drops_stored_state(lab):
     assert caught.value.hint == 'nothing was changed; allow=["more", "most"] keeps what is live'
     restore_parts(source, live, allow=["more", "most"])
     assert live["count"].value == 3
+    with pytest.raises(ConflictError) as caught:  # under another name
+        restore_parts(source, make_parts({"model": _small_net(), "number": 1}))
+    assert 'allow=["number", "count"]' in caught.value.hint
 
 
 def test_a_graph_from_before_the_restore_cannot_be_used(lab):
