@@ -77,7 +77,9 @@ class Recovery:
     def answer(self, action: Action, started_s: float) -> RollbackReport | None:
         """Do what the ladder decided; return a report if the run was rolled back."""
         if action.stop:
-            self._give_up(action.reason)
+            advice = action.verdict.advice
+            hint = f"{_TRIED}; if the run was healthy: {advice}" if advice else _TRIED
+            self._give_up(action.reason, hint=hint)
         if action.rollback is None:
             self.run.scale_lr(action.lr_factor)
             return None

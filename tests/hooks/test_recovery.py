@@ -245,6 +245,15 @@ def test_a_spike_goes_back_to_the_start_or_is_only_a_warning(keep, plain, caplog
         assert run.steps(3).now() == plain(3).now()
 
 
+def test_a_run_that_an_alarm_ends_says_how_to_quiet_it(keep):
+    run = keep(ladder=stop(0))
+    for loss in _CALM:
+        run.step(loss=loss)
+    with pytest.raises(DivergedError, match="ladder step 1 of 1") as caught:
+        run.step(loss=9.0)
+    assert caught.value.hint.endswith("; if the run was healthy: " + Spike.advice)
+
+
 def _grow(run):
     """Add a module that nothing uses, so that the steps stay those of the plain run."""
     run.model[0].late = torch.nn.LayerNorm(2)

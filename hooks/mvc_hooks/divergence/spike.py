@@ -29,6 +29,8 @@ _RECENT = 16
 """Readings that set no record yet: those of a failure under way must not hide the rest of it."""
 _HEAVY = 5.0
 """The largest of a window, as a multiple of its median, from which its noise has a heavy tail."""
+_BURSTS = 3
+"""Blocks with so large a value from which that is how the noise is, however rare."""
 _KNOWN_TAIL = 256
 """Readings after which the largest of them tells how far such a tail reaches."""
 _FAR, _FAR_IN_HEAVY_NOISE, _FAR_NORM = 0.25, 3.0, 8.0
@@ -54,8 +56,8 @@ class Spike:
     exceeds ``record`` times the largest loss that the history holds, and is ``tail`` times as far
     above the median as the largest of the window; a gradient norm below the largest of the window
     objects. A loss that exceeds its record by a quarter is then believed at once. So is, when the
-    largest of the window is more than five times its median, one that exceeds it by three times its size,
-    once 256 readings have shown the tail of the noise. All others must stay above for six steps and
+    largest of the window is more than five times its median, or was so again and again, one that exceeds
+    it by three times its size, once 256 readings have shown the tail of the noise. All others must stay above for six steps and
     not fall meanwhile, as they do while a run learns something harder. A gradient norm that stands
     out alone must be eight times the largest so far.
 
@@ -88,7 +90,9 @@ class Spike:
     tail: float = 2.0
 
     name: ClassVar[str] = SPIKE
-    advice: ClassVar[str] = "Spike(record=2) in detectors is quieter, a list without Spike silent"
+    advice: ClassVar[str] = (
+        "Spike(record=2) in detectors=[...] is quieter, a list without Spike silent"
+    )
 
     def __post_init__(self) -> None:
         # A spread needs two values.
@@ -197,12 +201,14 @@ class _Known:
         largest: of the window.
         top: the largest of all.
         count: how many there are.
+        bursts: how many short blocks of them have a heavy tail.
     """
 
     median: float
     largest: float
     top: float
     count: int
+    bursts: int
 
     @property
     def reach(self) -> float:
@@ -210,7 +216,7 @@ class _Known:
 
     @property
     def is_heavy(self) -> bool:
-        return self.largest >= _HEAVY * abs(self.median)
+        return self.largest >= _HEAVY * abs(self.median) or self.bursts >= _BURSTS
 
     @property
     def far(self) -> float:
@@ -223,9 +229,14 @@ def _look_back(values: NDArray[np.float64], window: int) -> _Known | None:
     before = keep_finite(values[:-_RECENT])
     if not len(before):
         return None
-    recent = before[-window:]
+    recent, blocks = before[-window:], before[len(before) % _RECENT :].reshape(-1, _RECENT)
+    bursts = blocks.max(axis=1) >= _HEAVY * np.abs(find_medians(blocks))
     return _Known(
-        float(find_medians(recent)), float(np.max(recent)), float(np.max(before)), len(before)
+        median=float(find_medians(recent)),
+        largest=float(np.max(recent)),
+        top=float(np.max(before)),
+        count=len(before),
+        bursts=int(np.count_nonzero(bursts)),
     )
 
 

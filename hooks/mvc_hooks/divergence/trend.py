@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _LOOKS_PER_BLOCK = 8
 _FEWEST_BLOCKS_BEFORE = 2
+_NEWEST_BLOCKS, _VERY_FAR = 2, 2.0
+_BLOCKS_BEFORE, _FLAT = 5, 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,10 @@ class Trend:
 
     Annealing, curricula, restarts and opponents that learn make a loss worse too, but it stays where
     the run has been, or near there. So the late blocks must also lie above the highest level before
-    them, measured in blocks of 16, by ``beyond`` times the way from the lowest to the highest.
+    them, measured in blocks of 16, by ``beyond`` times the way from the lowest to the highest, or the
+    newest two by twice that. While the window holds the start of the run, a loss that jumped to
+    ``2 + beyond`` times what it was, lies near that start and does not fall is an alarm too: the
+    network has lost what it learned.
 
     It is looked at eight times per block.
 
@@ -64,7 +69,9 @@ class Trend:
     beyond: float = 1.0
 
     name: ClassVar[str] = TREND
-    advice: ClassVar[str] = "Trend(beyond=3) in detectors is quieter, a list without Trend silent"
+    advice: ClassVar[str] = (
+        "Trend(beyond=3) in detectors=[...] is quieter, a list without Trend silent"
+    )
 
     def __post_init__(self) -> None:
         if self.smooth < 1 or self.patience < 1 or self.cooldown < 0:
@@ -97,7 +104,9 @@ class Trend:
         # Scaled to near 1 by a power of two, which is exact: differences of huge losses would
         # overflow.
         exponent = math.frexp(float(np.max(np.abs(losses))))[1]
-        return self._judge(np.ldexp(losses, -exponent), exponent, steps, latest.step)
+        is_whole = len(history) < self.window
+        scaled = np.ldexp(losses, -exponent)
+        return self._judge(scaled, exponent, steps, latest.step, is_whole=is_whole)
 
     @property
     def _late_blocks(self) -> int:
@@ -107,8 +116,29 @@ class Trend:
     def _fewest_losses(self) -> int:
         return (self._late_blocks + _FEWEST_BLOCKS_BEFORE) * self.smooth
 
+    def _is_beyond(self, late: NDArray[np.float64], levels: NDArray[np.float64]) -> bool:
+        """Return whether the late blocks lie far above all before, or the newest very far."""
+        lowest, highest = float(np.min(levels)), float(np.max(levels))
+        way = self.beyond * (highest - lowest)
+        newest = float(np.min(late[-_NEWEST_BLOCKS:]))
+        return bool(np.min(late) > highest + way or newest > highest + _VERY_FAR * way > highest)
+
+    def _is_untrained(
+        self, late: NDArray[np.float64], early: NDArray[np.float64], start: np.float64
+    ) -> bool:
+        """Return whether a loss that was far lower is flat near the start of the run now."""
+        before = np.max(early[-_BLOCKS_BEFORE:-1])  # it may have risen during the last
+        least = max(_FLAT * np.max(late), _FLAT * start, (2 + self.beyond) * before)
+        return bool(np.min(late) >= least > 0)
+
     def _judge(
-        self, losses: NDArray[np.float64], exponent: int, steps: NDArray[np.int64], step: int
+        self,
+        losses: NDArray[np.float64],
+        exponent: int,
+        steps: NDArray[np.int64],
+        step: int,
+        *,
+        is_whole: bool,
     ) -> Verdict | None:
         """Judge losses that were scaled by ``2 ** -exponent``, of these steps."""
         cut = len(losses) % self.smooth
@@ -125,8 +155,8 @@ class Trend:
         if worse_by <= tolerated:
             return None
         levels = find_levels(losses[: cut + len(early) * self.smooth])
-        lowest, highest = float(np.min(levels)), float(np.max(levels))
-        if np.min(late) <= highest + self.beyond * (highest - lowest):
+        is_lost = is_whole and self._is_untrained(late, early, levels[0])
+        if not is_lost and not self._is_beyond(late, levels):
             return None
         onset = len(medians) - 1
         while onset and medians[onset - 1] - best > tolerated / 2:

@@ -164,6 +164,13 @@ def test_rare_events_are_no_spikes_but_a_series_of_them_is(seed, part):
         assert found.index(True) == delay
 
 
+@pytest.mark.parametrize(("loss", "is_new"), [(4.2, False), (30.0, True)])
+def test_events_rarer_than_the_window_tell_how_wild_the_noise_is(loss, is_new):
+    losses = 0.01 + 0.001 * np.random.default_rng(0).random(801)
+    losses[[100, 130, 160, 800]] = 3.0, 3.0, 3.0, loss
+    assert (Spike()(history_of(losses)) is not None) == is_new
+
+
 def test_an_alarm_says_how_to_have_fewer():
     found = [
         Spike()(history_of([*noise(), 9.0])),

@@ -59,6 +59,26 @@ def test_a_rise_within_the_range_of_the_run_is_forgiven(height, step):
     assert (verdict.step in step) if step else verdict is None
 
 
+@pytest.mark.parametrize(
+    ("level", "slope", "is_found"), [(4.6, 0.0, True), (4.6, -0.003, False), (2.5, 0.0, False)]
+)
+def test_a_loss_that_went_back_to_the_start_and_stays_there_alarms(level, slope, is_found):
+    """The network is dead: nothing of what it learned is left, and it learns nothing."""
+    rng = np.random.default_rng(0)
+    losses = 0.2 + 5 * np.exp(-np.arange(1500) / 60) + 0.02 * rng.normal(size=1500)
+    losses[700:] += level + slope * np.arange(800)
+    verdict = _first_alarm(losses, Trend())
+    assert (verdict is not None) == is_found
+    assert verdict is None or (1170 < verdict.step < 1230 and 660 < verdict.onset_step <= 720)
+
+
+def test_a_loss_that_keeps_growing_is_found_before_it_is_huge():
+    steps = np.arange(2500)
+    losses = 0.2 + np.exp(-steps / 60) + 0.01 * np.exp(np.maximum(steps - 900, 0) / 150)
+    verdict = _first_alarm(losses, Trend())
+    assert losses[verdict.step - 1] < 10
+
+
 def test_single_spikes_do_not_count():
     losses = _drifting(1, 0.0)
     losses[310::9] = 50.0
