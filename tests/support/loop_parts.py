@@ -123,7 +123,7 @@ class Adversaries:
 
 
 class Measured:
-    """Metrics over an epoch and over the run, and a rate that rises at the start of each epoch."""
+    """Metrics over an epoch and over the run, a scheduler stepped by hand, what epochs and validation change."""
 
     def __init__(self, net):
         from torchmetrics import MeanMetric, MetricCollection
@@ -132,6 +132,17 @@ class Measured:
         super().__init__(net)
         self.mean = MeanMetric()
         self.scores = MetricCollection([BinaryAUROC(), BinaryPrecision(), BinaryRecall()])
+
+    def configure_optimizers(self):
+        found = super().configure_optimizers()
+        self.warm_up = torch.optim.lr_scheduler.LinearLR(found["optimizer"], 0.1, total_iters=30)
+        return found
+
+    def on_train_batch_end(self, *_):
+        self.warm_up.step()
+
+    def on_validation_batch_end(self, *_):
+        self.batches += 1
 
     def on_train_epoch_start(self):
         self.scores.reset()
@@ -144,7 +155,7 @@ class Measured:
         return loss
 
     def on_train_epoch_end(self):
-        self.log("mean", self.mean.compute())
+        self.log_dict({"mean": self.mean.compute(), "batches": float(self.batches)})
         self.log_dict(self.scores.compute())
 
 
@@ -178,6 +189,16 @@ def average_in_trainer():
             self.ema.update_parameters(model)
 
     return [Average()]
+
+
+def decay_more():
+    import transformers
+
+    class Decay(transformers.TrainerCallback):
+        def on_epoch_begin(self, args, state, control, optimizer=None, **_):
+            optimizer.param_groups[0]["weight_decay"] += 0.1
+
+    return [Decay()]
 
 
 def stop_early():

@@ -184,7 +184,7 @@ LOOPS = {
         "average in a callback, limits of batches and time, clipped gradients, reloaded loaders": {
             "make_callbacks": parts.average_by_hand, "settings": _LIMITS,
         },
-        "torchmetrics of an epoch and of the run, settings that change at the start of an epoch": {
+        "torchmetrics, a scheduler stepped by hand, settings that change at the start of an epoch": {
             "mixins": [parts.Measured], "total": 22,
         },
         "StochasticWeightAveraging": {"make_callbacks": parts.average_stochastically},
@@ -198,8 +198,8 @@ LOOPS = {
         "average in a callback, iterable data in persistent workers": {
             "make_callbacks": parts.average_in_trainer, "data": "iterable-persistent",
         },
-        "epochs, noise in embeddings, evaluation at the start, ignore_data_skip": {
-            "settings": _FROM_START, "adapt": parts.add_embeddings,
+        "epochs, noise in embeddings, evaluation at the start, ignore_data_skip, settings that change with epochs": {
+            "settings": _FROM_START, "adapt": parts.add_embeddings, "make_callbacks": parts.decay_more,
         },
         "PEFT (LoRA)": {"adapt": parts.add_peft, "needs": "peft"},
         "best model at end, early stopping, model_init and an own create_optimizer": {

@@ -76,6 +76,11 @@ class FeedPart(DataPart):
         """The pass that goes on, or comes next, and how many batches of it were drawn."""
         return (self.epoch + 1, 0) if self.is_between else (self.epoch, self._drawn)
 
+    @property
+    def will_begin(self) -> bool:
+        """Whether the restored position lies between two passes."""
+        return self._target is not None and bool(self._target["between"])
+
     def begin_pass(self) -> None:
         """Begin the loader, or the next pass if batches were drawn."""
         if self._target is not None or self.is_held:

@@ -52,6 +52,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
     """Commits a fit to a repository, resumes it, and rolls it back."""
 
     library_state: LightningState
+    _sanity_steps: int | float = 0
 
     # Hooks, in the order in which they come.
 
@@ -67,6 +68,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
         check_processes(trainer.world_size)
         _check_callbacks(trainer)
         session = self._start_session(trainer)
+        self._sanity_steps = trainer.num_sanity_val_steps
         source = trainer.fit_loop._data_source  # noqa: SLF001  the one place that every train loader comes from
         make = source.dataloader
         source.dataloader = lambda: _FedLoader(make(), session, trainer)
@@ -151,8 +153,10 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
         else:
             self._session.abandon(exception)
 
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  Lightning's
         """Restore what was replaced."""
+        if stage == "fit" and self._session is not None:
+            trainer.num_sanity_val_steps = self._sanity_steps
         for name in ("process_dataloader", "remove_checkpoint"):
             trainer.strategy.__dict__.pop(name, None)
         if self._session is not None:

@@ -11,7 +11,6 @@ import torch
 
 from mvc_hooks.adapters.lightning_files import CheckpointFiles
 from mvc_hooks.adapters.session import ENDED, LibraryState
-from mvc_hooks.parts.metrics import capture_metrics, restore_metrics
 from mvc_hooks.parts.tree import map_leaves
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class LightningState(LibraryState):
         self._sums: dict[str, Any] = {}
         self.files = CheckpointFiles(trainer, session)
         self.counts_epoch = True
-        self._at_start: dict[str, Any] | None = None
+        self._callback_states: list[tuple[Any, Any]] = []
 
     def state_dict(self) -> dict[str, Any]:
         """Return all of it; what was restored until it is applied."""
@@ -97,6 +96,8 @@ class LightningState(LibraryState):
             return
         for tracker in (self._epochs.total, self._epochs.current):
             tracker.ready = tracker.started = tracker.completed = tracker.processed
+        # As in Lightning's own resume: it would change what was restored.
+        self._trainer.num_sanity_val_steps = 0
         self._stop_again(self._restored)
 
     def _stop_again(self, state: dict[str, Any]) -> None:
@@ -117,31 +118,27 @@ class LightningState(LibraryState):
         return {**_copy(state), **own}
 
     def note_epoch(self) -> None:
-        """Note what the start of an epoch may change, which a resume in the middle begins once more."""
+        """Note states of callbacks, too; an epoch that follows the commit begins but once."""
         if self._restored is None or self._restored["is_between"]:
             return
-        trainer = self._trainer
-        self._at_start = {
-            "groups": [[_without_params(g) for g in o.param_groups] for o in trainer.optimizers],
-            "callbacks": [(one, _copy(one.state_dict())) for one in trainer.callbacks],
-            "metrics": capture_metrics(trainer.lightning_module),
-        }
+        super().note_epoch()
+        self._callback_states = [(one, _copy(one.state_dict())) for one in self._list_callbacks()]
 
-    def _undo_epoch(self) -> None:
-        noted, self._at_start = self._at_start, None
-        if noted is None:
-            return
-        for optimizer, groups in zip(self._trainer.optimizers, noted["groups"], strict=True):
-            for group, values in zip(optimizer.param_groups, groups, strict=False):
-                group.update(values)
-        for callback, state in noted["callbacks"]:
-            if state:
-                callback.load_state_dict(state)
-        restore_metrics(self._trainer.lightning_module, noted["metrics"])
+    def _find_stateful(self) -> dict[str, Any]:
+        """Return what the module holds: schedulers that it steps by hand, averages that are no module."""
+        known = set(map(id, self._session.objects))
+        return {
+            f"module.{name}": value
+            for name, value in vars(self._trainer.lightning_module).items()
+            if id(value) not in known and _has_state(value)
+        }
 
     def _apply(self, state: dict[str, Any]) -> None:
         super()._apply(state)
-        self._undo_epoch()
+        for callback, found in self._callback_states:
+            if found:
+                callback.load_state_dict(found)
+        self._callback_states = []
         self._trainer.should_stop = state.get("should_stop", False)
         self._load_loops(state["loops"])
         self.files.restore(state.get("held", {}))
@@ -279,8 +276,15 @@ def _has_stopped(callback: Any) -> bool:
     return is_other or callback.wait_count >= callback.patience
 
 
-def _without_params(group: dict[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) for key, value in group.items() if key != "params"}
+def _has_state(value: Any) -> bool:
+    """Return whether an object has a state of its own; loaders and optimizers have their place."""
+    others = ("parameters", "param_groups", "__iter__", "dataset")
+    return (
+        not isinstance(value, type)
+        and callable(getattr(value, "state_dict", None))
+        and callable(getattr(value, "load_state_dict", None))
+        and not any(hasattr(value, name) for name in others)
+    )
 
 
 def _pick(owner: Any, names: tuple[str, ...]) -> dict[str, Any]:

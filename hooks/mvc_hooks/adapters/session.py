@@ -7,6 +7,7 @@ library asks for a batch ──► is a step complete? ──► Checkpointer.st
 
 from __future__ import annotations
 
+import copy
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from mvc_hooks.adapters.feed import Feed, FeedPart
 from mvc_hooks.checkpointer import OPTIONS, Checkpointer
 from mvc_hooks.divergence.ladder import as_steps
 from mvc_hooks.parts.make import GRADIENTS, RNG, check_named, make_parts
+from mvc_hooks.parts.metrics import capture_metrics, restore_metrics
 from mvc_hooks.parts.part import DETAILS
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.rng import capture_rng, restore_rng
@@ -26,7 +28,7 @@ from mvc_hooks.parts.tree import walk_leaves
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from mvc_hooks.parts.part import Part
     from mvc_hooks.reports import RollbackReport
@@ -124,6 +126,24 @@ class LibraryState:
     def __init__(self, trainer: Any, session: Session) -> None:
         self._trainer, self._session = trainer, session
         self._restored: dict[str, Any] | None = None
+        self._at_start: Callable[[], None] | None = None
+
+    def note_epoch(self) -> None:
+        """Note what the start of an epoch may change, which a resume in its middle begins once more."""
+        objects = self._session.objects
+        optimizers = [one for one in objects if isinstance(one, torch.optim.Optimizer)]
+        groups = [
+            (group, _copy_settings(group)) for one in optimizers for group in one.param_groups
+        ]
+        metrics = [(one, capture_metrics(one)) for one in objects if isinstance(one, nn.Module)]
+
+        def undo() -> None:
+            for group, settings in groups:
+                group.update(settings)
+            for module, sums in metrics:
+                restore_metrics(module, sums)
+
+        self._at_start = undo
 
     def land(self) -> None:
         """Set what the library would change between the restore and the first batch: its counters."""
@@ -137,6 +157,9 @@ class LibraryState:
         return {"modules": capture_parts(self._make_modules())}
 
     def _apply(self, state: dict[str, Any]) -> None:
+        undo, self._at_start = self._at_start, None
+        if undo is not None:
+            undo()
         stored, live = state.get("modules", {}), self._make_modules()
         checkpointer = self._session.checkpointer
         names = stored.keys() - {DETAILS}
@@ -156,13 +179,18 @@ class LibraryState:
     def _make_modules(self) -> dict[str, Part]:
         known = [one for one in self._session.objects if isinstance(one, nn.Module)]
         own = {module for one in known for module in one.modules()}
-        found: dict[str, nn.Module] = {}
+        found: dict[str, Any] = {}
         for callback in self._list_callbacks():
             for attribute, value in vars(callback).items():
                 if isinstance(value, nn.Module) and value not in own:
                     name = f"{type(callback).__name__}.{attribute}"
                     found[f"{name} {len(found)}" if name in found else name] = value
+        found |= self._find_stateful()
         return {name: part for name, part in make_parts(found).items() if name != RNG}
+
+    def _find_stateful(self) -> dict[str, Any]:
+        """Return other objects with a state that belong to the run."""
+        return {}
 
     def _list_callbacks(self) -> list[Any]:
         raise NotImplementedError
@@ -298,6 +326,10 @@ class Session:
         """Close because of an error."""
         if self.checkpointer is not None:
             self.checkpointer.__exit__(type(error), error, error.__traceback__)
+
+
+def _copy_settings(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
 
 
 def _measure_gradients(params: Iterable[torch.Tensor]) -> torch.Tensor | None:

@@ -151,6 +151,8 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
                 raise _WentBackError
         self._session.begin()
         self.library_state.begin()
+        if self.library_state.known is not None and not self._session.data.will_begin:
+            self.library_state.note_epoch()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Judge the step while it can still be skipped."""
