@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import inspect
 import os
 import sys
 import time
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mvc import MvcError, NotFoundError, Repo, UsageError
 from mvc_hooks.commits.branchlock import BranchLock
-from mvc_hooks.commits.coordinator import Commits, as_numbers
+from mvc_hooks.commits.coordinator import Commits, as_count, as_numbers
 from mvc_hooks.commits.queue import CommitQueue
 from mvc_hooks.divergence.ladder import Rollback
 from mvc_hooks.environment import compare_environments
@@ -178,8 +177,8 @@ class Checkpointer(StepRun):
             self._run = run = LiveRun(objects, ranks)
             undo.callback(run.remove)
             self._judge = Judge(detectors, ladder, healthy_after, has_scaler=run.has_scaler)
-            ranks.on_first(lambda: Repo.init(path))
-            self.repo = Repo.init(path)
+            ranks.on_first(lambda: _open_repo(path))
+            self.repo = _open_repo(path)
             self.repo.identity = identity
             ranks.on_first(self.repo.check_identity)
             self.branch = branch or ranks.ask_first(self._current_branch)
@@ -355,7 +354,7 @@ class Checkpointer(StepRun):
         if self._calls <= _FIRST_STEPS:
             as_numbers(metrics)  # now, not at the first commit
             self._log.doubt(self._ranks.merge(self._run.doubt_step(loss, metrics)))
-        self._run.complete_step(tokens, samples)
+        self._run.complete_step(as_count("tokens", tokens), as_count("samples", samples))
         action = self._judge.judge(
             self.step_count, loss, grad_norm, self._log, lr=self._run.lr, note=self._write_note()
         )
@@ -394,11 +393,7 @@ class Checkpointer(StepRun):
         """Say what commits hold at the first step, and what they miss at a few of those after it."""
         if self._calls != 1 and self._calls not in _LOOKS:
             return
-        script = sys._getframe(2)  # noqa: SLF001  of whoever called step()
-        values = script.f_locals
-        self._run.watch.note_scope({**script.f_globals, **values})
-        if script.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict):
-            values.clear()  # until Python 3.12 a copy, with which the frame would hold the loss's graph
+        self._run.watch.note_script(sys._getframe(2))  # noqa: SLF001  of whoever called step()
         if self._calls == 1:
             self._log.hold(self._run.watch.report(self.step_count))
         found = self._run.watch.look().items()
@@ -426,8 +421,9 @@ class Checkpointer(StepRun):
             CommitFailedError: as for ``step``.
         """
         self._check_open()
-        if not str(message).strip():
-            raise UsageError("a commit needs a message")
+        text: object = message
+        if not isinstance(text, str) or not message.strip() or "\0" in message:
+            raise UsageError(f"{message!r} is not a message of a commit")
         self._run.tail.forget()
         self._commits.commit(message, metrics, is_asked=True)
 
@@ -573,6 +569,11 @@ class Checkpointer(StepRun):
     def _check_open(self) -> None:
         if self._is_closed:
             raise UsageError("this checkpointer is closed", hint="make a new one; it resumes")
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"this checkpointer belongs to process {self._pid}, and this one was forked from it",
+                hint="call it in the process that made it",
+            )
 
 
 _OPEN: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
@@ -584,9 +585,22 @@ def _end_at_exit(find: weakref.ref[Checkpointer]) -> None:
         checkpointer._at_exit()  # noqa: SLF001  the same module
 
 
+def _open_repo(path: str | os.PathLike[str]) -> Repo:
+    try:
+        return Repo.init(path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot open or make a repository in {os.fspath(path)!r}: {error.strerror or error}",
+            hint="pass a folder that can be written",
+        ) from error
+
+
 def _end_earlier(path: str | os.PathLike[str], branch: str | None) -> None:
     """End the checkpointer that this process has of a branch, None for the current one."""
-    folder = Path(path).resolve()
+    try:
+        folder = Path(path).resolve()
+    except TypeError:
+        raise UsageError(f"path is {path!r}, not the path of a folder") from None
     for one in list(_OPEN):
         if one.repo.worktree == folder and one.branch == (branch or one.repo.head.branch):
             one._hand_over()  # noqa: SLF001  the same module

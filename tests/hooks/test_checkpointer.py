@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import signal
 
 import numpy as np
@@ -132,6 +133,49 @@ def test_counters_come_back(keep):
     assert (ckpt.step_count, ckpt.tokens, ckpt.samples, ckpt.batch_index) == (2, 150, 8, 2)
 
 
+def test_counts_of_every_kind_come_back_as_ints(keep):
+    with keep(every=1).ckpt as ckpt:
+        ckpt.step(tokens=torch.ones(5, dtype=bool).sum(), samples=np.int64(4))
+        ckpt.step(tokens=2.0)
+        for wrong in (1.5, "3", -1, None, float("nan"), torch.ones(2)):
+            with pytest.raises(UsageError, match=r"tokens is .*, not a whole number"):
+                ckpt.step(tokens=wrong)
+    ckpt = keep().ckpt
+    assert (ckpt.tokens, ckpt.samples) == (7, 4)
+
+
+@pytest.mark.parametrize("message", [None, 5, " ", "a\0b"])
+def test_what_is_no_message_of_a_commit(keep, message):
+    run = keep(every=1).steps(1)
+    with pytest.raises(UsageError, match="is not a message of a commit"):
+        run.ckpt.commit(message)
+    assert run.steps(1).ckpt.step_count == 2
+
+
+def test_a_forked_process_leaves_the_run_to_its_parent(keep, plain):
+    run = keep(every=1).steps(1)
+    child = os.fork()
+    if not child:
+        text = ""
+        try:
+            run.ckpt.step(loss=1.0)
+        except UsageError as error:
+            text = error.message
+        os._exit("was forked from it" not in text)
+    assert os.waitpid(child, 0)[1] == 0
+    assert run.steps(2).now() == plain(3).now()
+
+
+def test_a_resume_in_inference_mode(keep, plain):
+    first = keep(every=1).steps(1)
+    first.ckpt.close()
+    again = keep("other", seed=5)
+    again.ckpt.close()
+    with torch.inference_mode():
+        again.ckpt = Checkpointer(first.ckpt.repo.worktree, parts=again.run.parts, every=1)
+    assert again.steps(2).now() == plain(3).now()
+
+
 def test_an_exception_between_steps_commits_the_last_one(keep, tmp_path, plain):
     run = keep(every=100)
     with pytest.raises(ZeroDivisionError):
@@ -182,7 +226,8 @@ def test_signals_after_checkpointers_that_ended_in_their_order(keep):
 
 def test_numbers_of_every_kind_are_metrics(keep, tmp_path):
     ckpt = keep(every=1, detectors=[]).ckpt
-    ckpt.step(loss=float("nan"), one=torch.tensor(1.5), two=np.float32(2), three=3)
+    one = torch.tensor(1.5, requires_grad=True)
+    ckpt.step(loss=float("nan"), one=one, two=np.float32(2), three=3)
     ckpt.step(loss=float("-inf"), grad_norm=torch.tensor([2.0]))
     ckpt.close()
     later, first, _ = (one.annotations.metrics for one in Repo.open(tmp_path / "run").log("main"))

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 from dataclasses import fields
 
 import pytest
@@ -117,6 +118,8 @@ _NET, _LOSS = nn.Linear(2, 2), nn.MSELoss()
         ("step", 3, "step=3 is neither an option nor an object with state", 'parts={"step": ...}'),
         ("name", "x", "name='x' is neither an option nor", 'parts={"name": ...}'),
         ("loss", _LOSS, "loss=MSELoss is neither an option nor", 'parts={"loss": ...}'),
+        ("optimizer", torch.optim.SGD, "optimizer is the class SGD, not an object", "pass what"),
+        ("model", len, "model is a builtins.builtin_function_or_method, which has no", "give it"),
         ("log", {"a": [1]}, "log={'a': [1]} is neither an option nor", 'parts={"log": ...}'),
     ],
 )  # fmt: skip
@@ -126,6 +129,12 @@ def test_what_is_no_part_is_refused(tmp_path, name, value, text, hint):
     assert text in caught.value.message
     assert caught.value.hint.startswith(hint)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("path", [None, 3, "/proc/run"])
+def test_a_path_that_is_no_folder(path):
+    with pytest.raises(UsageError, match=re.escape(repr(path))):
+        Checkpointer(path, model=_NET)
 
 
 def test_objects_with_state_are_parts_under_any_name():

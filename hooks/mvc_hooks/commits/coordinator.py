@@ -9,7 +9,7 @@ the next note to the other ranks, so that all of them stop at the same step.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mvc import UsageError
 from mvc_hooks.reports import CommitFailedError
@@ -273,12 +273,24 @@ class Commits:
                 self.ring.close()
 
 
+def as_count(name: str, value: Any) -> int:
+    """Return a count as an int; UsageError if it is none."""
+    try:
+        count = int(value)
+        if count >= 0 and count == value:
+            return count
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        pass
+    raise UsageError(f"{name} is {value!r}, not a whole number from 0 on")
+
+
 def as_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return metrics as numbers; UsageError names one that is none."""
     numbers: dict[str, float] = {}
     for name, value in metrics.items():
         try:
-            numbers[name] = float(value)
+            # A tensor with a gradient would have torch warn.
+            numbers[name] = float(getattr(value, "detach", lambda value=value: value)())
         except (TypeError, ValueError, RuntimeError) as error:
             raise UsageError(f"metric {name!r} is not a number: {error}") from error
     return numbers

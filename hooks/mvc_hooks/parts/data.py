@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import threading
 import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -71,27 +72,29 @@ class DataPart(Part):
         batches_drawn: batches, over the whole run.
         is_endless: whether a pass that is over is followed by the next; otherwise by StopIteration,
             as from any iterator, until somebody begins it.
+        draws_ahead: whether a random order is drawn in a thread of the loader's own.
     """
 
     order = RestoreOrder.DATA
 
     def __init__(self, name: str, loader: Any) -> None:
         """Take a loader; an iterator, which cannot be started again, is a UsageError."""
-        self._name = name
+        self.name = name
         self.epoch = 0
         self.batches_drawn = 0
         self.is_endless = True
         self._drawn = 0
         self._start: dict[str, Any] | None = None
         self._watches: dict[str, LoaderWatch] = {}
-        self._is_drawing = False
+        self._is_drawing, self._thread = False, 0
+        self.draws_ahead = False
         self._lacks_workers = False
         self._take(loader)
 
     def _take(self, loader: Any) -> None:
         if hasattr(loader, "__next__") and not isinstance(loader, Stateful):
             raise UsageError(
-                f"{self._name} is an iterator, whose position cannot be restored",
+                f"{self.name} is an iterator, whose position cannot be restored",
                 hint="pass the loader itself",
             )
         self.remove()
@@ -124,7 +127,12 @@ class DataPart(Part):
             self._drawn += 1
             self.batches_drawn += 1
             return batch
-        raise UsageError(f"{self._name} gives no batch", hint="look at its dataset and sampler")
+        raise UsageError(f"{self.name} gives no batch", hint="look at its dataset and sampler")
+
+    @property
+    def iterator(self) -> object:
+        """The iterator of this pass, or None between two."""
+        return self._iterator
 
     @property
     def position(self) -> str:
@@ -136,7 +144,7 @@ class DataPart(Part):
     def describe(self) -> dict[str, dict[str, object]]:
         """Return, by name, what of each torch DataLoader its batches depend on."""
         loaders = self._loaders.items()
-        return {f"{self._name}.{path}".rstrip("."): _describe(one) for path, one in loaders}
+        return {f"{self.name}.{path}".rstrip("."): _describe(one) for path, one in loaders}
 
     def drop(self, count: int) -> None:
         """Draw so many batches and drop them."""
@@ -158,6 +166,9 @@ class DataPart(Part):
         """Note that a loader begins an iterator; return whether that is for this part."""
         if not self._is_drawing and not self._is_stateful:
             self.is_iterated_elsewhere = True
+        is_other = self._is_drawing and threading.get_ident() != self._thread
+        loaders = self._loaders.values()
+        self.draws_ahead |= is_other and any(isinstance(one.sampler, _RANDOM) for one in loaders)
         return self._is_drawing
 
     def _begin(self) -> None:
@@ -173,7 +184,7 @@ class DataPart(Part):
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
-        self._is_drawing = True
+        self._is_drawing, self._thread = True, threading.get_ident()
         try:
             yield
         finally:
@@ -212,7 +223,7 @@ class DataPart(Part):
         """Go to a stored position, unless the run holds an iterator, which would go on where it is."""
         if not self.can_rewind:
             raise ConflictError(
-                f"{self._name} is already being iterated",
+                f"{self.name} is already being iterated",
                 hint="make iter(loader) after the checkpointer",
             )
         before, self.epoch = self.epoch, stored["epoch"]
@@ -253,7 +264,7 @@ class DataPart(Part):
                 entry = UNKNOWN
                 warnings.warn(
                     f"the commit is of an older version, which did not store what the workers of "
-                    f"{self._name} draw: the order is as it was, random numbers in workers are not",
+                    f"{self.name} draw: the order is as it was, random numbers in workers are not",
                     stacklevel=2,
                 )
             watch.restore(entry)
@@ -310,13 +321,13 @@ class DataPart(Part):
         hint = "draw the batches with next_batch(), or use torchdata's StatefulDataLoader"
         if not self._is_stateful:
             raise UsageError(
-                f"{self._name} is iterated elsewhere and does not know its position", hint=hint
+                f"{self.name} is iterated elsewhere and does not know its position", hint=hint
             )
         for name in ("sampler", "batch_sampler"):
             sampler = getattr(self.loader, name, None)
             if _has_unknown_order(sampler):
                 raise UsageError(
-                    f"{self._name} has a {type(sampler).__name__}, whose order cannot be restored",
+                    f"{self.name} has a {type(sampler).__name__}, whose order cannot be restored",
                     hint="pass shuffle=True instead, or draw the batches with next_batch()",
                 )
 
@@ -324,7 +335,7 @@ class DataPart(Part):
         """Check, after a step, that an iterable of the user's feeds the run; UsageError if it is something else."""
         if self._is_bare and not self.batches_drawn:
             raise UsageError(
-                f"{self._name} (a {type(self.loader).__name__}) has no state_dict, and no batch is drawn "
+                f"{self.name} (a {type(self.loader).__name__}) has no state_dict, and no batch is drawn "
                 "from it with next_batch()",
                 hint="give it state_dict() and load_state_dict(), or draw the batches with next_batch()",
             )
@@ -353,7 +364,7 @@ class DataPart(Part):
         missing = restore_generators(self.loader, live, states)
         if missing and is_final:
             raise ConflictError(
-                f"{self._name} had a generator {missing[0]}, which is not there now",
+                f"{self.name} had a generator {missing[0]}, which is not there now",
                 hint="make it before the checkpointer",
             )
 

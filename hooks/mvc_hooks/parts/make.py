@@ -65,6 +65,12 @@ def join_parts(
     named: Mapping[str, object], parts: Mapping[str, object] | None, options: Collection[str]
 ) -> dict[str, object]:
     """Return all parts: those passed by name, which ``check_named`` has to accept, and the others."""
+    for name, value in named.items():
+        if isinstance(value, type):
+            raise UsageError(
+                f"{name} is the class {value.__name__}, not an object",
+                hint="pass what you made of it",
+            )
     check_named(named, options)
     if parts is None:
         return dict(named)

@@ -13,6 +13,10 @@ which index, by name, because an optimizer matches state to parameters by positi
 Hooks registered for ``state_dict`` and ``load_state_dict`` are called as by torch. An optimizer
 that overrides those methods has its own called as well, and then gets the exact bits of what
 lies in ``state``.
+
+Some optimizers step through another one, whose state they leave out of their own (sharpness-aware
+minimisation does); ``details`` has it. They also say which state is the memory of its parameter,
+kept to be put back: it is so again after a restore.
 """
 
 from __future__ import annotations
@@ -165,6 +169,8 @@ class OptimizerPart(Part):
             if not self.companion.was_on_device:
                 on_host |= self._find_hosted(param)
             entries[param] = _take_entry(mine, entry, param, on_host)
+            tied = (name for index, name in self.companion.tied if index == key)
+            entries[param] |= dict.fromkeys(tied, param.detach())
         live.clear()
         live.update(entries)
 
@@ -181,7 +187,8 @@ class OptimizerDetails(Part):
     """Which parameter an index means, and what of the state lies on the host.
 
     ``hosted`` are (index, key) of state tensors that were on the host beside a parameter on a
-    device, as last restored; they say all if there were parameters on a device.
+    device, as last restored; they say all if there were parameters on a device. ``tied`` are those
+    that lay in the memory of their parameter.
     """
 
     # Before the optimizer, which needs to know what was on the host.
@@ -199,7 +206,10 @@ class OptimizerDetails(Part):
         self._first = self._groups = len(self._settings)
         self._stored_names: list[list[str | None]] = []
         self.hosted: list[tuple[object, str]] = []
+        self.tied: list[tuple[object, str]] = []
         self.was_on_device = False
+        inner = find_inner(optimizer).items()
+        self._inner = {key: OptimizerPart(f"{name}.{key}", one, names) for key, one in inner}
 
     def capture(self) -> dict[str, object]:
         """Return the names by group (None if unknown), and what is on the host.
@@ -215,16 +225,26 @@ class OptimizerDetails(Part):
         ):
             self._names.look()
         state = self._optimizer.state
+        held = [
+            (index, name, value, param)
+            for index, param in known.items()
+            if isinstance(state.get(param), dict)
+            for name, value in state[param].items()
+            if isinstance(value, torch.Tensor)
+        ]
+        tied = [[i, name] for i, name, one, p in held if locate(one) == locate(p) is not None]
+        states = {key: part.capture()["state"] for key, part in self._inner.items()}
+        inner = {key: one for key, one in states.items() if one}
         return {
             "parameters": [[self._names.get(id(p)) for p in group["params"]] for group in groups],
             "on_device": any(param.device.type != "cpu" for param in known.values()),
             "on_host": [
                 [index, name]
-                for index, param in known.items()
-                if param.device.type != "cpu" and param in state
-                for name, value in state[param].items()
-                if isinstance(value, torch.Tensor) and value.device.type == "cpu"
+                for index, name, value, param in held
+                if param.device.type != "cpu" and value.device.type == "cpu"
             ],
+            **({"tied": tied} if tied else {}),
+            **({"inner": inner} if inner else {}),
             **({"groups": self._groups} if self._groups != len(groups) else {}),
             **({"settings": self._stored_settings} if self._stored_settings is not None else {}),
             **({"made": self._made} if self._made is not None else {}),
@@ -246,11 +266,15 @@ class OptimizerDetails(Part):
                     yield Difference(place, _ORDER_HINT.format(here), _ORDER_HINT.format(there))
 
     def restore(self, stored: Any) -> None:
-        """Remember what lay on the host."""
+        """Remember what lay where, and give inner optimizers their state."""
         pairs: list[Any] = find_at(stored, ("on_host",))
         self.hosted = [(index, name) for index, name in pairs]
         self.was_on_device = bool(find_at(stored, ("on_device",)))
         self._take_made(stored.get("made"))
+        self.tied = [(index, name) for index, name in stored.get("tied", ())]
+        for key, part in self._inner.items():
+            state = stored.get("inner", {}).get(key, {})
+            part.restore({**part.capture(), "state": state})
         self._take_settings(stored.get("settings"))
         self._stored_names = stored["parameters"]
         self._groups = stored.get("groups", len(self._stored_names))
@@ -314,6 +338,19 @@ def find_optimizers(value: object) -> list[Optimizer]:
         return []  # a scheduler has an optimizer, and wraps none
     inner = [one for one in vars(value).values() if isinstance(one, Optimizer) and one is not value]
     return [found for one in inner for found in find_optimizers(one)]
+
+
+def find_inner(optimizer: Optimizer) -> dict[str, Optimizer]:
+    """Return the optimizers that one steps through, and whose state its own does not have."""
+    if type(optimizer).state_dict is not Optimizer.state_dict:
+        return {}
+    held = {key: one for key, one in vars(optimizer).items() if isinstance(one, Optimizer)}
+    return {
+        key: one
+        for key, one in held.items()
+        if one.state is not optimizer.state
+        and not any(isinstance(other, Optimizer) for other in vars(one).values())
+    }
 
 
 def index_parameters(optimizer: Optimizer) -> dict[int, torch.Tensor]:

@@ -58,6 +58,7 @@ def capture_parts(parts: Mapping[str, Part]) -> dict[str, Any]:
     return state
 
 
+@torch.inference_mode(mode=False)  # tensors made in it could never be trained
 def restore_parts(
     source: StateSource,
     parts: Mapping[str, Part],

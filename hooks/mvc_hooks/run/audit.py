@@ -11,10 +11,12 @@ A value that changes need not matter (a counter for a progress bar): that is for
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from mvc_hooks.parts.reach import GENERATORS, find_reachable
 from mvc_hooks.parts.rng import GeneratorPart, RngPart, find_attribute, keep_rng
 from mvc_hooks.parts.tree import find_changes, format_path, list_items, read_bits, walk_leaves
 from mvc_hooks.parts.value import Stateful
+from mvc_hooks.run.script import is_library_file, read_carried, read_scope
 
 if TYPE_CHECKING:
     from mvc_hooks.parts.part import Entry, Part
@@ -41,11 +44,13 @@ _POSITIONS = {
     "unknown": "the position does not come back",
 }
 _MAX_DEPTH = 3
+_PASSED = "passed"
 _MAX_ITEMS = 64
-_MAX_BYTES = 2**20
+_MAX_BYTES, _MAX_BITS = 2**20, 2**16
 _MAX_ATTRIBUTES = 50_000
 _PLAIN = (bool, int, float, complex, str, bytes)
 _PARTS = (nn.Module, Optimizer, LRScheduler)
+_STEPPED = (Optimizer, LRScheduler, torch.amp.GradScaler)
 _OF_LOADERS = ("dataset", "sampler", "batch_sampler", "batch_sampler.sampler", "collate_fn")
 _OF_TORCH = frozenset(vars(nn.Module())) | {
     "defaults", "state", "param_groups", "_warned_capturable_if_run_uncaptured", "_opt_called",
@@ -115,19 +120,32 @@ class StateWatch:
     def __init__(self, objects: Mapping[str, object], entries: Sequence[Entry]) -> None:
         self._objects = objects
         self._parts = [entry for entry in entries if entry.path[0] != DETAILS]
+        self._passed = _find_passed(objects)
         self._beside: dict[str, Any] = {}
+        self._carried: dict[str, object] = {}
+        self._told: set[str] = set()
         self._before: dict[str, object] = {}
         self._kept: set[str] = set()
         self._missing: dict[str, str] = {}
-        self._told = 0
 
-    def note_scope(self, scope: Mapping[str, object]) -> None:
-        """Note the generators among the variables of the script, and on its own objects there."""
-        found = dict(scope)
-        for name, value in scope.items():
-            if hasattr(value, "__dict__") and not _is_library(type(value)):
-                found |= {f"{name}.{key}": one for key, one in vars(value).items()}
+    def note_script(self, frame: FrameType) -> None:
+        """Note the generators that a frame sees, and compare what its loop carries with the last time."""
+        found = _with_attributes(read_scope(frame))
         self._beside = {key: one for key, one in found.items() if isinstance(one, GENERATORS)}
+        covered = _find_reached(self._objects)
+        tokens: dict[str, object] = {}
+        for place, value in _with_attributes(read_carried(frame), covered).items():
+            token = _script_token(value)
+            if _is_covered(value, covered):  # until the script makes another one
+                token = _PASSED if isinstance(value, (*_PARTS, *_STEPPED)) else None
+            if token is None:
+                continue
+            tokens[place] = token
+            if token != _PASSED and self._carried.get(place, token) != token:
+                self._missing.setdefault(place, f"{_kind(value)}, changes between steps")
+                if not _holds_arrays(value):
+                    self._told.add(place)  # a sum for a report, more often than not
+        self._carried = tokens
 
     def report(self, step: int) -> Audit:
         """Return what commits hold and, after another look, what they miss."""
@@ -146,10 +164,13 @@ class StateWatch:
         )
 
     def look(self) -> dict[str, str]:
-        """Compare with the last look; return what is newly found missing: place → what it is."""
+        """Compare with the last look; return what is newly found missing: place → what it is.
+
+        Plain numbers that only the script has are for ``report`` alone.
+        """
         self._look()
-        new = dict(islice(self._missing.items(), self._told, None))
-        self._told = len(self._missing)
+        new = {place: what for place, what in self._missing.items() if place not in self._told}
+        self._told.update(new)
         return new
 
     @keep_rng()
@@ -167,7 +188,7 @@ class StateWatch:
             if not isinstance(value, _PLAIN):
                 inner = find_reachable(value, GENERATORS).items()
                 beside |= {f"{place}.{path}": one for path, one in inner}
-            token = _token(value, _MAX_DEPTH)
+            token = None if id(value) in self._passed else _token(value, _MAX_DEPTH)
             if token is None:
                 continue
             now[place] = token
@@ -276,18 +297,78 @@ def _is_in_state(owner: Any, value: Any) -> bool:
     return any(next(find_changes(value, one), None) is None for one in (state, *inner))
 
 
+def _find_passed(value: Any) -> set[int]:
+    """Return the ids of the containers and values that were passed as parts."""
+    items = () if isinstance(value, nn.Module) else list_items(value, _MAX_ATTRIBUTES) or ()
+    return {id(value)}.union(*(_find_passed(item) for _, item in items))
+
+
+def _with_attributes(scope: Mapping[str, Any], without: Collection[int] = ()) -> dict[str, Any]:
+    """Return variables, and the attributes of the user's own objects among them."""
+    found = dict(scope)
+    for name, value in scope.items():
+        is_own = hasattr(value, "__dict__") and not isinstance(value, (type, FunctionType, *_PARTS))
+        if is_own and id(value) not in without and not _is_library(type(value)):
+            found |= {f"{name}.{key}": one for key, one in vars(value).items()}
+    return found
+
+
+def _find_reached(objects: Mapping[str, object]) -> set[int]:
+    """Return the ids of what the parts reach, and where the tensors of their modules lie."""
+    found = find_reachable(objects, object).values()
+    modules = [one for one in found if isinstance(one, nn.Module)]
+    tensors = [one for module in modules for one in (*module.parameters(), *module.buffers())]
+    tensors += [one for one in found if isinstance(one, torch.Tensor)]
+    inner = [one for module in modules for one in module.modules()]
+    return {id(one) for one in (*found, *inner)} | {_address(one) for one in tensors} - {0}
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+
+
+def _is_covered(value: Any, covered: Collection[int]) -> bool:
+    """Return whether parts reach a value, or all tensors that it has are theirs."""
+    if id(value) in covered:
+        return True
+    if isinstance(value, nn.Module):
+        value = [*value.parameters(), *value.buffers()]
+    leaves = [one for _, one in islice(walk_leaves(value), _MAX_ITEMS)]
+    return bool(leaves) and all(
+        id(one) in covered or (isinstance(one, torch.Tensor) and _address(one) in covered)
+        for one in leaves
+    )
+
+
+def _script_token(value: Any) -> object:
+    """Return what changes when a variable of the script does, or None for what is no state."""
+    if isinstance(value, nn.Module):
+        return [one._version for one in (*value.parameters(), *value.buffers())]  # noqa: SLF001
+    if isinstance(value, _STEPPED):
+        leaves = islice(walk_leaves(value.state_dict()), _MAX_ITEMS)
+        return [_token(one, 1) for _, one in leaves]
+    is_value = value is None or isinstance(
+        value, (*_PLAIN, torch.Tensor, np.ndarray, np.generic, set)
+    )
+    return _token(value, _MAX_DEPTH) if is_value or list_items(value, 1) is not None else None
+
+
+def _holds_arrays(value: Any, depth: int = _MAX_DEPTH) -> bool:
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return math.prod(value.shape) > 1
+    items = list_items(value, _MAX_DEPTH) if depth else None
+    return isinstance(value, _PARTS + _STEPPED) or any(
+        _holds_arrays(item, depth - 1) for _, item in items or ()
+    )
+
+
 def _is_library(kind: type) -> bool:
     """Return whether a class comes with Python or an installed package."""
     module = kind.__module__
     file = getattr(sys.modules.get(module), "__file__", None)
     if module == "__main__" or file is None:
         return module in sys.builtin_module_names
-    return (
-        module.startswith("mvc_hooks.")
-        or "site-packages" in file
-        or "dist-packages" in file
-        or file.startswith(sys.base_prefix)
-    )
+    return module.startswith("mvc_hooks.") or is_library_file(file)
 
 
 def _kind(value: object) -> str:
@@ -323,4 +404,8 @@ def _array_token(value: Any) -> object:
     # What autograd made is of one step: it is computed again, not carried over. Parameters are their
     # module's.
     is_others = value.grad_fn is not None or isinstance(value, nn.Parameter)
-    return None if is_others else (id(value), value._version)  # noqa: SLF001  torch's own count of writes
+    if is_others:
+        return None
+    # The next tensor may have the place of one that is gone.
+    is_small = value.device.type == "cpu" and value.numel() * value.itemsize <= _MAX_BITS
+    return hash(bytes(read_bits(value)[1])) if is_small else (id(value), value._version)  # noqa: SLF001  torch's own count of writes

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import deque
 from itertools import chain, islice
-from typing import TYPE_CHECKING
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -31,9 +33,14 @@ if TYPE_CHECKING:
     from mvc_hooks.parts.tree import Steps
 
 _MOST_PLACES, _MOST_LEAVES, _TAIL_NOTES = 4, 10_000, 3
+_CLOSED = (FunctionType, ModuleType, type, torch.Tensor, str, bytes)
 HALF_STEP = (
     "step() came before backward(): it commits a step that is half done, whose batch a resume leaves "
     "out; call it after optimizer.step()"
+)
+THREADED = (
+    "{} draws its order in a thread of its own, ahead of the training: commits do not know how far, so a "
+    "resume or rollback may get another order; draw it in the thread that calls next_batch()"
 )
 STRAY_LOADER = (
     "a DataLoader is being iterated that the checkpointer was not given, or only after iter(): after a "
@@ -91,17 +98,33 @@ class StrayWatch:
         self._looks = 0
         self._seen: list[tuple[weakref.ref[_BaseDataLoaderIter], int]] = []
 
-    def look(self) -> bool:
-        """Note where all iterators stand, or return whether one went on since."""
+    def look(self, own: Sequence[object]) -> bool:
+        """Note where all iterators stand, or return whether one went on since, apart from ``own``."""
         self._looks += 1
+        WATCHED.update(_find_inside(own))
         if self._looks == 1:
             found = (one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter))
             others = (one for one in found if one not in WATCHED)
             self._seen = [(weakref.ref(one), one._num_yielded) for one in others]  # noqa: SLF001  there is no public way to ask
             return False
-        live = [(one(), before) for one, before in self._seen]
+        live = [(one, before) for find, before in self._seen if (one := find()) not in WATCHED]
         self._seen = []
         return any(one is not None and one._num_yielded > before for one, before in live)  # noqa: SLF001
+
+
+def _find_inside(own: Sequence[object]) -> list[Any]:
+    """Return the iterators that other ones draw from, as far as those hold them."""
+    found: list[Any] = []
+    pending, seen = deque(own), set(map(id, own))
+    while pending and len(seen) < _MOST_LEAVES:
+        one = pending.popleft()
+        if issubclass(type(one), _BaseDataLoaderIter):
+            found.append(one)
+        elif not issubclass(type(one), _CLOSED):
+            new = [other for other in gc.get_referents(one) if id(other) not in seen]
+            seen.update(map(id, new))
+            pending.extend(new)
+    return found
 
 
 class TailWatch:

@@ -18,14 +18,21 @@ from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.gradients import GradsPart
 from mvc_hooks.parts.make import GRADIENTS, make_parts
 from mvc_hooks.parts.module import ParameterNames
-from mvc_hooks.parts.optimizer import find_optimizers
+from mvc_hooks.parts.optimizer import find_inner, find_optimizers
 from mvc_hooks.parts.part import flatten_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.tree import walk_leaves
 from mvc_hooks.parts.value import ValuePart
 from mvc_hooks.ranks import RANKS, Ranks, RankState
 from mvc_hooks.run.audit import StateWatch
-from mvc_hooks.run.doubts import HALF_STEP, STRAY_LOADER, StrayWatch, TailWatch, doubt_parts
+from mvc_hooks.run.doubts import (
+    HALF_STEP,
+    STRAY_LOADER,
+    THREADED,
+    StrayWatch,
+    TailWatch,
+    doubt_parts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -129,9 +136,9 @@ class LiveRun:
         self._optimizers = list(places)
         self._schedulers = [one for one in found if isinstance(one, LRScheduler)]
         self.has_scaler = any(isinstance(one, torch.amp.GradScaler) for one in found)
+        self.parts = make_parts(objects, (*EXTRAS, RANKS))
         if not self._modules and not self._optimizers:
             raise UsageError("no model and no optimizer to commit", hint="pass model=...")
-        self.parts = make_parts(objects, (*EXTRAS, RANKS))
         self._grads = GradsPart(self._optimizers, ParameterNames(objects))
         self.parts[GRADIENTS] = self._grads
         entries = flatten_parts(self.parts)
@@ -177,7 +184,11 @@ class LiveRun:
             yield f"no loss is judged: {near[0]}= is only a metric; did you mean loss=?"
         if isinstance(loss, torch.Tensor) and loss.requires_grad and not self._grads.has_trained:
             yield HALF_STEP
-        if self._strays.look():
+        for part in self._data_parts:
+            if part.draws_ahead:
+                yield THREADED.format(part.name)
+                part.draws_ahead = False
+        if self._strays.look([part.iterator for part in self._data_parts]):
             yield STRAY_LOADER
 
     def stand_before_step(self, fence: Fence) -> None:
@@ -289,7 +300,8 @@ class LiveRun:
         """Return the device tensors that only ``optimizer.step`` changes, by storage address."""
         found: dict[int, torch.Tensor] = {}
         for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
+            # One that steps through another one changes parameters in methods of its own.
+            for group in () if find_inner(optimizer) else optimizer.param_groups:
                 for param in group["params"]:
                     for _, tensor in walk_leaves([param, optimizer.state.get(param, {})]):
                         if isinstance(tensor, torch.Tensor) and tensor.is_cuda:

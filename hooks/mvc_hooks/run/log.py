@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("mvc_hooks")
 _MOST = 8
 _ADVICE = (
-    "; if a resume needs it, pass a generator as a part, make a value a buffer, or give its owner "
-    "get_extra_state (a module) or state_dict"
+    "; if a resume needs it, pass it as a part (a variable: in a dict), make it a buffer, or give its "
+    "owner get_extra_state (a module) or state_dict"
 )
 _FIRST_TOLD_S, _MUCH_WAITING = 10.0, 0.05
 """Waiting for the writer that is worth a word: seconds, and their share of the time of the run."""

@@ -1,3 +1,4 @@
+import copy
 import logging
 import random
 
@@ -351,4 +352,80 @@ def test_generators_of_the_script_that_nobody_passed(tmp_path, caplog, draws):
         missing = dict(ckpt.audit().missing)
     assert set(missing) == ({"order", "augment.rng"} if draws else set())
     assert ("order (torch._C.Generator, draws between steps)" in caplog.text) == draws
-    assert ("pass a generator as a part, make a value a buffer" in caplog.text) == draws
+    assert ("pass it as a part (a variable: in a dict)" in caplog.text) == draws
+
+
+class Agent:
+    """A trainer of the user's, with a memory of its own."""
+
+    def __init__(self):
+        self.model, self.memory, self.rate = nn.Linear(4, 1), [], 1.0
+
+    def train(self, ckpt):
+        for step in ckpt.steps(3):
+            self.memory.append((torch.full((4,), float(step)), step))
+            self.rate *= 0.9
+            loss = self.model(self.memory[0][0]).square().mean() * self.rate
+            loss.backward()
+            ckpt.step(loss=loss)
+
+
+def test_what_a_loop_of_the_script_carries_and_nobody_passed(tmp_path, caplog):
+    model = nn.RNN(4, 4)
+    target, optimizer = copy.deepcopy(model), torch.optim.SGD(model.parameters(), 0.1)
+    passed, state, weights = {"x": torch.ones(4)}, model.state_dict(), list(model.parameters())
+    criterion, losses, hidden, batch = nn.MSELoss(), [], torch.zeros(1, 4), torch.rand(2, 4)
+    parts = {"model": model, "optimizer": optimizer, "parts": {"passed": passed}}
+
+    def average():
+        with torch.no_grad():
+            for one, other in zip(target.parameters(), weights, strict=True):
+                one.lerp_(other, 0.1)
+
+    with Checkpointer(tmp_path, **parts, every=None) as ckpt:
+        for _ in ckpt.steps(3):
+            inputs, batch = batch, torch.rand(2, 4)
+            out, hidden = model(inputs, hidden)
+            hidden, seen = hidden.detach(), out.detach()
+            loss = criterion(out, passed["x"].expand(2, 4))
+            loss.backward()
+            optimizer.step()
+            average()
+            losses.append(loss.item())
+            passed["x"] = passed["x"] * 0.9
+            ckpt.step(loss=loss)
+            assert seen.shape == out.shape
+            assert state
+        missing = dict(ckpt.audit().missing)
+    assert set(missing) == {"hidden", "batch", "target", "losses"}
+    (line,) = [one for one in caplog.messages if "in no commit" in one]
+    assert "losses" not in line, "numbers are for the audit"
+    assert all(name in line for name in ("hidden", "batch", "target"))
+
+
+def test_attributes_of_a_trainer(tmp_path, caplog):
+    agent = Agent()
+    optimizer = torch.optim.SGD(agent.model.parameters(), 0.1)
+    with Checkpointer(tmp_path, model=agent.model, optimizer=optimizer, every=None) as ckpt:
+        agent.train(ckpt)
+        assert set(dict(ckpt.audit().missing)) == {"self.memory", "self.rate"}
+    assert "self.memory (list" in caplog.text
+    assert "self.rate" not in caplog.text
+
+
+def test_an_optimizer_that_is_made_anew(tmp_path):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with Checkpointer(tmp_path, model=model, optimizer=optimizer, every=None) as ckpt:
+        for step in ckpt.steps(12):
+            if step == 5:
+                optimizer = torch.optim.SGD(model.parameters(), 0.2)
+            optimizer.step()
+            ckpt.step()
+        assert set(dict(ckpt.audit().missing)) == {"optimizer"}
+
+
+def test_what_was_passed_beside_its_owner_is_not_missed(tmp_path):
+    model = Nested()
+    missing = dict(run(tmp_path, model=model, parts={"history": model.history}).missing)
+    assert set(missing) == {"model.rng"}

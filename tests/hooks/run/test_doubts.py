@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import queue
+import threading
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from torch.utils.data import DataLoader
 from mvc_hooks import Checkpointer
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.sources import from_values
-from mvc_hooks.run.doubts import STRAY_LOADER, TailWatch
+from mvc_hooks.run.doubts import STRAY_LOADER, THREADED, TailWatch
 from mvc_hooks.run.live import LiveRun
 from support.scenarios import SCENARIOS
 from support.scenarios.basics import loss_of, make_net, windows
@@ -280,6 +282,34 @@ def test_a_loader_of_the_run_is_not(workers, tmp_path, told):
             checkpointer.next_batch()
             checkpointer.step()
     assert STRAY_LOADER not in told()
+
+
+class Feed:
+    """Makes a loader for every pass, in the thread that draws or in one of its own."""
+
+    def __init__(self, *, in_thread):
+        self.loader = DataLoader(torch.arange(8.0), shuffle=True) if in_thread else None
+
+    def __iter__(self):
+        if self.loader is None:
+            yield from DataLoader(torch.arange(8.0), shuffle=True)
+            return
+        batches = queue.Queue(2)
+        thread = threading.Thread(target=lambda: [*map(batches.put, self.loader)], daemon=True)
+        thread.start()
+        for _ in range(8):
+            yield batches.get()
+        thread.join()
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+def test_loaders_that_an_iterable_of_the_user_draws_from(in_thread, tmp_path, told):
+    data = Feed(in_thread=in_thread)
+    with Checkpointer(tmp_path, model=nn.Linear(1, 1), data=data, every=None) as checkpointer:
+        for _ in range(8):
+            checkpointer.next_batch()
+            checkpointer.step()
+    assert [THREADED.format("data")] * in_thread == [one for one in told() if "optim" not in one]
 
 
 def test_a_loader_that_rests_or_validates_is_not(tmp_path, caplog):

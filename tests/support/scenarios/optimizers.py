@@ -175,3 +175,46 @@ def shared_parameters():
         return loss.item()
 
     return Run({"model": model, "optimizers": pair, "turn": turn}, step, windows)
+
+
+class SharpnessAware(torch.optim.Optimizer):
+    """Climbs, and steps back from there through another optimizer, whose state it leaves out."""
+
+    def __init__(self, params, inner, rho=0.05):
+        super().__init__(params, {"rho": rho})
+        self.inner = inner(self.param_groups)
+        self.param_groups = self.inner.param_groups
+
+    @torch.no_grad()
+    def climb(self):
+        for group in self.param_groups:
+            for param in group["params"]:
+                self.state[param]["before"] = param.data.clone()
+                param.add_(group["rho"] * param.grad / (param.grad.norm() + 1e-12))
+        self.zero_grad()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group["params"]:
+                param.data = self.state[param]["before"]
+        self.inner.step()
+
+
+@scenario("sharpness-aware", beside="special-optimizers")
+def sharpness_aware():
+    model = make_net()
+    optimizer = SharpnessAware(model.parameters(), lambda groups: torch.optim.Adam(groups, 0.01))
+
+    def step(batch, between):
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        optimizer.climb()
+        loss = loss_of(model, batch)
+        loss.backward()
+        between()
+        optimizer.step()
+        return loss.item()
+
+    parts = {"model": model, "optimizer": optimizer}
+    return Run(parts, step, windows, also={"inner": optimizer.inner})

@@ -1,0 +1,123 @@
+"""What the training script carries from step to step in its own variables.
+
+A loop carries a variable if it may read it, the next time round, before it writes it: a hidden state,
+a replay buffer, the batch that was drawn ahead, but not the batch or the loss of one step. That is read
+off the bytecode of the functions that are in a loop when they call ``step()``.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import itertools
+import sys
+from types import CodeType, FrameType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MOST_FRAMES = 4
+_GLOBAL = ("LOAD_NAME", "LOAD_GLOBAL", "STORE_NAME", "STORE_GLOBAL")
+_ENDS = ("RETURN", "RAISE", "RERAISE", "JUMP")
+
+
+def read_scope(frame: FrameType) -> dict[str, Any]:
+    """Return the variables that a frame sees; it goes on holding none of them."""
+    values = frame.f_locals
+    scope = {**frame.f_globals, **values}
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict):
+        values.clear()  # until Python 3.12 a copy, with which the frame would hold the loss's graph
+    return scope
+
+
+def read_carried(frame: FrameType | None) -> dict[str, Any]:
+    """Return what the loops around a call carry, those of the callers too: name → value."""
+    found: dict[str, Any] = {}
+    for _ in range(_MOST_FRAMES):
+        if frame is None or is_library_file(frame.f_code.co_filename):
+            break
+        if str(frame.f_globals.get("__name__")).startswith("mvc_hooks."):  # an adapter
+            break
+        if names := find_carried(frame.f_code, frame.f_lasti):
+            scope = read_scope(frame)
+            found = {**_follow({key: scope[key] for key in names if key in scope}), **found}
+        frame = frame.f_back
+    return found
+
+
+def is_library_file(file: str) -> bool:
+    """Return whether a file of code comes with Python or an installed package."""
+    return "site-packages" in file or "dist-packages" in file or file.startswith(sys.base_prefix)
+
+
+def _follow(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values, and what functions of the script among them use from outside."""
+    found, pending = dict(values), list(values.values())
+    while pending:
+        one = pending.pop()
+        if not isinstance(one, FunctionType) or is_library_file(one.__code__.co_filename):
+            continue
+        code, scope = one.__code__, one.__globals__
+        used = {key: scope[key] for key in code.co_names if key in scope}
+        for key, cell in zip(code.co_freevars, one.__closure__ or (), strict=False):
+            if cell != type(cell)():  # an empty one is of a variable that has no value yet
+                used[key] = cell.cell_contents
+        new = {key: value for key, value in used.items() if key not in found}
+        found |= new
+        pending += new.values()
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def find_carried(code: CodeType, at: int) -> frozenset[str]:
+    """Return the names of the variables that loops around an instruction carry."""
+    instructions = list(dis.get_instructions(code))
+    ends: dict[int, int] = {}
+    for one in instructions:
+        target = _find_target(one)
+        if target is not None and target <= at <= one.offset:
+            ends[target] = max(ends.get(target, 0), one.offset)
+    found: set[str] = set()
+    for head, end in ends.items():
+        found |= _find_live([one for one in instructions if head <= one.offset <= end])
+    return frozenset(found)
+
+
+def _find_live(loop: list[dis.Instruction]) -> set[str]:
+    """Return the variables that may be read before they are written, from the first instruction on."""
+    live: dict[int, set[str]] = {}
+    is_done = False
+    while not is_done:
+        is_done = True
+        for one, after in itertools.zip_longest(reversed(loop), [None, *reversed(loop[1:])]):
+            target = _find_target(one)
+            now = set(live.get(target, ())) if target is not None else set()
+            if after is not None and not _ends(one):
+                now |= live[after.offset]
+            for name, is_read in reversed(list(_list_uses(one))):
+                now.add(name) if is_read else now.discard(name)
+            is_done = is_done and live.get(one.offset) == now
+            live[one.offset] = now
+    return live[loop[0].offset]
+
+
+def _find_target(one: dis.Instruction) -> int | None:
+    return one.argval if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs else None
+
+
+def _ends(one: dis.Instruction) -> bool:
+    """Return whether the next instruction is never the one below."""
+    return one.opname.startswith(_ENDS)
+
+
+def _list_uses(one: dis.Instruction) -> Iterator[tuple[str, bool]]:
+    """Yield name of variable, and whether it is read (otherwise written), in order."""
+    is_local = one.opcode in dis.haslocal or one.opcode in dis.hasfree
+    if not is_local and one.opname not in _GLOBAL:
+        return
+    names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+    steps = [step for step in one.opname.split("_") if step in ("LOAD", "STORE", "DELETE")]
+    for name, step in zip(names, steps, strict=False):
+        yield name, step == "LOAD"
