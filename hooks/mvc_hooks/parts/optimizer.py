@@ -40,9 +40,11 @@ from mvc_hooks.parts.tree import (
     compare_keys,
     describe,
     find_at,
+    format_path,
     is_array,
     locate,
     map_tensors,
+    walk_leaves,
 )
 
 if TYPE_CHECKING:
@@ -118,6 +120,7 @@ class OptimizerPart(Part):
         """Make state and groups what is stored."""
         if _is_standard(stored):
             self.companion.fit_groups(stored["param_groups"])
+        self.companion.restore_inner()
         if self._is_custom:
             self._load(stored)
             params = index_parameters(self._optimizer)
@@ -210,6 +213,7 @@ class OptimizerDetails(Part):
         self.was_on_device = False
         inner = find_inner(optimizer).items()
         self._inner = {key: OptimizerPart(f"{name}.{key}", one, names) for key, one in inner}
+        self._stored_inner: Any = {} if self._inner else None
 
     def capture(self) -> dict[str, object]:
         """Return the names by group (None if unknown), and what is on the host.
@@ -233,8 +237,10 @@ class OptimizerDetails(Part):
             if isinstance(value, torch.Tensor)
         ]
         tied = [[i, name] for i, name, one, p in held if locate(one) == locate(p) is not None]
-        states = {key: part.capture()["state"] for key, part in self._inner.items()}
-        inner = {key: one for key, one in states.items() if one}
+        inner = {key: part.capture() for key, part in self._inner.items()}
+        has_inner = self._stored_inner is not None or any(
+            one.get("state") for one in inner.values()
+        )
         return {
             "parameters": [[self._names.get(id(p)) for p in group["params"]] for group in groups],
             "on_device": any(param.device.type != "cpu" for param in known.values()),
@@ -244,7 +250,7 @@ class OptimizerDetails(Part):
                 if param.device.type != "cpu" and value.device.type == "cpu"
             ],
             **({"tied": tied} if tied else {}),
-            **({"inner": inner} if inner else {}),
+            **({"inner": inner} if has_inner else {}),
             **({"groups": self._groups} if self._groups != len(groups) else {}),
             **({"settings": self._stored_settings} if self._stored_settings is not None else {}),
             **({"made": self._made} if self._made is not None else {}),
@@ -266,15 +272,13 @@ class OptimizerDetails(Part):
                     yield Difference(place, _ORDER_HINT.format(here), _ORDER_HINT.format(there))
 
     def restore(self, stored: Any) -> None:
-        """Remember what lay where, and give inner optimizers their state."""
+        """Remember what lay where."""
         pairs: list[Any] = find_at(stored, ("on_host",))
         self.hosted = [(index, name) for index, name in pairs]
         self.was_on_device = bool(find_at(stored, ("on_device",)))
         self._take_made(stored.get("made"))
         self.tied = [(index, name) for index, name in stored.get("tied", ())]
-        for key, part in self._inner.items():
-            state = stored.get("inner", {}).get(key, {})
-            part.restore({**part.capture(), "state": state})
+        self._stored_inner = stored.get("inner")
         self._take_settings(stored.get("settings"))
         self._stored_names = stored["parameters"]
         self._groups = stored.get("groups", len(self._stored_names))
@@ -299,6 +303,14 @@ class OptimizerDetails(Part):
                 *(self._name, self._made[0], stored[0]),
             )
         self._made = stored
+
+    def restore_inner(self) -> None:
+        """Give the inner optimizers what they had; older versions did not store it."""
+        if self._stored_inner == {}:  # nothing was restored here
+            return
+        for key, part in self._inner.items():
+            state = (self._stored_inner or {}).get(key)
+            part.restore({**part.capture(), "state": {}} if state is None else state)
 
     def fit_groups(self, stored: list[dict[str, Any]]) -> None:
         """Remove groups that were added since, or add those that were; the run must do the same.
@@ -344,11 +356,14 @@ def find_inner(optimizer: Optimizer) -> dict[str, Optimizer]:
     """Return the optimizers that one steps through, and whose state its own does not have."""
     if type(optimizer).state_dict is not Optimizer.state_dict:
         return {}
-    held = {key: one for key, one in vars(optimizer).items() if isinstance(one, Optimizer)}
+    others = {
+        key: one for key, one in vars(optimizer).items() if key not in ("state", "param_groups")
+    }
     return {
-        key: one
-        for key, one in held.items()
-        if one.state is not optimizer.state
+        format_path(path): one
+        for path, one in walk_leaves(others)
+        if isinstance(one, Optimizer)
+        and one.state is not optimizer.state
         and not any(isinstance(other, Optimizer) for other in vars(one).values())
     }
 

@@ -218,3 +218,30 @@ def sharpness_aware():
 
     parts = {"model": model, "optimizer": optimizer}
     return Run(parts, step, windows, also={"inner": optimizer.inner})
+
+
+class Joined(torch.optim.Optimizer):
+    """Steps several optimizers as one, and leaves out what they have."""
+
+    def __init__(self, *members):
+        params = [
+            param for one in members for group in one.param_groups for param in group["params"]
+        ]
+        super().__init__(params, {"lr": 1.0})
+        self.members = members
+
+    def step(self, closure=None):
+        for one in self.members:
+            one.step()
+
+
+@scenario("joined", beside="special-optimizers")
+def joined():
+    model = make_net()
+    members = [
+        torch.optim.SGD(model[0].parameters(), 0.1, momentum=0.9),
+        torch.optim.Adam(model[4].parameters(), 0.01),
+    ]
+    run = simple(model, Joined(*members))
+    run.also = {"members": members}
+    return run
