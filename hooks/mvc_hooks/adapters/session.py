@@ -201,6 +201,11 @@ class LibraryState:
         known = self._list_stateful()
         return {type(one).__name__: one for one in self._list_callbacks() if one not in known}
 
+    @property
+    def covered(self) -> list[Any]:
+        """The attributes of a module that are in the commits besides it."""
+        return list(self._find_stateful().values())
+
     def _list_stateful(self) -> list[Any]:
         """Return the callbacks whose whole state the library knows, as they say."""
         return []

@@ -180,7 +180,10 @@ class StateWatch:
         # Some are made late.
         captured = {id(one) for entry in self._parts for one in entry.part.generators().values()}
         captured |= {id(torch.default_generator), id(np.random.mtrand._rand)}  # noqa: SLF001  those of the process
+        by_adapter = {id(o) for v in self._objects.values() for o in getattr(v, "covered", ())}
         for place, owner, value in _walk(self._objects):
+            if id(value) in by_adapter:
+                continue
             if isinstance(value, GENERATORS):
                 if id(value) not in captured:
                     self._missing.setdefault(place, f"a {_kind(value)} of its own")

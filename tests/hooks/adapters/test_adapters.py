@@ -278,13 +278,34 @@ def test_values_of_callbacks_that_no_commit_holds_are_named(tmp_path, caplog):
         def on_train_batch_end(self, trainer, module, *_):
             self.shadow = [param.detach().clone() for param in module.parameters()]
 
+    class Counter:
+        count = 0
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+    class Counts:
+        def __init__(self, net):
+            super().__init__(net)
+            self.counter = Counter()
+
+        def training_step(self, batch, index):
+            self.counter.count += 1
+            return super().training_step(batch, index)
+
     one = type("One", (Shadow, transformers.TrainerCallback), {})()
     other = type("Other", (Shadow, pl.Callback), {})()
     with caplog.at_level("INFO", "mvc_hooks"):
         fit_transformers(tmp_path / "one", total=4, callbacks=[one])
-        fit_lightning(tmp_path / "other", total=4, callbacks=[other])
+        fit_lightning(tmp_path / "other", total=4, callbacks=[other], mixins=[Counts])
     assert "trainer.One.shadow (list, changes between steps)" in caplog.text
     assert "lightning.Other.shadow (list, changes between steps)" in caplog.text
+    assert "model.counter" not in caplog.text
+    run = fit_lightning(tmp_path / "other", total=6, mixins=[Counts])
+    assert run.module.counter.count == 6
 
 
 def test_an_average_that_begins_late_is_in_no_earlier_commit(tmp_path):
