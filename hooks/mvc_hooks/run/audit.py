@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from types import FrameType, FunctionType
@@ -128,16 +129,19 @@ class StateWatch:
         self._kept: set[str] = set()
         self._missing: dict[str, str] = {}
 
+    @keep_rng()
     def note_script(self, frame: FrameType) -> None:
         """Note the generators that a frame sees, and compare what its loop carries with the last time."""
         found = _with_attributes(read_scope(frame))
-        self._beside = {key: one for key, one in found.items() if isinstance(one, GENERATORS)}
+        self._beside = {key: one for key, one in found.items() if issubclass(type(one), GENERATORS)}
         covered = _find_reached(self._objects)
         tokens: dict[str, object] = {}
         for place, value in _with_attributes(read_carried(frame), covered).items():
-            token = _script_token(value)
-            if _is_covered(value, covered):  # until the script makes another one
-                token = _PASSED if isinstance(value, (*_PARTS, *_STEPPED)) else None
+            token = None
+            with suppress(Exception):  # whatever an object of the script does, a look ends no run
+                token = _script_token(value)
+                if _is_covered(value, covered):  # until the script makes another one
+                    token = _PASSED if isinstance(value, (*_PARTS, *_STEPPED)) else None
             if token is None:
                 continue
             tokens[place] = token
@@ -310,8 +314,14 @@ def _with_attributes(scope: Mapping[str, Any], without: Collection[int] = ()) ->
     """Return variables, and the attributes of the user's own objects among them."""
     found = dict(scope)
     for name, value in scope.items():
-        is_own = hasattr(value, "__dict__") and not isinstance(value, (type, FunctionType, *_PARTS))
-        if is_own and id(value) not in without and not _is_library(type(value)):
+        kind = type(value)
+        if (
+            issubclass(kind, (type, FunctionType, *_PARTS))
+            or id(value) in without
+            or _is_library(kind)
+        ):
+            continue
+        with suppress(Exception):  # it may have no attributes, or answer in its own way
             found |= {f"{name}.{key}": one for key, one in vars(value).items()}
     return found
 
@@ -327,7 +337,9 @@ def _find_reached(objects: Mapping[str, object]) -> set[int]:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+    with suppress(Exception):  # some kinds of tensors have no storage of their own
+        return tensor.untyped_storage().data_ptr()
+    return id(tensor)
 
 
 def _is_covered(value: Any, covered: Collection[int]) -> bool:

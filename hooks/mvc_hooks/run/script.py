@@ -57,7 +57,7 @@ def _follow(values: dict[str, Any]) -> dict[str, Any]:
     found, pending = dict(values), list(values.values())
     while pending:
         one = pending.pop()
-        if not isinstance(one, FunctionType) or is_library_file(one.__code__.co_filename):
+        if not issubclass(type(one), FunctionType) or is_library_file(one.__code__.co_filename):
             continue
         code, scope = one.__code__, one.__globals__
         used = {key: scope[key] for key in code.co_names if key in scope}

@@ -1,6 +1,7 @@
 import copy
 import logging
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -355,6 +356,16 @@ def test_generators_of_the_script_that_nobody_passed(tmp_path, caplog, draws):
     assert ("pass it as a part (a variable: in a dict)" in caplog.text) == draws
 
 
+class Odd(torch.optim.SGD):
+    """Has nothing to step, and cannot say what it has."""
+
+    def __init__(self):
+        super().__init__([torch.zeros(1)])
+
+    def state_dict(self):
+        raise OSError("not now")
+
+
 class Agent:
     """A trainer of the user's, with a memory of its own."""
 
@@ -375,6 +386,7 @@ def test_what_a_loop_of_the_script_carries_and_nobody_passed(tmp_path, caplog):
     target, optimizer = copy.deepcopy(model), torch.optim.SGD(model.parameters(), 0.1)
     passed, state, weights = {"x": torch.ones(4)}, model.state_dict(), list(model.parameters())
     criterion, losses, hidden, batch = nn.MSELoss(), [], torch.zeros(1, 4), torch.rand(2, 4)
+    gone, odd = weakref.proxy(Net()), Odd()
     parts = {"model": model, "optimizer": optimizer, "parts": {"passed": passed}}
 
     def average():
@@ -393,9 +405,9 @@ def test_what_a_loop_of_the_script_carries_and_nobody_passed(tmp_path, caplog):
             average()
             losses.append(loss.item())
             passed["x"] = passed["x"] * 0.9
+            assert (gone, odd, state) is not None
             ckpt.step(loss=loss)
             assert seen.shape == out.shape
-            assert state
         missing = dict(ckpt.audit().missing)
     assert set(missing) == {"hidden", "batch", "target", "losses"}
     (line,) = [one for one in caplog.messages if "in no commit" in one]
