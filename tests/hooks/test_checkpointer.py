@@ -166,14 +166,16 @@ def test_a_forked_process_leaves_the_run_to_its_parent(keep, plain):
     assert run.steps(2).now() == plain(3).now()
 
 
-def test_a_resume_in_inference_mode(keep, plain):
-    first = keep(every=1).steps(1)
+def test_a_commit_and_a_resume_in_inference_mode(keep, plain):
+    first = keep(every=100).steps(3)
+    with torch.inference_mode():
+        first.ckpt.commit("validated")
     first.ckpt.close()
     again = keep("other", seed=5)
     again.ckpt.close()
     with torch.inference_mode():
         again.ckpt = Checkpointer(first.ckpt.repo.worktree, parts=again.run.parts, every=1)
-    assert again.steps(2).now() == plain(3).now()
+    assert again.steps(2).now() == plain(5).now()
 
 
 def test_an_exception_between_steps_commits_the_last_one(keep, tmp_path, plain):

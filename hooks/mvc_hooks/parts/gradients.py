@@ -110,7 +110,8 @@ class _Watch:
         """Find out whether the next gradient of each parameter is added to an old one."""
         for param in params:
             if param.requires_grad:
-                node = torch.autograd.graph.get_gradient_edge(param).node
+                with torch.inference_mode(mode=False):  # in it there are no nodes
+                    node = torch.autograd.graph.get_gradient_edge(param).node
                 hook = node.register_prehook(partial(self._meet, param))
                 self._probes.append((node, hook))
 
