@@ -37,6 +37,7 @@ class FeedPart(DataPart):
         is_between: whether the library has finished a pass, so that the next draw begins another.
         is_held: whether passes that the library begins continue this one, until the next draw.
         evaluation: the loaders that the library iterates itself.
+        settings: those of the library on which the steps depend; a resume shows which were edited.
     """
 
     def __init__(self, name: str) -> None:
@@ -44,6 +45,7 @@ class FeedPart(DataPart):
         self.is_between = False
         self.is_held = False
         self.evaluation = EvaluationLoaders()
+        self.settings: dict[str, object] = {}
         self._target: dict[str, Any] | None = None
         self._draws_ahead = False
         self._at_draw: dict[str, object] = {}
@@ -61,6 +63,14 @@ class FeedPart(DataPart):
         self.is_endless = is_endless
         self._draws_ahead = is_accelerate or getattr(loader, "draws_ahead", False)
         self._is_stateful = self._is_stateful and not is_accelerate
+
+    def describe(self) -> dict[str, dict[str, object]]:
+        """Return what the steps depend on, that of the loaders included."""
+        return {**super().describe(), "settings": self.settings}
+
+    def note_settings(self, owner: object, names: tuple[str, ...]) -> None:
+        """Note settings of the library, as far as this version of it has them."""
+        self.settings = {name: str(getattr(owner, name)) for name in names if hasattr(owner, name)}
 
     def forget(self) -> None:
         """Count no batches that were drawn before the run."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _PYTORCH = import_library("lightning.pytorch", "pytorch_lightning", extra="lightning")
 _CALLBACK: Any = _PYTORCH.Callback
 _COMBINED: Any = _PYTORCH.utilities.combined_loader
+_SETTINGS = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision")
 _REFUSED = {
     "StochasticWeightAveraging": (
         "changes scheduler and batches of a running fit, and no state has all of it",
@@ -93,6 +94,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
                 hint="remove ckpt_path, or the callback",
             )
         state = self.library_state = LightningState(trainer, self._fit)
+        self._fit.data.note_settings(trainer, _SETTINGS)
         with _leave_sigterm():
             self._fit.open(**_find_parts(trainer, pl_module), lightning=state)
         state.prepare_epoch()

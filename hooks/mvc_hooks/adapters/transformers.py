@@ -53,6 +53,17 @@ _SUMS = (
     "_initial_global_step",
     "current_flos",
 )
+_SETTINGS = (
+    *(
+        "max_steps",
+        "num_train_epochs",
+        "gradient_accumulation_steps",
+        "max_grad_norm",
+        "bf16",
+        "fp16",
+    ),
+    *("lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "neftune_noise_alpha"),
+)
 _COUNT = "early_stopping_patience_counter"
 _MAKE_NOTHING: dict[str, Any] = {
     "model_init": None,
@@ -144,6 +155,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
             )
         if self._session.checkpointer is None:
             parts = {**_find_parts(self._trainer), _STATE: self.library_state}
+            self._session.data.note_settings(args, _SETTINGS)
             opened = self._session.open(**parts)
             if opened.resumed_from != self._tip:
                 # The writer of a killed run has finished its last commit since ``_find_state``.

@@ -265,6 +265,16 @@ def test_a_finished_run_of_the_trainer_gives_its_model_back(plain, tmp_path):
     assert (again.log, again.train_loss) == (first.log, plain("transformers").train_loss)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("lightning", "accumulate_grad_batches"), ("transformers", "gradient_accumulation_steps")],
+)
+def test_a_setting_that_was_edited_is_said(kind, name, tmp_path):
+    FITS[kind](tmp_path, total=2)
+    run = FITS[kind](tmp_path, total=2, accumulate=2)
+    assert run.checkpointer.environment_changes == [(f"data.settings.{name}", "1", "2")]
+
+
 def test_values_of_callbacks_that_no_commit_holds_are_named(tmp_path, caplog):
     import lightning.pytorch as pl
     import transformers
