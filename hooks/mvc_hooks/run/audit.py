@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import sys
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -128,13 +129,14 @@ class StateWatch:
         self._before: dict[str, object] = {}
         self._kept: set[str] = set()
         self._missing: dict[str, str] = {}
+        _ALL.add(self)
 
     @keep_rng()
     def note_script(self, frame: FrameType) -> None:
         """Note the generators that a frame sees, and compare what its loop carries with the last time."""
         found = _with_attributes(read_scope(frame))
         self._beside = {key: one for key, one in found.items() if issubclass(type(one), GENERATORS)}
-        covered = _find_reached(self._objects)
+        covered = {at for one in list(_ALL) for at in _find_reached(one._objects)}  # noqa: SLF001  its own class
         tokens: dict[str, object] = {}
         for place, value in _with_attributes(read_carried(frame), covered).items():
             token = None
@@ -220,6 +222,9 @@ class StateWatch:
                 if self._before.get(place, token) != token:
                     self._missing.setdefault(place, f"{_kind(one)}, draws between steps")
         return now
+
+
+_ALL: weakref.WeakSet[StateWatch] = weakref.WeakSet()
 
 
 def _measure(name: str, part: Part) -> PartAudit:

@@ -437,6 +437,23 @@ def test_an_optimizer_that_is_made_anew(tmp_path):
         assert set(dict(ckpt.audit().missing)) == {"optimizer"}
 
 
+def test_two_runs_of_one_script_do_not_miss_each_other(tmp_path):
+    models = one, other = Net(), Net()
+    optimizers = [torch.optim.Adam(model.parameters(), 0.1) for model in models]
+    ckpts = [
+        Checkpointer(tmp_path / str(at), model=model, optimizer=optimizers[at], every=None)
+        for at, model in enumerate(models)
+    ]
+    for _ in range(4):
+        for model, optimizer, ckpt in zip((one, other), optimizers, ckpts, strict=True):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            ckpt.step()
+    for ckpt in ckpts:
+        assert not any(place in ("one", "other") for place, _ in ckpt.audit().missing)
+        ckpt.close()
+
+
 def test_what_was_passed_beside_its_owner_is_not_missed(tmp_path):
     model = Nested()
     missing = dict(run(tmp_path, model=model, parts={"history": model.history}).missing)
