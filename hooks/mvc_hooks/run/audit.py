@@ -11,33 +11,40 @@ A value that changes need not matter (a counter for a progress bar): that is for
 
 from __future__ import annotations
 
-import math
-import sys
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
 
 from mvc_hooks.parts.data import DataPart
-from mvc_hooks.parts.module import clean_name, unwrap_module
 from mvc_hooks.parts.part import DETAILS
 from mvc_hooks.parts.reach import GENERATORS, find_reachable
-from mvc_hooks.parts.rng import GeneratorPart, RngPart, find_attribute, keep_rng
-from mvc_hooks.parts.tree import find_changes, format_path, list_items, read_bits, walk_leaves
-from mvc_hooks.parts.value import Stateful
-from mvc_hooks.run.script import is_library_file, read_carried, read_scope
+from mvc_hooks.parts.rng import GeneratorPart, RngPart, keep_rng
+from mvc_hooks.parts.tree import format_path, list_items, read_bits, walk_leaves
+from mvc_hooks.run.script import is_library_class, read_carried, read_scope
+from mvc_hooks.run.tokens import (
+    MAX_DEPTH,
+    MAX_ITEMS,
+    PARTS,
+    PLAIN,
+    STEPPED,
+    holds_arrays,
+    name_kind,
+    read_script_token,
+    read_token,
+)
+from mvc_hooks.run.uncovered import MAX_ATTRIBUTES, is_in_state, walk_uncovered
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from types import FrameType
+
     from mvc_hooks.parts.part import Entry, Part
 
 _POSITIONS = {
@@ -45,22 +52,7 @@ _POSITIONS = {
     "drawn again": "the position comes back by drawing the batches again",
     "unknown": "the position does not come back",
 }
-_MAX_DEPTH = 3
 _PASSED = "passed"
-_MAX_ITEMS = 64
-_MAX_BYTES, _MAX_BITS = 2**20, 2**16
-_MAX_ATTRIBUTES = 50_000
-_PLAIN = (bool, int, float, complex, str, bytes)
-_PARTS = (nn.Module, Optimizer, LRScheduler)
-_STEPPED = (Optimizer, LRScheduler, torch.amp.GradScaler)
-_OF_LOADERS = ("dataset", "sampler", "batch_sampler", "batch_sampler.sampler", "collate_fn")
-_OF_TORCH = frozenset(vars(nn.Module())) | {
-    "defaults", "state", "param_groups", "_warned_capturable_if_run_uncaptured", "_opt_called",
-    "_zero_grad_profile_name", "_step_count", "_step_supports_amp_scaling", "grad_scale", "found_inf",
-}  # fmt: skip
-"""What modules and optimizers keep on themselves for torch."""
-_PLAIN_BASES = ("torch", "builtins", "abc", "typing", "collections", "torchdata")
-"""Packages whose classes a user extends without sharing private names with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +133,15 @@ class StateWatch:
         for place, value in _with_attributes(read_carried(frame), covered).items():
             token = None
             with suppress(Exception):  # whatever an object of the script does, a look ends no run
-                token = _script_token(value)
+                token = read_script_token(value)
                 if _is_covered(value, covered):  # until the script makes another one
-                    token = _PASSED if isinstance(value, (*_PARTS, *_STEPPED)) else None
+                    token = _PASSED if isinstance(value, (*PARTS, *STEPPED)) else None
             if token is None:
                 continue
             tokens[place] = token
             if token != _PASSED and self._carried.get(place, token) != token:
-                self._missing.setdefault(place, f"{_kind(value)}, changes between steps")
-                if not _holds_arrays(value):
+                self._missing.setdefault(place, f"{name_kind(value)}, changes between steps")
+                if not holds_arrays(value):
                     self._told.add(place)  # a sum for a report, more often than not
         self._carried = tokens
 
@@ -187,26 +179,26 @@ class StateWatch:
         captured = {id(one) for entry in self._parts for one in entry.part.generators().values()}
         captured |= {id(torch.default_generator), id(np.random.mtrand._rand)}  # noqa: SLF001  those of the process
         by_adapter = {id(o) for v in self._objects.values() for o in getattr(v, "covered", ())}
-        for place, owner, value in _walk(self._objects):
+        for place, owner, value in walk_uncovered(self._objects):
             if id(value) in by_adapter:
                 continue
             if isinstance(value, GENERATORS):
                 if id(value) not in captured:
-                    self._missing.setdefault(place, f"a {_kind(value)} of its own")
+                    self._missing.setdefault(place, f"a {name_kind(value)} of its own")
                 continue
-            if not isinstance(value, _PLAIN):
+            if not isinstance(value, PLAIN):
                 inner = find_reachable(value, GENERATORS).items()
                 beside |= {f"{place}.{path}": one for path, one in inner}
-            token = None if id(value) in self._passed else _token(value, _MAX_DEPTH)
+            token = None if id(value) in self._passed else read_token(value, MAX_DEPTH)
             if token is None:
                 continue
             now[place] = token
             if self._before.get(place, token) != token and place not in self._kept:
-                if _is_in_state(owner, value):
+                if is_in_state(owner, value):
                     self._kept.add(place)
                 else:
-                    self._missing.setdefault(place, f"{_kind(value)}, changes between steps")
-            if len(now) >= _MAX_ATTRIBUTES:
+                    self._missing.setdefault(place, f"{name_kind(value)}, changes between steps")
+            if len(now) >= MAX_ATTRIBUTES:
                 break
         now |= self._look_beside(beside, captured)
         self._before = now
@@ -220,7 +212,7 @@ class StateWatch:
                 state = walk_leaves(GeneratorPart(one).capture())
                 now[place] = token = [(at, read_bits(leaf)) for at, leaf in state]
                 if self._before.get(place, token) != token:
-                    self._missing.setdefault(place, f"{_kind(one)}, draws between steps")
+                    self._missing.setdefault(place, f"{name_kind(one)}, draws between steps")
         return now
 
 
@@ -238,80 +230,9 @@ def _measure(name: str, part: Part) -> PartAudit:
     return PartAudit(name, len(sizes), sum(sizes))
 
 
-def _walk(objects: Mapping[str, object]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield place, owner and value of everything on the run's objects that their own state leaves out."""
-    seen: set[int] = set()
-    for name, value in objects.items():
-        for place, owner in _owners(name, value):
-            if id(owner) in seen or not hasattr(owner, "__dict__"):
-                continue
-            seen.add(id(owner))
-            yield from _uncovered(place, owner)
-
-
-def _owners(place: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield place and object of everything that may carry attributes."""
-    if isinstance(value, nn.Module):
-        for name, module in unwrap_module(value).named_modules():
-            yield f"{place}.{clean_name(name)}".rstrip("."), module
-        return
-    items = list_items(value, _MAX_ATTRIBUTES)
-    for key, item in items or ():
-        yield from _owners(f"{place}.{key}", item)
-    if items is not None or isinstance(value, GENERATORS):
-        return
-    yield place, value
-    for name, one in getattr(value, "audited", {}).items():  # by a part of an adapter
-        yield f"{place}.{name}", one
-    if isinstance(value, DataLoader):
-        for path in _OF_LOADERS:
-            owner = find_attribute(value, path)
-            if owner is not None:
-                yield f"{place}.{path}", owner
-
-
-def _uncovered(place: str, owner: Any) -> Iterator[tuple[str, Any, Any]]:
-    values = vars(owner).copy()
-    covered = values.keys() if _is_library(type(owner)) else _find_covered(owner)
-    for name, value in values.items():
-        if name not in covered or isinstance(value, GENERATORS):
-            yield f"{place}.{name}", owner, value
-
-
-def _find_covered(owner: Any) -> Collection[str]:
-    """Return the attributes of a user's object that its own state has, or that are a library's.
-
-    Those that ``set_epoch`` uses come back with the epoch.
-    """
-    set_epoch = getattr(type(owner), "set_epoch", None)
-    names = {*_OF_TORCH, *getattr(getattr(set_epoch, "__code__", None), "co_names", ())}
-    bases = [kind for kind in type(owner).__mro__ if _is_library(kind)]
-    if any(kind.__module__.partition(".")[0] not in _PLAIN_BASES for kind in bases):
-        names.update(name for name in vars(owner) if name.startswith("_"))
-    state = _read_state(owner)
-    return names.union(map(str, state)) if isinstance(state, Mapping) else vars(owner)
-
-
-def _read_state(owner: Any) -> object:
-    if isinstance(owner, nn.Module):
-        has_own = type(owner).get_extra_state is not nn.Module.get_extra_state
-        return owner.get_extra_state() if has_own else {}
-    if not isinstance(owner, Stateful):
-        return {}
-    # That of torchdata's loaders would begin them, and is complete.
-    return None if isinstance(owner, DataLoader) else owner.state_dict()
-
-
-def _is_in_state(owner: Any, value: Any) -> bool:
-    """Return whether an object's own state is a value, or has it under another name."""
-    state = _read_state(owner)
-    inner = state.values() if isinstance(state, Mapping) else ()
-    return any(next(find_changes(value, one), None) is None for one in (state, *inner))
-
-
 def _find_passed(value: Any) -> set[int]:
     """Return the ids of the containers and values that were passed as parts."""
-    items = () if isinstance(value, nn.Module) else list_items(value, _MAX_ATTRIBUTES) or ()
+    items = () if isinstance(value, nn.Module) else list_items(value, MAX_ATTRIBUTES) or ()
     return {id(value)}.union(*(_find_passed(item) for _, item in items))
 
 
@@ -321,9 +242,9 @@ def _with_attributes(scope: Mapping[str, Any], without: Collection[int] = ()) ->
     for name, value in scope.items():
         kind = type(value)
         if (
-            issubclass(kind, (type, FunctionType, *_PARTS))
+            issubclass(kind, (type, FunctionType, *PARTS))
             or id(value) in without
-            or _is_library(kind)
+            or is_library_class(kind)
         ):
             continue
         with suppress(Exception):  # it may have no attributes, or answer in its own way
@@ -353,79 +274,8 @@ def _is_covered(value: Any, covered: Collection[int]) -> bool:
         return True
     if isinstance(value, nn.Module):
         value = [*value.parameters(), *value.buffers()]
-    leaves = [one for _, one in islice(walk_leaves(value), _MAX_ITEMS)]
+    leaves = [one for _, one in islice(walk_leaves(value), MAX_ITEMS)]
     return bool(leaves) and all(
         id(one) in covered or (isinstance(one, torch.Tensor) and _address(one) in covered)
         for one in leaves
     )
-
-
-def _script_token(value: Any) -> object:
-    """Return what changes when a variable of the script does, or None for what is no state."""
-    if isinstance(value, nn.Module):
-        return [one._version for one in (*value.parameters(), *value.buffers())]  # noqa: SLF001
-    if isinstance(value, _STEPPED):
-        leaves = islice(walk_leaves(value.state_dict()), _MAX_ITEMS)
-        return [_token(one, 1) for _, one in leaves]
-    is_value = value is None or isinstance(
-        value, (*_PLAIN, torch.Tensor, np.ndarray, np.generic, set)
-    )
-    return _token(value, _MAX_DEPTH) if is_value or list_items(value, 1) is not None else None
-
-
-def _holds_arrays(value: Any, depth: int = _MAX_DEPTH) -> bool:
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return math.prod(value.shape) > 1
-    items = list_items(value, _MAX_DEPTH) if depth else None
-    return isinstance(value, _PARTS + _STEPPED) or any(
-        _holds_arrays(item, depth - 1) for _, item in items or ()
-    )
-
-
-def _is_library(kind: type) -> bool:
-    """Return whether a class comes with Python or an installed package."""
-    module = kind.__module__
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if module == "__main__" or file is None:
-        return module in sys.builtin_module_names
-    return module.startswith("mvc_hooks.") or is_library_file(file)
-
-
-def _kind(value: object) -> str:
-    kind = type(value)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-
-
-def _token(value: Any, depth: int) -> object:
-    """Return what changes when a value does, or None if it cannot be compared cheaply."""
-    if value is None or isinstance(value, _PLAIN):
-        return type(value).__name__, hash(value) if isinstance(value, (str, bytes)) else repr(value)
-    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
-        return _array_token(value)
-    if isinstance(value, (set, frozenset)):
-        return "set", len(value)
-    items = list_items(value, _MAX_ITEMS + 1)
-    if items is None:
-        is_opaque = isinstance(value, _PARTS) or callable(value) or _is_library(type(value))
-        items = [] if is_opaque else list(getattr(value, "__dict__", {}).items())
-        length = len(items)
-    else:
-        length = len(value)
-    if not items or not depth:
-        return length
-    if len(items) > _MAX_ITEMS:
-        items = [items[0], *([(-1, value[-1])] if isinstance(value, Sequence) else items[-1:])]
-    return length, *((str(key), _token(item, depth - 1)) for key, item in items)
-
-
-def _array_token(value: Any) -> object:
-    if not isinstance(value, torch.Tensor):
-        return value.tobytes() if value.nbytes <= _MAX_BYTES else id(value)
-    # What autograd made is of one step: it is computed again, not carried over. Parameters are their
-    # module's.
-    is_others = value.grad_fn is not None or isinstance(value, nn.Parameter)
-    if is_others:
-        return None
-    # The next tensor may have the place of one that is gone.
-    is_small = value.device.type == "cpu" and value.numel() * value.itemsize <= _MAX_BITS
-    return hash(bytes(read_bits(value)[1])) if is_small else (id(value), value._version)  # noqa: SLF001  torch's own count of writes

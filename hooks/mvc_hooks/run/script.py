@@ -52,6 +52,15 @@ def is_library_file(file: str) -> bool:
     return "site-packages" in file or "dist-packages" in file or file.startswith(sys.base_prefix)
 
 
+def is_library_class(kind: type) -> bool:
+    """Return whether a class comes with Python or an installed package."""
+    module = kind.__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if module == "__main__" or file is None:
+        return module in sys.builtin_module_names
+    return module.startswith("mvc_hooks.") or is_library_file(file)
+
+
 def _follow(values: dict[str, Any]) -> dict[str, Any]:
     """Return values, and what functions of the script among them use from outside."""
     found, pending = dict(values), list(values.values())

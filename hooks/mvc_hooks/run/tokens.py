@@ -1,0 +1,87 @@
+"""Tokens: what is different whenever a value is, and costs little to read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from mvc_hooks.parts.tree import list_items, read_bits, walk_leaves
+from mvc_hooks.run.script import is_library_class
+
+MAX_DEPTH, MAX_ITEMS = 3, 64
+_MAX_BYTES, _MAX_BITS = 2**20, 2**16
+PLAIN = (bool, int, float, complex, str, bytes)
+PARTS = (nn.Module, Optimizer, LRScheduler)
+STEPPED = (Optimizer, LRScheduler, torch.amp.GradScaler)
+
+
+def read_script_token(value: Any) -> object:
+    """Return what changes when a variable of the script does, or None for what is no state."""
+    if isinstance(value, nn.Module):
+        return [one._version for one in (*value.parameters(), *value.buffers())]  # noqa: SLF001
+    if isinstance(value, STEPPED):
+        leaves = islice(walk_leaves(value.state_dict()), MAX_ITEMS)
+        return [read_token(one, 1) for _, one in leaves]
+    is_value = value is None or isinstance(
+        value, (*PLAIN, torch.Tensor, np.ndarray, np.generic, set)
+    )
+    return read_token(value, MAX_DEPTH) if is_value or list_items(value, 1) is not None else None
+
+
+def holds_arrays(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Return whether a value has arrays of more than one element, modules or optimizers."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return math.prod(value.shape) > 1
+    items = list_items(value, MAX_DEPTH) if depth else None
+    return isinstance(value, PARTS + STEPPED) or any(
+        holds_arrays(item, depth - 1) for _, item in items or ()
+    )
+
+
+def name_kind(value: object) -> str:
+    """Return what people know the type of a value as."""
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def read_token(value: Any, depth: int) -> object:
+    """Return what changes when a value does, or None if it cannot be compared cheaply."""
+    if value is None or isinstance(value, PLAIN):
+        return type(value).__name__, hash(value) if isinstance(value, (str, bytes)) else repr(value)
+    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
+        return _array_token(value)
+    if isinstance(value, (set, frozenset)):
+        return "set", len(value)
+    items = list_items(value, MAX_ITEMS + 1)
+    if items is None:
+        is_opaque = isinstance(value, PARTS) or callable(value) or is_library_class(type(value))
+        items = [] if is_opaque else list(getattr(value, "__dict__", {}).items())
+        length = len(items)
+    else:
+        length = len(value)
+    if not items or not depth:
+        return length
+    if len(items) > MAX_ITEMS:
+        items = [items[0], *([(-1, value[-1])] if isinstance(value, Sequence) else items[-1:])]
+    return length, *((str(key), read_token(item, depth - 1)) for key, item in items)
+
+
+def _array_token(value: Any) -> object:
+    if not isinstance(value, torch.Tensor):
+        return value.tobytes() if value.nbytes <= _MAX_BYTES else id(value)
+    # What autograd made is of one step: it is computed again, not carried over. Parameters are their
+    # module's.
+    is_others = value.grad_fn is not None or isinstance(value, nn.Parameter)
+    if is_others:
+        return None
+    # The next tensor may have the place of one that is gone.
+    is_small = value.device.type == "cpu" and value.numel() * value.itemsize <= _MAX_BITS
+    return hash(bytes(read_bits(value)[1])) if is_small else (id(value), value._version)  # noqa: SLF001  torch's own count of writes
