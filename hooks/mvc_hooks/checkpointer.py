@@ -193,6 +193,7 @@ class Checkpointer(StepRun):
             if tip is not None:
                 self._go_on_from(tip, warm_up)
             queue = self._make_queue(tip, identity)
+            undo.callback(queue.close)  # a writer that is left behind would hold the branch
             ranks.on_first(queue.start_writer)
             self._commits = commits = Commits(
                 self.branch, run, self._judge, queue, ranks=ranks, settings=settings, log=log,
@@ -393,11 +394,13 @@ class Checkpointer(StepRun):
         """Say what commits hold at the first step, and what they miss at a few of those after it."""
         if self._calls != 1 and self._calls not in _LOOKS:
             return
-        self._run.watch.note_script(sys._getframe(2))  # noqa: SLF001  of whoever called step()
-        if self._calls == 1:
-            self._log.hold(self._run.watch.report(self.step_count))
-        found = self._run.watch.look().items()
-        self._log.miss(self._ranks.merge(f"{place} ({what})" for place, what in found))
+        watch, found = self._run.watch, dict[str, str]()
+        with contextlib.suppress(Exception):  # whatever the user's objects do, a look ends no run
+            watch.note_script(sys._getframe(2))  # noqa: SLF001  of whoever called step()
+            if self._calls == 1:
+                self._log.hold(watch.report(self.step_count))
+            found = watch.look()
+        self._log.miss(self._ranks.merge(f"{place} ({what})" for place, what in found.items()))
 
     def audit(self) -> Audit:
         """Return what commits of this run hold and what they miss, as far as steps have shown it.
@@ -530,7 +533,7 @@ class Checkpointer(StepRun):
         if kind is None:
             self.close(last=f"step {self.step_count}, the last one")
             return
-        if self._is_closed:
+        if self._is_closed or os.getpid() != self._pid:
             return
         self._log.stop(self.step_count, kind.__name__)
         self._ranks.leave()  # where the other ranks are now, this one cannot know
@@ -602,7 +605,10 @@ def _end_earlier(path: str | os.PathLike[str], branch: str | None) -> None:
     except TypeError:
         raise UsageError(f"path is {path!r}, not the path of a folder") from None
     for one in list(_OPEN):
-        if one.repo.worktree == folder and one.branch == (branch or one.repo.head.branch):
+        current = branch or one.branch
+        with contextlib.suppress(MvcError):  # the folder may have been deleted since
+            current = branch or one.repo.head.branch
+        if one.repo.worktree == folder and one.branch == current:
             one._hand_over()  # noqa: SLF001  the same module
 
 

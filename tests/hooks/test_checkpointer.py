@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Subset
 
-from mvc import ConflictError, Identity, NotFoundError, Repo, UsageError
+from mvc import ConflictError, Identity, NotFoundError, Repo, UnsupportedError, UsageError
 from mvc_hooks import Checkpointer, DivergedError
 from support.scenarios.basics import WIDTH, make_net, simple
 from support.training_runs import find_deviation, fingerprint, read_trace, seed_all
@@ -161,8 +161,15 @@ def test_a_forked_process_leaves_the_run_to_its_parent(keep, plain):
             run.ckpt.step(loss=1.0)
         except UsageError as error:
             text = error.message
+        run.ckpt.__exit__(ValueError, ValueError(), None)
         os._exit("was forked from it" not in text)
     assert os.waitpid(child, 0)[1] == 0
+    if not (child := os.fork()):
+        signal.raise_signal(signal.SIGTERM)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGTERM, "as of a worker that is terminated"
+    run.ckpt.wait()
+    assert run.ckpt.repo.read_run("main").stopped is None
     assert run.steps(2).now() == plain(3).now()
 
 
@@ -270,7 +277,7 @@ def test_sigterm_commits_and_ends_the_process(trainings, tmp_path):
     assert find_deviation(one + other, plain) is None
 
 
-def test_one_branch_one_checkpointer(keep, plain):
+def test_one_branch_one_checkpointer(keep, tmp_path, plain):
     run = keep()
     keep(branch="other", seed=3).steps(2).ckpt.close()
     assert keep(branch="other", seed=8).now() == plain(2, seed=3).now()
@@ -279,7 +286,11 @@ def test_one_branch_one_checkpointer(keep, plain):
     assert after.ckpt.step_count == 1
     with pytest.raises(UsageError, match="closed"):
         run.ckpt.step(loss=1.0)
-    after.steps(1)
+    after.steps(1).ckpt.close()
+    with pytest.raises(UnsupportedError, match="function") as kept:  # as a notebook keeps an error
+        Checkpointer(tmp_path / "run", branch="new", model=make_net(), parts={"odd": {"f": print}})
+    assert kept.traceback
+    assert keep(branch="new").ckpt.step_count == 0
 
 
 def test_a_closed_checkpointer_says_so(keep):

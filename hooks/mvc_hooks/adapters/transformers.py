@@ -327,7 +327,8 @@ class _TrainerState(LibraryState):
 
     def _apply(self, state: dict[str, Any]) -> None:
         self._began_s = time.perf_counter() - state.get("seconds", 0.0)
-        for name, value in state["sums"].items():
+        # Older commits lack the first of these: their sums are those of the whole run, too.
+        for name, value in {"_initial_global_step": 0, **state["sums"]}.items():
             live: Any = getattr(self._trainer, name, None)
             if hasattr(live, "fill_"):
                 live.fill_(value)

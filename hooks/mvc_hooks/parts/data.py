@@ -325,7 +325,7 @@ class DataPart(Part):
             )
         for name in ("sampler", "batch_sampler"):
             sampler = getattr(self.loader, name, None)
-            if _has_unknown_order(sampler):
+            if _has_unknown_order(sampler, self.loader):
                 raise UsageError(
                     f"{self.name} has a {type(sampler).__name__}, whose order cannot be restored",
                     hint="pass shuffle=True instead, or draw the batches with next_batch()",
@@ -391,8 +391,9 @@ def _describe(loader: DataLoader[Any]) -> dict[str, object]:
     return facts
 
 
-def _has_unknown_order(sampler: Any) -> bool:
+def _has_unknown_order(sampler: Any, loader: Any) -> bool:
     """Return whether the order of a sampler depends on generators that it does not store."""
     if isinstance(sampler, Stateful) or type(sampler).__module__.startswith("torchdata"):
         return False
-    return isinstance(sampler, _RANDOM) or bool(find_reachable(sampler, GENERATORS))
+    own = find_reachable(sampler, GENERATORS, without=loader.dataset)
+    return isinstance(sampler, _RANDOM) or bool(own)

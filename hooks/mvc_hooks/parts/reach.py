@@ -24,12 +24,15 @@ _CLOSED = (*GENERATORS, torch.Tensor, np.ndarray, nn.Module, ModuleType, type, s
 _MOST_OBJECTS, _MOST_ITEMS, _MOST_STEPS = 4000, 64, 8
 
 
-def find_reachable(value: Any, kinds: type | tuple[type, ...]) -> dict[str, Any]:
+def find_reachable(
+    value: Any, kinds: type | tuple[type, ...], without: object = None
+) -> dict[str, Any]:
     """Return path → object of these kinds, nearest first; an object that lies at two paths has the first.
 
-    Long containers, which hold data, are not looked into, nor are models.
+    Long containers, which hold data, are not looked into, nor are models, nor the object ``without``.
     """
-    return {path: one for path, one in _walk(value) if issubclass(type(one), kinds)}
+    found = _walk(value, without)
+    return {path: one for path, one in found if issubclass(type(one), kinds)}
 
 
 def find_loaders(value: Any) -> dict[str, DataLoader[Any]]:
@@ -37,8 +40,8 @@ def find_loaders(value: Any) -> dict[str, DataLoader[Any]]:
     return find_reachable(value, DataLoader)
 
 
-def _walk(value: Any) -> Iterator[tuple[str, Any]]:
-    pending, seen = deque([("", value)]), {id(value)}
+def _walk(value: Any, without: object) -> Iterator[tuple[str, Any]]:
+    pending, seen = deque([("", value)]), {id(value), id(without)}
     while pending:
         path, one = pending.popleft()
         yield path, one
@@ -64,6 +67,6 @@ def _list_children(value: Any) -> list[tuple[Any, Any]]:
     attributes = getattr(value, "__dict__", {})
     return [
         (name, one)
-        for name, one in attributes.items()
+        for name, one in list(attributes.items())  # a thread may add to them
         if name not in ("_iterator", "_get_iterator")
     ]

@@ -25,11 +25,19 @@ _ENDS = ("RETURN", "RAISE", "RERAISE", "JUMP")
 
 def read_scope(frame: FrameType) -> dict[str, Any]:
     """Return the variables that a frame sees; it goes on holding none of them."""
+    if _calls_locals(frame.f_code):  # what that returned is the dict below, and may be in use
+        return dict(frame.f_globals)
     values = frame.f_locals
     scope = {**frame.f_globals, **values}
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict):
         values.clear()  # until Python 3.12 a copy, with which the frame would hold the loss's graph
     return scope
+
+
+@functools.lru_cache(maxsize=64)
+def _calls_locals(code: CodeType) -> bool:
+    instructions = dis.get_instructions(code)
+    return any(one.opname in _GLOBAL and one.argval == "locals" for one in instructions)
 
 
 def read_carried(frame: FrameType | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ kind is not held back.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ class SignalWatch:
         self._caught: int | None = None
         self._is_over = True
         self._is_delivering = False
+        self._pid = os.getpid()
 
     def start(self) -> None:
         """Replace the handlers; outside the main thread this does nothing."""
@@ -57,7 +59,7 @@ class SignalWatch:
             return
         is_second = self._caught == number
         self._caught = number
-        if is_second or self._is_over:
+        if is_second or self._is_over or os.getpid() != self._pid:  # a forked process has no steps
             self.deliver()
 
     @property

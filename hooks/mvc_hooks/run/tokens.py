@@ -55,6 +55,8 @@ def name_kind(value: object) -> str:
 def read_token(value: Any, depth: int) -> object:
     """Return what changes when a value does, or None if it cannot be compared cheaply."""
     if value is None or isinstance(value, PLAIN):
+        if isinstance(value, int):  # a bit mask may be too long for repr
+            return type(value).__name__, value
         return type(value).__name__, hash(value) if isinstance(value, (str, bytes)) else repr(value)
     if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
         return _array_token(value)

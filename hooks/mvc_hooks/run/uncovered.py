@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
@@ -86,8 +87,10 @@ def _read_state(owner: Any) -> object:
         return owner.get_extra_state() if has_own else {}
     if not isinstance(owner, Stateful):
         return {}
-    # That of torchdata's loaders would begin them, and is complete.
-    return None if isinstance(owner, DataLoader) else owner.state_dict()
+    with suppress(Exception):  # it may have none yet
+        # That of torchdata's loaders would begin them, and is complete.
+        return None if isinstance(owner, DataLoader) else owner.state_dict()
+    return None
 
 
 def is_in_state(owner: Any, value: Any) -> bool:

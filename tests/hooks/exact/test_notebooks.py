@@ -48,6 +48,7 @@ _CELLS = {
         run()
         """,
     "lose the repository": "os.rename(path, path + '-elsewhere')",
+    "delete the folder": "import shutil; shutil.rmtree(path)",
     "misspell": "Checkpointer(path, model=model, optimizer=optimizer, evry=10)",
     "say": "print(begun, ckpt.is_closed)",
 }
@@ -102,6 +103,13 @@ def test_an_exception_in_a_cell_is_no_obstacle(run, tmp_path):
     assert said == ["DivergedError", "0 False", *["ZeroDivisionError", "3 False"] * 2]
     assert sum("is taken over from the checkpointer at step" in line for line in errors) == 3
     assert len(errors) == 6, "and the alarm, its answer, and the steps that are lost"
+
+
+def test_a_folder_that_was_deleted_begins_anew(run, tmp_path):
+    said, errors = run("open", "train", "delete the folder", "open", "say", "train")
+    assert said == ["0 False"]
+    assert errors[0] == "branch 'main' is taken over from the checkpointer at step 3"
+    assert [step for _, step in _log(tmp_path / "run")] == [3, 0]
 
 
 def test_an_end_that_fails_is_one_line(run):

@@ -279,6 +279,10 @@ def test_a_position_that_nobody_knows_is_an_error_not_a_guess():
     next(held)
     with pytest.raises(UsageError, match="RandomSampler, whose order"):
         part.capture()
+    part = DataPart("dataloader", loader := StatefulDataLoader(Augmented(), 4))
+    held = iter(loader)
+    next(held)
+    assert part.capture()["generators"], "those of the dataset are no matter of the order"
     with pytest.raises(UsageError, match="is an iterator"):
         DataPart("dataloader", iter([1]))
     with pytest.raises(UsageError, match="gives no batch"):

@@ -171,6 +171,24 @@ class Passes:
         return iter(self.rng.sample(range(64), 64))
 
 
+class Unready(Passes):
+    """Has no state before its first pass is over."""
+
+    def state_dict(self):
+        raise RuntimeError("not yet")
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Masked(Net):
+    """Has a number of more digits than Python writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.mask = 1 << 30_000
+
+
 def run(
     folder,
     steps=4,
@@ -235,7 +253,7 @@ def test_values_inside_containers_and_generators_of_python(tmp_path):
     assert set(missing) == {"model.history", "model.rng", "model.jitter.options.rng"}
 
 
-@pytest.mark.parametrize("model", [Net, KeepsItself, Caching])
+@pytest.mark.parametrize("model", [Net, KeepsItself, Caching, Masked])
 def test_an_ordinary_run_misses_nothing(tmp_path, caplog, model):
     with caplog.at_level(logging.WARNING, "mvc_hooks"):
         assert run(tmp_path, model=model(), steps=12).missing == ()
@@ -249,8 +267,9 @@ def test_an_ordinary_run_misses_nothing(tmp_path, caplog, model):
         {"average": CountedAverage},
         {"optimizer": Plain},
         {"sampler": Passes(), "steps": 34},
+        {"sampler": Unready()},
     ],
-    ids=["average", "counted average", "optimizer", "sampler"],
+    ids=["average", "counted average", "optimizer", "sampler", "no state yet"],
 )
 def test_what_comes_back_in_the_users_own_way_is_not_missed(tmp_path, caplog, options):
     with caplog.at_level(logging.WARNING, "mvc_hooks"):
@@ -328,6 +347,19 @@ def test_looking_changes_nothing(tmp_path):
         return model.layer.weight
 
     assert torch.equal(final(tmp_path / "a", look=True), final(tmp_path / "b", look=False))
+
+
+def test_a_look_leaves_what_locals_returned(tmp_path):
+    def train(rate=0.1):
+        given = locals()
+        before = dict(given)
+        model = nn.Linear(2, 1)
+        with Checkpointer(tmp_path, model=model, every=None) as ckpt:
+            for _ in ckpt.steps(2):
+                ckpt.step(loss=rate)
+        return given == before
+
+    assert train()
 
 
 class Augment:
