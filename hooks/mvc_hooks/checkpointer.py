@@ -192,8 +192,8 @@ class Checkpointer(StepRun):
             log.start(0, every, run.parts, ranks.merge(run.doubts))
             if tip is not None:
                 self._go_on_from(tip, warm_up)
-            queue = self._make_queue(tip, identity)
-            undo.callback(queue.close)  # a writer that is left behind would hold the branch
+            # A writer that is left behind would hold the branch.
+            queue = undo.enter_context(contextlib.closing(self._make_queue(tip, identity)))
             ranks.on_first(queue.start_writer)
             self._commits = commits = Commits(
                 self.branch, run, self._judge, queue, ranks=ranks, settings=settings, log=log,
@@ -605,7 +605,7 @@ def _end_earlier(path: str | os.PathLike[str], branch: str | None) -> None:
     except TypeError:
         raise UsageError(f"path is {path!r}, not the path of a folder") from None
     for one in list(_OPEN):
-        current = branch or one.branch
+        current: str | None = branch or one.branch
         with contextlib.suppress(MvcError):  # the folder may have been deleted since
             current = branch or one.repo.head.branch
         if one.repo.worktree == folder and one.branch == current:
