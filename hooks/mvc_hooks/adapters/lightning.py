@@ -154,6 +154,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
             self._session.finish(is_between=False)
         else:
             self._session.abandon(exception)
+        self.teardown(trainer, pl_module, "fit")  # which Lightning leaves out
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  Lightning's
         """Restore what was replaced."""

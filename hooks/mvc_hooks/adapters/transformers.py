@@ -117,6 +117,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # the libr
             raise
         finally:
             self._feed = None
+            session.data.evaluation.remove()
 
     def _check(self, trainer: Any, options: dict[str, Any]) -> None:
         if options.get("resume_from_checkpoint"):

@@ -94,6 +94,20 @@ def test_an_exception_loses_what_was_not_committed_only(kind, plain, tmp_path):
     assert same(run, plain(kind))
 
 
+def test_an_exception_leaves_nothing_on_the_trainer_of_lightning(tmp_path):
+    from lightning.pytorch import Callback
+
+    class Keep(Callback):
+        def setup(self, trainer, *_, **__):
+            self.trainer = trainer
+
+    keep = Keep()
+    with pytest.raises(RuntimeError, match="on fire"):
+        fit_lightning(tmp_path, fail_at=4, callbacks=[keep])
+    assert not {"process_dataloader", "remove_checkpoint"} & vars(keep.trainer.strategy).keys()
+    assert "dataloader" not in vars(keep.trainer.fit_loop._data_source)
+
+
 @pytest.mark.parametrize(
     ("kind", "number"),
     [(kind, signal.SIGINT) for kind in KINDS] + [("lightning", signal.SIGTERM)],
@@ -256,9 +270,14 @@ def test_a_commit_that_comes_home_while_the_trainer_begins_is_gone_on_from(plain
     assert same(second, plain("transformers"))
 
 
-def test_a_finished_run_of_the_trainer_gives_its_model_back(plain, tmp_path):
+def test_a_finished_run_of_the_trainer_gives_its_model_back(plain, tmp_path, monkeypatch):
     """In the middle of an epoch, where the Trainer by itself takes one more step."""
-    first = fit_transformers(tmp_path)
+    from mvc_hooks.adapters import transformers
+
+    with monkeypatch.context() as older:  # as a version that did not store the first step
+        names = [one for one in transformers._SUMS if one != "_initial_global_step"]
+        older.setattr(transformers, "_SUMS", names)
+        first = fit_transformers(tmp_path)
     again = fit_transformers(tmp_path)
     assert (again.losses, again.steps) == ([], 26)
     assert same(first, again)

@@ -11,6 +11,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 pytest.importorskip("torchdata")
 
+from mvc_hooks.parts.reach import find_loaders
 from support.fits import FITS, same
 
 pytestmark = [
@@ -51,6 +52,9 @@ def test_stopped_and_rolled_back_is_as_never_stopped(kind, data, tmp_path):
     assert first.losses + expected == through.losses
     assert again.losses[-len(expected) :] == expected
     assert same(again, through)
+    if kind == "transformers":
+        left = find_loaders(getattr(again.trainer, "_eval_dataloaders", {})).values()
+        assert not any("_get_iterator" in vars(one) for one in left)
 
 
 def test_persistent_workers_that_validate_draw_their_seed_once(tmp_path):
