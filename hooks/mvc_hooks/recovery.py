@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _MAX_TRIES = 3
 _TRIED = "mvc log --graph --all shows what was tried"
 _MISFIT = (
-    "the state is on a diverged branch, if that is kept; start again to go on from the last commit, and "
-    "make what a run adds on its way before the checkpointer, to be used later"
+    "the state is on a diverged branch, unless keep_diverged is off; start the program again to go on "
+    "from the last commit, and make what the run adds as it goes before the checkpointer"
 )
 
 

@@ -54,7 +54,7 @@ class Settings:
         for name, kind in (("when_behind", WhenBehind), ("on_failure", OnFailure)):
             value, choices = getattr(self, name), get_args(kind)
             if value not in choices:
-                raise UsageError(f"{name} is {value!r}, none of {', '.join(choices)}")
+                raise UsageError(f"{name} is {value!r}, not one of {', '.join(choices)}")
         for name in ("delta", "resume", "keep_diverged", "signals"):
             value = getattr(self, name)
             if type(value) is not bool and (value is not None or name != "delta"):

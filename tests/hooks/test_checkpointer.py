@@ -210,7 +210,7 @@ def test_an_exception_in_a_step_commits_nothing_of_it(keep, tmp_path, plain, wit
             run.model(torch.ones(2, WIDTH))
             fail()
     assert _log(tmp_path / "run") == [("step 2", 2), _START]
-    assert "in the middle of step 4, so the last commit is that of step 2;" in caplog.text
+    assert "in the middle of step 4, so its last commit is that of step 2;" in caplog.text
     assert keep(seed=8).steps(3).now() == plain(5).now()
 
 

@@ -278,7 +278,7 @@ def test_a_module_added_on_the_way_and_a_nan(keep, tmp_path):
     run.step()
     with pytest.raises(DivergedError, match="is not in the stored state") as caught, run.ckpt:
         run.step(loss=_NAN)
-    assert "start again to go on from the last commit" in caught.value.hint
+    assert "start the program again to go on from the last commit" in caught.value.hint
     repo = Repo.open(tmp_path / "run")
     assert _subjects(repo, "main") == ["step 4", "step 0"]
     (arm,) = _diverged(repo)

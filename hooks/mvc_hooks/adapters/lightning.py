@@ -146,7 +146,7 @@ class MvcCallback(SessionCallback, _CALLBACK):  # type: ignore[misc]  # of which
         self.library_state.give_back()
         self._finish(is_between=True)
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Commit a last time at SIGTERM, which Lightning raises between two batches."""
         if self._session is None:
             return

@@ -23,11 +23,9 @@ log = logging.getLogger("mvc_hooks")
 _REMEMBERED = ("_batches_that_stepped", "_last_train_dl_reload_epoch", "_last_val_dl_reload_epoch")
 # What Lightning's own callbacks remember without having it in their state_dict.
 _UNSAVED = (
-    "_last_global_step_saved",
-    "_last_checkpoint_saved",
-    "_defer_save_until_validation",
+    "_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation",
     "_latest_update_epoch",
-)
+)  # fmt: skip
 _METRICS = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 _SUMS = ("value", "cumulated_batch_size", "_forward_cache")
 

@@ -47,23 +47,12 @@ _STATE = "trainer"
 _STATE_FILE = "trainer_state.json"
 # Sums between two records of the log, as far as this version of the Trainer keeps them outside.
 _SUMS = (
-    "_tr_loss",
-    "_total_loss_scalar",
-    "_globalstep_last_logged",
-    "_initial_global_step",
-    "current_flos",
-)
+    "_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos"
+)  # fmt: skip
 _SETTINGS = (
-    *(
-        "max_steps",
-        "num_train_epochs",
-        "gradient_accumulation_steps",
-        "max_grad_norm",
-        "bf16",
-        "fp16",
-    ),
-    *("lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "neftune_noise_alpha"),
-)
+    "max_steps", "num_train_epochs", "gradient_accumulation_steps", "max_grad_norm", "bf16", "fp16",
+    "lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "neftune_noise_alpha",
+)  # fmt: skip
 _COUNT = "early_stopping_patience_counter"
 _MAKE_NOTHING: dict[str, Any] = {
     "model_init": None,

@@ -274,7 +274,7 @@ class Commits:
 
 
 def as_count(name: str, value: Any) -> int:
-    """Return a count as an int; UsageError if it is none."""
+    """Return a count as an int, or raise UsageError."""
     try:
         count = int(value)
         if count >= 0 and count == value:
@@ -285,7 +285,7 @@ def as_count(name: str, value: Any) -> int:
 
 
 def as_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return metrics as numbers; UsageError names one that is none."""
+    """Return metrics as numbers; a UsageError names one that is not."""
     numbers: dict[str, float] = {}
     for name, value in metrics.items():
         try:

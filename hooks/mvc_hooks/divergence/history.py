@@ -205,12 +205,8 @@ class History:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore readings, the newest if not all fit; a state that is refused changes nothing."""
-        if (
-            isinstance(state, dict)
-            and "lrs" not in state
-            and isinstance(state.get("losses"), np.ndarray)
-        ):
-            state = state | {"lrs": np.full(len(state["losses"]), np.nan)}  # of version 0.1.0
+        if isinstance(state, dict) and isinstance(losses := state.get("losses"), np.ndarray):
+            state = {"lrs": np.full(len(losses), np.nan)} | state  # version 0.1.0 had none
         count = _check_state(state)
         kept = min(count, self._capacity)
         self._columns = self._allocate()

@@ -164,11 +164,8 @@ class Spike:
             is_over &= ~(norms[-_SPELL:] < _NEARLY * known_norm.largest)
         if not is_over.any():
             return False
-        if (
-            is_over[-1]
-            and losses[-1] > known.far
-            and (known.count >= _KNOWN_TAIL or not known.is_heavy)
-        ):
+        is_known = known.count >= _KNOWN_TAIL or not known.is_heavy
+        if is_known and is_over[-1] and losses[-1] > known.far:
             return True
         if not known.is_heavy:
             limit = self._exceed(float(np.max(find_levels(losses[:-_RECENT]))))

@@ -55,8 +55,8 @@ log = logging.getLogger("mvc_hooks")
 _NEW, _UNSEEN, _CLEARS, _OUTLIVES = "new", "unseen", "clears", "outlives"
 """How an optimizer's gradients fare after its step: no step yet, one but nothing added since, known."""
 _LATE = (
-    "gradients outlive the optimizer step since a while, and clearing them was expected: the commits "
-    "before this step lack them; from now on they are stored"
+    "gradients outlive the optimizer step, though at first they were cleared: the commits since that "
+    "changed lack them; from now on they are stored"
 )
 _EMPTY = (
     "optimizer.step() comes before backward(), or gradients are cleared between them: two steps "
@@ -202,16 +202,10 @@ class GradsPart(Part):
                 self._names.look()
             watch.has_new = False
         found: dict[int, str] = {}
-        return [
-            [
-                (
-                    found.setdefault(id(param), self._names.get(id(param), f"optimizer_{at}.{i}")),
-                    param,
-                )
-                for i, param in enumerate(watch.params)
-            ]
-            for at, watch in enumerate(self._watches)
-        ]
+        for at, watch in enumerate(self._watches):
+            for i, param in enumerate(watch.params):
+                found.setdefault(id(param), self._names.get(id(param), f"optimizer_{at}.{i}"))
+        return [[(found[id(one)], one) for one in watch.params] for watch in self._watches]
 
     def _params(self) -> dict[str, torch.Tensor]:
         return {name: param for named in self._name() for name, param in named}
@@ -249,12 +243,8 @@ class GradsPart(Part):
         if set(habits) - {_CLEARS}:
             state["habits"] = habits
         is_open = [watch.is_open for watch in self._watches]
-        if any(
-            any(p.grad is not None for _, p in named) and mine != theirs
-            for named, mine, theirs in zip(
-                places, is_open, _derive_open(places, state), strict=True
-            )
-        ):
+        pairs = zip(places, is_open, _derive_open(places, state), strict=True)
+        if any(mine != derived and _has_gradients(named) for named, mine, derived in pairs):
             state["open"] = is_open
         return state
 
@@ -317,6 +307,10 @@ def _derive_open(
         and any(name in state["accumulated"] for name, _ in named)
         for named in places
     ]
+
+
+def _has_gradients(named: Iterable[tuple[str, torch.Tensor]]) -> bool:
+    return any(param.grad is not None for _, param in named)
 
 
 def _has_values(gradient: torch.Tensor | None) -> bool:

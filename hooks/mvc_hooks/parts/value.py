@@ -180,10 +180,7 @@ class StatefulPart(Part):
         """Compare keys if they are fixed, and arrays except those that fill as a run goes on."""
         if self._is_strict:
             found = list(compare_keys(live, stored, path))
-            if {one.live is None for one in found} == {
-                True,
-                False,
-            }:  # each side has keys of its own
+            if len({one.live is None for one in found}) > 1:  # each side has keys of its own
                 kind = type(self._value).__name__
                 found = [Difference(path, f"of class {kind}", "of another class")]
             yield from found

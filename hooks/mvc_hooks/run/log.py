@@ -102,8 +102,8 @@ class RunLog:
     def lose(self, kept: int, step: int) -> None:
         """The run ends in the middle of the step after this one, of which no commit can be made."""
         log.warning(
-            "the end came in the middle of step %d, so the last commit is that of step %d; every=, "
-            "every_seconds= or ring= make it newer",
+            "the run ended in the middle of step %d, so its last commit is that of step %d; a smaller "
+            "every= or every_seconds=, or a ring=, loses less",
             *(step + 1, kept),
         )
 

@@ -80,7 +80,7 @@ def _train(folder, order):
 )
 def test_the_order_of_a_step(tmp_path, told, order, words):
     _train(tmp_path, order)
-    others = ("environment", "the end came in the middle of step")
+    others = ("environment", "the run ended in the middle of step")
     found = [text for text in told() if not text.startswith(others)]
     assert len(found) == (words is not None)
     assert all(text.startswith(words) for text in found)
