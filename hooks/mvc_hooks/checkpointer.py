@@ -323,6 +323,12 @@ class Checkpointer(StepRun):
         for _ in self.steps(total):
             yield self.next_batch()
 
+    def next_batch(self) -> Any:
+        """As for ``StepRun``; a warning says what came between ``step()`` and it."""
+        self._check_open()
+        self._log.doubt(self._run.tail.look_before_batch())
+        return super().next_batch()
+
     def step(
         self,
         *,

@@ -34,7 +34,8 @@ def make_checkpointer(
 ) -> Checkpointer:
     """Return a checkpointer of everything that was prepared or registered so far.
 
-    ``options`` are those of ``Checkpointer``, and further parts by name, such as ``ema=ema``.
+    ``options`` are those of ``Checkpointer``, and further parts by name, such as ``ema=ema``; of several
+    prepared loaders, ``dataloader=`` names the one to train with.
     """
     if not isinstance(accelerator, _ACCELERATOR):
         raise UsageError(f"a {type(accelerator).__name__} is not an Accelerator")

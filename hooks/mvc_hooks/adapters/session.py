@@ -25,6 +25,7 @@ from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.rng import capture_rng, restore_rng
 from mvc_hooks.parts.sources import from_values
 from mvc_hooks.parts.tree import walk_leaves
+from mvc_hooks.training import StepRun
 
 if TYPE_CHECKING:
     import os
@@ -299,7 +300,7 @@ class Session:
             self._gradients.restore(gradients)
             self._landing = None
             self._callback.library_state.land()
-        return self.checkpointer.next_batch()
+        return StepRun.next_batch(self.checkpointer)  # nothing of the user's came between
 
     def complete_step(self) -> RollbackReport | None:
         """Pass a completed step to the checkpointer, if there is one."""

@@ -35,6 +35,8 @@ from mvc_hooks.run.tokens import (
     PLAIN,
     STEPPED,
     holds_arrays,
+    is_lasting,
+    mark_value,
     name_kind,
     read_script_token,
     read_token,
@@ -117,6 +119,7 @@ class StateWatch:
         self._passed = _find_passed(objects)
         self._beside: dict[str, Any] = {}
         self._carried: dict[str, object] = {}
+        self._marks: dict[str, object] = {}
         self._told: set[str] = set()
         self._before: dict[str, object] = {}
         self._kept: set[str] = set()
@@ -131,9 +134,10 @@ class StateWatch:
         covered = {at for one in list(_ALL) for at in _find_reached(one._objects)}  # noqa: SLF001  its own class
         tokens: dict[str, object] = {}
         for place, value in _with_attributes(read_carried(frame), covered).items():
+            is_attribute = "." in place
             token = None
             with suppress(Exception):  # whatever an object of the script does, a look ends no run
-                token = read_script_token(value)
+                token = read_script_token(value, is_carried=not is_attribute)
                 if _is_covered(value, covered):  # until the script makes another one
                     token = _PASSED if isinstance(value, (*PARTS, *STEPPED)) else None
             if token is None:
@@ -141,8 +145,10 @@ class StateWatch:
             tokens[place] = token
             if token != _PASSED and self._carried.get(place, token) != token:
                 self._missing.setdefault(place, f"{name_kind(value)}, changes between steps")
-                if not holds_arrays(value):
-                    self._told.add(place)  # a sum for a report, more often than not
+                is_new = is_attribute and not is_lasting(value, self._marks.get(place))
+                if is_new or not holds_arrays(value):
+                    self._told.add(place)  # a batch, or a sum for a report, more often than not
+            self._marks[place] = mark_value(value)
         self._carried = tokens
 
     def report(self, step: int) -> Audit:

@@ -141,35 +141,50 @@ class TailWatch:
         ]
         self._before: dict[Steps, object] | None = {}
         self._step, self._notes_left = 0, _TAIL_NOTES
+        self.has_begun, self._seed = False, 0  # whether a model ran since that is trained
 
     def note(self, step: int) -> None:
         """Note what a commit of this step has."""
         if self._before is not None and self._notes_left:
             self._before, self._step = self._read(), step
             self._notes_left -= 1
+            self.has_begun, self._seed = False, torch.initial_seed()
 
     def forget(self) -> None:
         """Forget it: there is a later commit, or the run went back."""
         self._before = None if self._before is None else {}
 
-    def look(self) -> Iterator[str]:
-        """Say, once, what has changed since."""
+    def look_before_batch(self) -> Iterator[str]:
+        """Say what has changed when a loop that is not over ``steps()`` draws the next batch.
+
+        The head of its body may have set rates or seeds, and does so again.
+        """
+        if self.has_begun or torch.initial_seed() != self._seed:
+            self.forget()
+        yield from self.look("the next batch", (OptimizerPart,))
+
+    def look(
+        self, end: str = "the end of the loop's body", without: tuple[type[Part], ...] = ()
+    ) -> Iterator[str]:
+        """Say, once, what has changed since, except in parts of some kinds."""
         if not self._before:
             return
-        now, before = self._read(), self._before
+        now, before = self._read(without), self._before
         changed = [path for path in now if before.get(path) != now[path]]
         self._before = None if changed else {}
         if changed:
             places = [format_path(path).replace("rng.", "random numbers of ") for path in changed]
             yield (
-                f"{', '.join(places[:_MOST_PLACES])} changed between step() and the end of the loop's "
-                f"body: the commit of step {self._step} does not have that, and a resume does not do it "
-                "again; call step() last"
+                f"{', '.join(places[:_MOST_PLACES])} changed between step() and {end}: "
+                f"the commit of step {self._step} does not have that, and a resume does not do it "
+                "again; call step() last, after evaluation too"
             )
 
-    def _read(self) -> dict[Steps, object]:
+    def _read(self, without: tuple[type[Part], ...] = ()) -> dict[Steps, object]:
         found: dict[Steps, object] = {}
         for path, part in ((one.path, one.part) for one in self._parts):
+            if isinstance(part, without):
+                continue
             if isinstance(part, ModulePart):
                 tensors = chain(part.module.named_parameters(), part.module.named_buffers())
                 found |= {(*path, name): one._version for name, one in tensors}  # noqa: SLF001  torch's own count of writes

@@ -97,6 +97,7 @@ class _ForwardHook:
 
     def __call__(self, *_: object) -> None:
         self._run.is_clean = False
+        self._run.tail.has_begun |= torch.is_grad_enabled()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, ({}, "get")  # from (module, arguments) it returns the arguments
@@ -232,7 +233,8 @@ class LiveRun:
             if self._data_parts:
                 raise UsageError(
                     "next_batch() does not know from which of several loaders to draw",
-                    hint="pass one object whose __iter__ draws from all of them, or use torchdata's "
+                    hint="pass dataloader= with the one to train with alone, or with an object whose "
+                    "__iter__ draws from all of them, or use torchdata's "
                     "StatefulDataLoader and iterate them yourself",
                 )
             raise UsageError(

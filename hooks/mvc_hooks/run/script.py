@@ -16,7 +16,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 _MOST_FRAMES = 4
 _GLOBAL = ("LOAD_NAME", "LOAD_GLOBAL", "STORE_NAME", "STORE_GLOBAL")
@@ -50,7 +50,8 @@ def read_carried(frame: FrameType | None) -> dict[str, Any]:
             break
         if names := find_carried(frame.f_code, frame.f_lasti):
             scope = read_scope(frame)
-            found = {**_follow({key: scope[key] for key in names if key in scope}), **found}
+            carried = {key: scope[key] for key in names if key in scope}
+            found = {**_follow(carried, _find_stored(frame.f_code, frame.f_lasti)), **found}
         frame = frame.f_back
     return found
 
@@ -69,17 +70,23 @@ def is_library_class(kind: type) -> bool:
     return module.startswith("mvc_hooks.") or is_library_file(file)
 
 
-def _follow(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values, and what functions of the script among them use from outside."""
+def _follow(values: dict[str, Any], stored: Collection[str]) -> dict[str, Any]:
+    """Return values, and what functions of the script among them use from outside.
+
+    What the loop's own code stores is left out: it is most likely of the step that calls the function.
+    """
     found, pending = dict(values), list(values.values())
     while pending:
         one = pending.pop()
         if not issubclass(type(one), FunctionType) or is_library_file(one.__code__.co_filename):
             continue
         code, scope = one.__code__, one.__globals__
-        used = {key: scope[key] for key in code.co_names if key in scope}
+        # Names of attributes are in co_names, too.
+        read = {one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"}
+        used = {key: scope[key] for key in read & scope.keys() - stored}
         for key, cell in zip(code.co_freevars, one.__closure__ or (), strict=False):
-            if cell != type(cell)():  # an empty one is of a variable that has no value yet
+            # An empty one is of a variable that has no value yet.
+            if key not in stored and cell != type(cell)():
                 used[key] = cell.cell_contents
         new = {key: value for key, value in used.items() if key not in found}
         found |= new
@@ -90,27 +97,60 @@ def _follow(values: dict[str, Any]) -> dict[str, Any]:
 @functools.lru_cache(maxsize=64)
 def find_carried(code: CodeType, at: int) -> frozenset[str]:
     """Return the names of the variables that loops around an instruction carry."""
+    return frozenset().union(*map(_find_live, _find_loops(code, at)))
+
+
+def _find_stored(code: CodeType, at: int) -> set[str]:
+    """Return the names of the variables that the innermost loop around an instruction sets."""
+    innermost = min(_find_loops(code, at), key=len)
+    return _list_stored(innermost)
+
+
+def _find_loops(code: CodeType, at: int) -> list[list[dis.Instruction]]:
+    """Return the instructions of each loop around one."""
     instructions = list(dis.get_instructions(code))
     ends: dict[int, int] = {}
     for one in instructions:
         target = _find_target(one)
-        if target is not None and target <= at <= one.offset:
+        if target is None or not target <= at <= one.offset:
+            continue
+        if one.offset in _find_reached(instructions, target):
             ends[target] = max(ends.get(target, 0), one.offset)
-    found: set[str] = set()
-    for head, end in ends.items():
-        found |= _find_live([one for one in instructions if head <= one.offset <= end])
-    return frozenset(found)
+    return [
+        [one for one in instructions if head <= one.offset <= end] for head, end in ends.items()
+    ]
+
+
+def _find_reached(code: list[dis.Instruction], start: int) -> set[int]:
+    """Return the offsets that are reached from one; the handler of an exception, further down, is not."""
+    following = dict(itertools.pairwise(one.offset for one in code))
+    by_offset, reached, pending = {one.offset: one for one in code}, set[int](), [start]
+    while pending:
+        at = pending.pop()
+        if at in reached or at not in by_offset:
+            continue
+        reached.add(at)
+        one = by_offset[at]
+        after = None if _ends(one) else following.get(at)
+        pending += [to for to in (after, _find_target(one)) if to is not None]
+    return reached
 
 
 def _find_live(loop: list[dis.Instruction]) -> set[str]:
     """Return the variables that may be read before they are written, from the first instruction on."""
     live: dict[int, set[str]] = {}
+    inner = [one for one in loop if one.opname == "FOR_ITER"]
+    passed = {  # an inner loop is taken to pass at least once, and then has set what its body sets
+        one.offset: _list_stored(it for it in loop if one.offset < it.offset < one.argval)
+        for one in inner
+    }
     is_done = False
     while not is_done:
         is_done = True
         for one, after in itertools.zip_longest(reversed(loop), [None, *reversed(loop[1:])]):
             target = _find_target(one)
             now = set(live.get(target, ())) if target is not None else set()
+            now -= passed.get(one.offset, set())
             if after is not None and not _ends(one):
                 now |= live[after.offset]
             for name, is_read in reversed(list(_list_uses(one))):
@@ -127,6 +167,10 @@ def _find_target(one: dis.Instruction) -> int | None:
 def _ends(one: dis.Instruction) -> bool:
     """Return whether the next instruction is never the one below."""
     return one.opname.startswith(_ENDS)
+
+
+def _list_stored(code: Iterable[dis.Instruction]) -> set[str]:
+    return {name for one in code for name, is_read in _list_uses(one) if not is_read}
 
 
 def _list_uses(one: dis.Instruction) -> Iterator[tuple[str, bool]]:

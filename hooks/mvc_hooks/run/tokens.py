@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -23,8 +24,11 @@ PARTS = (nn.Module, Optimizer, LRScheduler)
 STEPPED = (Optimizer, LRScheduler, torch.amp.GradScaler)
 
 
-def read_script_token(value: Any) -> object:
-    """Return what changes when a variable of the script does, or None for what is no state."""
+def read_script_token(value: Any, *, is_carried: bool = True) -> object:
+    """Return what changes when a variable of the script does, or None for what is no state.
+
+    What autograd made is of one step, and computed again, unless the loop is known to carry it.
+    """
     if isinstance(value, nn.Module):
         return [one._version for one in (*value.parameters(), *value.buffers())]  # noqa: SLF001
     if isinstance(value, STEPPED):
@@ -33,7 +37,8 @@ def read_script_token(value: Any) -> object:
     is_value = value is None or isinstance(
         value, (*PLAIN, torch.Tensor, np.ndarray, np.generic, set)
     )
-    return read_token(value, MAX_DEPTH) if is_value or list_items(value, 1) is not None else None
+    is_kept = is_value or list_items(value, 1) is not None
+    return read_token(value, MAX_DEPTH, is_carried=is_carried) if is_kept else None
 
 
 def holds_arrays(value: Any, depth: int = MAX_DEPTH) -> bool:
@@ -46,20 +51,34 @@ def holds_arrays(value: Any, depth: int = MAX_DEPTH) -> bool:
     )
 
 
+def mark_value(value: Any) -> object:
+    """Return by what ``is_lasting`` knows a value again, without keeping it alive."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return weakref.ref(value)
+    return None if list_items(value, 1) is None else len(value)
+
+
+def is_lasting(value: Any, mark: Any) -> bool:
+    """Return whether an array is the one that was marked, or a container has grown; True for the rest."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return mark is not None and mark() is value
+    return list_items(value, 1) is None or (mark is not None and len(value) > mark)
+
+
 def name_kind(value: object) -> str:
     """Return what people know the type of a value as."""
     kind = type(value)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
-def read_token(value: Any, depth: int) -> object:
+def read_token(value: Any, depth: int, *, is_carried: bool = False) -> object:
     """Return what changes when a value does, or None if it cannot be compared cheaply."""
     if value is None or isinstance(value, PLAIN):
         if isinstance(value, int):  # a bit mask may be too long for repr
             return type(value).__name__, value
         return type(value).__name__, hash(value) if isinstance(value, (str, bytes)) else repr(value)
     if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
-        return _array_token(value)
+        return _array_token(value, is_carried=is_carried)
     if isinstance(value, (set, frozenset)):
         return "set", len(value)
     items = list_items(value, MAX_ITEMS + 1)
@@ -73,17 +92,16 @@ def read_token(value: Any, depth: int) -> object:
         return length
     if len(items) > MAX_ITEMS:
         items = [items[0], *([(-1, value[-1])] if isinstance(value, Sequence) else items[-1:])]
-    return length, *((str(key), read_token(item, depth - 1)) for key, item in items)
+    return length, *(
+        (str(key), read_token(item, depth - 1, is_carried=is_carried)) for key, item in items
+    )
 
 
-def _array_token(value: Any) -> object:
+def _array_token(value: Any, *, is_carried: bool) -> object:
     if not isinstance(value, torch.Tensor):
         return value.tobytes() if value.nbytes <= _MAX_BYTES else id(value)
-    # What autograd made is of one step: it is computed again, not carried over. Parameters are their
-    # module's.
-    is_others = value.grad_fn is not None or isinstance(value, nn.Parameter)
-    if is_others:
-        return None
+    if isinstance(value, nn.Parameter) or not (is_carried or value.grad_fn is None):
+        return None  # parameters are their module's
     # The next tensor may have the place of one that is gone.
     is_small = value.device.type == "cpu" and value.numel() * value.itemsize <= _MAX_BITS
     return hash(bytes(read_bits(value)[1])) if is_small else (id(value), value._version)  # noqa: SLF001  torch's own count of writes

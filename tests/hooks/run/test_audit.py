@@ -1,6 +1,7 @@
 import copy
 import logging
 import random
+import types
 import weakref
 
 import numpy as np
@@ -429,8 +430,8 @@ def test_what_a_loop_of_the_script_carries_and_nobody_passed(tmp_path, caplog):
     with Checkpointer(tmp_path, **parts, every=None) as ckpt:
         for _ in ckpt.steps(3):
             inputs, batch = batch, torch.rand(2, 4)
-            out, hidden = model(inputs, hidden)
-            hidden, seen = hidden.detach(), out.detach()
+            out, hidden = model(inputs, hidden.detach())
+            seen = out.detach()
             loss = criterion(out, passed["x"].expand(2, 4))
             loss.backward()
             optimizer.step()
@@ -455,6 +456,60 @@ def test_attributes_of_a_trainer(tmp_path, caplog):
         assert set(dict(ckpt.audit().missing)) == {"self.memory", "self.rate"}
     assert "self.memory (list" in caplog.text
     assert "self.rate" not in caplog.text
+
+
+_ORDINARY = {
+    "a function reads attributes named as variables, and what the loop sets before": """
+def pick(pair):
+    return pair.real, seen
+for real in ckpt.batches(12):
+    seen = real * 1
+    pick(types.SimpleNamespace(real=seen))
+    model(seen).sum().backward()
+    optimizer.step()
+    ckpt.step()
+""",
+    "an inner loop sets what is used after it": """
+for _ in ckpt.steps(12):
+    for _ in range(2):
+        real = ckpt.next_batch()
+    model(real).sum().backward()
+    optimizer.step()
+    ckpt.step()
+""",
+    "an exception is handled": """
+for _ in ckpt.steps(12):
+    real = ckpt.next_batch()
+    try:
+        seen = real * 1
+    except RuntimeError:
+        seen = real * 2
+    model(seen).sum().backward()
+    optimizer.step()
+    ckpt.step()
+""",
+    "objects hold the batch of a step": """
+class Learner: pass
+learner = Learner()
+for _ in ckpt.steps(12):
+    learner.real = ckpt.next_batch()
+    learner.pair = [learner.real, learner.real * 2]
+    model(learner.real).sum().backward()
+    optimizer.step()
+    ckpt.step()
+""",
+}
+
+
+@pytest.mark.parametrize("script", _ORDINARY.values(), ids=_ORDINARY)
+def test_what_an_ordinary_script_does_is_not_warned_of(tmp_path, caplog, script):
+    model, loader = Net(), DataLoader(torch.rand(32, 4), 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    parts = {"model": model, "optimizer": optimizer, "dataloader": loader}
+    with Checkpointer(tmp_path, parts=parts, every=None) as ckpt:
+        names = {"ckpt": ckpt, "model": model, "optimizer": optimizer, "types": types}
+        exec(compile(script, "train.py", "exec"), {"__name__": "train", **names})
+    assert "in no commit" not in caplog.text
 
 
 def test_an_optimizer_that_is_made_anew(tmp_path):

@@ -144,9 +144,42 @@ def test_what_the_body_of_a_loop_changes_after_step(keep, told, tail, words):
     assert all("the commit of step 2 does not have that" in text for text in found)
 
 
+@pytest.mark.parametrize(
+    ("tail", "words"),
+    [
+        (
+            lambda run, _: list(DataLoader(range(3))),
+            "random numbers of torch changed between step()",
+        ),
+        (lambda run, _: run[2].step(), "scheduler.last_epoch"),
+        (
+            lambda run, _: run[1].param_groups[0].update(lr=0.5),
+            None,
+        ),  # as the head of an epoch does
+        (lambda run, epoch: torch.manual_seed(100 + epoch), None),
+        (lambda run, _: run[0](torch.ones(2, 4)), None),  # the next step has begun
+    ],
+)
+def test_what_a_loop_of_its_own_changes_before_the_next_batch(tmp_path, told, tail, words):
+    model = nn.Sequential(nn.Dropout(0.1), nn.Linear(4, 1))
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer := _sgd(model), 1)
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    data = DataLoader(torch.rand(8, 4), 4, shuffle=True)
+    with Checkpointer(tmp_path, parts=parts, dataloader=data, every=2) as ckpt:
+        for epoch in range(3):
+            for _ in range(2):
+                loss = model(ckpt.next_batch()).sum()
+                loss.backward()
+                optimizer.step()
+                ckpt.step(loss=loss)
+            tail((model, optimizer, scheduler), epoch)
+    assert [text.startswith(words or "") for text in told()] == [True] * (words is not None)
+    assert all("the next batch: the commit of step 2 does" in text for text in told())
+
+
 def test_the_end_of_the_body_is_read_at_three_commits_alone(keep, monkeypatch):
     reads, read = [], TailWatch._read
-    monkeypatch.setattr(TailWatch, "_read", lambda self: reads.append(1) or read(self))
+    monkeypatch.setattr(TailWatch, "_read", lambda *args: reads.append(1) or read(*args))
     run = keep(every=2)
     for _ in run.ckpt.steps(20):
         run.step()
