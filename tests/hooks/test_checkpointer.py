@@ -174,7 +174,11 @@ def test_a_forked_process_leaves_the_run_to_its_parent(keep, plain):
 
 
 def test_a_commit_and_a_resume_in_inference_mode(keep, plain):
-    first = keep(every=100).steps(3)
+    first = keep(every=1)
+    with torch.inference_mode():  # as a cache that an evaluation makes
+        first.model.register_buffer("cache", torch.ones(2), persistent=False)
+    first.steps(3)
+    del first.model.cache
     with torch.inference_mode():
         first.ckpt.commit("validated")
     first.ckpt.close()

@@ -149,6 +149,11 @@ def read_bits(leaf: Any) -> tuple[str, Any]:
     return type(leaf).__name__, repr(leaf).encode("utf-8", "surrogatepass")
 
 
+def count_writes(tensor: torch.Tensor) -> int:
+    """Return torch's own count of writes to a tensor; one of inference mode has none."""
+    return 0 if tensor.is_inference() else tensor._version  # noqa: SLF001  its only name
+
+
 def find_changes(live: Any, stored: Any) -> Iterator[tuple[tuple[object, ...], Any, Any]]:
     """Yield path, live and stored value of everything that is not the same bit by bit."""
     for path, theirs, ours in pair_leaves(stored, live, (), same_type=True):

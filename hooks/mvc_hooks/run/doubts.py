@@ -19,7 +19,7 @@ from mvc_hooks.parts.module import ModulePart
 from mvc_hooks.parts.optimizer import OptimizerPart, index_parameters
 from mvc_hooks.parts.part import DETAILS, flatten_parts
 from mvc_hooks.parts.rng import RngPart, capture_rng
-from mvc_hooks.parts.tree import format_path, locate, read_bits, walk_leaves
+from mvc_hooks.parts.tree import count_writes, format_path, locate, read_bits, walk_leaves
 from mvc_hooks.parts.value import StatefulPart, ValuePart
 from mvc_hooks.parts.watch import WATCHED
 
@@ -187,7 +187,7 @@ class TailWatch:
                 continue
             if isinstance(part, ModulePart):
                 tensors = chain(part.module.named_parameters(), part.module.named_buffers())
-                found |= {(*path, name): one._version for name, one in tensors}  # noqa: SLF001  torch's own count of writes
+                found |= {(*path, name): count_writes(one) for name, one in tensors}
             elif isinstance(part, RngPart):
                 for name, state in capture_rng().items():
                     found[(*path, name)] = [read_bits(one) for _, one in walk_leaves(state)]

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from mvc_hooks.parts.tree import list_items, read_bits, walk_leaves
+from mvc_hooks.parts.tree import count_writes, list_items, read_bits, walk_leaves
 from mvc_hooks.run.script import is_library_class
 
 MAX_DEPTH, MAX_ITEMS = 3, 64
@@ -30,7 +30,7 @@ def read_script_token(value: Any, *, is_carried: bool = True) -> object:
     What autograd made is of one step, and computed again, unless the loop is known to carry it.
     """
     if isinstance(value, nn.Module):
-        return [one._version for one in (*value.parameters(), *value.buffers())]  # noqa: SLF001
+        return [count_writes(one) for one in (*value.parameters(), *value.buffers())]
     if isinstance(value, STEPPED):
         leaves = islice(walk_leaves(value.state_dict()), MAX_ITEMS)
         return [read_token(one, 1) for _, one in leaves]
@@ -104,4 +104,4 @@ def _array_token(value: Any, *, is_carried: bool) -> object:
         return None  # parameters are their module's
     # The next tensor may have the place of one that is gone.
     is_small = value.device.type == "cpu" and value.numel() * value.itemsize <= _MAX_BITS
-    return hash(bytes(read_bits(value)[1])) if is_small else (id(value), value._version)  # noqa: SLF001  torch's own count of writes
+    return hash(bytes(read_bits(value)[1])) if is_small else (id(value), count_writes(value))

@@ -183,11 +183,14 @@ class Unready(Passes):
 
 
 class Masked(Net):
-    """Has a number of more digits than Python writes."""
+    """Has a number of more digits than Python writes, and tensors of inference mode."""
 
     def __init__(self):
         super().__init__()
         self.mask = 1 << 30_000
+        with torch.inference_mode():
+            self.register_buffer("cache", torch.ones(2), persistent=False)
+            self.large = torch.ones(50_000)
 
 
 def run(
