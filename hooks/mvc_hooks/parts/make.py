@@ -48,10 +48,8 @@ _ZERO = (
     "train with its stage 0 (zero_optimization), or DistributedDataParallel",
 )
 _SHARDERS = {
-    "FullyShardedDataParallel": _FSDP,
-    "FSDPModule": _FSDP,
-    "DeepSpeedZeroOptimizer": _ZERO,
-    "DeepSpeedZeroOptimizer_Stage3": _ZERO,
+    **dict.fromkeys(("FullyShardedDataParallel", "FSDPModule"), _FSDP),
+    **dict.fromkeys(("DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3"), _ZERO),
     "ZeroRedundancyOptimizer": (
         "ZeRO (ZeroRedundancyOptimizer)",
         "use the optimizer_class that it was given, without it",

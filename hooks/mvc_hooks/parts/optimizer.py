@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("mvc_hooks")
 _FIRST: WeakKeyDictionary[Optimizer, list[dict[str, Any]]] = WeakKeyDictionary()
 """The settings of each group that optimizers had when they were first seen."""
-_ORDER_HINT = "parameter {!r}"
 
 
 class OptimizerPart(Part):
@@ -269,7 +268,7 @@ class OptimizerDetails(Part):
             for index, (here, there) in enumerate(zip(mine, other, strict=False)):
                 if here is not None and there is not None and here != there:
                     place = (*path, "parameters", group, index)
-                    yield Difference(place, _ORDER_HINT.format(here), _ORDER_HINT.format(there))
+                    yield Difference(place, f"parameter {here!r}", f"parameter {there!r}")
 
     def restore(self, stored: Any) -> None:
         """Remember what lay where."""

@@ -109,18 +109,19 @@ class Worker:
     def _capture(self) -> dict[str, Any]:
         # Arrays: a tensor would travel to the main process as a file descriptor.
         rng: Any = capture_rng()
-        states = {path: GeneratorPart(one).capture() for path, one in self._generators.items()}
-        return {
-            "rng": {**rng, "torch": rng["torch"].numpy()},
-            "generators": {path: _to_array(state) for path, state in states.items()},
-        }
+        states: Any = {path: GeneratorPart(one).capture() for path, one in self._generators.items()}
+        arrays = {k: one.numpy() for k, one in states.items() if isinstance(one, torch.Tensor)}
+        rng = {**rng, "torch": rng["torch"].numpy()}
+        return {"rng": rng, "generators": states | arrays}
 
     def _set(self, state: Mapping[str, Any]) -> None:
         rng, worker = state["rng"], get_worker_info()
         assert worker is not None
         restore_rng({**rng, "torch": torch.from_numpy(rng["torch"].copy())})
-        states = {path: _to_tensor(one) for path, one in state["generators"].items()}
-        missing = restore_generators(worker.dataset, self._generators, states)
+        states = state["generators"]
+        arrays = {key: one for key, one in states.items() if isinstance(one, np.ndarray)}
+        tensors = {key: torch.from_numpy(one.copy()) for key, one in arrays.items()}
+        missing = restore_generators(worker.dataset, self._generators, states | tensors)
         self._generators = _find_generators()
         if missing:
             raise UsageError(
@@ -135,14 +136,6 @@ class Worker:
 def _find_generators() -> dict[str, Any]:
     worker = get_worker_info()
     return {} if worker is None else find_reachable(worker.dataset, GENERATORS)
-
-
-def _to_array(state: Any) -> Any:
-    return state.numpy() if isinstance(state, torch.Tensor) else state
-
-
-def _to_tensor(state: Any) -> Any:
-    return torch.from_numpy(state.copy()) if isinstance(state, np.ndarray) else state
 
 
 def _freeze(value: Any) -> Any:
