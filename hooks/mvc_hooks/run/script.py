@@ -100,6 +100,7 @@ def find_carried(code: CodeType, at: int) -> frozenset[str]:
     return frozenset().union(*map(_find_live, _find_loops(code, at)))
 
 
+@functools.lru_cache(maxsize=64)
 def _find_stored(code: CodeType, at: int) -> set[str]:
     """Return the names of the variables that the innermost loop around an instruction sets."""
     innermost = min(_find_loops(code, at), key=len)
@@ -139,10 +140,11 @@ def _find_reached(code: list[dis.Instruction], start: int) -> set[int]:
 def _find_live(loop: list[dis.Instruction]) -> set[str]:
     """Return the variables that may be read before they are written, from the first instruction on."""
     live: dict[int, set[str]] = {}
-    inner = [one for one in loop if one.opname == "FOR_ITER"]
+    at = {one.offset: index for index, one in enumerate(loop)}
     passed = {  # an inner loop is taken to pass at least once, and then has set what its body sets
-        one.offset: _list_stored(it for it in loop if one.offset < it.offset < one.argval)
-        for one in inner
+        one.offset: _list_stored(loop[at[one.offset] : at.get(one.argval)])
+        for one in loop[1:]
+        if one.opname == "FOR_ITER"
     }
     is_done = False
     while not is_done:
