@@ -68,16 +68,27 @@ class MemoryPool:
         self._folder = folder
         self._free: list[SharedMemory] = []
         self._preparing: threading.Thread | None = None
+        self._taken = self._wanted_bytes = 0
         self._is_closed = False
 
     def prepare(self, state: Mapping[str, object]) -> None:
-        """Allocate memory in the background; if there is not enough, the first snapshot will report it."""
+        """Allocate memory in the background; if there is not enough, the first snapshot will report it.
+
+        If memory is in use, it waits until that is back, and perhaps large enough.
+        """
         layout = layout_state(state, self.plan)
         self.plan = layout.plan
-        self._drop_smaller(layout.size_bytes)
+        self._wanted_bytes = layout.size_bytes
+        self._start_preparing()
+
+    def _start_preparing(self) -> None:
+        if self._taken or not self._wanted_bytes:
+            return
+        size_bytes, self._wanted_bytes = self._wanted_bytes, 0
+        self._drop_smaller(size_bytes)
         if not self._free and self._preparing is None:
             self._preparing = threading.Thread(
-                target=self._allocate, args=(layout.size_bytes,), daemon=True
+                target=self._allocate, args=(size_bytes,), daemon=True
             )
             self._preparing.start()
 
@@ -93,7 +104,9 @@ class MemoryPool:
         """Return free memory of at least that length."""
         self._wait_prepared()
         self._drop_smaller(size_bytes)
-        return self._free.pop(0) if self._free else self._make(size_bytes)
+        memory = self._free.pop(0) if self._free else self._make(size_bytes)
+        self._taken += 1
+        return memory
 
     def _drop_smaller(self, size_bytes: int) -> None:
         """Free what a state has outgrown, as it does when its optimizer takes the first step."""
@@ -103,10 +116,12 @@ class MemoryPool:
 
     def give_back(self, memory: SharedMemory) -> None:
         """Take back memory that no one reads any more."""
+        self._taken -= 1
         if self._is_closed:
             memory.close()
         else:
             self._free.append(memory)
+            self._start_preparing()
 
     def trim(self) -> None:
         """Free what is not in use."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from mvc import StorageError, UsageError
 from mvc_hooks.snapshot import memory
@@ -124,7 +125,7 @@ def test_closed_memory_is_not_written_to():
 
 def test_a_pool_prefers_what_it_has():
     pool = MemoryPool()
-    small, large = SharedMemory(100), SharedMemory(10 * 2**20)
+    small, large = pool.take(100), pool.take(10 * 2**20)
     pool.give_back(small)
     pool.give_back(large)
     assert pool.take(9 * 2**20) is large
@@ -137,3 +138,15 @@ def test_a_pool_prefers_what_it_has():
     assert grown.size_bytes >= 20 * 2**20
     pool.prepare({"a": 1})
     assert pool.take(100) is not grown
+
+
+def test_memory_is_not_prepared_beside_one_that_is_in_use():
+    pool, state = MemoryPool(), {"a": torch.zeros(2**22)}
+    of_the_start = pool.take(100)
+    pool.prepare(state)
+    assert (pool._preparing, pool._free) == (None, [])
+    pool.give_back(of_the_start)
+    assert of_the_start.descriptor == -1, "too small, and not kept until the next snapshot"
+    pool._wait_prepared()
+    (prepared,) = pool._free
+    assert pool.take(2**24) is prepared
