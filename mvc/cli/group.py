@@ -6,7 +6,6 @@ in ``mvc.cli.commands`` and imports nothing for a command that does not run.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 from typing import Any
@@ -81,12 +80,9 @@ class LazyGroup(_PlainParameters, TyperGroup):
                 typer.echo(ctx.get_help())
                 raise typer.Exit
         if not args[0].startswith("-") and args[0] not in NAMES:
-            close = difflib.get_close_matches(args[0], NAMES, n=3)
-            did_you_mean = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-            raise UsageError(
-                f"{args[0]!r} is not an mvc command",
-                hint=f'{did_you_mean}"mvc --help" lists the commands',
-            )
+            from mvc.cli.missing import hint_instead
+
+            raise UsageError(f"{args[0]!r} is not an mvc command", hint=hint_instead(args[0]))
         name, command, rest = super().resolve_command(ctx, args)
         return name, command, rest
 

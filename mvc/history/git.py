@@ -24,7 +24,7 @@ from mvc.errors import (
     UsageError,
 )
 from mvc.history import config as config_format
-from mvc.history.locks import SweepLock, git_lock
+from mvc.history.locks import SweepLock, git_lock, hide_from_git
 from mvc.history.object_formats import encode_commit, encode_tag, read_tree, write_tree
 from mvc.history.objects import ObjectStore
 from mvc.history.reflogs import Reason
@@ -80,6 +80,7 @@ class GitHistory:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise StorageError(f"cannot create {git_dir}: a file is in the way") from error
         fs.write_durable(git_dir / "description", [_DESCRIPTION])
+        hide_from_git(git_dir)
         fs.write_durable(git_dir / "config", [config_format.encode_config(_CONFIG)])
         # Last, because a folder with HEAD is a repository: a crash before leaves none.
         fs.write_durable(git_dir / HEAD, [f"ref: {name}\n".encode()])

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOCK_NAME = "mvc.lock"
+IGNORE_NAME = ".gitignore"
 SWEEP_LOCK_NAME = "sweep.lock"
 SWEEP_GATE_NAME = "sweep.gate"
 _SUFFIX = ".lock"
@@ -114,6 +115,7 @@ class RepositoryLock:
         will be extended to the length of that log in bytes.
         """
         with self.hold():
+            hide_from_git(self._git_dir)
             before = self._read_mark() or _Mark()
             logs = {} if logs is None else logs
             self._write_mark(_Mark((*before.names, *names), (*before.logs, *logs.items())))
@@ -154,6 +156,13 @@ class RepositoryLock:
         with translate_os_errors(f"write {self._git_dir / LOCK_NAME}"):
             fs.write_at(self._descriptor, memoryview(data), 0)
             os.ftruncate(self._descriptor, len(data))
+
+
+def hide_from_git(git_dir: Path) -> None:
+    """Make a Git repository around this folder ignore it, unless the user wrote other rules."""
+    path = git_dir / IGNORE_NAME
+    if fs.find_stat(path) is None:
+        fs.write_durable(path, [b"*\n"])
 
 
 def _parse_mark(text: str) -> _Mark | None:

@@ -19,6 +19,9 @@ from support.stockgit import git
 MISTAKES = [
     (["comit"], 2, "'comit' is not an mvc command", "'commit'"),
     (["frobnicate"], 2, "'frobnicate' is not an mvc command", "mvc --help"),
+    (["push"], 2, "'push' is not an mvc command", "no remotes"),
+    (["stash"], 2, "'stash' is not an mvc command", "mvc switch -c"),
+    (["revert", "HEAD"], 2, "'revert' is not an mvc command", "mvc undo"),
     (["--frobnicate"], 2, "no such option: --frobnicate", "mvc --help"),
     (["log", "--frobnicate"], 2, "no such option: --frobnicate", "mvc log --help"),
     (["log", "-n", "x"], 2, "'x' is not a whole number", "mvc log --help"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from typer import core
 
-from mvc.cli import commands
+from mvc.cli import commands, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,3 +31,14 @@ def test_the_pinned_typer_has_what_the_group_replaces():
     assert "typer>=0.29,<0.30" in project["dependencies"]
     assert callable(core.TyperOption.get_runtime_param)
     assert callable(core.TyperArgument.get_runtime_param)
+
+
+def test_no_hint_for_a_mistyped_command_names_one_that_overwrites():
+    words = [*missing._INSTEAD, "resett", "restor", "rmm", "mvv", "remot", "prun", "gcc", "rolback"]
+    for word in words:
+        hint = missing.hint_instead(word)
+        assert not any(f"'{name}'" in hint or f'"mvc {name} ' in hint for name in _OVERWRITE), hint
+        assert word not in commands.NAMES
+
+
+_OVERWRITE = ("restore", "reset", "rm", "mv", "gc")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from support.stockgit import git
+
 
 def test_init(bare):
     answer = bare.ok("init")
@@ -20,3 +22,25 @@ def test_init_somewhere_with_a_branch(bare):
     assert bare.ok("init", "-q", "other").out == ""
     assert bare.ok("status", folder="new/place").lines[0] == "On branch trunk"
     assert bare.ok("-C", "new/place", "branch", "--show-current").lines == ["trunk"]
+
+
+def test_a_repository_hides_from_git(bare):
+    """Older ones too, once something is written; a user's own rules stay."""
+    outer = bare.folder / ".git"
+    git(outer, "init", "-q")
+    bare.ok("init")
+    (bare.folder / "notes").write_text("plain")
+    bare.ok("add", "notes")
+    assert git(outer, "status", "--porcelain") == "?? notes"
+    git(outer, "clean", "-fdxq", "-e", ".mvc")
+    (bare.folder / "notes").write_text("plain")
+    git(outer, "add", "notes")
+    ignore = bare.folder / ".mvc" / ".gitignore"
+    ignore.unlink()
+    bare.ok("fsck")
+    assert not ignore.exists()
+    bare.ok("commit", "-m", "first")
+    assert git(outer, "status", "--porcelain") == "A  notes"
+    ignore.write_text("")
+    bare.ok("tag", "v1")
+    assert ignore.read_text() == ""

@@ -1,0 +1,51 @@
+"""What to do instead of a command that mvc lacks; imported only when someone types one."""
+
+from __future__ import annotations
+
+import difflib
+
+from mvc.cli.commands import NAMES
+
+_NO_REMOTES = "mvc has no remotes: the repository is the folder .mvc, and docs/backup.md copies it"
+_PICK = (
+    'models are not merged: "mvc diff A...B" compares two branches, and '
+    '"mvc export REV PATH -o FILE" takes tensors of one'
+)
+_FORWARD = (
+    'commit on a branch: "mvc switch -c NAME" and "mvc commit -am TEXT"; "mvc switch -" goes back'
+)
+_STOCK = "stock Git reads the history: git --git-dir=.mvc {}"
+_INSTEAD = {
+    **dict.fromkeys(("remote", "push", "pull", "fetch", "clone"), _NO_REMOTES),
+    **dict.fromkeys(("merge", "rebase", "cherry-pick", "apply", "am", "merge-base"), _PICK),
+    **dict.fromkeys(("describe", "rev-parse", "notes", "cat-file", "for-each-ref"), _STOCK),
+    "stash": _FORWARD,
+    "revert": '"mvc undo" takes back the last commit, "mvc rollback REV" goes back and keeps the rest',
+    "blame": '"mvc log -- PATH" shows which commits changed a file',
+    "bisect": '"mvc log --oneline" lists the steps, and "mvc checkout main@STEP" goes to one',
+    "clean": '"mvc status" lists untracked files; remove them yourself',
+    "grep": '"mvc ls --tensors GLOB" finds tensors by name',
+    "archive": '"mvc export REV -o FILE" writes tensors of a revision',
+    "ls-files": '"mvc ls" lists what HEAD holds, "mvc status" what differs',
+    "ls-tree": '"mvc ls REV" lists what a revision holds',
+    "rev-list": '"mvc log --oneline REV" lists commits',
+    "shortlog": '"mvc log --oneline" lists commits',
+    "whatchanged": '"mvc log" lists commits, "mvc show REV" what one changed',
+    "format-patch": '"mvc diff A B" shows what differs',
+    "count-objects": '"mvc du" shows what the store holds',
+    "filter-branch": '"mvc prune" releases old content and keeps the history',
+    "version": '"mvc --version" prints it',
+    "save": '"mvc add PATH" and "mvc commit -m TEXT" store files',
+    "load": '"mvc checkout REV" brings files back',
+}
+_OVERWRITES = frozenset({"restore", "reset", "rm", "mv", "prune", "gc", "rollback"})
+
+
+def hint_instead(name: str) -> str:
+    """Return what to do instead of a command; never proposes one that overwrites or removes."""
+    if name in _INSTEAD:
+        return _INSTEAD[name].format(name)
+    safe = [one for one in NAMES if one not in _OVERWRITES]
+    close = difflib.get_close_matches(name, safe, n=3)
+    did_you_mean = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    return f'{did_you_mean}"mvc --help" lists the commands'
