@@ -11,7 +11,7 @@ from typing import Any
 from typer.main import get_command
 
 from mvc.cli.commands import COMMANDS
-from mvc.cli.main import app
+from mvc.cli.group import app
 
 PAGE = Path(__file__).parent / "cli.md"
 MARK = "<!-- From here on written by docs/make_cli.py. -->\n"

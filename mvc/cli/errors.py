@@ -11,13 +11,13 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import typer
-
 from mvc.cli.output import json_text, pick, printable, stderr
 from mvc.errors import MvcError, ReleasedError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from typer import TyperException
 
 EXIT_CODES = {
     0: "done",
@@ -57,14 +57,16 @@ def describe(error: Exception) -> ErrorText:
         return ErrorText(
             error.kind, error.message, _show_options(error.hint), error.exit_code, _details(error)
         )
-    if isinstance(error, typer.TyperException):
-        return _describe_usage(error)
     if isinstance(error, OSError):
         reason = (error.strerror or str(error) or type(error).__name__).lower()
         name = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str) else ""
         return ErrorText(StorageError.kind, reason + name, None, StorageError.exit_code)
     if isinstance(error, MemoryError):
         return ErrorText(StorageError.kind, "out of memory", None, StorageError.exit_code)
+    from typer import TyperException
+
+    if isinstance(error, TyperException):
+        return _describe_usage(error)
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "this is a bug in mvc; run the command with MVC_DEBUG=1 and report its output"
     return ErrorText("internal", f"internal error: {what}", hint, INTERNAL)
@@ -84,7 +86,7 @@ def _details(error: MvcError) -> dict[str, object]:
     return {"released": {**pick(error, "commit policy"), **time, "nearest": error.nearest}}
 
 
-def _describe_usage(error: typer.TyperException) -> ErrorText:
+def _describe_usage(error: TyperException) -> ErrorText:
     """Return typer's message about a wrong command line, in the style of all others."""
     message = error.format_message().strip().rstrip(".").replace("\n", " ")
     message = message[:1].lower() + message[1:]

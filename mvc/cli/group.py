@@ -1,4 +1,4 @@
-"""A typer group that loads a command's module only when that command runs.
+"""The command line as typer knows it: a group that loads a command's module only when it is asked for.
 
 ``mvc --help`` and ``mvc log`` must feel instant: the group takes names and summaries from the table
 in ``mvc.cli.commands`` and imports nothing for a command that does not run.
@@ -7,17 +7,24 @@ in ``mvc.cli.commands`` and imports nothing for a command that does not run.
 from __future__ import annotations
 
 import importlib
+import os
 import re
-from typing import Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+import mvc
 from mvc.cli.commands import COMMANDS, NAMES
 from mvc.cli.errors import EXIT_CODES
-from mvc.cli.options import CommandUsageError
-from mvc.errors import UsageError
+from mvc.cli.options import name_in_hint
+from mvc.cli.parameters import Exit, Parameter, parse_whole
+from mvc.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class _PlainCoercion:
@@ -31,9 +38,10 @@ class _PlainCoercion:
             return list(value or ())
         if self._annotation is not int or value is None or isinstance(value, int):
             return value
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):  # 18 digits always fit in 64 bits
+        number = parse_whole(value)
+        if number is None:
             raise typer.BadParameter(f"{value!r} is not a whole number", ctx=ctx, param=param)
-        return int(value)
+        return number
 
 
 class _PlainParameters:
@@ -66,7 +74,7 @@ class LazyGroup(_PlainParameters, TyperGroup):
             return None
         module = importlib.import_module(f"mvc.cli.commands.{cmd_name}")
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
-        app.command(cmd_name, cls=Command)(getattr(module, cmd_name))
+        app.command(cmd_name, cls=Command)(_declare(getattr(module, cmd_name)))
         return get_command(app)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -129,11 +137,8 @@ class Command(_PlainParameters, TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; its usage errors name it in their hint."""
-        try:
+        with name_in_hint(ctx.command_path):
             return super().invoke(ctx)
-        except CommandUsageError as error:
-            error.hint = f'"{ctx.command_path} --help" shows its usage'
-            raise
 
     def _spell_out(self, args: list[str]) -> tuple[list[str], list[str]]:
         """Split off ``--`` and what follows, and write ``-3`` as ``-n3``.
@@ -165,3 +170,69 @@ class Command(_PlainParameters, TyperCommand):
         """Write the options; the arguments are in the usage line."""
         options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
         _write_options(formatter, options, ctx)
+
+
+def _declare(function: Callable[..., None]) -> FunctionType:
+    """Return a command whose parameters are declared as typer wants them."""
+    assert isinstance(function, FunctionType)
+    hints = get_type_hints(function, include_extras=True)
+    for name, hint in hints.items():
+        kind, declared = (*get_args(hint), None, None)[:2]
+        if isinstance(declared, Parameter):
+            of_typer = getattr(typer, type(declared).__name__)
+            hints[name] = Annotated[kind, of_typer(*declared.names, **declared.settings)]
+    copy = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__
+    )
+    copy.__kwdefaults__, copy.__doc__ = function.__kwdefaults__, function.__doc__
+    copy.__annotations__ = hints
+    return copy
+
+
+app = typer.Typer(
+    name="mvc",
+    cls=LazyGroup,
+    invoke_without_command=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mvc {mvc.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    context: typer.Context,
+    folder: Annotated[
+        str | None, typer.Option("-C", metavar="PATH", help="Run as if started in PATH.")
+    ] = None,
+    version: Annotated[  # noqa: ARG001  its callback does the work
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print version."),
+    ] = False,
+) -> None:
+    """Git for model parameters."""
+    if folder is not None:
+        try:
+            os.chdir(folder)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotFoundError(f"folder {folder!r} does not exist") from error
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def invoke(arguments: list[str]) -> None:
+    """Run a command line with typer's help, and its errors."""
+    group: Any = get_command(app)
+    try:
+        with group.make_context("mvc", arguments) as context:
+            group.invoke(context)
+    except typer.Exit as stop:
+        raise Exit(stop.exit_code) from None
+    except typer.Abort:
+        raise KeyboardInterrupt from None

@@ -2,57 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
-import typer
-from typer import Option
-from typer.main import get_command
-
-import mvc
 from mvc.cli import errors
-from mvc.cli.group import LazyGroup
+from mvc.cli.commands import NAMES
+from mvc.cli.options import name_in_hint
 from mvc.cli.output import prepare_streams
-from mvc.errors import NotFoundError
+from mvc.cli.parameters import Exit, read_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-app = typer.Typer(
-    name="mvc",
-    cls=LazyGroup,
-    invoke_without_command=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"mvc {mvc.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def top(
-    context: typer.Context,
-    folder: Annotated[
-        str | None, Option("-C", metavar="PATH", help="Run as if started in PATH.")
-    ] = None,
-    version: Annotated[  # noqa: ARG001  its callback does the work
-        bool, Option("--version", is_eager=True, callback=_print_version, help="Print version.")
-    ] = False,
-) -> None:
-    """Git for model parameters."""
-    if folder is not None:
-        try:
-            os.chdir(folder)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotFoundError(f"folder {folder!r} does not exist") from error
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +24,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = _invoke(given)
         sys.stdout.flush()
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         return errors.INTERRUPTED
     except BrokenPipeError:
         # Keeps the interpreter from flushing into the broken pipe when the process ends.
@@ -74,13 +36,28 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _invoke(arguments: list[str]) -> int:
-    group: Any = get_command(app)
     try:
-        with group.make_context("mvc", arguments) as context:
-            group.invoke(context)
-    except typer.Exit as stop:
-        return stop.exit_code
+        if not _run_plain(arguments):
+            from mvc.cli.group import invoke  # with typer, which most lines do without
+
+            invoke(arguments)
+    except Exit as stop:
+        return stop.code
     return errors.DONE
+
+
+def _run_plain(arguments: list[str]) -> bool:
+    """Run a line that is right beyond doubt; return whether this is one."""
+    if not arguments or arguments[0] not in NAMES:
+        return False
+    name = arguments[0]
+    command = getattr(importlib.import_module(f"mvc.cli.commands.{name}"), name)
+    values = read_line(command, arguments[1:])
+    if values is None:
+        return False
+    with name_in_hint(f"mvc {name}"):
+        command(**values)
+    return True
 
 
 def _wants_json(arguments: list[str]) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
-
+from mvc.cli.parameters import Option
 from mvc.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 Json = Annotated[bool, Option("--json", help="Print the result as JSON (docs/json.md).")]
 Quiet = Annotated[bool, Option("-q", "--quiet", help="Print errors and warnings only.")]
@@ -62,7 +62,17 @@ def age_seconds(age: str | None) -> int | None:
 
 
 class CommandUsageError(UsageError):
-    """Arguments make no sense together; the group adds a hint that names the command."""
+    """Arguments make no sense together; what runs the command adds a hint that names it."""
+
+
+@contextlib.contextmanager
+def name_in_hint(command: str) -> Iterator[None]:
+    """Let usage errors of a command name it in their hint."""
+    try:
+        yield
+    except CommandUsageError as error:
+        error.hint = f'"{command} --help" shows its usage'
+        raise
 
 
 def check_alone(chosen: Sequence[tuple[str, object]]) -> None:

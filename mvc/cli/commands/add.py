@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
-
 from mvc.cli.options import CommandUsageError, Delta, DryRun, Json, Quiet, ShowProgress
 from mvc.cli.output import pick, printable, stdout, warn, write_json
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, size_text
 from mvc.cli.session import open_repo, shown_path, to_paths

@@ -5,10 +5,9 @@ from __future__ import annotations
 import glob
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
-
 from mvc.cli.options import CommandUsageError, Json
 from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.files import TENSOR_FIELDS
 from mvc.cli.render.text import shape_text, size_text
 from mvc.cli.session import open_repo, parse_place, to_paths

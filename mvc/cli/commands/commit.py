@@ -6,10 +6,9 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
-
 from mvc.cli.options import CommandUsageError, Delta, Json, Quiet, ShowProgress
 from mvc.cli.output import Output, pick, printable, stdout, warn, write_json
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, short_id, size_text
 from mvc.cli.session import open_repo, to_paths

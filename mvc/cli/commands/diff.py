@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Exit, Option
-
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import (
     All,
@@ -19,6 +17,7 @@ from mvc.cli.options import (
     choose_one,
 )
 from mvc.cli.output import stdout, write_json
+from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, write_diff
 from mvc.cli.session import open_repo, split_revisions

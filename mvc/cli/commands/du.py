@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
-
 from mvc.cli.options import Json, check_limit
 from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.text import (
     cell_width,
     columns,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Exit, Option
-
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.parameters import Exit, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, short_id
 from mvc.cli.session import open_repo

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
-
 from mvc.cli.options import DryRun, Grace, Json, Quiet, ShowProgress, age_seconds
 from mvc.cli.output import Output, pick, stdout, write_json
+from mvc.cli.parameters import Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, size_text
 from mvc.cli.session import open_repo

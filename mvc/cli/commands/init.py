@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
-
 from mvc.cli.options import Json, Quiet
 from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.parameters import Argument, Option
 from mvc.errors import UsageError
 
 

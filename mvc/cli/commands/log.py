@@ -6,10 +6,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
-
 from mvc.cli.options import Json, Limit, check_limit
 from mvc.cli.output import stdout, write_json
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.log import entry_fields, write_full, write_oneline
 from mvc.cli.session import open_repo, split_revisions
 from mvc.history.revisions import split_range

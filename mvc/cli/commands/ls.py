@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
-
 from mvc.cli.options import Json, Tensors
 from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.files import file_fields, write_listing
 from mvc.cli.session import open_repo, split_revision
 

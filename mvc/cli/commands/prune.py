@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
-
 from mvc.cli.options import DryRun, Json, Quiet
 from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.parameters import Option
 from mvc.cli.render.text import columns, count_text, cut_end, iso_date, short_id, size_text
 from mvc.cli.session import open_repo
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument
-
 from mvc.cli.options import Json, Limit
 from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.parameters import Argument
 from mvc.cli.render.text import iso_date, short_id
 from mvc.cli.session import open_repo
 

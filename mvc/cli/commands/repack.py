@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
-
 from mvc.cli.commands.gc import packs_text, write_freed
 from mvc.cli.options import DryRun, Grace, Json, Quiet, ShowProgress, age_seconds
 from mvc.cli.output import Output, pick, stdout, write_json
+from mvc.cli.parameters import Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text
 from mvc.cli.session import open_repo

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
-
 from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress, choose_one
 from mvc.cli.output import Output, printable, stdout, write_json
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import commit_line, result_fields
 from mvc.cli.session import open_repo, shown_path, split_revision

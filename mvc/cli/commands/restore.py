@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
-
 from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import write_json
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import result_fields, write_restored
 from mvc.cli.session import open_repo, to_paths

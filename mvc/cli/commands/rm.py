@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
-
 from mvc.cli.options import Json, Quiet
 from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.session import open_repo, shown_path, to_paths
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument
-
 from mvc.cli.options import All, Json, NameOnly, NameStatus, Stat, Tensors, choose_one
 from mvc.cli.output import stdout, write_json
+from mvc.cli.parameters import Argument
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, file_fields, write_diff, write_listing
 from mvc.cli.session import open_repo, parse_place
 

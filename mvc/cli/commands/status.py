@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
-
 from mvc.cli.options import Json
 from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.parameters import Option
 from mvc.cli.render.text import CHANGES, quote_path, short_id
 from mvc.cli.session import open_repo, shown_path
 

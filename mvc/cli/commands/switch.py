@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
-
 from mvc.cli.options import CommandUsageError, Force, Json, Quiet, ShowProgress, check_alone
 from mvc.cli.output import stdout, write_json
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import result_fields, write_move
 from mvc.cli.session import find_previous, open_repo

@@ -5,11 +5,10 @@ from __future__ import annotations
 import fnmatch
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
-
 from mvc.cli.commands.branch import write_deleted
 from mvc.cli.options import CommandUsageError, Json, Quiet, name_and_start
 from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:

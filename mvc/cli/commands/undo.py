@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
-
 from mvc.cli.options import DryRun, Force, Json, Quiet, ShowProgress
 from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.parameters import Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import commit_line, write_counts
 from mvc.cli.render.text import short_id

@@ -10,11 +10,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Exit, Option
-
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress
 from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import change_rows, shape_change
 from mvc.cli.render.text import count_text, number_text, short_id

@@ -10,10 +10,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
-
 from mvc.cli.options import CommandUsageError, Json
 from mvc.cli.output import Output, stdout, write_json
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.text import utc_date
 from mvc.cli.render.watch import frame_lines
 from mvc.cli.session import open_repo
