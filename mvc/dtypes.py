@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.errors import FormatError
+from mvc.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,6 +116,17 @@ DTYPES: dict[str, DType] = {dtype.name: dtype for dtype in _PLAIN + _BLOCKS}
 TORCH_NAMES = {dtype.name: dtype.numpy_name for dtype in _PLAIN if dtype.numpy_name}
 """What torch calls those element types whose values it shows: as NumPy and ml_dtypes do."""
 TORCH_NAMES["C32"] = "complex32"
+_FRAMEWORKS = {"numpy": "numpy", "np": "numpy", "torch": "torch", "pt": "torch"}
+
+
+def get_framework(name: str) -> str:
+    """Return ``numpy`` or ``torch`` for one of their names, which are also those of safetensors."""
+    try:
+        return _FRAMEWORKS[name]
+    except KeyError:
+        raise UsageError(
+            f"unknown framework {name!r}", hint='use "torch" ("pt") or "numpy" ("np")'
+        ) from None
 
 
 def get_dtype(name: str) -> DType:

@@ -18,6 +18,7 @@ from mvc.errors import UsageError, translate_os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Self
 
     import numpy as np
     import torch
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from mvc.runs.records import RunView
     from mvc.workspace.checkout_plan import CheckoutResult
     from mvc.workspace.commits import CommitResult
-    from mvc.workspace.context import Context
 
     StrPath = str | os.PathLike[str]
     Paths = StrPath | Iterable[StrPath]
@@ -90,8 +90,32 @@ class Repo:
         StorageError: the machine failed.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(
+        self,
+        path: StrPath = ".",
+        *,
+        identity: Identity | None = None,
+        threads: int | None = None,
+        niceness: Callable[[], int] | None = None,
+    ) -> None:
+        """Open the repository of a folder, or of the nearest folder above it that has one.
+
+        Args:
+            path: a folder inside the worktree.
+            identity: who commits, unless a call names an author; defaults to whom Git would name
+                at that moment: ``GIT_AUTHOR_NAME`` and ``GIT_AUTHOR_EMAIL``, the repository's
+                config, the user's Git config, ``EMAIL``, the login name.
+            threads: workers for hashing and encoding; defaults to all cores.
+            niceness: by how much the workers of a write are to be nicer than this thread, asked
+                again and again; None means not at all. Only on Linux.
+
+        Raises:
+            RepositoryNotFoundError: there is none.
+        """
+        self._context = workspace.context.discover(Path(path))
+        self._context.identity = identity
+        self._context.threads = threads
+        self._context.niceness = niceness
 
     @classmethod
     def init(cls, path: StrPath = ".", *, branch: str = "main") -> Repo:
@@ -108,7 +132,8 @@ class Repo:
                 folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise UsageError(f"{folder} is not a folder") from None
-        return cls(workspace.context.init(folder, branch=branch))
+        workspace.context.init(folder, branch=branch)
+        return cls(folder)
 
     @classmethod
     def open(
@@ -119,25 +144,25 @@ class Repo:
         threads: int | None = None,
         niceness: Callable[[], int] | None = None,
     ) -> Repo:
-        """Open the repository of a folder, or of the nearest folder above it that has one.
-
-        Args:
-            path: a folder inside the worktree.
-            identity: who commits, unless a call names an author; defaults to whom Git would name
-                at that moment: ``GIT_AUTHOR_NAME`` and ``GIT_AUTHOR_EMAIL``, the repository's
-                config, the user's Git config, ``EMAIL``, the login name.
-            threads: workers for hashing and encoding; defaults to all cores.
-            niceness: by how much the workers of a write are to be nicer than this thread, asked
-                again and again; None means not at all. Only on Linux.
+        """Return ``Repo(path, ...)``, the other name of the same.
 
         Raises:
             RepositoryNotFoundError: there is none.
         """
-        context = workspace.context.discover(Path(path))
-        context.identity = identity
-        context.threads = threads
-        context.niceness = niceness
-        return cls(context)
+        return cls(path, identity=identity, threads=threads, niceness=niceness)
+
+    def close(self) -> None:
+        """Close the files that reads keep open; the next read opens them again."""
+        self._context.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"mvc.Repo({os.fspath(self.worktree)!r})"
 
     @property
     def worktree(self) -> Path:
@@ -749,11 +774,11 @@ class Repo:
 
     @overload
     def tensor(
-        self, revision: str, path: StrPath, name: str, *, framework: Literal["numpy"] = ...
+        self, revision: str, path: StrPath, name: str, *, framework: Literal["numpy", "np"] = ...
     ) -> NDArray[np.generic]: ...
     @overload
     def tensor(
-        self, revision: str, path: StrPath, name: str, *, framework: Literal["torch"]
+        self, revision: str, path: StrPath, name: str, *, framework: Literal["torch", "pt"]
     ) -> torch.Tensor: ...
     def tensor(
         self, revision: str, path: StrPath, name: str, *, framework: str = "numpy"
@@ -764,8 +789,8 @@ class Repo:
             revision: which commit.
             path: which checkpoint.
             name: which tensor.
-            framework: ``numpy`` for an array (of an ml_dtypes type if NumPy has none), ``torch``
-                for a torch.Tensor.
+            framework: ``numpy`` (or ``np``) for an array (of an ml_dtypes type if NumPy has none),
+                ``torch`` (or ``pt``) for a torch.Tensor.
 
         Returns:
             A new array or tensor of the stored shape; packed types come as uint8 bytes.
@@ -775,11 +800,40 @@ class Repo:
             UsageError: another framework.
         """
         place = self._paths(path)[0]
-        if framework == "torch":
-            return operations.cat.read_torch_tensor(self._context, revision, place, name)
-        if framework != "numpy":
-            raise UsageError(f"framework is numpy or torch, not {framework!r}")
-        return operations.cat.read_tensor(self._context, revision, place, name)
+        value: NDArray[np.generic] | torch.Tensor = operations.cat.read_tensor(
+            self._context, revision, place, name, framework
+        )
+        return value
+
+    def tensors(
+        self,
+        revision: str = "HEAD",
+        *,
+        paths: Paths = (),
+        tensors: str | None = None,
+        framework: Literal["numpy", "np", "torch", "pt"] = "numpy",
+    ) -> Iterator[tuple[str, Any]]:
+        """Return (name, values) of a revision's tensors, file by file, each read when it is due.
+
+        ``dict(repo.tensors("HEAD", framework="pt"))`` is a state dict.
+
+        Args:
+            revision: which commit.
+            paths: only those of these files, folders or wildcards.
+            tensors: only those whose name matches this wildcard.
+            framework: as for ``tensor``.
+
+        Raises:
+            NotFoundError: no such revision or path, or no tensor fits.
+            ConflictError: two files hold a tensor of the same name: say which with ``paths``.
+        """
+        return operations.cat.read_tensors(
+            self._context,
+            revision,
+            paths=self._paths(paths),
+            tensors=tensors,
+            framework=framework,
+        )
 
     def export(
         self,
@@ -956,15 +1010,15 @@ class Repo:
         self,
         revision: str = "HEAD",
         *,
-        framework: Literal["torch", "numpy"] = "torch",
+        framework: Literal["torch", "pt", "numpy", "np"] = "torch",
         into: Mapping[str, object] | None = None,
     ) -> dict[str, Any]:
         """Return the state of a commit: same structure, types and bits, shared tensors shared.
 
         Args:
             revision: which commit.
-            framework: ``torch`` returns what was committed, ``numpy`` arrays for all tensors (and
-                needs no torch).
+            framework: ``torch`` (or ``pt``) returns what was committed, ``numpy`` (or ``np``) arrays
+                for all tensors (and needs no torch).
             into: live tensors of the same structure to fill in place.
 
         Raises:

@@ -18,6 +18,7 @@ METHODS = """
 add(self, paths, *, force=False, delta=None, progress=None)
 branches(self)
 check_identity(self)
+close(self)
 changes(self, revision='HEAD', *, paths=(), tensors=None, with_tensors=True)
 checkout(self, revision, *, paths=(), force=False, detach=False, progress=None)
 commit(self, message=None, *, paths=(), everything=False, amend=False, allow_empty=False, \
@@ -76,6 +77,7 @@ status(self, *, untracked=True)
 switch(self, branch, *, create=False, start=None, force=False, progress=None)
 tags(self)
 tensor(self, revision, path, name, *, framework='numpy')
+tensors(self, revision='HEAD', *, paths=(), tensors=None, framework='numpy')
 undo(self, *, redo=False, force=False, dry_run=False, progress=None)
 verify_state(self, state, revision='HEAD')
 verify_worktree(self, revision='HEAD', *, paths=(), progress=None)
@@ -215,7 +217,7 @@ def test_a_method_says_what_it_does_and_how_it_fails(name):
     first = text.splitlines()[0]
     assert first[0].isupper()
     assert first.endswith((".", ";"))
-    if name not in ("branches", "tags"):  # there is nothing that a caller could do wrong
+    if name not in ("branches", "close", "tags"):  # there is nothing that a caller could do wrong
         assert "Raises:" in text
     arguments = text.partition("Args:")[2].partition("\n\n")[0]
     if arguments:

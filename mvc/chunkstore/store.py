@@ -124,10 +124,24 @@ class ChunkStore:
 
         For errors, ``context`` names what the chunk is part of.
         """
+        with self._slot() as slot:
+            self._reader.read_chunk(chunk_id, plain.cast("B"), slot, context)
+
+    @contextlib.contextmanager
+    def _slot(self) -> Iterator[ReadSlot]:
         slot = self._idle_slots.pop() if self._idle_slots else ReadSlot()
-        self._reader.read_chunk(chunk_id, plain.cast("B"), slot, context)
+        yield slot
         if len(self._idle_slots) < _IDLE_SLOTS:
             self._idle_slots.append(slot)
+
+    def read_each(self, chunks: Sequence[tuple[ChunkId, memoryview]], *, context: str = "") -> None:
+        """Fill every buffer with its chunk, as ``read_into`` does, on all threads."""
+
+        def read(item: tuple[ChunkId, memoryview], _: None) -> int:
+            self.read_into(*item, context=context)
+            return len(item[1])
+
+        for_each(chunks, lambda: None, read, threads=self.threads)
 
     def read_many(
         self, requests: Sequence[ReadRequest], sink: Sink, progress: ByteProgress = None

@@ -32,6 +32,7 @@ MIN_PREFIX_DIGITS = 4
 _MAX_REVISION_CHARS = 4096
 _MAX_TAG_DEPTH = 16
 _MAX_SHOWN = 8
+_MAX_COMMITS = 2**12
 
 _PEEL = re.compile(r"(.+)\^\{([a-z]*)\}", re.DOTALL)
 _PARENT = re.compile(r"(.+)\^([0-9]{0,9})", re.DOTALL)
@@ -50,6 +51,7 @@ class Revisions:
     def __init__(self, objects: ObjectStore, refs: RefStore) -> None:
         self._objects = objects
         self._refs = refs
+        self._commits: set[GitId] = set()  # known to be commits, which they stay
 
     def resolve(self, revision: str) -> GitId:
         """Return the id a revision names; tags are followed to what they tag."""
@@ -137,8 +139,12 @@ class Revisions:
 
     def _peel(self, object_id: GitId, kind: str, whole: str) -> GitId:
         """Follow tags; then, where a kind is asked for, go from a commit to its tree."""
+        if not kind and object_id in self._commits and self._objects.has(object_id):
+            return object_id
         for _ in range(_MAX_TAG_DEPTH):
             found, data = self._objects.read(object_id)
+            if found == "commit" and len(self._commits) < _MAX_COMMITS:
+                self._commits.add(object_id)
             if kind in (found, "object"):
                 return object_id
             if found == "tag":

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mvc.dtypes import get_dtype, numpy_dtype
-from mvc.errors import NotFoundError, UnsupportedError
+from mvc.dtypes import get_dtype, get_framework, numpy_dtype
+from mvc.errors import CorruptionError, NotFoundError, UnsupportedError
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.released import check_chunks, command_text
-from mvc.workspace.tensors import StoredTensor, in_order, read_bytes_of
+from mvc.workspace.tensors import StoredTensor, in_order, read_bytes_of, select_tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     import numpy as np
-    import torch
     from numpy.typing import NDArray
 
+    from mvc.formats.layout import TensorView
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
@@ -28,47 +30,80 @@ def read_plain_file(context: Context, revision: str, path: str) -> bytes | None:
     return context.history.read_blob(blob)
 
 
-def read_tensor(context: Context, revision: str, path: str, name: str) -> NDArray[np.generic]:
-    """Return a tensor's values as a new C-contiguous array.
+def read_tensor(
+    context: Context, revision: str, path: str, name: str, framework: str = "numpy"
+) -> Any:
+    """Return a tensor's values as a new C-contiguous array or torch tensor.
 
     Types that NumPy lacks come from ml_dtypes; packed types (4-bit, GGUF blocks) come as their
     bytes, one dimension of uint8.
     """
-    tensor = _find_readable(context, revision, path, name)
-    flat = in_order(read_bytes_of(context, tensor), tensor.view)
-    scalar = numpy_dtype(get_dtype(tensor.view.dtype))
-    return flat if scalar is None else flat.view(scalar).reshape(tensor.view.shape)
+    make = _find_maker(framework)
+    commit = context.history.resolve(revision)
+    return make(*_read(context, commit, _find_tensor(context, commit, revision, path, name)))
 
 
-def read_torch_tensor(context: Context, revision: str, path: str, name: str) -> torch.Tensor:
-    """Return the same as a torch tensor."""
+def read_tensors(
+    context: Context,
+    revision: str,
+    *,
+    paths: Sequence[str] = (),
+    tensors: str | None = None,
+    framework: str = "numpy",
+) -> Iterator[tuple[str, Any]]:
+    """Return (name, values) of tensors in the order of their files; each is read when it is due."""
+    make = _find_maker(framework)
+    commit = context.history.resolve(revision)
+    chosen = select_tensors(context, revision, paths, tensors, "mvc checkout {}")
+    return ((one.view.name, make(*_read(context, commit, one))) for one in chosen)
+
+
+def _find_maker(framework: str) -> Callable[[NDArray[np.uint8], TensorView], Any]:
+    if get_framework(framework) == "numpy":
+        return _make_array
     try:
         from mvc.states.torch_arrays import make_tensor  # noqa: PLC0415  torch on demand
     except ImportError as error:
         raise UnsupportedError(
             "torch is not installed", hint='read it with framework="numpy"'
         ) from error
-    tensor = _find_readable(context, revision, path, name)
-    view = tensor.view
-    return make_tensor(read_bytes_of(context, tensor), view.dtype, view.shape, view.strides)
+    return make_tensor
 
 
-def _find_readable(context: Context, revision: str, path: str, name: str) -> StoredTensor:
-    """Return where a tensor of a revision is stored, after checking that its chunks are there."""
-    commit = context.history.resolve(revision)
-    blob = _find_entry(context, commit, revision, path).blob
-    manifest = find_manifest(context, blob)
-    if manifest is None:
-        raise NotFoundError(f"{path!r} is a plain file and holds no tensor")
-    found = context.manifests.tensors(blob).get(name)
+def _make_array(raw: NDArray[np.uint8], view: TensorView) -> NDArray[np.generic]:
+    flat, scalar = in_order(raw, view), numpy_dtype(get_dtype(view.dtype))
+    return flat if scalar is None else flat.view(scalar).reshape(view.shape)
+
+
+def _read(
+    context: Context, commit: GitId, tensor: StoredTensor
+) -> tuple[NDArray[np.uint8], TensorView]:
+    try:
+        return read_bytes_of(context, tensor), tensor.view
+    except CorruptionError:  # damaged, or released?
+        version = (tensor.path, context.history.read_tree(commit)[tensor.path].blob)
+        command = command_text("mvc cat {}", [tensor.path, tensor.view.name])
+        check_chunks(context, version, tensor.stored.chunks, commit=commit, command=command)
+        raise
+
+
+def _find_tensor(
+    context: Context, commit: GitId, revision: str, path: str, name: str
+) -> StoredTensor:
+    """Return where a tensor of a revision is stored."""
+    manifests = context.manifests
+    blob = manifests.holders.get((commit, path))
+    if blob is None:
+        blob = _find_entry(context, commit, revision, path).blob
+        if find_manifest(context, blob) is None:
+            raise NotFoundError(f"{path!r} is a plain file and holds no tensor")
+        manifests.holders[commit, path] = blob
+    found = manifests.tensors(blob).get(name)
     if found is None:
         raise NotFoundError(
             f"{path!r} has no tensor {name!r}", hint=f'"mvc ls" lists the tensors of {path}'
         )
-    view, stored = found
-    command = command_text("mvc cat {}", [path, name])
-    check_chunks(context, (path, blob), stored.chunks, commit=commit, command=command)
-    return StoredTensor(path, view, stored, manifest.chunk_bytes)
+    return StoredTensor(path, *found, manifests.read(blob).chunk_bytes)
 
 
 def _find_entry(context: Context, commit: GitId, revision: str, path: str) -> TreeEntry:

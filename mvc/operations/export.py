@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import fnmatch
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.safetensors import DTYPES, METADATA_KEY, encode_header
-from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageError
+from mvc.errors import ConflictError, UnsupportedError, UsageError
 from mvc.fs import DurableFile, find_stat
 from mvc.progress import announce
-from mvc.workspace.manifests import find_manifest
-from mvc.workspace.pathspec import select_paths
-from mvc.workspace.released import check_chunks, command_text
-from mvc.workspace.tensors import StoredTensor, in_order, read_bytes_of, read_parts
+from mvc.workspace.released import command_text
+from mvc.workspace.tensors import StoredTensor, in_order, read_bytes_of, read_parts, select_tensors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +47,9 @@ def export(
     if not output.parent.is_dir():
         raise UsageError(f"folder {output.parent} does not exist")
     command = command_text("mvc export {} -o", [str(output)])
-    chosen = _choose_tensors(context, revision, path, tensors, command)
+    chosen = select_tensors(context, revision, [path] if path else [], tensors, command)
+    for tensor in chosen:
+        _check_storable(tensor)
     header = encode_header(
         (one.view.name, one.view.dtype, one.view.shape, one.size_bytes) for one in chosen
     )
@@ -68,47 +66,18 @@ def export(
     return ExportResult(output, len(chosen), position)
 
 
-def _choose_tensors(
-    context: Context, revision: str, path: str | None, pattern: str | None, command: str
-) -> list[StoredTensor]:
-    commit = context.history.resolve(revision)
-    tree = context.history.read_tree(commit)
-    chosen: dict[str, StoredTensor] = {}
-    for source in select_paths([path] if path else [], list(tree)):
-        manifest = find_manifest(context, tree[source].blob)
-        if manifest is None:
-            continue
-        for view, stored in manifest.tensors():
-            if pattern is None or fnmatch.fnmatchcase(view.name, pattern):
-                _choose(chosen, StoredTensor(source, view, stored, manifest.chunk_bytes))
-    if not chosen:
-        raise NotFoundError(f"no tensor of {revision} fits", hint='"mvc ls" lists them')
-    # Released content is reported before the output file is begun.
-    for source in dict.fromkeys(tensor.path for tensor in chosen.values()):
-        parts = [tensor.stored.chunks for tensor in chosen.values() if tensor.path == source]
-        version = (source, tree[source].blob)
-        check_chunks(context, version, chain(*parts), commit=commit, command=command)
-    return list(chosen.values())
-
-
-def _choose(chosen: dict[str, StoredTensor], tensor: StoredTensor) -> None:
+def _check_storable(tensor: StoredTensor) -> None:
+    """Check that a safetensors file can hold a tensor."""
     name, dtype = tensor.view.name, tensor.view.dtype
-    if dtype not in DTYPES:
-        raise UnsupportedError(
-            f"tensor {name!r} of {tensor.path} is {dtype}, which safetensors cannot hold",
-            hint="leave it out with `tensors`",
-        )
-    if name == METADATA_KEY:
-        raise UnsupportedError(
-            f"tensor {name!r} of {tensor.path} has the one name that safetensors reserves",
-            hint="leave it out with `tensors`",
-        )
-    if name in chosen:
-        raise ConflictError(
-            f"{chosen[name].path} and {tensor.path} both hold a tensor {name!r}",
-            hint="name one of the files",
-        )
-    chosen[name] = tensor
+    if dtype in DTYPES and name != METADATA_KEY:
+        return
+    what = "the one name that safetensors reserves"
+    raise UnsupportedError(
+        f"tensor {name!r} of {tensor.path} has {what}"
+        if name == METADATA_KEY
+        else f"tensor {name!r} of {tensor.path} is {dtype}, which safetensors cannot hold",
+        hint="leave it out with `tensors`",
+    )
 
 
 def _write_tensor(context: Context, file: DurableFile, position: int, tensor: StoredTensor) -> None:

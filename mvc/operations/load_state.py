@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from mvc.chunkstore.parallel import for_each
 from mvc.errors import CorruptionError
@@ -25,7 +25,7 @@ def load_state(
     context: Context,
     revision: str = "HEAD",
     *,
-    framework: Literal["torch", "numpy"] = "torch",
+    framework: str = "torch",
     into: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """Return the nested state of a commit exactly as it was given, every byte verified."""

@@ -14,7 +14,7 @@ from mvc.workspace.releases import Release, find_release
 from mvc.workspace.verdicts import DIVERGENCES, HEALTH_MARKS, Divergence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mvc.history.notes import NoteFinder
     from mvc.history.values import CommitInfo, ReflogEntry
@@ -42,6 +42,26 @@ class LogEntry:
     released: Release | None = None
     is_healthy: bool = False
     diverged: Divergence | None = None
+
+    @property
+    def id(self) -> GitId:
+        """The id of the commit."""
+        return self.info.id
+
+    @property
+    def subject(self) -> str:
+        """The first paragraph of its message, on one line."""
+        return self.info.subject
+
+    @property
+    def step(self) -> int | None:
+        """Its training step."""
+        return self.annotations.step
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Its metrics, name → number."""
+        return self.annotations.metrics or {}
 
 
 def log(

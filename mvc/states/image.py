@@ -8,7 +8,7 @@ bytes of every tensor at a multiple of its element's size, so that devices can c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -54,7 +54,7 @@ def _open_file(path: str, data: memoryview) -> StateFile:
 def read_image(
     files: Mapping[str, memoryview],
     *,
-    framework: Literal["torch", "numpy"] = "torch",
+    framework: str = "torch",
     into: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """Return the state of an image; ``framework``, ``into`` and errors as for ``Repo.load_state``."""

@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mvc.dtypes import get_framework
 from mvc.errors import UnsupportedError, UsageError
 from mvc.states import decode as state_decode
 from mvc.states import encode as state_encode
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from mvc.formats.layout import FileLayout
     from mvc.states.alias import SharedGroup
     from mvc.states.document import JsonValue
-
-_FRAMEWORKS = ("torch", "numpy")
 
 
 def encode_state(state: Mapping[str, object]) -> list[StateFile]:
@@ -135,10 +134,8 @@ def plan_state(
     are filled in place and become part of the result. Only their arrays count; scalars come from
     the state. If a live array does not fit, nothing was changed.
     """
-    if framework not in _FRAMEWORKS:
-        raise UsageError(f"unknown framework {framework!r}", hint='use "torch" or "numpy"')
+    load = load_torch if get_framework(framework) == "torch" else NumpyFactory
     document = parse_document(state_json)
-    load = load_torch if framework == "torch" else NumpyFactory
     table = ReadTable(sizes, document.shared, load)
     walk = state_decode.DecodeWalk(table, is_first=True)
     walk.decode_state(document.state, state_decode.ABSENT if into is None else into)

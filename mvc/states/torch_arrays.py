@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from mvc.formats.layout import TensorView
     from mvc.sources import ByteSource
     from mvc.states.document import Node
     from mvc.states.elements import ElementType
@@ -337,26 +338,22 @@ def _get_dtype(name: str) -> torch.dtype:
         ) from None
 
 
-def make_tensor(
-    raw: bytearray, dtype: str, shape: Sequence[int], strides: Sequence[int] | None
-) -> torch.Tensor:
+def make_tensor(raw: NDArray[np.uint8], view: TensorView) -> torch.Tensor:
     """Return a contiguous tensor over (or gathered from) the bytes that a stored tensor spans.
 
     Packed types give a flat uint8 tensor of their bytes.
     """
-    name = TORCH_NAMES.get(dtype)  # packed and quantised types have none and stay bytes
+    name = TORCH_NAMES.get(view.dtype)  # packed and quantised types have none and stay bytes
     if name is None:
         return _flat(raw, torch.uint8)
     kind = getattr(torch, name, None)
     if kind is None:
         raise UnsupportedError(f"the installed torch has no {name}", hint="install a newer torch")
     flat = _flat(raw, kind)
-    if strides is None:
-        return flat.reshape(tuple(shape))
-    return flat.as_strided(tuple(shape), tuple(strides)).clone(
-        memory_format=torch.contiguous_format
-    )
+    if view.strides is None:
+        return flat.reshape(view.shape)
+    return flat.as_strided(view.shape, view.strides).clone(memory_format=torch.contiguous_format)
 
 
-def _flat(raw: bytearray, kind: torch.dtype) -> torch.Tensor:
-    return torch.frombuffer(raw, dtype=kind) if raw else torch.empty(0, dtype=kind)
+def _flat(raw: NDArray[np.uint8], kind: torch.dtype) -> torch.Tensor:
+    return torch.frombuffer(raw, dtype=kind) if raw.size else torch.empty(0, dtype=kind)

@@ -60,6 +60,11 @@ class CommitResult:
     files_changed: int = 0
     identical_to: ReleasedTwin | None = None
 
+    @property
+    def id(self) -> GitId:
+        """The id of the commit."""
+        return self.commit
+
 
 def new_message(
     message: str | None, annotations: Annotations, kept: Sequence[tuple[str, str]] = ()

@@ -43,7 +43,9 @@ class ManifestReader:
     def __init__(self, history: GitHistory) -> None:
         self._history = history
         self._kept: dict[GitId, Manifest] = {}
-        self._table: tuple[GitId, dict[str, tuple[TensorView, StoredSegment]]] | None = None
+        self._tables: dict[GitId, dict[str, tuple[TensorView, StoredSegment]]] = {}
+        self.holders: dict[tuple[GitId, str], GitId] = {}
+        """(commit, path) → manifest of the files whose tensors were asked for one by one."""
 
     def read(self, blob: GitId) -> Manifest:
         """Return the manifest in a blob."""
@@ -58,11 +60,14 @@ class ManifestReader:
         return manifest
 
     def tensors(self, blob: GitId) -> dict[str, tuple[TensorView, StoredSegment]]:
-        """Return name → place of every tensor of a stored file; the last table is kept."""
-        if self._table is None or self._table[0] != blob:
+        """Return name → place of every tensor of a stored file; the last tables are kept."""
+        table = self._tables.get(blob)
+        if table is None:
             places = self.read(blob).tensors()
-            self._table = (blob, {view.name: (view, stored) for view, stored in places})
-        return self._table[1]
+            while len(self._tables) >= _MANIFESTS_KEPT:
+                self._tables.pop(next(iter(self._tables)))
+            table = self._tables[blob] = {view.name: (view, stored) for view, stored in places}
+        return table
 
 
 @dataclass
@@ -86,6 +91,11 @@ class Context:
 
         storage = LocalStorage(self.git_dir / STORE_DIR_NAME)
         return ChunkStore(storage, threads=self.threads, niceness=self.niceness)
+
+    def close(self) -> None:
+        """Close the files that are kept open for reading; they are opened again when needed."""
+        self.__dict__.pop("store", None)
+        self.history.close()
 
     @cached_property
     def manifests(self) -> ManifestReader:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.values import ReadRequest
 from mvc.dtypes import get_dtype, size_in_bytes
-from mvc.errors import FormatError, StorageError
+from mvc.errors import ConflictError, FormatError, NotFoundError, StorageError
 from mvc.formats.layout import view_extent_bytes
 from mvc.formats.manifest import cut_run
+from mvc.workspace.manifests import find_manifest
+from mvc.workspace.pathspec import select_paths
+from mvc.workspace.released import check_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from mvc.formats.layout import TensorView
     from mvc.formats.manifest import StoredSegment
+    from mvc.ids import ChunkId
     from mvc.workspace.context import Context
 
 
@@ -38,11 +43,46 @@ class StoredTensor:
         return size_in_bytes(get_dtype(self.view.dtype), self.view.shape)
 
 
-def read_bytes_of(context: Context, tensor: StoredTensor) -> bytearray:
+def select_tensors(
+    context: Context, revision: str, paths: Sequence[str], pattern: str | None, command: str
+) -> list[StoredTensor]:
+    """Return tensors of a revision, no two of one name, after checking that none was released.
+
+    ``paths`` and ``pattern`` are wildcards; ``command`` is what a ReleasedError proposes.
+    """
+    commit = context.history.resolve(revision)
+    tree = context.history.read_tree(commit)
+    chosen: dict[str, StoredTensor] = {}
+    for path in select_paths(paths, list(tree)):
+        manifest = find_manifest(context, tree[path].blob)
+        if manifest is None:
+            continue
+        for view, stored in manifest.tensors():
+            if pattern is not None and not fnmatch.fnmatchcase(view.name, pattern):
+                continue
+            if view.name in chosen:
+                raise ConflictError(
+                    f"{chosen[view.name].path} and {path} both hold a tensor {view.name!r}",
+                    hint="name one of the files",
+                )
+            chosen[view.name] = StoredTensor(path, view, stored, manifest.chunk_bytes)
+    if not chosen:
+        raise NotFoundError(f"no tensor of {revision} fits", hint='"mvc ls" lists them')
+    by_path: dict[str, list[ChunkId]] = {}
+    for tensor in chosen.values():
+        by_path.setdefault(tensor.path, []).extend(tensor.stored.chunks)
+    for path, chunks in by_path.items():
+        check_chunks(context, (path, tree[path].blob), chunks, commit=commit, command=command)
+    return list(chosen.values())
+
+
+def read_bytes_of(context: Context, tensor: StoredTensor) -> NDArray[np.uint8]:
     """Return the bytes from a tensor's first element to its last, verified."""
+    import numpy as np  # noqa: PLC0415  import cost
+
     check_fits(tensor)
-    raw = bytearray(view_extent_bytes(tensor.view))
-    read_tensor_into(context, tensor, memoryview(raw))
+    raw = np.empty(view_extent_bytes(tensor.view), np.uint8)  # a bytearray is zeroed first
+    read_tensor_into(context, tensor, raw.data)
     return raw
 
 
@@ -65,6 +105,13 @@ def read_tensor_into(context: Context, tensor: StoredTensor, target: memoryview)
     """Fill ``target`` with the bytes from a tensor's first element to its last."""
     if len(target) != view_extent_bytes(tensor.view):
         raise FormatError(f"tensor {tensor.view.name!r} does not have {len(target)} bytes")
+    stored = tensor.stored
+    if tensor.view.offset_bytes == 0 and len(target) == stored.segment.size_bytes:
+        # Whole chunks, which can be decoded in their place.
+        run = cut_run(len(target), stored.chunks, tensor.chunk_bytes)
+        parts = [(chunk, target[at : at + size]) for at, chunk, size in run]
+        context.store.read_each(parts, context=_where(tensor))
+        return
 
     def write_at(part: memoryview, offset: int) -> None:
         target[offset : offset + len(part)] = part
@@ -87,11 +134,14 @@ def read_parts(
 
 
 def _requests_of(tensor: StoredTensor, start: int, end: int) -> Iterator[ReadRequest]:
-    where = f"tensor {tensor.view.name!r} of {tensor.path}"
-    stored = tensor.stored
+    where, stored = _where(tensor), tensor.stored
     for at, chunk, size in cut_run(stored.segment.size_bytes, stored.chunks, tensor.chunk_bytes):
         if at < end and at + size > start:
             yield ReadRequest(chunk, size, at, where)
+
+
+def _where(tensor: StoredTensor) -> str:
+    return f"tensor {tensor.view.name!r} of {tensor.path}"
 
 
 def in_order(raw: bytearray | NDArray[np.uint8], view: TensorView) -> NDArray[np.uint8]:

@@ -32,17 +32,22 @@ def relative_path(worktree: Path, cwd: Path, name: str) -> str:
     """Return a user's path as a repository path (``""`` for the worktree itself)."""
     if "\0" in name:
         raise UsageError("a path cannot hold a NUL character")
-    absolute = Path(os.path.normpath(cwd / name))
-    root = Path(os.path.normpath(worktree))
-    if not absolute.is_relative_to(root):
+    # Text, because a Path costs as much to make as a small tensor to read.
+    absolute = os.path.normpath(os.path.join(cwd, name))
+    root = os.path.normpath(worktree)
+    start = root.rstrip(os.sep) + os.sep
+    if absolute == root:
+        return ""
+    if not absolute.startswith(start):
         # The user may have reached the worktree through a link: compare the real folders too,
         # but never resolve the last component, which may itself be a tracked link.
-        absolute = absolute.parent.resolve() / absolute.name
-    if not absolute.is_relative_to(root):
-        raise UsageError(f"{name!r} is outside the repository at {worktree}")
-    path = absolute.relative_to(root).as_posix()
-    if path == ".":
+        folder, last = os.path.split(absolute)
+        absolute = os.path.join(Path(folder).resolve(), last)
+    if absolute == root:
         return ""
+    if not absolute.startswith(start):
+        raise UsageError(f"{name!r} is outside the repository at {worktree}")
+    path = absolute.removeprefix(start)
     if path.split("/")[0].casefold() == GIT_DIR_NAME:
         raise UsageError(f"{name!r} is inside {GIT_DIR_NAME}, the repository itself")
     return path

@@ -29,11 +29,16 @@ def reads(monkeypatch):
     from mvc.chunkstore.store import ChunkStore
 
     found = []
-    original = ChunkStore.read_many
+    many, one = ChunkStore.read_many, ChunkStore.read_into
 
-    def watch(self, requests, sink, progress=None):
+    def watch_many(self, requests, sink, progress=None):
         found.extend(request.chunk_id for request in requests)
-        return original(self, requests, sink, progress)
+        return many(self, requests, sink, progress)
 
-    monkeypatch.setattr(ChunkStore, "read_many", watch)
+    def watch_one(self, chunk_id, plain, **options):
+        found.append(chunk_id)
+        return one(self, chunk_id, plain, **options)
+
+    monkeypatch.setattr(ChunkStore, "read_many", watch_many)
+    monkeypatch.setattr(ChunkStore, "read_into", watch_one)
     return found
