@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from support.stockgit import git
+
 SUBJECTS = ["grown", "tuned", "base model"]
 
 
@@ -88,3 +90,56 @@ def test_graph_of_the_default_form(shell):
 
 def test_first_parent(shell):
     assert [one["subject"] for one in shell.json("log", "--first-parent")] == SUBJECTS
+
+
+def _subjects(shell, *options):
+    return [one["subject"] for one in shell.json("log", *options)]
+
+
+def test_which_commits(shell):
+    shell.ok("commit", "--allow-empty", "-m", "later\n\nlr was 0.1", "--metric", "loss=nan")
+    assert _subjects(shell, "--grep", "^lr was") == ["later"]
+    assert _subjects(shell, "--grep", "tun", "--grep", "base", "-1") == ["tuned"]
+    assert _subjects(shell, "--grep", "base", "--author", "Turing") == []
+    assert _subjects(shell, "--author", "^Ada .*example.org") == ["later", *SUBJECTS]
+    assert _subjects(shell, "--metric", "acc") == ["grown"]
+    assert _subjects(shell, "--metric", "loss>=2.25", "--reverse") == ["base model", "tuned"]
+    assert _subjects(shell, "--since", "1h") == ["later", *SUBJECTS]
+    assert _subjects(shell, "--since", "2000-01-01", "--until", "2 weeks ago") == []
+    assert _subjects(shell, "--until", "2000-01-01 12:30") == []
+    lines = shell.ok("log", "--oneline", "--graph", "--grep", "grown", "--grep", "base").lines
+    assert [line[0] for line in lines] == ["*", "*"]
+
+
+def test_order(shell):
+    assert _subjects(shell, "--sort", "loss") == SUBJECTS
+    assert _subjects(shell, "--sort", "-loss", "-n", "1") == ["base model"]
+    assert _subjects(shell, "--sort", "step", "-2") == ["base model", "tuned"]
+    assert _subjects(shell, "--sort", "acc", "--all")[0] == "grown"
+    assert shell("log", "--sort", "los").code == 2
+
+
+def test_what_each_changed(shell):
+    stat = shell.ok("log", "--stat", "-1").lines
+    assert stat[-2].startswith(" model.safetensors | 2 of ")
+    assert stat[-1].startswith(" 1 file changed, 2 tensors")
+    assert stat[-2:] == shell.ok("show", "--stat").lines[-2:]
+    patch = shell.ok("log", "-p", "--graph", "-2", "--", "model.safetensors").lines
+    assert any(line.startswith("|   M embed ") for line in patch)
+    entry = shell.json("log", "--stat", "-1")[0]
+    assert [file["path"] for file in entry["files"]] == ["model.safetensors"]
+
+
+def test_format(shell):
+    ids = [entry["commit"] for entry in shell.json("log")]
+    lines = shell.ok("log", "--format=%h|%s|%an|%(step)|%(metric:loss)|%(meta:by)%%").lines
+    assert lines == [
+        f"{ids[0][:7]}|grown|Ada Lovelace|2000|2|%",
+        f"{ids[1][:7]}|tuned|Ada Lovelace|1000|2.25|hand%",
+        f"{ids[2][:7]}|base model|Ada Lovelace|0|3.5|%",
+    ]
+    plain = "--format=format:%H %P %T %D%n%ae %at %aI"
+    git_lines = git(shell.folder / ".mvc", "log", "-2", plain).split("\n")
+    assert shell.ok("log", "-2", plain).lines == git_lines
+    only = shell.ok("log", "--oneline", "--metric", "acc").lines
+    assert only == [f"{ids[0][:7]}  step 2,000  acc 0.5  (HEAD -> main) grown"]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.options import Json, Limit, check_limit
-from mvc.cli.output import stdout, write_json
+from mvc.cli.options import Json, Limit, Stat, check_alone, check_limit, choose_one
+from mvc.cli.output import Output, stdout, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.log import entry_fields, write_full, write_oneline
 from mvc.cli.session import open_repo, split_revisions
 from mvc.history.revisions import split_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from mvc.cli.render.log import Below
     from mvc.operations.log import LogEntry
     from mvc.repo import Repo
 
@@ -42,34 +45,157 @@ def log(
             help="Show the names of branches and tags.",
         ),
     ] = True,
+    since: Annotated[
+        str | None,
+        Option("--since", "--after", metavar="DATE", help="From DATE on, or an age: 12h, 7d."),
+    ] = None,
+    until: Annotated[
+        str | None, Option("--until", "--before", metavar="DATE", help="Up to DATE, or an age.")
+    ] = None,
+    grep: Annotated[
+        list[str] | None,
+        Option("--grep", metavar="PATTERN", help="The message matches (a regular expression)."),
+    ] = None,
+    author: Annotated[
+        list[str] | None, Option("--author", metavar="PATTERN", help="NAME <EMAIL> matches.")
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        Option("--metric", metavar="NAME", help='Commits with this metric, or "NAME<2.5".'),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        Option("--sort", metavar="NAME", help="Sort by step or a metric; -NAME: largest first."),
+    ] = None,
+    reverse: Annotated[bool, Option("--reverse", help="Print the oldest first.")] = False,
+    patch: Annotated[
+        bool, Option("-p", "--patch", help="Also show what each commit changed.")
+    ] = False,
+    stat: Stat = False,
+    form: Annotated[
+        str | None,
+        Option("--format", "--pretty", metavar="TEXT", help="TEXT for each: %h %s %(metric:loss)."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show the history, newest first, with training steps and metrics.
 
     A..B means the commits of B that A does not have. With PATHs, only commits that changed them
-    are shown.
+    are shown. A commit must pass all options that choose; of several patterns or metrics of one
+    option, one message or author pattern must match, and all metrics.
+
+    --format takes Git's fields %H %h %P %p %T %s %b %B %an %ae %ad %aI %at %d %D %n %%, and
+    %(step), %(metric:NAME), %(meta:NAME).
     """
     check_limit(limit)
+    check_alone([("--oneline", oneline), ("--format", form)])
+    for name, value in (("--reverse", reverse), ("--sort", sort), ("--format", form)):
+        check_alone([("--graph", graph), (name, value)])
+    detail = choose_one({"stat": stat, "patch": patch}, "")
+    fields = None if form is None else _check_format(form)
     repo = open_repo()
     revisions, paths = split_revisions(repo, names)
     revisions, hidden_bases = _plain_ranges(repo, revisions)
+    tests = _tests(since, until, grep or (), author or (), metric or ())
+    if paths:
+        tests.append(lambda entry: _touches(repo, entry, paths))
+    is_stream = not tests and sort is None
     found = repo.log(
-        *revisions, everything=everything, limit=None if paths else limit, first_parent=first_parent
+        *revisions,
+        everything=everything,
+        limit=limit if is_stream else None,
+        first_parent=first_parent,
     )
-    entries, parents = _choose(repo, found, paths, limit, first_parent=first_parent, drawn=graph)
-    is_cut = limit is not None and len(entries) == limit and not paths
+    cut = None if sort is not None else limit
+    entries, parents = _choose(found, tests, cut, first_parent=first_parent, drawn=graph)
+    is_cut = limit is not None and len(entries) == limit and is_stream
     if hidden_bases and not is_cut:
-        shown = {entry.info.id for entry in entries}
-        parents = {
-            commit: tuple(one for one in many if one in shown) for commit, many in parents.items()
-        }
+        parents = _without_hidden(parents)
+    if sort is not None:
+        from mvc.cli.log_filter import sort_entries
+
+        entries = sort_entries(entries, sort)[:limit]
+    entries = entries[::-1] if reverse else entries
     if as_json:
-        write_json([entry_fields(entry) for entry in entries])
+        write_json([_fields(repo, entry, paths, detail) for entry in entries])
+        return
+    entries = [_shown(entry, metric or (), decorate=decorate) for entry in entries]
+    out = stdout()
+    below = partial(_changed_lines, repo, out, paths, detail) if detail else None
+    if fields is not None:
+        _write_format(out, entries, fields, below)
         return
     write = write_oneline if oneline else write_full
+    write(out, entries, parents if graph else None, below)
+
+
+def _fields(repo: Repo, entry: LogEntry, paths: Sequence[str], detail: str) -> dict[str, object]:
+    from mvc.cli.render.files import diff_fields
+
+    files = diff_fields(repo.changes(entry.info.id, paths=paths)) if detail else {}
+    return {**entry_fields(entry), **files}
+
+
+def _tests(
+    since: str | None,
+    until: str | None,
+    messages: Sequence[str],
+    authors: Sequence[str],
+    metrics: Sequence[str],
+) -> list[Callable[[LogEntry], bool]]:
+    """Return what a commit must pass to be shown."""
+    if since is None and until is None and not (messages or authors or metrics):
+        return []
+    from mvc.cli.log_filter import Wanted
+
+    return Wanted(since, until, messages, authors, metrics).tests()
+
+
+def _without_hidden(parents: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    return {
+        commit: tuple(one for one in many if one in parents) for commit, many in parents.items()
+    }
+
+
+def _shown(entry: LogEntry, metrics: Sequence[str], *, decorate: bool) -> LogEntry:
+    """Return a commit without names, or with only the metrics that were asked for."""
     if not decorate:
-        entries = [replace(entry, refs=(), is_healthy=False) for entry in entries]
-    write(stdout(), entries, parents if graph else None)
+        entry = replace(entry, refs=(), is_healthy=False)
+    if not metrics:
+        return entry
+    from mvc.cli.log_filter import metric_name
+
+    names, facts = set(map(metric_name, metrics)), entry.annotations
+    kept = {name: value for name, value in (facts.metrics or {}).items() if name in names}
+    return replace(entry, annotations=replace(facts, metrics=kept))
+
+
+def _changed_lines(
+    repo: Repo, out: Output, paths: Sequence[str], detail: str, entry: LogEntry
+) -> list[str]:
+    """Return what a commit changed as ``mvc show`` writes it."""
+    from mvc.cli.render.files import write_diff
+
+    text = io.StringIO()
+    form = "stat" if detail == "stat" else "rows"
+    write_diff(
+        replace(out, stream=text), repo.changes(entry.info.id, paths=paths), form, everything=False
+    )
+    return text.getvalue().splitlines()
+
+
+def _check_format(form: str) -> str:
+    from mvc.cli.render.log_format import check_format
+
+    return check_format(form)
+
+
+def _write_format(out: Output, entries: Sequence[LogEntry], form: str, below: Below) -> None:
+    from mvc.cli.render.log_format import format_entry
+
+    for entry in entries:
+        out.line(format_entry(form, entry))
+        out.lines([] if below is None else ["", *below(entry), ""])
 
 
 def _plain_ranges(repo: Repo, revisions: Sequence[str]) -> tuple[list[str], bool]:
@@ -86,28 +212,26 @@ def _plain_ranges(repo: Repo, revisions: Sequence[str]) -> tuple[list[str], bool
 
 
 def _choose(
-    repo: Repo,
     found: Iterator[LogEntry],
-    paths: Sequence[str],
+    tests: Sequence[Callable[[LogEntry], bool]],
     limit: int | None,
     *,
     first_parent: bool,
     drawn: bool,
 ) -> tuple[list[LogEntry], dict[str, tuple[str, ...]]]:
-    """Return the entries that changed the paths, and the parents to draw for each."""
+    """Return the entries that pass all tests, and the parents to draw for each."""
 
     def parents_of(entry: LogEntry) -> tuple[str, ...]:
         return entry.info.parents[:1] if first_parent else entry.info.parents
 
-    if not paths:
-        entries = list(found)
+    passing = (entry for entry in found if all(test(entry) for test in tests))
+    if not tests or not drawn:
+        entries = list(islice(passing, limit))
         return entries, {entry.info.id: parents_of(entry) for entry in entries}
-    if not drawn:
-        return list(islice((one for one in found if _touches(repo, one, paths)), limit)), {}
     from mvc.cli.render.graph import close_gaps
 
     everything = list(found)
-    entries = [entry for entry in everything if _touches(repo, entry, paths)][:limit]
+    entries = [one for one in everything if all(test(one) for test in tests)][:limit]
     shown: set[str] = {entry.info.id for entry in entries}
     history = [(str(entry.info.id), parents_of(entry)) for entry in everything]
     return entries, close_gaps(history, shown)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mvc.workspace.verdicts import Divergence
 
     Parents = Mapping[str, Sequence[str]] | None
+    Below = Callable[[LogEntry], Sequence[str]] | None
 
 _LEAST_SUBJECT = 40
 _LEAST_CUT = 20
@@ -88,11 +89,18 @@ def _ref(out: Output, ref: str) -> str:
     return out.style(head, "yellow" if head.startswith("tag: ") else "green", "bold")
 
 
-def write_full(out: Output, entries: Sequence[LogEntry], parents: Parents) -> None:
-    """Write commits as ``git log`` does, with the step and metrics in the header."""
+def write_full(
+    out: Output, entries: Sequence[LogEntry], parents: Parents, below: Below = None
+) -> None:
+    """Write commits as ``git log`` does, with the step and metrics in the header.
+
+    ``below`` returns more lines for a commit.
+    """
     draw = _drawing(parents)
     for number, entry in enumerate(entries):
         lines = list(_full_lines(out, entry))
+        more = () if below is None else below(entry)
+        lines += ["", *more] if more else []
         if draw is not None:
             rows = draw(entry)
             last = number == len(entries) - 1
@@ -177,16 +185,19 @@ def _drawn(rows: Rows, lines: Sequence[str]) -> Iterator[str]:
         yield f"{left:<{rows.width}} {text}".rstrip()
 
 
-def write_oneline(out: Output, entries: Sequence[LogEntry], parents: Parents) -> None:
+def write_oneline(
+    out: Output, entries: Sequence[LogEntry], parents: Parents, below: Below = None
+) -> None:
     """Write one line per commit: id, step, metrics in columns, refs, subject."""
     cells = _fact_columns(entries, None if out.width is None else out.width - _LEAST_SUBJECT)
     draw = _drawing(parents)
     for entry, facts in zip(entries, cells, strict=True):
+        more = () if below is None else below(entry)
         if draw is not None:
             rows = draw(entry)
-            out.lines(_drawn(rows, [_one_line(out, entry, facts, rows.width + 1)]))
+            out.lines(_drawn(rows, [_one_line(out, entry, facts, rows.width + 1), *more]))
         else:
-            out.line(_one_line(out, entry, facts, 0))
+            out.lines([_one_line(out, entry, facts, 0), *more])
 
 
 def _one_line(out: Output, entry: LogEntry, facts: str, indent: int) -> str:
