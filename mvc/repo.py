@@ -208,6 +208,7 @@ class Repo:
         paths: Paths,
         *,
         force: bool = False,
+        tracked_only: bool = False,
         delta: bool | None = None,
         progress: Progress = None,
     ) -> AddResult:
@@ -216,6 +217,7 @@ class Repo:
         Args:
             paths: what to add; ``"."`` is everything.
             force: add files that ``.mvcignore`` names, too.
+            tracked_only: leave files alone that are not tracked yet.
             delta: store tensors as differences to those of the last commit: always, never, or
                 (None) as ``mvc.delta`` of the config says, by default if that gains much.
             progress: called with bytes read since the last call.
@@ -225,16 +227,23 @@ class Repo:
             ConflictError: a file changed while it was read; nothing is staged.
         """
         return operations.add.add(
-            self._context, self._paths(paths), force=force, delta=delta, progress=progress
+            self._context,
+            self._paths(paths),
+            force=force,
+            tracked_only=tracked_only,
+            delta=delta,
+            progress=progress,
         )
 
-    def plan_add(self, paths: Paths, *, force: bool = False) -> AddPlan:
+    def plan_add(self, paths: Paths, *, force: bool = False, tracked_only: bool = False) -> AddPlan:
         """Return what ``add`` of these paths would read, drop and skip.
 
         Raises:
             UsageError: only ignored files, another repository, or a path no commit may hold.
         """
-        return operations.add.plan_add(self._context, self._paths(paths), force=force)
+        return operations.add.plan_add(
+            self._context, self._paths(paths), force=force, tracked_only=tracked_only
+        )
 
     def remove(
         self, paths: Paths, *, cached: bool = False, force: bool = False, recursive: bool = False

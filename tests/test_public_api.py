@@ -15,7 +15,7 @@ import mvc_hooks
 from mvc import Repo
 
 METHODS = """
-add(self, paths, *, force=False, delta=None, progress=None)
+add(self, paths, *, force=False, tracked_only=False, delta=None, progress=None)
 branches(self)
 check_identity(self)
 close(self)
@@ -52,7 +52,7 @@ move(self, sources, target, *, force=False)
 open(cls, path='.', *, identity=None, threads=None, niceness=None)
 open_feed(self, branch)
 outline_state(self, revision='HEAD')
-plan_add(self, paths, *, force=False)
+plan_add(self, paths, *, force=False, tracked_only=False)
 plan_gc(self, *, grace_s=None, expire_reflogs_s=None)
 plan_prune(self, *, keep_last=None, keep_every=None, keep_best=None, metric=None, maximise=False, \
 keep_tagged=False, keep_branch_tips=False, keep_within_s=None, weights_only=False, \

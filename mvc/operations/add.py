@@ -96,12 +96,13 @@ def add(
     patterns: Sequence[str],
     *,
     force: bool = False,
+    tracked_only: bool = False,
     delta: bool | None = None,
     progress: ByteProgress = None,
 ) -> AddResult:
     """Store files and stage them; the index changes only once everything is durable."""
     recover(context)
-    plan = plan_add(context, patterns, force=force)
+    plan = plan_add(context, patterns, force=force, tracked_only=tracked_only)
     result = store_planned(context, plan, progress, delta=delta)
     result.stage(context)
     return result

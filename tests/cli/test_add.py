@@ -85,3 +85,24 @@ def test_commit_of_paths_reports_their_warnings(empty):
     (empty.folder / "broken.safetensors").write_bytes(b"\xff" * 64)
     answer = empty.ok("commit", "-m", "x", "broken.safetensors")
     assert answer.err.startswith("warning: broken.safetensors: ")
+
+
+def test_add_update_takes_only_tracked_files(shell):
+    (shell.folder / "config.json").write_text("{}")
+    (shell.folder / "new.txt").write_text("new")
+    (shell.folder / "model.safetensors").unlink()
+    assert shell.json("add", "-u", "-n")["add"] == ["config.json"]
+    shell.ok("add", "-u", "config.json")
+    assert shell.ok("status", "-s").lines == [
+        "M  config.json",
+        " D model.safetensors",
+        "?? new.txt",
+    ]
+    shell.ok("add", "-u")
+    assert shell.ok("status", "-s").lines == [
+        "M  config.json",
+        "D  model.safetensors",
+        "?? new.txt",
+    ]
+    assert shell("add", "-u", "new.txt").code == 3
+    assert shell("add", "-u", "-A").code == 2

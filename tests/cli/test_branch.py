@@ -59,3 +59,15 @@ def test_what_is_deleted_can_be_made_again(shell):
     assert shell.json("branch")[1]["commit"] == tip
     (line,) = shell.ok("tag", "-d", "v1").lines
     shell.ok("tag", "v1", line.split("was ")[1].removesuffix(")"))
+
+
+def test_which_branches_have_a_commit(shell):
+    shell.ok("branch", "old", "main~1")
+    assert shell.ok("branch", "--contains").lines == ["* main"]
+    assert shell.ok("branch", "--contains", "v1").lines == ["* main", "  old", "  side"]
+    assert shell.ok("branch", "--merged").lines == ["* main", "  old"]
+    assert shell.ok("branch", "--no-merged", "side").lines == ["* main", "  old"]
+    assert [ref["name"] for ref in shell.json("branch", "--merged", "old")] == ["old"]
+    assert shell("branch", "--contains", "nope").code == 3
+    assert shell("branch", "--contains", "main", "side").code == 2
+    assert shell("branch", "--contains", "-d", "side").code == 2

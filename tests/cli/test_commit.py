@@ -134,3 +134,43 @@ def test_facts_that_are_none():
         parse_facts([], ["novalue"])
     with pytest.raises(UsageError, match="NAME=VALUE"):
         parse_facts([], ["=5"])
+
+
+def _set_editor(shell, script):
+    editor = shell.folder.parent / "editor"
+    editor.write_text(f"#!/bin/sh\n{script}\n")
+    editor.chmod(0o755)
+    shell.environment["GIT_EDITOR"] = f"{editor} --wait"
+
+
+def test_commit_with_an_editor(shell):
+    (shell.folder / "config.json").write_text("{}")
+    _set_editor(shell, 'test "$1" = --wait && printf "# no\\nfirst\\n\\nsecond\\n#x\\n" > "$2"')
+    shell.ok("commit", "-a")
+    assert [shell.json("show")[key] for key in ("subject", "body")] == ["first", "second"]
+    answer = shell("commit")
+    assert (answer.code, answer.error) == (4, "nothing to commit")
+    _set_editor(shell, 'sed -i "s/second/third/" "$2"')
+    shell.ok("commit", "--amend", "--edit")
+    assert shell.json("show")["body"] == "third"
+    shell.ok("commit", "--amend", "--no-edit", "--step", "7")
+    assert [shell.json("show")[key] for key in ("subject", "body")] == ["first", "third"]
+    _set_editor(shell, ': > "$2"')
+    assert shell("commit", "--allow-empty").error == "a commit needs a message"
+    _set_editor(shell, "exit 3")
+    assert shell("commit", "--allow-empty").error.endswith("failed")
+    assert shell("commit", "--allow-empty", "--no-edit").error == "a commit needs a message"
+    assert len(shell.json("log")) == 4
+
+
+def test_commit_with_the_message_of_a_file(shell):
+    (shell.folder / "text").write_bytes("\ufeffgrün\r\n\r\nmore\r\n".encode())
+    shell.ok("commit", "--allow-empty", "-F", "text")
+    assert [shell.json("show")[key] for key in ("subject", "body")] == ["grün", "more"]
+    found = shell.process("commit", "--allow-empty", "-F", "-", input=b"piped\n")
+    assert found.returncode == 0, found.stderr
+    assert shell.json("show")["subject"] == "piped"
+    assert shell("commit", "--allow-empty", "-F", "missing").code == 3
+    assert shell("commit", "--allow-empty", "-F", "text", "-m", "x").code == 2
+    (shell.folder / "text").write_bytes(b"\xff\xfe")
+    assert "not UTF-8" in shell("commit", "--allow-empty", "-F", "text").error

@@ -33,6 +33,7 @@ def test_undo_of_a_switch_and_a_reset(shell):
     shell.ok("switch", "side")
     assert shell.ok("undo").lines[0] == "Took back: checkout: moving from main to side"
     shell.ok("reset", "--hard", "HEAD~1")
+    assert shell.ok("undo", "-n").lines[-1] == "1 file would be written"
     lines = shell.ok("undo").lines
     assert lines[0] == "Took back: reset: moving to HEAD~1"
     assert lines[-1].endswith("written")

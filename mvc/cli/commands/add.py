@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.options import CommandUsageError, Delta, DryRun, Json, Quiet, ShowProgress
+from mvc.cli.options import CommandUsageError, Delta, DryRun, Json, Quiet, ShowProgress, check_alone
 from mvc.cli.output import pick, printable, stdout, warn, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
@@ -23,6 +23,9 @@ def add(
     everything: Annotated[
         bool, Option("-A", "--all", help="Add the whole worktree if no path is given.")
     ] = False,
+    update: Annotated[
+        bool, Option("-u", "--update", help="Add only files that are tracked already.")
+    ] = False,
     delta: Delta = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -35,16 +38,18 @@ def add(
     are not read again. Only chunks that the repository does not have yet are stored, as differences
     from those of the last commit if that saves a lot.
     """
-    if not paths and not everything:
+    check_alone([("-A", everything), ("-u", update)])
+    if not paths and not everything and not update:
         raise CommandUsageError('nothing specified, nothing added; "mvc add ." adds everything')
     repo = open_repo()
     chosen = to_paths(paths) if paths else [str(repo.worktree)]
     if dry_run:
-        _show_plan(repo, repo.plan_add(chosen, force=force), quiet=quiet, as_json=as_json)
+        plan = repo.plan_add(chosen, force=force, tracked_only=update)
+        _show_plan(repo, plan, quiet=quiet, as_json=as_json)
         return
     started_s = time.perf_counter()
     with byte_progress("adding", wanted=progress and not quiet) as bar:
-        result = repo.add(chosen, force=force, delta=delta, progress=bar)
+        result = repo.add(chosen, force=force, tracked_only=update, delta=delta, progress=bar)
     if as_json:
         write_json(_add_fields(result))
         return

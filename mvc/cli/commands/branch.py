@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.options import CommandUsageError, Json, Quiet, check_alone, name_and_start
+from mvc.cli.options import CommandUsageError, Json, Quiet, check_alone, choose_one, name_and_start
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.text import cell_width, pad, short_id
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.operations.branch import RefInfo
+    from mvc.repo import Repo
 
 
 def branch(
@@ -35,6 +36,15 @@ def branch(
     show_current: Annotated[
         bool, Option("--show-current", help="Print only the current branch.")
     ] = False,
+    contains: Annotated[
+        bool, Option("--contains", help="List branches that have commit [REV], or HEAD.")
+    ] = False,
+    merged: Annotated[
+        bool, Option("--merged", help="List branches that are in [REV], or HEAD, as a whole.")
+    ] = False,
+    no_merged: Annotated[
+        bool, Option("--no-merged", help="List branches that are not in [REV], or HEAD.")
+    ] = False,
     verbose: Annotated[
         bool, Option("-v", "--verbose", help="List with commit and subject.")
     ] = False,
@@ -43,9 +53,10 @@ def branch(
 ) -> None:
     """List, create, rename or delete branches."""
     del everything  # accepted because Git users type it; there are no remote branches yet
-    check_alone(
-        [("-d", delete), ("-D", delete_any), ("-m", move), ("--show-current", show_current)]
-    )
+    relations = {"contains": contains, "merged": merged, "no-merged": no_merged}
+    relation = choose_one(relations, "")
+    changing = [("-d", delete), ("-D", delete_any), ("-m", move), ("--show-current", show_current)]
+    check_alone([*changing, (f"--{relation}", relation)])
     given = names or []
     if delete or delete_any:
         if not given:
@@ -62,6 +73,8 @@ def branch(
             write_json({"branch": current})
         elif current is not None:
             stdout().line(printable(current))
+    elif relation:
+        _list_branches(relation, given, verbose=verbose, as_json=as_json)
     elif given:
         name, start = name_and_start(given)
         commit = open_repo().create_branch(name, start, force=force)
@@ -94,17 +107,30 @@ def _rename_branch(names: Sequence[str], *, force: bool, as_json: bool) -> None:
         write_json({"renamed": {"old_name": old, "name": names[-1]}})
 
 
-def _list_branches(*, verbose: bool, as_json: bool) -> None:
+def _list_branches(
+    relation: str = "", names: Sequence[str] = (), *, verbose: bool, as_json: bool
+) -> None:
+    if len(names) > 1:
+        raise CommandUsageError(f"unexpected argument {names[1]!r}")
     repo = open_repo()
     found = repo.branches()
+    if relation:
+        commit = repo.resolve(names[0] if names else "HEAD")
+        found = [ref for ref in found if _is_related(repo, ref.commit, commit, relation)]
     if as_json:
         write_json([pick(ref, "name commit current=is_current subject") for ref in found])
         return
     out = stdout()
     width = max((cell_width(printable(ref.name)) for ref in found), default=0)
-    if repo.head.branch is None:
+    if repo.head.branch is None and not relation:
         out.line("* " + out.style(f"(HEAD detached at {short_id(repo.head.commit)})", "green"))
     out.lines(_branch_line(out, ref, width if verbose else 0) for ref in found)
+
+
+def _is_related(repo: Repo, tip: str, commit: str, relation: str) -> bool:
+    if relation == "contains":
+        return repo.merge_base(tip, commit) == commit
+    return (repo.merge_base(tip, commit) == tip) == (relation == "merged")
 
 
 def _branch_line(out: Output, ref: RefInfo, width: int) -> str:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.options import CommandUsageError, Delta, Json, Quiet, ShowProgress
+from mvc.cli.options import CommandUsageError, Delta, Json, Quiet, ShowProgress, check_alone
 from mvc.cli.output import Output, pick, printable, stdout, warn, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, short_id, size_text
 from mvc.cli.session import open_repo, to_paths
-from mvc.errors import UsageError
+from mvc.errors import ConflictError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mvc.repo import Repo
     from mvc.workspace.commits import CommitResult
 
 _NUMBER = re.compile(
@@ -34,6 +36,19 @@ def commit(
     everything: Annotated[
         bool, Option("-a", "--all", help="First add every tracked file that changed.")
     ] = False,
+    file: Annotated[
+        str | None, Option("-F", "--file", metavar="FILE", help="Read the message; - is stdin.")
+    ] = None,
+    edit: Annotated[
+        bool | None,
+        Option(
+            "-e/--no-edit",
+            "--edit",
+            show_default=False,
+            help="Write the message in an editor; without -m or -F this is the default, "
+            "except with --amend.",
+        ),
+    ] = None,
     amend: Annotated[bool, Option("--amend", help="Replace the last commit.")] = False,
     allow_empty: Annotated[
         bool, Option("--allow-empty", help="Commit even if nothing changed.")
@@ -59,19 +74,21 @@ def commit(
 ) -> None:
     """Record what is staged in the history and move the branch to it.
 
+    Without -m or -F, a terminal opens the editor: GIT_EDITOR, core.editor, VISUAL, EDITOR or vi.
     PATHs are added first. Step, metrics and other facts are stored as trailers of the message, so
     that stock Git shows them too.
     """
     if everything and paths:
         raise CommandUsageError("paths and -a cannot be used together")
     numbers, texts = parse_facts(metrics or (), meta or ())
-    message = "\n\n".join(text.strip("\n") for text in messages) if messages else None
-    if not (message or "").strip() and (message is not None or not amend):
-        # Checked before files are read, which may take minutes.
-        raise UsageError("a commit needs a message", hint='give one with "-m"')
+    check_alone([("-m", messages), ("-F", file)])
     from mvc.workspace.identity import find_identity
 
     repo = open_repo()
+    may_be_empty = bool(everything or paths or amend or allow_empty)
+    message = _find_message(
+        repo, messages or (), file, edit=edit, amend=amend, may_be_empty=may_be_empty
+    )
     who, is_guessed = find_identity(repo.config())
     repo.identity = who
     with byte_progress("adding", wanted=progress and not quiet) as bar:
@@ -99,6 +116,35 @@ def commit(
         )
     if not quiet:
         _write_commit(stdout(), result)
+
+
+def _find_message(
+    repo: Repo,
+    messages: Sequence[str],
+    file: str | None,
+    *,
+    edit: bool | None,
+    amend: bool,
+    may_be_empty: bool,
+) -> str | None:
+    """Return the message, before files are read, which may take minutes; None keeps the last."""
+    message = "\n\n".join(text.strip("\n") for text in messages) if messages else None
+    if file is not None:
+        from mvc.cli.editor import read_message
+
+        message = read_message(Path("/dev/stdin" if file == "-" else file)).strip("\n")
+    if edit or (edit is None and message is None and not amend):
+        from mvc.cli.editor import can_edit, edit_message
+
+        if edit or can_edit():
+            if not may_be_empty and not repo.diff(staged=True, with_tensors=False):
+                raise ConflictError("nothing to commit", hint='stage files with "mvc add" first')
+            last = repo.show().info if amend and message is None else None
+            old = message if last is None else f"{last.subject}\n\n{last.body}"
+            message = edit_message(repo, old or "")
+    if (message or "").strip() or (message is None and amend):
+        return message
+    raise UsageError("a commit needs a message", hint='give one with "-m"')
 
 
 def parse_facts(

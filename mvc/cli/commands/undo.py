@@ -58,7 +58,7 @@ def _write_undo(repo: Repo, out: Output, result: UndoResult, *, redo: bool, dry_
     if result.commit is not None:
         position = f"at {commit_line(repo, out, result.commit)}"
     out.line(f"{place} {'would be' if dry_run else 'is now'} {position}")
-    write_counts(out, result)
+    write_counts(out, result, dry_run=dry_run)
     if result.kind == "commit" and not redo:
         out.line(
             f"Index and files {'would stay' if dry_run else 'are'} as they were; "

@@ -45,10 +45,13 @@ def commit_line(repo: Repo, out: Output, commit: str | None) -> str:
     return f"{out.style(short_id(commit), 'yellow')} {printable(subject)}".rstrip()
 
 
-def write_counts(out: Output, result: CheckoutResult | UndoResult | RollbackResult) -> None:
-    """Write how many files were written and removed, if any."""
+def write_counts(
+    out: Output, result: CheckoutResult | UndoResult | RollbackResult, *, dry_run: bool = False
+) -> None:
+    """Write how many files were written and removed, or would be, if any."""
     counts = [(result.written, "written"), (result.removed, "removed")]
-    parts = [f"{count_text(len(paths), 'file')} {verb}" for paths, verb in counts if paths]
+    would = "would be " if dry_run else ""
+    parts = [f"{count_text(len(paths), 'file')} {would}{verb}" for paths, verb in counts if paths]
     if parts:
         out.line(", ".join(parts))
 
