@@ -10,7 +10,7 @@ from datetime import datetime
 from operator import eq, ge, gt, le, lt
 from typing import TYPE_CHECKING
 
-from mvc.cli.commands.commit import parse_number
+from mvc.cli.parameters import parse_number
 from mvc.errors import UsageError
 from mvc.upkeep.durations import parse_duration
 

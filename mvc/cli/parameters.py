@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")  # 18 digits always fit in 64 bits
+_NUMBER = re.compile(
+    r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,5})?|[+-]?(nan|inf|infinity)", re.ASCII | re.IGNORECASE
+)
 
 
 class Parameter:
@@ -44,6 +47,14 @@ class Exit(Exception):  # noqa: N818  it ends a command and is not an error
 def parse_whole(text: str) -> int | None:
     """Return a whole number, or None if the text is not one."""
     return int(text) if _WHOLE.fullmatch(text) else None
+
+
+def parse_number(text: str) -> float | None:
+    """Return a text as int or float, or None if it is not a number."""
+    whole = parse_whole(text)
+    if whole is not None:
+        return whole
+    return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def read_line(function: Callable[..., None], words: Sequence[str]) -> dict[str, Any] | None:

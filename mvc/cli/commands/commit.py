@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import CommandUsageError, Delta, Json, Quiet, ShowProgress, check_alone
 from mvc.cli.output import Output, pick, printable, stdout, warn, write_json
-from mvc.cli.parameters import Argument, Option
+from mvc.cli.parameters import Argument, Option, parse_number
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, seconds_text, short_id, size_text
 from mvc.cli.session import open_repo, to_paths
@@ -20,11 +19,6 @@ if TYPE_CHECKING:
 
     from mvc.repo import Repo
     from mvc.workspace.commits import CommitResult
-
-_NUMBER = re.compile(
-    r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,5})?|[+-]?(nan|inf|infinity)", re.ASCII | re.IGNORECASE
-)
-_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 def commit(
@@ -169,13 +163,6 @@ def parse_facts(
         else:
             texts[name] = value
     return numbers, texts
-
-
-def parse_number(text: str) -> float | None:
-    """Return a text as int or float, or None if it is not a number."""
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def _commit_fields(result: CommitResult) -> dict[str, object]:
