@@ -8,24 +8,36 @@ bytes, never a mixture, and a stray ``*.mvc-tmp`` file at worst.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError, StorageError, translate_os_errors
+from mvc.errors import ConflictError, CorruptionError, StorageError, translate_os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
-    from typing import Self
+    from typing import BinaryIO, Self
 
 TEMP_SUFFIX = ".mvc-tmp"
 _WRITEV_LIMIT = 512  # below IOV_MAX (1024) on every system we know
 
 Buffer = bytes | bytearray | memoryview
+
+KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+"""What a path may be, by the type bits of its mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +155,27 @@ def _opened(path: Path | str, flags: int, mode: int = 0o644) -> Iterator[int]:
         os.close(descriptor)
 
 
+def open_file(path: Path | str) -> BinaryIO:
+    """Open a file for reading, links followed; never waits, as opening a pipe would.
+
+    A folder is an IsADirectoryError, anything else that holds no bytes a CorruptionError.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # a socket
+            raise
+        kind = stat.S_IFSOCK
+    else:
+        kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+        if kind == stat.S_IFREG:
+            return os.fdopen(descriptor, "rb")
+        os.close(descriptor)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise CorruptionError(f"{path} is {KINDS[kind]}, not a file", hint=f"remove {path}")
+
+
 def reserve_space(path: Path, size_bytes: int) -> None:
     """Fill a scratch file with zeros: once it is removed, that much space is there to use.
 
@@ -226,6 +259,8 @@ class DurableFile:
         with translate_os_errors(f"create a file in {folder}"):
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self.descriptor = os.open(self.path, flags, mode)
+        with contextlib.suppress(OSError):  # no locks on this file system: its age must do
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX)  # tells that its writer lives
 
     def _check_usable(self) -> None:
         if self._failed or self._published or self.descriptor < 0:
@@ -419,6 +454,17 @@ def exclusive_lock(path: Path, *, wait: bool = True) -> AbstractContextManager[i
     unless ``wait``.
     """
     return _locked(path, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether a process holds an advisory lock on a file; nothing is written."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    with contextlib.suppress(OSError), _opened(path, flags) as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def shared_lock(path: Path) -> AbstractContextManager[int]:

@@ -180,6 +180,11 @@ class Repo:
         return self._context.history.head()
 
     @property
+    def is_interrupted(self) -> bool:
+        """Whether a checkout was cut short and waits for the next change or ``status`` to finish it."""
+        return workspace.recovery.is_interrupted(self._context)
+
+    @property
     def identity(self) -> Identity | None:
         """Who commits, unless a call names an author; None means whom Git would name."""
         return self._context.identity

@@ -1,11 +1,12 @@
 """Durable writes: whole or not at all, and a writer that failed refuses to go on."""
 
 import os
+import socket
 
 import pytest
 
 from mvc import fs
-from mvc.errors import ConflictError, StorageError
+from mvc.errors import ConflictError, CorruptionError, StorageError
 
 
 def _names(folder):
@@ -117,3 +118,32 @@ def test_only_fs_renames_and_syncs():
                 assert not (
                     is_path and node.func.attr in {"rename", "write_bytes", "write_text"}
                 ), f"{path}:{node.lineno} writes or renames behind mvc.fs"
+
+
+class TestOpenFile:
+    def test_a_file_and_a_link_to_it(self, tmp_path):
+        (tmp_path / "file").write_bytes(b"bytes")
+        (tmp_path / "link").symlink_to("file")
+        for name in ("file", "link"):
+            with fs.open_file(tmp_path / name) as file:
+                assert file.read() == b"bytes"
+
+    def test_a_folder_and_nothing(self, tmp_path):
+        with pytest.raises(IsADirectoryError):
+            fs.open_file(tmp_path)
+        with pytest.raises(FileNotFoundError):
+            fs.open_file(tmp_path / "x")
+
+    def test_what_holds_no_bytes_is_refused_at_once(self, tmp_path):
+        """Opening a pipe that nobody writes to would wait forever, and a device never ends."""
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "link").symlink_to("/dev/zero")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(tmp_path / "socket"))
+            for name, kind in [
+                ("pipe", "a named pipe"),
+                ("link", "a device"),
+                ("socket", "a socket"),
+            ]:
+                with pytest.raises(CorruptionError, match=f"{name} is {kind}, not a file"):
+                    fs.open_file(tmp_path / name)

@@ -82,7 +82,7 @@ undo(self, *, redo=False, force=False, dry_run=False, progress=None)
 verify_state(self, state, revision='HEAD')
 verify_worktree(self, revision='HEAD', *, paths=(), progress=None)
 """
-PROPERTIES = {"worktree", "git_dir", "head", "identity"}
+PROPERTIES = {"worktree", "git_dir", "head", "identity", "is_interrupted"}
 
 RESULTS = {
     "operations.add.AddResult": "added removed unchanged counts",
@@ -108,8 +108,10 @@ RESULTS = {
     "operations.fsck.Problem": "kind detail commit path tensor pack offset chunk hint commits",
     "operations.log.LogEntry": "info annotations refs released is_healthy diverged",
     "workspace.verdicts.Divergence": "reason branch target target_step at_step time_s",
-    "operations.gc.GcPlan": "grace_s sweep objects object_bytes reflog_entries expiry marks unnamed",
-    "operations.gc.GcResult": "freed_bytes removed_packs new_packs_bytes removed_objects kept_packs",
+    "operations.gc.GcPlan": "grace_s sweep objects object_bytes leftovers leftover_bytes "
+    "reflog_entries expiry marks unnamed",
+    "operations.gc.GcResult": "freed_bytes removed_packs new_packs_bytes removed_objects "
+    "removed_leftovers kept_packs",
     "operations.repack.RepackPlan": "sweep chunks gain_bytes small_packs grace_s marks unnamed dtypes tips",
     "operations.repack.RepackResult": "freed_bytes removed_packs new_packs new_packs_bytes deltas kept_packs pack_bytes",
     "operations.prune.CommitPlan": "commit subject step time_s reasons paths kept_paths size_bytes "

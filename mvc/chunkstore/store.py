@@ -10,7 +10,6 @@ import os
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.catalog import (
-    PACKS,
     PackCatalog,
     PackListing,
     delete_pack,
@@ -242,10 +241,6 @@ class ChunkStore:
             delete_pack(self._storage, pack)
         self.refresh()
         return freed_bytes
-
-    def sweep_temporaries(self) -> int:
-        """Remove what dead writers left unpublished; the caller is alone. Returns the bytes."""
-        return self._storage.sweep(PACKS)
 
 
 def count_cores() -> int:

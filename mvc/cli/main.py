@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mvc.cli import errors
 from mvc.cli.commands import NAMES
 from mvc.cli.options import name_in_hint
-from mvc.cli.output import prepare_streams
+from mvc.cli.output import end_command, prepare_streams
 from mvc.cli.parameters import Exit, read_line
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return errors.BROKEN_PIPE
     except Exception as error:  # noqa: BLE001  the one place that turns errors into text
         return errors.report(error, as_json=_wants_json(given))
+    finally:
+        end_command(wanted=not _wants_json(given))
     return code
 
 

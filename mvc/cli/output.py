@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _CODES = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36",
@@ -97,6 +97,22 @@ def warn(text: str) -> None:
     """Write one warning."""
     err = stderr()
     err.line(f"{err.style('warning:', 'yellow', 'bold')} {printable(text)}")
+
+
+_LAST: list[Callable[[], None]] = []
+
+
+def say_last(action: Callable[[], None]) -> None:
+    """Have something said once the command is over."""
+    _LAST.append(action)
+
+
+def end_command(*, wanted: bool) -> None:
+    """Say what was left for the end, if that is wanted."""
+    while _LAST:
+        action = _LAST.pop()
+        if wanted:
+            action()
 
 
 def write_json(value: object) -> None:

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from mvc.cli.options import CommandUsageError
+from mvc.cli.output import say_last, warn
 from mvc.errors import NotFoundError, UsageError
 from mvc.history.revisions import split_range
 
@@ -20,7 +21,15 @@ def open_repo() -> Repo:
     """Open the current folder's repository."""
     from mvc.repo import Repo
 
-    return Repo.open()
+    repo = Repo.open()
+    if repo.is_interrupted:
+        say_last(lambda: _warn_interrupted(repo))
+    return repo
+
+
+def _warn_interrupted(repo: Repo) -> None:
+    if repo.is_interrupted:
+        warn('a checkout was interrupted and is not finished yet: "mvc status" finishes it')
 
 
 def to_paths(names: Sequence[str]) -> list[str]:

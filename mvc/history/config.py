@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dulwich.config import ConfigFile
 
+from mvc import fs
 from mvc.errors import FormatError, UsageError
 from mvc.history.translate import translate_damage
 
@@ -115,7 +116,7 @@ def read_config_file(path: Path) -> Config:
     """Return what a config file says; nothing if there is no file."""
     with translate_damage(str(path), FormatError, f"correct or remove {path}"):
         try:
-            with path.open("rb") as file:
+            with fs.open_file(path) as file:
                 data = file.read(MAX_CONFIG_BYTES + 1)
         except FileNotFoundError:
             return {}

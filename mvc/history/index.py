@@ -16,6 +16,7 @@ from dulwich.index import SerializedIndexEntry, read_index, write_index
 from dulwich.objects import ObjectID
 
 from mvc.errors import CorruptionError, UnsupportedError, UsageError
+from mvc.fs import open_file
 from mvc.history.locks import git_lock
 from mvc.history.paths import decode_path, encode_path, find_path_fault, folders_of
 from mvc.history.translate import translate_damage
@@ -47,7 +48,7 @@ def read_index_file(path: Path) -> Index:
     """
     with translate_damage("the index", hint=_HINT):
         try:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 found = os.fstat(file.fileno())
                 timestamp_ns = found.st_mtime_ns
                 # A limit alone as the length would be allocated whole.

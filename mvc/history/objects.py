@@ -274,7 +274,7 @@ class ObjectStore:
         path = self._path_text(object_id)
         with translate_damage(f"object {object_id}"):
             try:
-                with open(path, "rb") as file:
+                with fs.open_file(path) as file:
                     size_bytes = os.fstat(file.fileno()).st_size
                     if limit_bytes is not None and size_bytes > limit_bytes:
                         raise _damaged(object_id, f"a Git object cannot have {size_bytes:,} bytes")

@@ -11,6 +11,7 @@ the log of the stash, because the stash is nothing but its log.
 
 from __future__ import annotations
 
+import contextlib
 import stat as stat_bits
 import time
 from dataclasses import dataclass, field
@@ -95,12 +96,14 @@ def _kind_of(mode: int) -> str:
 
 
 def reachable_blobs(
-    history: GitHistory, starts: Sequence[GitId] | None = None
+    history: GitHistory,
+    starts: Sequence[GitId] | None = None,
+    commits: set[GitId] | None = None,
 ) -> Iterator[tuple[GitId, str, GitId]]:
     """Yield (commit, path, blob) of every blob below some commits, each blob once.
 
     ``starts`` are ids of commits or tags (others are skipped), by default ``find_roots``. The index
-    is not included, and notes hold no files.
+    is not included, and notes hold no files. The commits that were met are added to ``commits``.
     """
     seen: set[bytes] = set()
     pending = list(reversed(find_roots(history) if starts is None else starts))
@@ -114,6 +117,8 @@ def reachable_blobs(
             pending.append(parse_tag(start, data)[1])
         elif kind == "commit":
             commit = parse_commit(start, data)
+            if commits is not None:
+                commits.add(start)
             blobs = _new_blobs(history.objects, commit.tree, seen)
             yield from ((start, path, blob) for path, blob in blobs)
             pending.extend(reversed(commit.parents))
@@ -257,9 +262,7 @@ def expire_reflogs(
     The newest entry of a log stays. The ages default to Git's 90 and 30 days.
     """
     refs, counts = history.refs, dict[str, int]()
-    with refs.lock.hold():
-        if not dry_run:
-            refs.logs.remove_strays()
+    with contextlib.nullcontext() if dry_run else refs.lock.hold():
         logs = ExpiringLogs(history.objects, refs, expiry or ReflogExpiry())
         for name in refs.logs.names():
             kept, expired = logs.split(name)

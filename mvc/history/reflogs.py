@@ -88,7 +88,7 @@ class Reflogs:
         path = self.path(name)
         with translate_damage(f"reflog of {name}"):
             try:
-                with path.open("rb") as file:
+                with fs.open_file(path) as file:
                     size_bytes = os.fstat(file.fileno()).st_size
                     data = file.read(min(_MAX_LOG_BYTES, size_bytes) + 1)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -110,11 +110,6 @@ class Reflogs:
             if stat is not None and stat.is_regular and path.suffix != fs.TEMP_SUFFIX:
                 found.append(path.relative_to(self._folder).as_posix())
         return sorted(found)
-
-    def remove_strays(self) -> None:
-        """Remove what a process left that died while it replaced a log; only under the lock."""
-        for path in sorted(self._folder.rglob(f"*{fs.TEMP_SUFFIX}")):
-            fs.remove_file(path)
 
     def remove(self, name: str) -> None:
         """Remove a ref's log and the folders it leaves empty."""

@@ -112,7 +112,7 @@ class RefStore:
         """Return an id, ``ref: NAME``, or None if there is no such file."""
         with translate_damage(f"ref {name}", hint=_ref_hint(name)):
             try:
-                with open(self._git_dir / name, "rb") as file:
+                with fs.open_file(self._git_dir / name) as file:
                     data = file.read(_MAX_REF_BYTES)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
@@ -143,7 +143,7 @@ class RefStore:
         """Return name → id and name → peeled id of ``packed-refs``."""
         with translate_damage(PACKED):
             try:
-                with open(self._git_dir / PACKED, "rb") as file:
+                with fs.open_file(self._git_dir / PACKED) as file:
                     data = file.read(_MAX_PACKED_BYTES + 1)
             except FileNotFoundError:
                 return {}, None

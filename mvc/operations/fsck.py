@@ -258,11 +258,10 @@ class _Reachable:
 
     def _check_all(self) -> Iterator[tuple[Problem, GitId | None]]:
         """Yield each problem with the blob that it is about."""
-        seen_commits: set[str] = set()
+        seen_commits: set[GitId] = set()
         seen_blobs: set[str] = set()
         try:
-            for commit, path, blob in reachable_blobs(self._context.history):
-                seen_commits.add(commit)
+            for commit, path, blob in reachable_blobs(self._context.history, commits=seen_commits):
                 seen_blobs.add(blob)
                 self.files += 1
                 yield from self._check_file(commit, path, blob)

@@ -18,7 +18,7 @@ from mvc.upkeep.sweep import (
     mark,
     upkeep_lock,
 )
-from mvc.workspace.recovery import recover
+from mvc.workspace.leftovers import list_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +37,10 @@ class GcPlan:
     Attributes:
         grace_s: garbage younger than this stays.
         sweep: what happens to packs.
-        objects: how many Git objects and leftover temporary files go.
+        objects: how many Git objects and leftover temporary files of theirs go.
         object_bytes: what they take.
+        leftovers: how many temporary files and scratch folders of killed processes go.
+        leftover_bytes: what they take.
         reflog_entries: how many expired entries of reflogs go.
         expiry: how long reflogs remember.
         marks: what was needed when this was planned.
@@ -49,6 +51,8 @@ class GcPlan:
     sweep: SweepPlan
     objects: int
     object_bytes: int
+    leftovers: int
+    leftover_bytes: int
     reflog_entries: int
     expiry: ReflogExpiry = field(repr=False)
     marks: Marks = field(repr=False)
@@ -57,17 +61,17 @@ class GcPlan:
     @property
     def freed_bytes(self) -> int:
         """Bytes on disk that are free afterwards; an estimate if chunks are encoded again."""
-        return self.sweep.freed_bytes + self.object_bytes
+        return self.sweep.freed_bytes + self.object_bytes + self.leftover_bytes
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
-        return self.sweep.is_empty and not self.objects and not self.reflog_entries
+        return self.sweep.is_empty and not (self.objects or self.leftovers or self.reflog_entries)
 
 
 @dataclass(frozen=True, slots=True)
 class GcResult:
-    """What a gc did: ``removed_packs`` and ``removed_objects`` (Git's) are gone.
+    """What a gc did: ``removed_packs``, ``removed_objects`` (Git's) and ``removed_leftovers`` are gone.
 
     ``freed_bytes`` of disk are free now, less the ``new_packs_bytes`` written in place of others.
     ``kept_packs`` were to go and stayed, since something needs them now.
@@ -77,6 +81,7 @@ class GcResult:
     removed_packs: int
     new_packs_bytes: int
     removed_objects: int
+    removed_leftovers: int
     kept_packs: int
 
 
@@ -87,12 +92,11 @@ def plan_gc(
     expiry: ReflogExpiry | None = None,
     releasing: Sequence[Release] = (),
 ) -> GcPlan:
-    """Return what nothing reaches; changes nothing, but finishes an interrupted checkout.
+    """Return what nothing reaches; changes nothing.
 
     Garbage younger than ``grace_s`` stays, but what was released goes at once; ``releasing`` counts
     as released already.
     """
-    recover(context)
     expiry = expiry or ReflogExpiry()
     grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
     started_s = time.time()
@@ -102,11 +106,14 @@ def plan_gc(
     unnamed = find_unnamed(context, copies, marks, started_s - grace_s)
     sweep = plan_sweep(copies, Wanted(needed | unnamed))
     garbage = list_garbage(context.history, marks.objects, older_than_s=grace_s)
+    leftovers = list_leftovers(context)
     return GcPlan(
         grace_s=grace_s,
         sweep=sweep,
         objects=len(garbage),
         object_bytes=sum(item.size_bytes for item in garbage),
+        leftovers=len(leftovers),
+        leftover_bytes=sum(item.size_bytes for item in leftovers),
         reflog_entries=sum(expire_reflogs(context.history, expiry, dry_run=True).values()),
         expiry=expiry,
         marks=marks,
@@ -141,5 +148,6 @@ def sweep_garbage(context: Context, plan: GcPlan, progress: ByteProgress = None)
         removed_packs=tally.removed,
         new_packs_bytes=tally.new_bytes,
         removed_objects=tally.objects,
+        removed_leftovers=tally.leftovers,
         kept_packs=tally.kept,
     )

@@ -36,6 +36,7 @@ from mvc.upkeep.sweep import upkeep_lock
 from mvc.upkeep.versions import Versions, commits_of, walk_all
 from mvc.workspace.annotations import read_annotations
 from mvc.workspace.manifests import find_manifest
+from mvc.workspace.recovery import recover
 from mvc.workspace.releases import Release, add_releases, read_releases
 from mvc.workspace.state_files import find_state_files
 
@@ -124,6 +125,7 @@ def run_prune(context: Context, plan: PrunePlan) -> PruneResult:
         return PruneResult(plan, 0)
     with upkeep_lock(context):
         with context.history.no_sweep(), context.history.lock():
+            recover(context)  # it may move a branch back to what would be released
             _check_unmoved(context, plan)
             add_releases(context, plan.releases)
         return PruneResult(plan, sweep_garbage(context, plan_gc(context)).freed_bytes)

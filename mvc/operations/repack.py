@@ -113,7 +113,6 @@ def plan_repack(
     ``everything`` also pairs commits that an earlier repack has looked at. ``only`` pairs nothing but
     the chunks of this commit, gathers no small packs and removes no garbage.
     """
-    recover(context)
     started_s = time.time()
     grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
     marks = mark(context, grace_s=grace_s, expiry=None) if only is None else None
@@ -171,6 +170,7 @@ def run_repack(context: Context, plan: RepackPlan, progress: ByteProgress = None
     """Carry out a plan; may be killed at any time."""
     grace_s = DEFAULT_GRACE_S if plan.grace_s is None else plan.grace_s
     with upkeep_lock(context):
+        recover(context)
         sweep = Sweep(context, plan.sweep, plan.marks, plan.unnamed, grace_s=grace_s, expiry=None)
         before = _count_deltas(context.store.copies())
         if plan.sweep.batches and plan.grace_s is not None:

@@ -17,6 +17,7 @@ is ever lost: the commit that is left stays in the reflog.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,7 +26,6 @@ from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS
 from mvc.ids import is_git_id
 from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_move
-from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recovery import recover
 from mvc.workspace.transition import plan_head_move, plan_switch
 
@@ -72,7 +72,6 @@ class _Step:
     message: str
 
 
-@holds_sweep_lock
 def undo(
     context: Context,
     *,
@@ -82,7 +81,14 @@ def undo(
     progress: ByteProgress = None,
 ) -> UndoResult:
     """Undo the last move of HEAD or its branch, or redo what was undone last."""
-    recover(context)
+    with contextlib.nullcontext() if dry_run else context.history.no_sweep():
+        recover(context, dry_run=dry_run)
+        return _undo(context, redo=redo, force=force, dry_run=dry_run, progress=progress)
+
+
+def _undo(
+    context: Context, *, redo: bool, force: bool, dry_run: bool, progress: ByteProgress
+) -> UndoResult:
     head = context.history.head()
     entries = context.history.read_reflog("HEAD")
     done, undone = _read_stacks(entries)

@@ -83,8 +83,8 @@ class LocalStorage:
     def read(self, key: str) -> bytes:
         """Return a whole object."""
         check_key(key)
-        with _reading(key):
-            return (self.root / key).read_bytes()
+        with _reading(key), fs.open_file(self.root / key) as file:
+            return file.read()
 
     def find_size(self, key: str) -> int | None:
         """Return the length of an object in bytes, or None if there is none."""
@@ -110,19 +110,6 @@ class LocalStorage:
         self._forget(key)
         if self.find_size(key) is not None:
             fs.remove_file(self.root / key)
-
-    def sweep(self, prefix: str) -> int:
-        """Remove temporary files below a folder prefix; only while no process writes."""
-        check_prefix(prefix)
-        folder = self.root / prefix
-        freed_bytes = 0
-        with translate_os_errors(f"list {folder}"):
-            entries = list(os.scandir(folder)) if folder.is_dir() else []
-        for entry in entries:
-            if entry.name.endswith(fs.TEMP_SUFFIX) and entry.is_file(follow_symlinks=False):
-                freed_bytes += entry.stat(follow_symlinks=False).st_size
-                fs.remove_file(folder / entry.name)
-        return freed_bytes
 
     def _open(self, key: str) -> _Descriptor:
         with self._lock:

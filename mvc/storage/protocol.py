@@ -125,10 +125,3 @@ class Storage(Protocol):
     def delete(self, key: str) -> None:
         """Remove an object; removing one that is not there is not an error."""
         ...
-
-    def sweep(self, prefix: str) -> int:
-        """Remove what processes that died left of objects they never published.
-
-        Only while no process writes. Returns the bytes that frees.
-        """
-        ...

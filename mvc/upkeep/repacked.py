@@ -10,7 +10,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES
-from mvc.fs import write_durable
+from mvc.errors import FormatError
+from mvc.fs import open_file, write_durable
 from mvc.ids import GitId, is_git_id
 from mvc.upkeep.versions import reach
 
@@ -30,8 +31,9 @@ AUTO_COMMITS = 20
 def read_note(context: Context) -> list[GitId]:
     """Return the tips of what the last repack has looked at."""
     try:
-        lines = (context.git_dir / NOTE_NAME).read_text("ascii").split()
-    except (OSError, ValueError):
+        with open_file(context.git_dir / NOTE_NAME) as file:
+            lines = file.read().decode("ascii").split()
+    except (OSError, ValueError, FormatError):
         return []
     return [GitId(line) for line in lines if is_git_id(line)]
 

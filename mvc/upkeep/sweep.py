@@ -35,6 +35,7 @@ from mvc.history.reachability import DAY_S, expire_reflogs, reachable_objects
 from mvc.ids import ID_BYTES
 from mvc.progress import announce
 from mvc.upkeep.versions import Versions, find_live
+from mvc.workspace.leftovers import remove_leftovers
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import released_blobs
@@ -231,7 +232,8 @@ class Tally:
     removed: int = 0
     kept: int = 0
     objects: int = 0
-    object_bytes: int = 0
+    object_bytes: int = 0  # of leftovers too
+    leftovers: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -259,7 +261,7 @@ class Sweep:
             )
 
     def remove_objects(self) -> None:
-        """Remove old reflog entries, and Git objects that are garbage."""
+        """Remove old reflog entries, Git objects that are garbage, and leftovers."""
         history = self.context.history
         with history.sweep_alone():
             recover(self.context)  # what a journal names is in use
@@ -268,7 +270,9 @@ class Sweep:
             garbage = list_garbage(history, self._look().objects, older_than_s=self.grace_s)
             self.tally.objects = len(garbage)
             self.tally.object_bytes = remove_objects(history, garbage)
-            self.tally.object_bytes += self.context.store.sweep_temporaries()
+            leftovers = remove_leftovers(self.context)
+            self.tally.leftovers = len(leftovers)
+            self.tally.object_bytes += sum(item.size_bytes for item in leftovers)
 
     def _look(self) -> Marks:
         self.marks = mark(self.context, grace_s=self.grace_s, expiry=self.expiry, before=self.marks)

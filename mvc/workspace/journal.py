@@ -16,7 +16,7 @@ import msgspec
 from blake3 import blake3
 
 from mvc.errors import CorruptionError, FormatError, UnsupportedError, translate_os_errors
-from mvc.fs import TEMP_SUFFIX
+from mvc.fs import TEMP_SUFFIX, open_file
 from mvc.history.paths import decode_path, encode_path, find_path_fault
 from mvc.history.values import FILE_MODES
 from mvc.ids import is_git_id
@@ -196,7 +196,7 @@ def read_journal(path: Path) -> Transition | None:
     """Return the journal at a path, or None if there is none."""
     hint = f'remove {path}; "mvc status" then shows how far that checkout got'
     try:
-        with translate_os_errors(f"read {path}"), path.open("rb") as file:
+        with translate_os_errors(f"read {path}"), open_file(path) as file:
             size_bytes = os.fstat(file.fileno()).st_size
             data = file.read(min(MAX_JOURNAL_BYTES, size_bytes))
     except (FileNotFoundError, NotADirectoryError):

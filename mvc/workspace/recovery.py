@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mvc.errors import ConflictError
 from mvc.fs import find_stat
 from mvc.workspace.context import JOURNAL_NAME
 
@@ -11,10 +12,23 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
 
-def recover(context: Context) -> bool:
-    """Finish a checkout that a crash interrupted; return whether there was one."""
-    if find_stat(context.git_dir / JOURNAL_NAME) is None:
+def recover(context: Context, *, dry_run: bool = False) -> bool:
+    """Finish a checkout that a crash interrupted; return whether there was one.
+
+    A dry run, which may not, raises ConflictError.
+    """
+    if not is_interrupted(context):
         return False
+    if dry_run:
+        raise ConflictError(
+            "a checkout was interrupted, and what would be done depends on its end",
+            hint='"mvc status" finishes it',
+        )
     from mvc.workspace.transition import finish  # noqa: PLC0415  heavy, and rarely needed
 
     return finish(context)
+
+
+def is_interrupted(context: Context) -> bool:
+    """Tell whether a checkout waits to be finished."""
+    return find_stat(context.git_dir / JOURNAL_NAME) is not None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mvc.errors import ConflictError, CorruptionError, StorageError
-from mvc.fs import exclusive_lock, find_stat, fsync_dir, make_dirs
+from mvc.fs import exclusive_lock, find_stat, fsync_dir, is_locked, make_dirs
 from mvc.ids import GitId
 from mvc.workspace.content import stage_file
 from mvc.workspace.context import JOURNAL_NAME
@@ -58,19 +58,25 @@ def staging_folder(git_dir: Path) -> Iterator[Path]:
 
 
 def sweep(git_dir: Path) -> None:
-    """Remove the folders of dead processes; only under the lock, and without a journal."""
-    root = git_dir / _FOLDER
-    found = find_stat(root)  # what a link leads to is not ours to remove
-    entries = list(os.scandir(root)) if found is not None and found.is_directory else []
-    for entry in entries:
-        name = entry.name
-        if not _NAME.fullmatch(name) or not entry.is_dir(follow_symlinks=False):
-            continue
+    """Remove the folders of dead processes; only under the lock."""
+    for folder in find_dead(git_dir):
         with (
             contextlib.suppress(ConflictError, StorageError, OSError),
-            exclusive_lock(root / name / _LOCK, wait=False),
+            exclusive_lock(folder / _LOCK, wait=False),
         ):
-            shutil.rmtree(root / name, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def find_dead(git_dir: Path) -> list[Path]:
+    """Return the scratch folders that no process holds and no journal may need."""
+    root = git_dir / _FOLDER
+    found = find_stat(root)  # what a link leads to is not ours to remove
+    if found is None or not found.is_directory or find_stat(git_dir / JOURNAL_NAME) is not None:
+        return []
+    with os.scandir(root) as entries:
+        names = [one.name for one in entries if one.is_dir(follow_symlinks=False)]
+    ours = (root / name for name in names if _NAME.fullmatch(name))
+    return [folder for folder in ours if not is_locked(folder / _LOCK)]
 
 
 def stage_all(

@@ -83,6 +83,18 @@ def _list_folder(worktree: Path, under: str) -> Iterator[tuple[str, os.DirEntry[
         yield f"{under}/{entry.name}" if under else entry.name, entry
 
 
+def walk_folders(worktree: Path) -> Iterator[Path]:
+    """Yield the worktree and every folder below it; what belongs to another repository is not."""
+    for folder, names, _ in os.walk(worktree):
+        yield Path(folder)
+        names[:] = [
+            name
+            for name in names
+            if name.casefold() not in {GIT_DIR_NAME, ".git"}
+            and not os.path.isdir(f"{folder}/{name}/{GIT_DIR_NAME}")
+        ]
+
+
 def find_file_stat(
     worktree: Path, path: str, folders: RealFolders | None = None
 ) -> FileStat | None:

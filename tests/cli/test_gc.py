@@ -45,3 +45,10 @@ def test_quiet_and_what_is_no_age(shell):
     answer = shell("gc", "--grace", "soon")
     assert answer.code == 2
     assert "soon" in answer.error
+
+
+def test_leftovers_of_killed_processes_are_named(shell):
+    (shell.folder / ".mvc/0123456789abcdef.mvc-tmp").write_bytes(bytes(2**20))
+    assert shell.json("gc", "-n")["leftovers"] == 1
+    lines = shell.ok("gc").lines
+    assert lines == ["1 leftover of killed processes removed", "freed 1 MiB"]

@@ -46,6 +46,16 @@ def _chunks(repo, revision):
     return set(repo._context.manifests.read(info.blob).chunk_ids())
 
 
+def test_commits_that_add_no_file_are_counted(two, root):
+    """An empty one, one that goes back, and one that only removes."""
+    two.commit("empty", allow_empty=True)
+    two.restore("m.safetensors", source="HEAD~2")
+    two.commit("back", paths=".")
+    two.remove("m.safetensors")
+    two.commit("removed")
+    assert two.fsck().commits == 5
+
+
 def test_an_empty_one(repo):
     report = repo.fsck(data=True)
     assert report.ok
@@ -174,3 +184,17 @@ def test_notes_are_no_files_of_the_worktree(two):
         before.files,
         before.chunks,
     )
+
+
+@pytest.mark.parametrize("name", ["refs/heads/odd", "packed-refs", "index"])
+def test_a_pipe_is_reported_at_once(two, root, name):
+    """Whoever opened it to read would wait forever."""
+    (root / ".mvc" / name).unlink(missing_ok=True)
+    os.mkfifo(root / ".mvc" / name)
+    problems = Repo.open(root).fsck().problems
+    assert f"{name} is a named pipe, not a file" in " ".join(one.detail for one in problems)
+
+
+def test_a_pipe_in_place_of_what_may_be_lost(two, root):
+    os.mkfifo(root / ".mvc/repacked")
+    assert not two.is_repack_due()

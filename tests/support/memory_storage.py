@@ -70,11 +70,6 @@ class MemoryStorage:
         """Do nothing: what is in memory is as durable as it will ever be."""
         check_prefix(prefix)
 
-    def sweep(self, prefix: str) -> int:
-        """Do nothing: what was never published is gone with its writer."""
-        check_prefix(prefix)
-        return 0
-
     def delete(self, key: str) -> None:
         """Remove an object; removing one that is not there is not an error."""
         check_key(key)

@@ -60,6 +60,7 @@ def _gc_fields(plan: GcPlan, result: GcResult | None) -> dict[str, object]:
             "drop_chunks=dropped_chunks held_chunks",
         ),
         "objects": plan.objects if result is None else result.removed_objects,
+        "leftovers": plan.leftovers if result is None else result.removed_leftovers,
         "reflog_entries": plan.reflog_entries,
         "kept_packs": 0 if result is None else result.kept_packs,
         "bytes": plan.freed_bytes if result is None else result.freed_bytes,
@@ -84,6 +85,9 @@ def _write_gc(out: Output, plan: GcPlan, result: GcResult | None) -> None:
     objects = plan.objects if result is None else result.removed_objects
     if objects:
         out.line(f"{count_text(objects, 'Git object')} {verb}")
+    leftovers = plan.leftovers if result is None else result.removed_leftovers
+    if leftovers:
+        out.line(f"{count_text(leftovers, 'leftover')} of killed processes {verb}")
     if plan.reflog_entries:
         entries = count_text(plan.reflog_entries, "reflog entry", "reflog entries")
         out.line(f"{entries} {verb}")

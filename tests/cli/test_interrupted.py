@@ -1,0 +1,86 @@
+"""A checkout that was cut short: every command finishes it or says so, and no dry run touches it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mvc.workspace import transition
+
+_JOURNAL = ".mvc/transition.json"
+_WORDS = "a checkout was interrupted"
+
+
+@pytest.fixture
+def cut(shell, monkeypatch):
+    """A switch to ``side`` that ended right after its journal was written."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transition, "_apply", stop)
+        assert shell("switch", "side").code == 130
+    assert (shell.folder / _JOURNAL).exists()
+    return shell
+
+
+def snapshot(folder):
+    """Return what lies there; the journal's staged files, inodes and times included."""
+    stats = [(path, path.lstat()) for path in sorted(folder.rglob("*"))]
+    return {str(path): (stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in stats}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "gc -n --grace now",
+        "repack -n",
+        "prune -n --keep-last 1",
+        "add -n .",
+        "undo -n",
+        "rollback -n HEAD~1",
+        "log",
+        "show",
+        "branch",
+        "tag",
+        "reflog",
+        "ls HEAD",
+        "fsck",
+        "config",
+    ],
+)
+def test_a_reader_or_dry_run_names_it_and_changes_nothing(cut, command):
+    before = snapshot(cut.folder)
+    answer = cut(*command.split())
+    assert answer.err.count(_WORDS) == (2 if command == "undo -n" else 1)
+    assert 'mvc status"' in answer.err
+    assert answer.code == (4 if command == "undo -n" else 0)
+    assert snapshot(cut.folder) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status",
+        "gc",
+        "repack",
+        "diff",
+        "add .",
+        "commit --allow-empty -m x",
+        "tag new",
+        "branch new",
+    ],
+)
+def test_what_changes_something_finishes_it(cut, command):
+    answer = cut.ok(*command.split())
+    if (cut.folder / _JOURNAL).exists():
+        assert _WORDS in answer.err
+    else:
+        assert answer.err == ""
+        assert cut.json("status")["branch"] == "side"
+        assert cut.json("status")["files"] == []
+
+
+def test_json_of_an_error_stays_json(cut):
+    answer = cut("show", "nope", "--json")
+    assert _WORDS not in answer.err
