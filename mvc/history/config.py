@@ -1,7 +1,8 @@
 """Git's config files: ``section.key`` or ``section.sub section.key`` → value.
 
-dulwich parses them; includes are never followed, so only the file that was named is read. Writing
-is done here, because dulwich leaves a value with ``;`` unquoted and would read half of it back.
+A plain file is read here, and one with quotes, escapes or comments after values by dulwich, which
+takes longer to import than to read it. Includes are never followed: only the file that was named is
+read. Writing is done here, because dulwich leaves a value with ``;`` unquoted and would read half of it back.
 Comments of a config that mvc rewrites are lost.
 """
 
@@ -10,8 +11,6 @@ from __future__ import annotations
 import io
 import re
 from typing import TYPE_CHECKING
-
-from dulwich.config import ConfigFile
 
 from mvc import fs
 from mvc.errors import FormatError, UsageError
@@ -22,6 +21,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_CONFIG_BYTES = 1 << 20
+_PLAIN_HEADER = re.compile(rb'\[([A-Za-z0-9-]+)(?: "([^"\\\]\0]+)")?\]')
+_PLAIN_LINE = re.compile(
+    rb"([A-Za-z][A-Za-z0-9-]*)[ \t]*=[ ]*([^\s\0\"\\#;]+(?: +[^\s\0\"\\#;]+)*)"
+)
 _SECTION = re.compile(r"[A-Za-z0-9.-]+")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+,=-]([A-Za-z0-9_./:@+,= -]*[A-Za-z0-9_./:@+,=-])?")
@@ -35,12 +38,32 @@ def parse_config(data: bytes, name: str) -> Config:
     """Return what a config file says."""
     if len(data) > MAX_CONFIG_BYTES:
         raise FormatError(f"{name} is longer than {MAX_CONFIG_BYTES:,} bytes")
+    plain = _parse_plain(data)
+    if plain is not None:
+        return plain
+    from dulwich.config import ConfigFile  # noqa: PLC0415  see the module's text
+
     found: Config = {}
     with translate_damage(name, FormatError, f"correct or remove {name}"):
         parsed = ConfigFile.from_file(io.BytesIO(data), expand_includes=False)
         for section in parsed.sections():
             for key, value in parsed.items(section):
                 found.setdefault(_join_key(section, key), []).append(_decode(value))
+    return found
+
+
+def _parse_plain(data: bytes) -> Config | None:
+    """Return what a config file says, or None if not every line of it is plain."""
+    found: Config = {}
+    section: tuple[bytes, ...] = ()
+    for line in map(bytes.strip, data.split(b"\n")):
+        header, pair = _PLAIN_HEADER.fullmatch(line), _PLAIN_LINE.fullmatch(line)
+        if header is not None:
+            section = tuple(part for part in header.groups() if part is not None)
+        elif pair is not None and section:
+            found.setdefault(_join_key(section, pair[1]), []).append(_decode(pair[2]))
+        elif line and not line.startswith((b"#", b";")):
+            return None
     return found
 
 

@@ -404,7 +404,7 @@ class GitHistory:
 
     def read_index(self) -> Index:
         """Return the staging area; an empty one before the first ``add``."""
-        from mvc.history.index import NAME, read_index_file  # noqa: PLC0415  see its text
+        from mvc.history.index import NAME, read_index_file  # noqa: PLC0415  log needs none
 
         return read_index_file(self.git_dir / NAME)
 
@@ -414,7 +414,7 @@ class GitHistory:
         The blobs it names are made durable first. Racy entries are written so that they match no
         file until its content has been compared.
         """
-        from mvc.history.index import NAME, write_index_file  # noqa: PLC0415  see its text
+        from mvc.history.index import NAME, write_index_file  # noqa: PLC0415  log needs none
 
         if not self._lock.is_held:
             raise UsageError("the index is written under the repository's lock only")

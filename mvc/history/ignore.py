@@ -16,9 +16,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dulwich.ignore import read_ignore_patterns, translate
-from dulwich.wildmatch import MalformedPattern
-
 from mvc import fs
 from mvc.errors import FormatError, UnsupportedError
 from mvc.history.paths import encode_path
@@ -118,6 +115,10 @@ def _decide(path: str, chain: _Chain, *, is_dir: bool) -> bool:
 
 def parse_rules(data: bytes) -> list[_Rule]:
     """Return the rules of a file, in order; lines that Git would not understand are skipped."""
+    if not data.strip():
+        return []
+    from dulwich.ignore import read_ignore_patterns  # noqa: PLC0415  most worktrees have no rules
+
     lines = read_ignore_patterns(data.splitlines(keepends=True))  # type: ignore[arg-type]  # it only loops over lines
     return [rule for rule in map(_parse_rule, lines) if rule is not None]
 
@@ -132,6 +133,9 @@ def _parse_rule(line: bytes) -> _Rule | None:
         return None
     if name.count(b"**") > _MAX_DOUBLE_STARS:
         raise FormatError(f"ignore pattern {line[:80]!r} has more than {_MAX_DOUBLE_STARS} '**'")
+    from dulwich.ignore import translate  # noqa: PLC0415  as above
+    from dulwich.wildmatch import MalformedPattern  # noqa: PLC0415
+
     try:
         expression = re.compile(_make_atomic(translate(name)))
     except MalformedPattern:

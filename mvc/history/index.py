@@ -1,19 +1,14 @@
 """The index file: Git's own binary format, so that stock ``git ls-files`` reads it.
 
-dulwich writes and reads the entries; what it does not check is checked here first: the checksum
-over the whole file, the extensions that a reader must know, and the paths. dulwich's index module
-imports all of its object store, so this module is imported only when an index is touched.
+A reader checks the checksum over the whole file, the extensions that it must know, and the paths.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
-from typing import TYPE_CHECKING
-
-from dulwich.index import SerializedIndexEntry, read_index, write_index
-from dulwich.objects import ObjectID
+import struct
+from typing import TYPE_CHECKING, Any
 
 from mvc.errors import CorruptionError, UnsupportedError, UsageError
 from mvc.fs import open_file
@@ -31,8 +26,12 @@ NAME = "index"
 MAX_INDEX_BYTES = 1 << 30
 _HINT = 'run "mvc reset": it makes the index again from HEAD and touches no file'
 _DIGEST_BYTES = 20
-_HEADER_BYTES = 12
+_HEADER = struct.Struct(">4sLL")
+_ENTRY = struct.Struct(">10L20sH")  # ctime, mtime (s, ns), device to size, id, flags
+_EXTENDED = struct.Struct(">H")
 _VERSIONS = (2, 3, 4)
+_COMPRESSED = 4  # the version whose paths begin as the one before
+_FLAG_NAME_BYTES = 0xFFF
 _FLAG_STAGE = 0x3000
 _FLAG_EXTENDED = 0x4000
 _FLAG_SKIP_WORKTREE = 0x4000  # among the extended flags
@@ -63,23 +62,33 @@ def parse_index(data: bytes, timestamp_ns: int) -> dict[str, IndexEntry]:
 
     Entries not older than ``timestamp_ns``, when the file was written, are marked racy.
     """
-    if not _HEADER_BYTES + _DIGEST_BYTES <= len(data) <= MAX_INDEX_BYTES:
+    if not _HEADER.size + _DIGEST_BYTES <= len(data) <= MAX_INDEX_BYTES:
         raise _damaged(f"{len(data):,} bytes are not an index")
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if hashlib.sha1(body, usedforsecurity=False).digest() != digest:
         raise _damaged("its checksum does not match")
-    version = int.from_bytes(body[4:8], "big")
-    if body[:4] == b"DIRC" and version not in _VERSIONS:
+    magic, version, count = _HEADER.unpack_from(body)
+    if magic != b"DIRC":
+        raise _damaged(f"it begins with {magic!r}")
+    if version not in _VERSIONS:
         raise UnsupportedError(f"the index has version {version}", hint="upgrade mvc")
     entries: dict[str, IndexEntry] = {}
+    position, name = _HEADER.size, b""
     with translate_damage("the index", hint=_HINT):
-        stream = io.BytesIO(body)
-        for stored in read_index(stream):
-            entry = _from_stored(stored, timestamp_ns)
+        for _ in range(count):
+            fields, extended, start = _parse_fields(body, position, version)
+            name, end = _parse_name(
+                body, start, fields[-1], name if version == _COMPRESSED else None
+            )
+            entry = _make_entry(name, fields, extended, timestamp_ns)
             if entry.path in entries:
                 raise _damaged(f"path {entry.path!r} is in it twice")
             entries[entry.path] = entry
-        _check_extensions(body[stream.tell() :])
+            # Up to eight NULs fill an entry, but for a compressed name, which has its own.
+            position = end if version == _COMPRESSED else end + 8 - (end - position) % 8
+        if position > len(body):
+            raise _damaged("its last entry is cut off")
+        _check_extensions(body[position:])
     clash = _find_clash(entries)
     if clash is not None:
         raise _damaged(f"path {clash!r} is a file and a folder")
@@ -91,31 +100,62 @@ def _find_clash(entries: Mapping[str, IndexEntry]) -> str | None:
     return min(folders_of(entries) & entries.keys(), default=None)
 
 
-def _from_stored(stored: SerializedIndexEntry, timestamp_ns: int) -> IndexEntry:
-    path = decode_path(stored.name)
+def _parse_fields(body: bytes, position: int, version: int) -> tuple[tuple[Any, ...], int, int]:
+    """Return the fields of an entry, its extended flags and where its name begins."""
+    fields = _ENTRY.unpack_from(body, position)
+    position += _ENTRY.size
+    if not fields[-1] & _FLAG_EXTENDED:
+        return fields, 0, position
+    if version == _VERSIONS[0]:
+        raise _damaged("an entry has more flags than its version knows")
+    return fields, _EXTENDED.unpack_from(body, position)[0], position + _EXTENDED.size
+
+
+def _parse_name(body: bytes, start: int, flags: int, before: bytes | None) -> tuple[bytes, int]:
+    """Return a name and where it ends; ``before`` is the name that a compressed one is told by."""
+    if before is None:
+        size_bytes = flags & _FLAG_NAME_BYTES
+        is_long = size_bytes == _FLAG_NAME_BYTES
+        end = body.index(b"\0", start) if is_long else start + size_bytes
+        return body[start:end], end
+    dropped = body[start] & 0x7F
+    while body[start] & 0x80:
+        start += 1
+        dropped = (dropped + 1 << 7) + (body[start] & 0x7F)
+    if dropped > len(before):
+        raise _damaged("a compressed path is longer than the one before")
+    end = body.index(b"\0", start + 1)
+    return before[: len(before) - dropped] + body[start + 1 : end], end + 1
+
+
+def _make_entry(
+    name: bytes, fields: tuple[Any, ...], extended: int, timestamp_ns: int
+) -> IndexEntry:
+    ctime_s, ctime_rest, mtime_s, mtime_rest, device, inode, bits, _, _, size, blob, flags = fields
+    path = decode_path(name)
     fault = find_path_fault(path)
     if fault is not None:
         raise _damaged(f"path {path[:200]!r} {fault}")
-    if stored.flags & _FLAG_STAGE:
+    if flags & _FLAG_STAGE:
         raise UnsupportedError(
             f"path {path!r} is unmerged in the index", hint="finish or abort the merge with git"
         )
-    mode = clean_mode(stored.mode)
+    mode = clean_mode(bits)
     if mode is None:
         raise UnsupportedError(
-            f"path {path!r} has mode {stored.mode:o} in the index: neither a file nor a link"
+            f"path {path!r} has mode {bits:o} in the index: neither a file nor a link"
         )
-    mtime_ns = _join_time(stored.mtime)
+    mtime_ns = mtime_s * _BILLION + mtime_rest
     return IndexEntry(
         path=path,
-        blob=GitId(stored.sha.decode("ascii")),
+        blob=GitId(blob.hex()),
         mode=mode,
-        size_bytes=stored.size,
+        size_bytes=size,
         mtime_ns=mtime_ns,
-        ctime_ns=_join_time(stored.ctime),
-        inode=stored.ino,
-        device=stored.dev,
-        skip_worktree=bool(stored.extended_flags & _FLAG_SKIP_WORKTREE),
+        ctime_ns=ctime_s * _BILLION + ctime_rest,
+        inode=inode,
+        device=device,
+        skip_worktree=bool(extended & _FLAG_SKIP_WORKTREE),
         racy=mtime_ns >= timestamp_ns > 0,
     )
 
@@ -149,40 +189,34 @@ def encode_index(index: Index) -> bytes:
     clash = _find_clash(index.entries)
     if clash is not None:
         raise UsageError(f"path {clash!r} cannot be staged as a file and as a folder")
-    stored = [_to_stored(path, entry) for path, entry in index.entries.items()]
-    stored.sort(key=lambda entry: entry.name)
-    version = 3 if any(entry.extended_flags for entry in stored) else 2
-    buffer = io.BytesIO()
-    write_index(buffer, stored, version)
-    data = buffer.getvalue()
+    named = sorted((encode_path(path), path) for path in index.entries)
+    stored = [_encode_entry(name, path, index.entries[path]) for name, path in named]
+    version = 3 if any(entry.skip_worktree for entry in index.entries.values()) else 2
+    data = b"".join([_HEADER.pack(b"DIRC", version, len(stored)), *stored])
     return data + hashlib.sha1(data, usedforsecurity=False).digest()
 
 
-def _to_stored(path: str, entry: IndexEntry) -> SerializedIndexEntry:
+def _encode_entry(name: bytes, path: str, entry: IndexEntry) -> bytes:
     fault = find_path_fault(path)
     if fault is not None or path != entry.path:
         raise UsageError(f"path {path!r} cannot be staged: it {fault or 'names another entry'}")
     if entry.mode not in FILE_MODES:
         raise UsageError(f"path {path!r} has mode {entry.mode:o}, which Git does not know")
-    return SerializedIndexEntry(
-        name=encode_path(path),
-        ctime=_split_time(entry.ctime_ns),
-        mtime=_split_time(entry.mtime_ns),
-        dev=entry.device & _WORD,
-        ino=entry.inode & _WORD,
-        mode=entry.mode,
-        uid=0,
-        gid=0,
-        size=0 if entry.racy else stored_size(entry.size_bytes),
-        sha=ObjectID(entry.blob.encode()),
-        flags=_FLAG_EXTENDED if entry.skip_worktree else 0,
-        extended_flags=_FLAG_SKIP_WORKTREE if entry.skip_worktree else 0,
+    fields = _ENTRY.pack(
+        *_split_time(entry.ctime_ns),
+        *_split_time(entry.mtime_ns),
+        entry.device & _WORD,
+        entry.inode & _WORD,
+        entry.mode,
+        0,
+        0,
+        0 if entry.racy else stored_size(entry.size_bytes),
+        bytes.fromhex(entry.blob),
+        min(len(name), _FLAG_NAME_BYTES) | (_FLAG_EXTENDED if entry.skip_worktree else 0),
     )
-
-
-def _join_time(time: int | float | tuple[int, int]) -> int:  # noqa: PYI041  dulwich's own type
-    seconds, nanoseconds = time if isinstance(time, tuple) else (int(time), 0)
-    return seconds * _BILLION + nanoseconds
+    extended = _EXTENDED.pack(_FLAG_SKIP_WORKTREE) if entry.skip_worktree else b""
+    size_bytes = len(fields) + len(extended) + len(name)
+    return fields + extended + name + bytes(8 - size_bytes % 8)
 
 
 def _split_time(time_ns: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Commits, tags and trees as bytes, pure: Git's formats through dulwich.
+"""Commits, tags and trees as bytes, pure: Git's formats.
 
 The trees of a commit go in as path → entry, and come back so. Reading flattens and checks: a tree
 from elsewhere may name paths that reach outside the worktree, name one path twice, or hold the same
@@ -7,24 +7,15 @@ subtree so often that the paths would fill the memory; all of that is a FormatEr
 
 from __future__ import annotations
 
+import itertools
 import re
 import stat as stat_bits
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from dulwich.objects import (
-    Commit,
-    ObjectID,
-    Tag,
-    object_class,
-    parse_tree,
-    serialize_tree,
-    sorted_tree_items,
-)
-
 from mvc.errors import CorruptionError, FormatError, UsageError
 from mvc.history.paths import MAX_PATH_BYTES, decode_path, encode_path, find_path_fault
-from mvc.history.translate import translate_damage
+from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.history.values import FILE_MODES, CommitInfo, Identity, Stamp, TreeEntry, clean_mode
 from mvc.ids import GitId, is_git_id
 
@@ -45,8 +36,9 @@ MAX_ENTRIES = 2_000_000
 """Files and folders of one commit."""
 MAX_PATHS_CHARS = 256 * 1024 * 1024
 """Length of all its paths together: what a commit may take in memory."""
-_ID_BYTES = 20
 _MODE_TREE = 0o040000
+_KINDS = ("commit", "tree", "blob", "tag")
+_TREE_ENTRY = re.compile(rb"([0-7]{1,10}) ([^\0]*)\0(.{20})", re.DOTALL)
 
 _Folder = dict[bytes, "tuple[int, bytes] | _Folder"]
 
@@ -90,62 +82,114 @@ def encode_commit(
     committer: Stamp,
 ) -> bytes:
     """Return the bytes of a commit; the message gets a line feed at its end if it has none."""
-    commit = Commit()
-    commit.tree = ObjectID(tree.encode())
-    commit.parents = [ObjectID(parent.encode()) for parent in parents]
-    commit.author, commit.author_time, commit.author_timezone = split_stamp(author)
-    commit.committer, commit.commit_time, commit.commit_timezone = split_stamp(committer)
     if message and not message.endswith("\n"):
         message += "\n"
-    commit.message = encode_text(message, "message")
-    return commit.as_raw_string()
+    headers = [
+        ("tree", tree.encode()),
+        *(("parent", parent.encode()) for parent in parents),
+        ("author", encode_stamp(author)),
+        ("committer", encode_stamp(committer)),
+    ]
+    return _encode_object(headers, encode_text(message, "message"))
+
+
+def _encode_object(headers: Sequence[tuple[str, bytes]], message: bytes) -> bytes:
+    return b"".join(b"%s %s\n" % (key.encode(), value) for key, value in headers) + b"\n" + message
 
 
 def encode_tag(*, name: str, commit: GitId, message: str, tagger: Stamp) -> bytes:
     """Return the bytes of an annotated tag on a commit."""
-    tag = Tag()
-    tag.name = encode_text(name, "tag name")
-    tag.object = (Commit, commit.encode())
-    tag.tagger, tag.tag_time, tag.tag_timezone = split_stamp(tagger)
-    tag.message = encode_text(message if message.endswith("\n") else message + "\n", "message")
-    return tag.as_raw_string()
+    headers = [
+        ("object", commit.encode()),
+        ("type", b"commit"),
+        ("tag", encode_text(name, "tag name")),
+        ("tagger", encode_stamp(tagger)),
+    ]
+    message = message if message.endswith("\n") else message + "\n"
+    return _encode_object(headers, encode_text(message, "message"))
 
 
-def split_stamp(stamp: Stamp) -> tuple[bytes, int, int]:
+def encode_stamp(stamp: Stamp) -> bytes:
     """Return identity, time and offset from UTC (in whole minutes) as Git stores them."""
     if not 0 <= stamp.time_s < _MAX_TIME_S:
         raise UsageError(f"{stamp.time_s} s since 1970 is not a time that Git can store")
     if abs(stamp.timezone_s) >= _MAX_TIMEZONE_S:
         raise UsageError(f"{stamp.timezone_s} s is not an offset from UTC")
-    return encode_identity(stamp.identity), stamp.time_s, int(stamp.timezone_s / 60) * 60
+    minutes = int(stamp.timezone_s / 60)
+    sign, hours, rest = "-" if minutes < 0 else "+", *divmod(abs(minutes), 60)
+    return encode_identity(stamp.identity) + f" {stamp.time_s} {sign}{hours:02}{rest:02}".encode()
+
+
+def parse_stamp(text: bytes) -> tuple[bytes, int, int]:
+    """Return who, the time and the offset from UTC in seconds; ValueError if there are none."""
+    end = text.rindex(b"> ") + 1
+    time, timezone = text[end + 1 :].rsplit(b" ", 1)
+    if timezone[:1] not in (b"+", b"-"):
+        raise ValueError(f"{timezone[:80]!r} is not an offset from UTC")
+    digits = int(timezone[1:]) * (-1 if timezone[:1] == b"-" else 1)  # Git reads ``--700``, too
+    hours, minutes = divmod(abs(digits), 100)
+    seconds = hours * 3600 + minutes * 60
+    return text[:end], int(time), -seconds if digits < 0 else seconds
+
+
+def _parse_object(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Return the headers (name, value), in order, and the message of a commit or tag."""
+    head, _, message = data.partition(b"\n\n")
+    headers: list[tuple[bytes, bytes]] = []
+    for line in head.removesuffix(b"\n").split(b"\n"):
+        name, space, value = line.partition(b" ")
+        if not space or not (name or headers):
+            raise ValueError(f"{line[:80]!r} is not a header")
+        # A line that begins with a space goes on with the header before.
+        headers.append((name, value))
+    if any(not name for name, _ in headers):
+        headers = _join_lines(headers)
+    return headers, message
+
+
+def _join_lines(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    joined: list[tuple[bytes, list[bytes]]] = []
+    for name, value in headers:
+        if name:
+            joined.append((name, [value]))
+        else:
+            joined[-1][1].append(value)
+    return [(name, b"\n".join(values)) for name, values in joined]
 
 
 def parse_commit(commit_id: GitId, data: bytes) -> CommitInfo:
     """Return the commit in an object's content."""
     with translate_damage(f"commit {commit_id}"):
-        commit = Commit.from_string(data)
-        if commit.author is None or commit.committer is None:
+        headers, message = _parse_object(data)
+        if headers[0][0] != b"tree":
+            raise ValueError("it does not begin with a tree")
+        first = dict(reversed(headers))
+        if b"author" not in first or b"committer" not in first:
             raise CorruptionError(f"commit {commit_id} names no author or committer")
+        parents = itertools.takewhile(lambda header: header[0] == b"parent", headers[1:])
+        author, author_time_s, author_timezone_s = parse_stamp(first[b"author"])
+        committer, commit_time_s, _ = parse_stamp(first[b"committer"])
         return CommitInfo(
             id=commit_id,
-            tree=parse_id(commit.tree),
-            parents=tuple(parse_id(parent) for parent in commit.parents),
-            author=parse_identity(commit.author),
-            committer=parse_identity(commit.committer),
-            author_time_s=int(commit.author_time),
-            author_timezone_s=int(commit.author_timezone),
-            commit_time_s=int(commit.commit_time),
-            message=_decode_message(commit.message, commit.encoding),
+            tree=parse_id(headers[0][1]),
+            parents=tuple(parse_id(parent) for _, parent in parents),
+            author=parse_identity(author),
+            committer=parse_identity(committer),
+            author_time_s=author_time_s,
+            author_timezone_s=author_timezone_s,
+            commit_time_s=commit_time_s,
+            message=_decode_message(message, first.get(b"encoding")),
         )
 
 
 def parse_tag(tag_id: GitId, data: bytes) -> tuple[str, GitId]:
     """Return (kind, id) of what an annotated tag names."""
     with translate_damage(f"tag {tag_id}"):
-        kind, target = Tag.from_string(data).object
-        if object_class(kind.type_name) is None:
+        first = dict(reversed(_parse_object(data)[0]))
+        kind, target = first[b"type"].decode("ascii"), first[b"object"]
+        if kind not in _KINDS:
             raise FormatError(f"tag {tag_id} names an unknown kind of object")
-        return kind.type_name.decode(), parse_id(target)
+        return kind, parse_id(target)
 
 
 def parse_id(text: bytes) -> GitId:
@@ -156,8 +200,7 @@ def parse_id(text: bytes) -> GitId:
     return GitId(decoded)
 
 
-def _decode_message(message: bytes | None, encoding: bytes | None) -> str:
-    message = message or b""
+def _decode_message(message: bytes, encoding: bytes | None) -> str:
     if encoding is not None and _ENCODING.fullmatch(encoding):
         try:
             return message.decode(encoding.decode("ascii"))
@@ -206,20 +249,34 @@ def _write_folder(root: _Folder, write_object: Callable[[str, bytes], GitId]) ->
         )
     written = GitId("")
     for folder, parent, name in reversed(order):
-        items = {key: item for key, item in folder.items() if not isinstance(item, dict)}
-        ordered = sorted_tree_items(items, False)  # type: ignore[arg-type]  # noqa: FBT003  dulwich's id is bytes under another name
-        written = write_object("tree", b"".join(serialize_tree(ordered)))
+        written = write_object("tree", _encode_folder(folder))
         if parent is not None:
             parent[name] = (_MODE_TREE, written.encode())
     return written
 
 
+def _encode_folder(folder: _Folder) -> bytes:
+    items = [(name, *item) for name, item in folder.items() if isinstance(item, tuple)]
+    # Git sorts a folder as if its name ended with a slash.
+    items.sort(key=lambda item: item[0] + b"/" if item[1] == _MODE_TREE else item[0])
+    return b"".join(
+        b"%o %s\0%s" % (mode, name, bytes.fromhex(object_id.decode()))
+        for name, mode, object_id in items
+    )
+
+
 def parse_tree_object(tree_id: GitId, data: bytes) -> Iterator[tuple[bytes, int, GitId]]:
     """Yield (name, mode, id) of one tree object, as it is stored."""
-    with translate_damage(f"tree {tree_id}"):
-        parsed = list(parse_tree(data, _ID_BYTES))
-    for name, mode, object_id in parsed:
-        yield name, mode, GitId(object_id.decode())
+    position, found = 0, []
+    while position < len(data):
+        entry = _TREE_ENTRY.match(data, position)
+        if entry is None:
+            raise CorruptionError(
+                f"tree {tree_id} is damaged: no entry begins at byte {position:,}", hint=FSCK_HINT
+            )
+        found.append((entry[2], int(entry[1], 8), GitId(entry[3].hex())))
+        position = entry.end()
+    yield from found
 
 
 def read_tree(root: GitId, read_object: Callable[[GitId], bytes]) -> dict[str, TreeEntry]:

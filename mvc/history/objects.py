@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import threading
 import time
 import zlib
@@ -208,7 +207,7 @@ class ObjectStore:
         return f"{self._prefix}{object_id[:2]}{os.sep}{object_id[2:]}"
 
     def _new_file(self, folder: Path) -> fs.DurableFile:
-        name = f"tmp_obj_{secrets.token_hex(6)}"  # stock Git prunes files of that name
+        name = f"tmp_obj_{os.urandom(6).hex()}"  # stock Git prunes files of that name
         return fs.DurableFile(folder, mode=0o444, name=name)
 
     def _is_sound(self, object_id: GitId, path: Path) -> bool:

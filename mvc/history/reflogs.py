@@ -10,11 +10,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dulwich.reflog import format_reflog_line, parse_reflog_line
-
 from mvc import fs
 from mvc.errors import CorruptionError, FormatError
-from mvc.history.object_formats import parse_id, parse_identity, split_stamp
+from mvc.history.object_formats import encode_stamp, parse_id, parse_identity, parse_stamp
 from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.history.values import NO_ID, ReflogEntry
 
@@ -38,13 +36,9 @@ class Reason:
 
     def encode(self, old: GitId | None, new: GitId | None) -> bytes:
         """Return the line of one move."""
-        line = format_reflog_line(
-            (old or NO_ID).encode(),
-            (new or NO_ID).encode(),
-            *split_stamp(self.stamp),
-            self.message.encode("utf-8", "replace"),
-        )
-        return line + b"\n"
+        message = b" ".join(self.message.encode("utf-8", "replace").split())
+        ids = f"{old or NO_ID} {new or NO_ID} ".encode()
+        return b"%s%s\t%s\n" % (ids, encode_stamp(self.stamp), message)
 
 
 class Reflogs:
@@ -145,14 +139,16 @@ def parse_line(line: bytes, name: str) -> ReflogEntry:
     with translate_damage(f"reflog of {name}"):
         if b"\t" not in line:
             line += b"\t"  # Git omits the tab if there is no message
-        entry = parse_reflog_line(line)
+        begin, message = line.split(b"\t", 1)
+        old, new, stamp = begin.split(b" ", 2)
+        who, time_s, timezone_s = parse_stamp(stamp)
         return ReflogEntry(
-            old=_parse_id(entry.old_sha),
-            new=_parse_id(entry.new_sha),
-            who=parse_identity(entry.committer),
-            time_s=entry.timestamp,
-            timezone_s=entry.timezone,
-            message=entry.message.decode("utf-8", "replace"),
+            old=_parse_id(old),
+            new=_parse_id(new),
+            who=parse_identity(who),
+            time_s=time_s,
+            timezone_s=timezone_s,
+            message=message.decode("utf-8", "replace"),
         )
 
 

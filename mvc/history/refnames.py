@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dulwich.refs import Ref, check_ref_format
+import re
 
 from mvc.errors import UsageError
 
@@ -18,6 +18,8 @@ _RULES = (
     "refs/remotes/{}",
     "refs/remotes/{}/HEAD",
 )
+# What Git refuses anywhere in a name, and in or at the ends of its parts.
+_BAD_NAME = re.compile(r"[\0- ~^:?*\[\\\x7f]|\.\.|@\{|//|/\.|\.lock(/|\Z)|[/.]\Z")
 _TOP_NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
 _NAME_HINT = "see git help check-ref-format: no spaces, '..', '~', '^', ':', '?', '*', '[', '\\'"
 _MAX_NAME_BYTES = 1024
@@ -33,7 +35,7 @@ def is_ref_name(name: str) -> bool:
     return (
         name.startswith("refs/")
         and len(encoded) <= _MAX_NAME_BYTES
-        and check_ref_format(Ref(encoded))
+        and _BAD_NAME.search(name) is None
         and max(map(len, encoded.split(b"/"))) <= _MAX_PART_BYTES
     )
 

@@ -17,8 +17,6 @@ import io
 import os
 from typing import TYPE_CHECKING
 
-from dulwich.refs import read_packed_refs, read_packed_refs_with_peeled, write_packed_refs
-
 from mvc import fs
 from mvc.errors import ConflictError, CorruptionError
 from mvc.history.locks import RepositoryLock, git_lock
@@ -149,6 +147,9 @@ class RefStore:
                 return {}, None
             if len(data) > _MAX_PACKED_BYTES:
                 raise CorruptionError(f"{PACKED} is longer than {_MAX_PACKED_BYTES:,} bytes")
+            # Only stock Git makes this file.
+            from dulwich.refs import read_packed_refs, read_packed_refs_with_peeled  # noqa: PLC0415
+
             header, _, rest = data.partition(b"\n")
             if not (header.startswith(b"# pack-refs") and b" peeled" in header):
                 return {name: value for value, name in read_packed_refs(io.BytesIO(data))}, None
@@ -297,6 +298,8 @@ class RefStore:
     def _drop_packed(self, name: str) -> None:
         if name not in self._read_packed():
             return
+        from dulwich.refs import write_packed_refs  # noqa: PLC0415  as above
+
         path = self._git_dir / PACKED
         with git_lock(path) as file:
             values, peeled = self._parse_packed()

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import io
+
 import pytest
+from dulwich.config import ConfigFile
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import ConflictError, FormatError, NotFoundError, UnsupportedError, UsageError
+from mvc.history import config
 from mvc.history.config import encode_config, parse_config, read_user
 from mvc.history.git import GitHistory
 from support.stockgit import git, git_or_none, run_git
@@ -97,6 +101,26 @@ def test_garbage_is_a_format_error_and_nothing_else(junk):
         parse_config(junk, "config")
     except FormatError:
         return
+
+
+_PIECES = st.sampled_from(
+    ["[core]\n", '[a "b c"]\n', "[X-y]\n", "k = v\n", "\tK=v w  x\n", "a=1", "\n", " ", "#c\n", ";d\n",
+     "u.r = 5\n", "k = a=b\n", "[a.b]\n", "k\n", "n = é\n", "z = a\t b\n", "\r\n", "e = \n", "= 3\n"]
+)  # fmt: skip
+
+
+@given(st.lists(_PIECES, max_size=8).map("".join))
+def test_a_plain_config_is_read_as_dulwich_reads_it(text):
+    plain = config._parse_plain(text.encode())
+    if plain is None:
+        return
+    found = {}
+    parsed = ConfigFile.from_file(io.BytesIO(text.encode()), expand_includes=False)
+    for section in parsed.sections():
+        for key, value in parsed.items(section):
+            name = b".".join([section[0].lower(), *section[1:], key.lower()]).decode()
+            found.setdefault(name, []).append(value.decode())
+    assert plain == found
 
 
 def test_a_damaged_config_is_named_at_once(history):

@@ -105,10 +105,8 @@ def test_reading_the_log_imports_only_what_it_needs(tmp_path):
         f"history = GitHistory.open(Path({str(tmp_path / '.mvc')!r}))\n"
         f"print([one.trailers for one in history.walk([history.resolve('HEAD')])])"
     )
-    assert "dulwich.objects" in loaded
-    heavy = {"dulwich.repo", "dulwich.object_store", "dulwich.pack", "dulwich.index", "dulwich.client",
-             "numpy", "torch", "difflib", "urllib.request"}  # fmt: skip
-    assert heavy & loaded == set()
+    heavy = {"dulwich", "numpy", "torch", "difflib", "urllib.request", "secrets", "logging"}
+    assert heavy & {name.partition(".")[0] for name in loaded} | heavy & loaded == set()
 
 
 def test_no_value_of_dulwich_comes_out(history):

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import random
+
 import pytest
+from dulwich.objects import Commit
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -316,3 +319,59 @@ def test_garbage_as_a_commit_or_tag_is_a_format_error_and_nothing_else(data):
             parse(EMPTY_BLOB, data)
         except FormatError:
             continue
+
+
+_COMMIT = b"""tree %s
+parent %s
+parent %s
+author A B <a@b> 123 +0130
+committer C <c@d> 456 -0200
+encoding latin-1
+gpgsig -----
+ x
+ \x20
+ y
+
+hello
+
+world
+""" % (EMPTY_TREE.encode(), b"ab" * 20, b"cd" * 20)
+
+
+def test_damaged_commits_are_read_as_dulwich_reads_them():
+    chance, read = random.Random(5), 0
+    for _ in range(3000):
+        data = bytearray(_COMMIT)
+        for _ in range(chance.randint(0, 3)):
+            place = chance.randrange(len(data))
+            cut = chance.choice([0, 0, 1, 5])
+            data[place : place + cut] = chance.choice(
+                [b"", b" ", b"\n", b"\n\n", b"\n ", b"-", b"> "]
+            )
+        theirs = _read_by_dulwich(bytes(data))
+        try:
+            ours = parse_commit(EMPTY_BLOB, bytes(data))
+        except FormatError:
+            assert theirs is None
+            continue
+        read += 1
+        assert theirs == (
+            ours.tree, list(ours.parents), ours.author, ours.committer, ours.author_time_s,
+            ours.author_timezone_s, ours.commit_time_s,
+        )  # fmt: skip
+    assert 500 < read < 2900
+
+
+def _read_by_dulwich(data):
+    try:
+        commit = Commit.from_string(data)
+        ids = [commit.tree, *commit.parents]
+        tree, *parents = [one.decode() for one in ids]
+        assert all(
+            len(one) == 40 and set(one) <= set("0123456789abcdef") for one in (tree, *parents)
+        )
+        who = [parse_identity(commit.author), parse_identity(commit.committer)]
+        return (tree, parents, *who, int(commit.author_time), int(commit.author_timezone),
+                int(commit.commit_time))  # fmt: skip
+    except Exception:
+        return None
