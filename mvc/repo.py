@@ -901,9 +901,14 @@ class Repo:
         delta: bool | None = None,
         previous: Mapping[str, object] | None = None,
         parent: str | None = None,
+        files: Mapping[str, bytes | str] | None = None,
         progress: Progress = None,
     ) -> CommitResult:
         """Commit a nested state (state dicts, scalars, RNG states) without writing a file.
+
+        It checks out as one safetensors file for each top-level name with a tensor in it, and
+        ``state.json``. The state dict of one model by itself, ``model.state_dict()``, is one
+        ``model.safetensors``.
 
         Args:
             state: top-level names → nested dicts, lists, tensors, arrays, scalars.
@@ -920,10 +925,13 @@ class Repo:
                 are then taken from it, and nothing has to be read from the store. It is hashed
                 before it is trusted.
             parent: id of the commit that the branch must be at ("" for a branch without one).
+            files: path → content of other files for the commit, such as a ``config.json``. Those
+                of earlier commits stay until they are given again.
             progress: called with bytes taken since the last call.
 
         Raises:
             UnsupportedError: a value that is not data; the message names its path.
+            UsageError: a path of ``files`` that no commit may hold, or that the state itself has.
             ConflictError: the branch moved meanwhile, is not at ``parent``, or a file of the same
                 name is staged; nothing is lost.
         """
@@ -939,6 +947,10 @@ class Repo:
             delta=delta,
             previous=() if previous is None else encode(previous),
             parent=parent,
+            beside=[
+                states.files.given_file(self._paths(path)[0], content)
+                for path, content in (files or {}).items()
+            ],
             progress=progress,
         )
         operations.aftercare.start_upkeep(self._context)

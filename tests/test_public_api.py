@@ -26,7 +26,7 @@ step=None, metrics=None, meta=None, author=None, time_s=None, delta=None, progre
 commit_image(self, files, *, message, step=None, metrics=None, meta=None, branch=None, \
 delta=None, parent=None, describe=None, progress=None)
 commit_state(self, state, *, message, step=None, metrics=None, meta=None, branch=None, \
-author=None, time_s=None, delta=None, previous=None, parent=None, progress=None)
+author=None, time_s=None, delta=None, previous=None, parent=None, files=None, progress=None)
 config(self)
 create_branch(self, name, start='HEAD', *, force=False)
 create_tag(self, name, revision='HEAD', *, message=None, force=False)

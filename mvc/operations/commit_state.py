@@ -11,8 +11,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mvc.errors import ConflictError
+from mvc.errors import ConflictError, UsageError
 from mvc.formats.manifest import encode_manifest
+from mvc.history.paths import find_path_fault
 from mvc.history.refnames import HEADS, branch_ref
 from mvc.history.values import MODE_FILE, TreeEntry
 from mvc.sources import read_bytes
@@ -20,7 +21,7 @@ from mvc.workspace.annotations import Annotations
 from mvc.workspace.bases import Relatives, masters_first
 from mvc.workspace.commits import CommitResult, new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, Cutter
+from mvc.workspace.files import Cutter, is_plain
 from mvc.workspace.journal import EntryChange, Transition
 from mvc.workspace.recorded import staged_tree
 from mvc.workspace.recovery import recover
@@ -53,14 +54,19 @@ def commit_state(
     delta: bool | None = None,
     previous: Sequence[StateFile] = (),
     parent: str | None = None,
+    beside: Sequence[StateFile] = (),
     describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
     progress: ByteProgress = None,
 ) -> CommitResult:
-    """Record the files of a state, as ``encode_state`` or an image gives them, as a new commit."""
+    """Record the files of a state, as ``encode_state`` or an image gives them, as a new commit.
+
+    ``beside`` are other files for the same commit, which the next state leaves as they are.
+    """
     started_s = time.perf_counter()
     recover(context)
     facts = annotations or Annotations()
     new_message(message, facts)  # raises before anything is written
+    files = [*_checked_beside(beside, files), *files]
     place = _find_place(context, branch, parent)
     base = context.history.read_tree(place.tip) if place.tip is not None else {}
     index, old = context.history.read_index(), find_state_files(context, base)
@@ -121,6 +127,17 @@ def _find_place(context: Context, branch: str | None, parent: str | None) -> _Pl
     return place
 
 
+def _checked_beside(beside: Sequence[StateFile], files: Sequence[StateFile]) -> Sequence[StateFile]:
+    own = {file.path for file in files}
+    for file in beside:
+        fault = find_path_fault(file.path)
+        if fault is None and file.path in own:
+            fault = "is a file of the state itself"
+        if fault is not None:
+            raise UsageError(f"path {file.path!r} {fault}")
+    return beside
+
+
 def _store_state(
     context: Context,
     files: Sequence[StateFile],
@@ -143,7 +160,7 @@ def _store_state(
 
 
 def _store_state_file(context: Context, cutter: Cutter, file: StateFile) -> TreeEntry:
-    if not file.layout.segments and file.layout.size_bytes <= PLAIN_FILE_MAX_BYTES:
+    if is_plain(file.source, file.layout, file.path):
         data = read_bytes(file.source, 0, file.layout.size_bytes)
     else:
         data = encode_manifest(cutter.store(file.source, file.layout, file.path))

@@ -21,7 +21,7 @@ from mvc.sources import FileSource, read_bytes
 from mvc.states.document import STATE_FILE
 from mvc.states.image import pair_segments
 from mvc.states.outline import check_sizes, compare_texts
-from mvc.states.state import encode_state
+from mvc.states.state import encode_state, find_files
 from mvc.workspace.content import GapStream, all_same, cut_live, find_different, open_source
 from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, find_layout
 from mvc.workspace.manifests import find_manifest, stored_size
@@ -124,7 +124,7 @@ def verify_state(context: Context, state: Mapping[str, object], revision: str) -
     text = read_state_text(context, commit, revision)
     tree = context.history.read_tree(commit)
     check_sizes(text, TensorSizes(context, tree))  # or a tensor missing in both would go unnoticed
-    live = {file.path: file for file in encode_state(state)}
+    live = {file.path: file for file in encode_state(state, find_files(text))}
     own_text = live[STATE_FILE]
     differences = compare_texts(text, read_bytes(own_text.source, 0, own_text.layout.size_bytes))
     chunks: list[LiveChunk[tuple[str, str]]] = []

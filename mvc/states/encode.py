@@ -22,11 +22,14 @@ from mvc.states.refusals import Attribute, format_path, refusal
 from mvc.states.scalars import NotScalar, encode_inline_bytes, encode_scalar
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from mvc.states.containers import OpenValue
     from mvc.states.document import JsonValue, Node
 
+FLAT_NAME = "model"
+"""What a flat state is: its arrays are in the file that tools look for."""
+_EXTRA_STATE = "_extra_state"  # torch's name for what a module adds to its state_dict
 _MAX_KEY_DEPTH = 16
 _INT_LIMITS = range(-(2**63), 2**64)
 
@@ -57,8 +60,9 @@ class PlacedArray:
 
 @dataclass(slots=True)
 class EncodeWalk:
-    """One walk over a state."""
+    """One walk over a state; ``is_flat`` puts all of its arrays into one file."""
 
+    is_flat: bool = False
     # drafts by top-level key, in the order of the state
     files: dict[object, FileDraft] = field(default_factory=dict)
     placed: list[PlacedArray] = field(default_factory=list)
@@ -186,18 +190,29 @@ class EncodeWalk:
         """Give an array its file and name; return its node."""
         if max(len(array.shape) + 1, len(stored_form(array.element, array.shape)[1])) > MAX_DIMS:
             raise UnsupportedError(f"{format_path(self.steps)} has too many dimensions")
-        top = self.steps[0]
+        steps = [FLAT_NAME, *self.steps] if self.is_flat else self.steps
+        top = steps[0]
         file = self.files.get(top)
         if file is None:
             path = self._file_names.give(escape_file_name(_label(top))) + TENSOR_SUFFIX
             file = self.files[top] = FileDraft(path)
-        name = file.add(".".join(map(_label, self.steps[1:] or [top])), array)
+        name = file.add(".".join(map(_label, steps[1:] or [top])), array)
         node: Node = {"$": kind, "in": file.path, "name": name}
         node |= {"dtype": array.element.name, "shape": list(array.shape)}
         if array.strides is not None:
             node["strides"] = list(array.strides)
         self.placed.append(PlacedArray(array, node, file))
         return node
+
+
+def is_flat(state: Mapping[Any, object]) -> bool:
+    """Return whether a state is the state dict of one model: names → arrays, and nothing else."""
+    is_array = [
+        type(value) is np.ndarray or hasattr(type(value), "untyped_storage")
+        for key, value in state.items()
+        if type(key) is str and not key.endswith(_EXTRA_STATE)
+    ]
+    return all(is_array) and any(is_array) and all(type(key) is str for key in state)
 
 
 def _is_text(key: str) -> bool:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from mvc.checkpoints.detect import read_layout
 from mvc.checkpoints.limits import MAX_NAME_BYTES, checked_layout
 from mvc.checkpoints.safetensors import DTYPES, LENGTH_BYTES, MAX_HEADER_BYTES, encode_header
-from mvc.errors import FormatError, UnsupportedError
+from mvc.errors import FormatError, UnsupportedError, UsageError
 from mvc.formats.layout import FileLayout, single_tensor
 from mvc.sources import JoinedSource, MemorySource
 from mvc.states.elements import ElementType, stored_form
@@ -80,6 +81,17 @@ def clean_tensor_name(name: str) -> str:
 def plain_file(path: str, data: bytes) -> StateFile:
     """Return a file of given bytes, without tensors."""
     return StateFile(path, FileLayout("opaque", len(data)), MemorySource(data))
+
+
+def given_file(path: str, content: bytes | str) -> StateFile:
+    """Return a file that a user gave, whatever it holds."""
+    if not isinstance(content, (bytes, str)):
+        raise UsageError(
+            f"file {path!r} is given as {type(content).__name__}, not as bytes or str",
+            hint="encode it first, as with json.dumps",
+        )
+    source = MemorySource(content.encode() if isinstance(content, str) else content)
+    return StateFile(path, read_layout(source, path), source)
 
 
 def tensor_file(path: str, arrays: Sequence[tuple[str, LiveArray]]) -> StateFile:

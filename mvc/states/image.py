@@ -90,7 +90,7 @@ def compare_image(state: Mapping[str, object], files: Mapping[str, memoryview]) 
     UnsupportedError.
     """
     stored = {file.path: file for file in open_image(files)}
-    live = {file.path: file for file in encode_state(state)}
+    live = {file.path: file for file in encode_state(state, stored)}
     text = live[STATE_FILE].source
     found = compare_texts(bytes(files[STATE_FILE]), read_bytes(text, 0, text.size_bytes))
     for path in sorted(stored.keys() & live.keys() - {STATE_FILE}):

@@ -2,7 +2,7 @@
 
 A state is nested containers, scalars and arrays, such as ``{"model": ..., "optimizer": ...,
 "step": 7}``. It becomes one safetensors file per top-level key that holds an array
-(``model.safetensors``, ``optimizer.safetensors``), and ``state.json`` with everything else and with
+(``model.safetensors``, ``optimizer.safetensors``; a model's state dict by itself is one file), and ``state.json`` with everything else and with
 the place of every array. No file is written here: a ``StateFile`` names the byte ranges and serves
 them from the live arrays.
 
@@ -32,28 +32,38 @@ from mvc.errors import UnsupportedError, UsageError
 from mvc.states import decode as state_decode
 from mvc.states import encode as state_encode
 from mvc.states.alias import find_shared, link_shared
-from mvc.states.document import STATE_FILE, Document, Kept, encode_document, parse_document
+from mvc.states.document import (
+    STATE_FILE,
+    TENSOR_SUFFIX,
+    Document,
+    Kept,
+    encode_document,
+    parse_document,
+)
 from mvc.states.factory import NumpyFactory
 from mvc.states.files import StateFile, plain_file, tensor_file
 from mvc.states.reads import ReadTable, TensorRead, load_torch
 from mvc.states.refusals import refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from mvc.formats.layout import FileLayout
     from mvc.states.alias import SharedGroup
     from mvc.states.document import JsonValue
 
 
-def encode_state(state: Mapping[str, object]) -> list[StateFile]:
+def encode_state(
+    state: Mapping[str, object], like: Collection[str] | None = None
+) -> list[StateFile]:
     """Return the virtual files of a state; no array is copied.
 
     There is a safetensors file for each top-level key with an array in it, in the order of the
-    state, and ``state.json`` at the end. The arrays are read when the files are, and must neither
-    change nor go away before that.
+    state (a flat state dict has all of them in ``model.safetensors``), and ``state.json`` at the
+    end. ``like`` are the files of a stored state to compare with: older ones were never flat. The
+    arrays are read when the files are, and must neither change nor go away before that.
     """
-    encoded = encode_walk(state, state_encode.EncodeWalk())
+    encoded = encode_walk(state, state_encode.EncodeWalk(), like)
     return [*encoded.files, plain_file(STATE_FILE, encode_document(encoded.document))]
 
 
@@ -66,13 +76,19 @@ class EncodedState:
     groups: tuple[SharedGroup, ...]
 
 
-def encode_walk(state: Mapping[str, object], walk: state_encode.EncodeWalk) -> EncodedState:
+def encode_walk(
+    state: Mapping[str, object],
+    walk: state_encode.EncodeWalk,
+    like: Collection[str] | None = None,
+) -> EncodedState:
     """Return the virtual files of a state, with what ``state.json`` will say in place of its text.
 
     Takes a new walk, which knows every array afterwards; raises as ``encode_state``.
     """
     if not isinstance(state, Mapping):
         raise UsageError(f"a state is a dict, not a {type(state).__name__}")
+    if like is None or {*like} - {STATE_FILE} == {state_encode.FLAT_NAME + TENSOR_SUFFIX}:
+        walk.is_flat = state_encode.is_flat(state)
     try:
         node = walk.encode(state)
     except RecursionError:

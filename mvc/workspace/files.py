@@ -164,7 +164,7 @@ def _take_content(
     source: FileSource, layout: FileLayout, path: str, cutter: Cutter
 ) -> tuple[bytes, Manifest | None, str | None]:
     """Return the bytes of the blob to write, the manifest if they are one, and a warning."""
-    if _is_plain(source, layout, path):
+    if is_plain(source, layout, path):
         data = read_bytes(source, 0, source.size_bytes)
         if cutter.progress is not None:
             cutter.progress(len(data))
@@ -180,7 +180,7 @@ def _take_content(
         return encode_manifest(manifest), manifest, warning
 
 
-def _is_plain(source: ByteSource, layout: FileLayout, path: str) -> bool:
+def is_plain(source: ByteSource, layout: FileLayout, path: str) -> bool:
     """Return whether a file is small and not a checkpoint, and so an ordinary Git blob."""
     if layout.segments or source.size_bytes > PLAIN_FILE_MAX_BYTES:
         return False

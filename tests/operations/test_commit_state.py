@@ -255,3 +255,123 @@ class TestRefusals:
         for bad in ([1], 3, None, "x"):
             with pytest.raises(UsageError, match="a state is a dict"):
                 repo.commit_state(bad, message="x")
+
+
+class TestStateDict:
+    """What ``model.state_dict()`` returns, given as it is."""
+
+    @pytest.fixture
+    def model(self):
+        torch = pytest.importorskip("torch")
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Embedding(6, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 6, bias=False)
+        )
+        model[2].weight = model[0].weight  # tied
+        model[1].weight = torch.nn.Parameter(torch.rand(8)[::2])  # not contiguous
+        model.register_buffer("table", torch.rand(3, 5).bfloat16().t())
+        return model
+
+    def test_it_is_one_file_that_every_tool_reads(self, repo, root, model):
+        from safetensors.torch import load_file as load_torch_file
+
+        state = model.state_dict()
+        repo.commit_state(state, message="model")
+        assert paths_of(repo) == ["model.safetensors", "state.json"]
+        repo.checkout("HEAD", paths=".")
+        loaded = load_torch_file(root / "model.safetensors")
+        assert loaded.keys() == state.keys()
+        assert loaded["1.num_batches_tracked"].shape == ()
+        for name, value in state.items():
+            assert loaded[name].dtype == value.dtype
+            assert loaded[name].equal(value)
+
+    def test_it_comes_back_as_it_was(self, repo, model):
+        state = model.state_dict()
+        repo.commit_state(state, message="model")
+        back = repo.load_state()
+        assert (list(back), back._metadata) == (list(state), state._metadata)
+        assert back["2.weight"].data_ptr() == back["0.weight"].data_ptr()
+        assert back["table"].stride() == state["table"].stride()
+        assert repo.verify_state(state).is_exact
+        state["1.bias"][0] = 7
+        assert repo.verify_state(state).differences == (
+            "tensor '1.bias' of model.safetensors differs",
+        )
+
+    @pytest.mark.parametrize(
+        ("state", "paths"),
+        [
+            ({"a": np.ones(2), "b._extra_state": {"n": [1, np.ones(1)]}}, ["model"]),
+            ({"__metadata__": np.ones(2), "": np.zeros(1), "ü/x": np.ones(())}, ["model"]),
+            ({"a": np.ones(2), "step": 3}, ["a"]),
+            ({"a": {"w": np.ones(2)}, "b": np.ones(1)}, ["a", "b"]),
+            ({1: np.ones(2)}, ["1"]),
+            ({"x._extra_state": np.ones(2)}, ["x._extra_state"]),
+        ],
+    )
+    def test_only_names_and_arrays_are_one_file(self, repo, state, paths):
+        repo.commit_state(state, message="state")
+        assert {*paths_of(repo)} == {*(f"{path}.safetensors" for path in paths), "state.json"}
+        assert repo.verify_state(state).is_exact
+        assert list(repo.load_state(framework="np")) == list(state)
+
+    def test_a_commit_of_the_time_when_each_tensor_was_a_file(self, repo):
+        from mvc.operations.commit_state import commit_state
+        from mvc.states.state import encode_state
+
+        state = {"a": array(1), "b": array(2)}
+        commit_state(repo._context, encode_state(state, like=["a.safetensors"]), "older")
+        assert paths_of(repo) == ["a.safetensors", "b.safetensors", "state.json"]
+        assert repo.verify_state(state).is_exact
+        state["b"][7] = 3  # compared where the tensor lies there
+        assert repo.verify_state(state).differences == ("tensor 'b' of b.safetensors differs",)
+        assert repo.load_state(framework="np")["b"][7] == 2
+        repo.commit_state(state, message="newer", previous={"a": array(1), "b": array(2)})
+        assert paths_of(repo) == ["model.safetensors", "state.json"]
+
+
+class TestGivenFiles:
+    def test_they_are_in_the_commit_and_stay(self, repo, root):
+        files = {"config.json": '{"hidden": "ü"}', "tokenizer/merges.txt": b"\xff" * 2**21}
+        repo.commit_state({"model": {"w": array(1)}}, message="one", files=files)
+        repo.commit_state({"model": {"w": array(2)}}, message="two", branch="other")
+        repo.commit_state({"model": {"w": array(2)}}, message="two", files={"config.json": "{}"})
+        assert repo.read_file("HEAD~1", "config.json") == files["config.json"].encode()
+        assert codes(repo) == {}
+        repo.checkout("HEAD", paths=".")
+        assert (root / "config.json").read_text() == "{}"
+        assert (root / "tokenizer/merges.txt").read_bytes() == files["tokenizer/merges.txt"]
+        assert codes(repo) == {}
+        assert list(repo.load_state(framework="np")) == ["model"]
+
+    def test_a_checkpoint_among_them_is_stored_as_one(self, repo):
+        from safetensors.numpy import save
+
+        repo.commit_state(
+            {"w": array(1)}, message="m", files={"lora.safetensors": save({"v": array(2)})}
+        )
+        assert dict(repo.tensors(paths="lora.safetensors"))["v"][0] == 2
+
+    @pytest.mark.parametrize(
+        ("files", "wrong"),
+        [
+            ({"model.safetensors": b""}, "'model.safetensors' is a file of the state itself"),
+            ({"state.json": "{}"}, "'state.json' is a file of the state itself"),
+            ({"../config.json": "{}"}, "outside the repository"),
+            ({".mvc/config": ""}, r"inside \.mvc"),
+            ({".git/config": ""}, "names .mvc or .git"),
+            ({".": ""}, "is empty"),
+            ({"config.json": {"hidden": 4}}, "is given as dict, not as bytes or str"),
+        ],
+    )
+    def test_what_cannot_be_is_refused_before_anything_is_written(self, repo, files, wrong):
+        with pytest.raises(UsageError, match=wrong):
+            repo.commit_state({"w": array(1)}, message="no", files=files)
+        assert repo.head.commit is None
+
+    def test_what_is_staged_is_not_replaced(self, repo, root):
+        write(root, "config.json", "mine")
+        repo.add("config.json")
+        with pytest.raises(ConflictError, match=r"'config\.json' is staged"):
+            repo.commit_state({"w": array(1)}, message="no", files={"config.json": "theirs"})

@@ -177,7 +177,7 @@ def test_sparse_tensors(repo):
     live["s"]._values()[1] = 2
     (line,) = differences(repo, stored, live)
     assert line.startswith("tensor ")
-    assert line.endswith(" of s.safetensors differs")
+    assert line.endswith(" of model.safetensors differs")
     (line,) = repo.verify_state({"s": torch.eye(3)}).differences
     assert line == 'state["s"] is of type tensor, the commit has sparse_coo'
 
@@ -187,8 +187,8 @@ def test_minus_zero_and_nan_in_tensors(repo):
     live = {"a": torch.tensor([0.0, -0.0, 0.0]), "b": torch.tensor([nan(1)], dtype=torch.float64)}
     live["b"].view(torch.int64)[0] += 1
     assert differences(repo, stored, live) == (
-        "tensor 'a' of a.safetensors differs",
-        "tensor 'b' of b.safetensors differs",
+        "tensor 'a' of model.safetensors differs",
+        "tensor 'b' of model.safetensors differs",
     )
     assert repo.verify_state(stored).is_exact  # though no NaN is equal to itself
 

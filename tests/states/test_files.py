@@ -107,7 +107,7 @@ def test_file_names_are_safe_everywhere():
         "%2E",
         "x" * 500,
     ]
-    paths = [file.path for file in encode_state({key: np.ones(1) for key in keys})][:-1]
+    paths = [file.path for file in encode_state({key: [np.ones(1)] for key in keys})][:-1]
     assert paths[:2] == ["model.safetensors", "Model-2.safetensors"]
     assert len({path.lower() for path in paths}) == len(keys)
     for path in paths:

@@ -46,7 +46,7 @@ def test_a_device_tensor_is_read_piece_by_piece(name, step):
     for variant in (tensor, tensor.transpose(0, 2), tensor[1:, ::2], tensor[0, 0, 0]):
         words = view_words(variant, TORCH_ELEMENTS[name])
         source = TorchArray(words, TORCH_ELEMENTS[name].word_bytes)
-        expected = store({"x": variant}).files["x.safetensors"][-source.size_bytes :]
+        expected = store({"x": variant}).files["model.safetensors"][-source.size_bytes :]
         assert source.view(0, 1) is None
         assert read_all(source, step) == expected
 
