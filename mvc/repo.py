@@ -1267,7 +1267,9 @@ class Repo:
         return operations.doctor.doctor(self._context)
 
     def config(self) -> dict[str, str]:
-        """Return the repository's settings: ``section.key`` → value.
+        """Return the repository's settings, and the user's where it has none.
+
+        As ``section.key`` → value.
 
         Raises:
             FormatError: the config is damaged.
@@ -1285,4 +1287,5 @@ class Repo:
         if value is None:
             self._context.history.unset_config(key)
         else:
+            key = workspace.settings.check_setting(key, value, is_users=False)
             self._context.history.set_config(key, value)

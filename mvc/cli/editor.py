@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError, UsageError
+from mvc.workspace.settings import read_user_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +35,7 @@ def edit_message(repo: Repo, message: str) -> str:
     head = repo.head
     place = "a detached HEAD" if head.branch is None else f"branch {head.branch}"
     path.write_text(_TEMPLATE.format(message=message.rstrip("\n"), place=place), "utf-8")
-    _run_editor(_find_editor(repo), path)
+    _run_editor(_find_editor(), path)
     lines = read_message(path).split("\n")
     kept = [line.rstrip() for line in lines if not line.startswith(_COMMENT)]
     return "\n".join(kept).strip("\n")
@@ -55,8 +56,8 @@ def read_message(path: Path) -> str:
         raise UsageError(f"{path} is not UTF-8 text", hint="save it as UTF-8") from None
 
 
-def _find_editor(repo: Repo) -> str:
-    named = (os.environ.get("GIT_EDITOR"), repo.config().get("core.editor"))
+def _find_editor() -> str:
+    named = (os.environ.get("GIT_EDITOR"), read_user_settings().get("core.editor"))
     others = (os.environ.get("VISUAL"), os.environ.get("EDITOR"))
     return next((editor for editor in (*named, *others) if editor), "vi")
 

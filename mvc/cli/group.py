@@ -21,7 +21,7 @@ from mvc.cli.commands import COMMANDS, NAMES
 from mvc.cli.errors import EXIT_CODES
 from mvc.cli.options import name_in_hint
 from mvc.cli.parameters import Exit, Parameter, parse_whole
-from mvc.errors import NotFoundError, UsageError
+from mvc.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,9 +88,9 @@ class LazyGroup(_PlainParameters, TyperGroup):
                 typer.echo(ctx.get_help())
                 raise typer.Exit
         if not args[0].startswith("-") and args[0] not in NAMES:
-            from mvc.cli.missing import hint_instead
+            from mvc.cli.missing import expand_alias
 
-            raise UsageError(f"{args[0]!r} is not an mvc command", hint=hint_instead(args[0]))
+            args = expand_alias(args)
         name, command, rest = super().resolve_command(ctx, args)
         return name, command, rest
 

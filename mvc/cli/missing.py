@@ -1,10 +1,13 @@
-"""What to do instead of a command that mvc lacks; imported only when someone types one."""
+"""Words that are no command: aliases, and what to do instead; imported only when one is typed."""
 
 from __future__ import annotations
 
 import difflib
+import shlex
 
 from mvc.cli.commands import NAMES
+from mvc.errors import UsageError
+from mvc.workspace.settings import read_user_settings
 
 _NO_REMOTES = "mvc has no remotes: the repository is the folder .mvc, and docs/backup.md copies it"
 _PICK = (
@@ -49,3 +52,32 @@ def hint_instead(name: str) -> str:
     close = difflib.get_close_matches(name, safe, n=3)
     did_you_mean = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     return f'{did_you_mean}"mvc --help" lists the commands'
+
+
+def expand_alias(arguments: list[str]) -> list[str]:
+    """Return a command line with the user's aliases in its first word replaced."""
+    settings, seen = read_user_settings(), set[str]()
+    while arguments[0] not in NAMES:
+        name = arguments[0]
+        meaning = settings.get(f"alias.{name.lower()}")
+        if meaning is None:
+            raise UsageError(f"{name!r} is not an mvc command", hint=hint_instead(name))
+        words = _split_alias(name, meaning)
+        if name in seen:
+            raise UsageError(f"alias {name!r} means itself", hint='correct it with "mvc config"')
+        seen.add(name)
+        arguments = [*words, *arguments[1:]]
+    return arguments
+
+
+def _split_alias(name: str, meaning: str) -> list[str]:
+    try:
+        words = shlex.split(meaning)
+    except ValueError:
+        words = []
+    if not words or words[0].startswith(("-", "!")):
+        raise UsageError(
+            f"alias {name!r} is {meaning[:80]!r}, not a command of mvc",
+            hint=f"such as \"mvc config --global alias.{name} 'log --oneline'\"",
+        )
+    return words

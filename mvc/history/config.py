@@ -9,7 +9,9 @@ Comments of a config that mvc rewrites are lost.
 from __future__ import annotations
 
 import io
+import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc import fs
@@ -18,7 +20,6 @@ from mvc.history.translate import translate_damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 MAX_CONFIG_BYTES = 1 << 20
 _PLAIN_HEADER = re.compile(rb'\[([A-Za-z0-9-]+)(?: "([^"\\\]\0]+)")?\]')
@@ -144,6 +145,20 @@ def read_config_file(path: Path) -> Config:
         except FileNotFoundError:
             return {}
     return parse_config(data, str(path))
+
+
+def find_user_file() -> Path | None:
+    """Return where the user's own settings of mvc lie, or None without a home."""
+    environment = os.environ
+    home = environment.get("HOME")
+    folder = environment.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else None)
+    return None if folder is None else Path(folder, "mvc", "config")
+
+
+def read_settings(repository: Path) -> Config:
+    """Return a repository's settings, and the user's own where it says nothing."""
+    user = find_user_file()
+    return {**({} if user is None else read_config_file(user)), **read_config_file(repository)}
 
 
 def read_user(paths: Iterable[Path]) -> tuple[str | None, str | None]:

@@ -426,11 +426,13 @@ class GitHistory:
 
     def read_config(self) -> dict[str, str]:
         """Return ``section.key`` → value; the last one if there are several."""
-        return {key: values[-1] for key, values in self._read_config().items()}
+        settings = config_format.read_settings(self.git_dir / "config")
+        return {key: values[-1] for key, values in settings.items()}
 
     def get_config(self, key: str) -> str | None:
         """Return one value, or None."""
-        return config_format.last_value(self._read_config(), config_format.normal_key(key))
+        settings = config_format.read_settings(self.git_dir / "config")
+        return config_format.last_value(settings, config_format.normal_key(key))
 
     def set_config(self, key: str, value: str) -> None:
         """Set a value durably; it replaces all values of that key."""

@@ -31,7 +31,6 @@ GIT_DIR_NAME = ".mvc"
 STORE_DIR_NAME = "chunks"
 JOURNAL_NAME = "transition.json"
 _MANIFESTS_KEPT = 8
-_MAX_DIGITS = 12
 _Entry = TypeVar("_Entry")
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -116,18 +115,11 @@ class Context:
     @cached_property
     def chunk_bytes(self) -> int:
         """Where tensors are cut, from ``mvc.chunkbytes`` of the config."""
-        from mvc.formats.manifest import DEFAULT_CHUNK_BYTES, check_chunk_bytes  # noqa: PLC0415
+        from mvc.formats.manifest import DEFAULT_CHUNK_BYTES  # noqa: PLC0415
+        from mvc.workspace.settings import parse_chunk_bytes  # noqa: PLC0415
 
         text = self.history.get_config("mvc.chunkbytes")
-        if text is None:
-            return DEFAULT_CHUNK_BYTES
-        if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-            raise FormatError(
-                f"mvc.chunkbytes is {text[:80]!r}, not a number of bytes",
-                hint='set it with "mvc config mvc.chunkbytes 4194304"',
-            )
-        check_chunk_bytes(int(text))
-        return int(text)
+        return DEFAULT_CHUNK_BYTES if text is None else parse_chunk_bytes(text)
 
     def delta_mode(self, *, insist: bool | None) -> DeltaMode:
         """Return when chunks are stored as differences: as a caller insists, else as configured."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from support.models import write_model
+from support.stockgit import git
+
 
 def test_config(empty):
     assert empty.ok("config", "user.name", "Ada B").out == ""
@@ -14,3 +17,47 @@ def test_config(empty):
     empty.ok("config", "--unset", "user.name")
     assert empty("config", "user.name").code == 3
     assert empty("config", "--unset", "user.name").code == 3
+
+
+def test_config_of_the_user(shell):
+    home = shell.folder.parent / "home"
+    shell.ok("config", "--global", "mvc.delta", "always")
+    shell.ok("config", "--global", "user.name", "Of Me")
+    assert (home / ".config/mvc/config").read_text().count("always") == 1
+    assert shell.ok("config", "mvc.delta").lines == ["always"]
+    assert "mvc.delta" in shell.json("config", "--global")
+    assert "core.bare" not in shell.json("config", "--global")
+    shell.ok("config", "mvc.delta", "never")
+    assert shell.ok("config", "mvc.delta").lines == ["never"]
+    assert shell.ok("config", "--global", "mvc.delta").lines == ["always"]
+    assert shell("config", "--global", "mvc.delta", "sometimes").code == 2
+    shell.environment.pop("GIT_AUTHOR_NAME")
+    shell.ok("commit", "--allow-empty", "-m", "x")
+    assert shell.json("show")["author"].startswith("Of Me <")
+    shell.ok("config", "--global", "--unset", "user.name")
+    assert shell("config", "--global", "--unset", "user.name").code == 3
+    (home / ".config/mvc/config").write_text("[broken")
+    assert shell("config", "mvc.delta").code == 5
+
+
+def test_settings_of_the_user_need_no_repository(bare):
+    bare.ok("config", "--global", "mvc.chunkbytes", "4096")
+    bare.ok("init")
+    write_model(bare.folder / "model.safetensors")
+    assert bare.json("add", ".")["chunks"]["total"] > 2
+
+
+def test_aliases(shell):
+    shell.ok("config", "--global", "alias.l", "log --format='%h %s'")
+    shell.ok("config", "--global", "alias.last", "l -n 1")
+    (line,) = shell.ok("last", "side").lines
+    assert line.endswith(" another config")
+    shell.ok("config", "--global", "alias.status", "log")
+    assert shell.ok("status").lines[0] == "On branch main"
+    shell.ok("config", "--global", "alias.a", "b")
+    shell.ok("config", "--global", "alias.b", "a")
+    assert shell("a").error == "alias 'a' means itself"
+    shell.ok("config", "--global", "alias.sh", "!rm -r .")
+    assert shell("sh").code == 2
+    git(shell.folder / ".mvc", "config", "alias.evil", "reset --hard")
+    assert shell("evil").error == "'evil' is not an mvc command"

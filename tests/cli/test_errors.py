@@ -115,6 +115,12 @@ MISTAKES = [
     (["export", "HEAD", "-o", "no/such/folder/x"], 2, "does not exist", ""),
     (["config", "name"], 3, "'name' is not set", "--list"),
     (["config", "name", "x"], 2, "'name' is not a config key", "section.name"),
+    (["config", "mvc.delta", "sometimes"], 2, "mvc.delta is one of never, auto, always", "always"),
+    (["config", "mvc.autorepack", "maybe"], 2, "mvc.autorepack is one of true, false", ""),
+    (["config", "mvc.dleta", "auto"], 2, "mvc has no setting 'mvc.dleta'", "'mvc.delta'"),
+    (["config", "mvc.chunkbytes", "4k"], 2, "not a number of bytes", "4194304"),
+    (["config", "user.name", " "], 2, "user.name ' ' is empty", ""),
+    (["config", "alias.ci", "commit"], 2, "a setting of yours", "--global alias.ci"),
     (["config", "--unset", "a.b", "c.d"], 2, "--unset takes a key", "--help"),
     (["init", "config.json"], 2, "config.json", ""),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import CommandUsageError, Json
 from mvc.cli.output import printable, stdout, write_json
@@ -10,11 +10,19 @@ from mvc.cli.parameters import Argument, Option
 from mvc.cli.session import open_repo
 from mvc.errors import NotFoundError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Settings = tuple[Callable[[], dict[str, str]], Callable[[str, str | None], None]]
+
 
 def config(
     key: Annotated[str | None, Argument(metavar="[KEY")] = None,
     value: Annotated[str | None, Argument(metavar="[VALUE]]")] = None,
     unset: Annotated[str | None, Option("--unset", metavar="KEY", help="Remove a setting.")] = None,
+    user: Annotated[
+        bool, Option("--global", help="Your own settings, for all repositories.")
+    ] = False,
     listed: Annotated[bool, Option("-l", "--list", help="Print all settings.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -24,19 +32,33 @@ def config(
     is the chunk length for files added from then on. mvc.delta is when their chunks are stored as
     differences: never, auto (if that saves a lot) or always. mvc.autorepack = true lets commits
     start a repack in the background.
+
+    Your own settings (--global) count where a repository says nothing. Only there are
+    core.editor and aliases: alias.ci = "commit -a" makes "mvc ci" mean "mvc commit -a".
     """
     if unset is not None and (key is not None or listed):
         raise CommandUsageError("--unset takes a key and nothing else")
-    repo = open_repo()
+    read, change = _user_settings() if user else _repository_settings()
     if unset is not None:
-        _find_setting(repo.config(), unset)
-        repo.set_config(unset, None)
+        _find_setting(read(), unset)
+        change(unset, None)
     elif key is not None and value is not None:
-        repo.set_config(key, value)
+        change(key, value)
     elif key is not None and not listed:
-        _write_settings({key: _find_setting(repo.config(), key)}, alone=True, as_json=as_json)
+        _write_settings({key: _find_setting(read(), key)}, alone=True, as_json=as_json)
     else:
-        _write_settings(repo.config(), alone=False, as_json=as_json)
+        _write_settings(read(), alone=False, as_json=as_json)
+
+
+def _repository_settings() -> Settings:
+    repo = open_repo()
+    return repo.config, repo.set_config
+
+
+def _user_settings() -> Settings:
+    from mvc.workspace.settings import read_user_settings, set_user_setting
+
+    return read_user_settings, set_user_setting
 
 
 def _find_setting(settings: dict[str, str], key: str) -> str:

@@ -1,0 +1,96 @@
+"""Settings: which there are, what values they take, and those of the user beside the repository's.
+
+The user's own lie in ``$XDG_CONFIG_HOME/mvc/config`` (``~/.config/mvc/config``) and count where a
+repository says nothing. What runs programs or rewrites command lines is the user's alone: a repository
+may come from anywhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from mvc import fs
+from mvc.errors import FormatError, NotFoundError, UsageError
+from mvc.history.config import (
+    check_value,
+    encode_config,
+    find_user_file,
+    normal_key,
+    read_config_file,
+)
+from mvc.history.locks import git_lock
+
+_SWITCHES = ("true", "yes", "on", "1", "false", "no", "off", "0")
+_MAX_DIGITS = 12
+_OWN = ("mvc.chunkbytes", "mvc.delta", "mvc.autorepack")
+_USERS = ("alias.", "core.editor")
+
+
+def check_setting(key: str, value: str, *, is_users: bool) -> str:
+    """Return a key as it is stored; UsageError if there is no such setting, or not with this value."""
+    key = normal_key(key)
+    if key.startswith("mvc.") and key not in _OWN:
+        close = difflib.get_close_matches(key, _OWN, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_OWN)}"
+        raise UsageError(f"mvc has no setting {key!r}", hint=hint)
+    if key.startswith(_USERS) and not is_users:
+        raise UsageError(
+            f"{key} is a setting of yours, not of a repository",
+            hint=f'"mvc config --global {key} VALUE" sets it',
+        )
+    _check_choice(key, value)
+    if key == "mvc.chunkbytes":
+        try:
+            parse_chunk_bytes(value)
+        except FormatError as error:
+            raise UsageError(error.message, hint=error.hint) from None
+    if key in ("user.name", "user.email") and (
+        not value.strip() or any(s in value for s in "<>\n")
+    ):
+        raise UsageError(f"{key} {value[:80]!r} is empty or has <, > or a line feed")
+    return key
+
+
+def _check_choice(key: str, value: str) -> None:
+    choices = {"mvc.delta": ("never", "auto", "always"), "mvc.autorepack": _SWITCHES}.get(key)
+    if choices and (value if key == "mvc.delta" else value.lower()) not in choices:
+        shown = choices if key == "mvc.delta" else ("true", "false")
+        raise UsageError(
+            f"{key} is one of {', '.join(shown)}, not {value[:80]!r}",
+            hint=f'such as "mvc config {key} {shown[-1]}"',
+        )
+
+
+def parse_chunk_bytes(text: str) -> int:
+    """Return the chunk length that ``mvc.chunkbytes`` says; FormatError if it is not a valid one."""
+    from mvc.formats.manifest import check_chunk_bytes  # noqa: PLC0415  few commands need it
+
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise FormatError(
+            f"mvc.chunkbytes is {text[:80]!r}, not a number of bytes",
+            hint='set it with "mvc config mvc.chunkbytes 4194304"',
+        )
+    check_chunk_bytes(int(text))
+    return int(text)
+
+
+def read_user_settings() -> dict[str, str]:
+    """Return the user's own settings."""
+    path = find_user_file()
+    return {} if path is None else {k: v[-1] for k, v in read_config_file(path).items()}
+
+
+def set_user_setting(key: str, value: str | None) -> None:
+    """Set one of the user's settings durably, or remove it with None."""
+    path = find_user_file()
+    if path is None:
+        raise UsageError("there is no place for your settings", hint="set HOME")
+    key = normal_key(key) if value is None else check_setting(key, value, is_users=True)
+    fs.make_dirs(path.parent)
+    with git_lock(path) as file:
+        config = read_config_file(path)
+        if value is None and key not in config:
+            raise NotFoundError(f"{key} is not set")
+        config[key] = [] if value is None else [check_value(value)]
+        file.write([encode_config(config)])
+        file.publish(path)
