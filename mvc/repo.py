@@ -859,26 +859,29 @@ class Repo:
         force: bool = False,
         progress: Progress = None,
     ) -> ExportResult:
-        """Write tensors of a revision into a new safetensors file, streaming.
+        """Write the files of a revision into a folder, or tensors of it into a safetensors file.
 
         Args:
             revision: which commit.
-            output: the file to make; a relative path starts at the current folder.
+            output: the folder, made if missing, or the file: a name that ends as those of
+                checkpoints do, or any with ``path`` or ``tensors``. A relative path starts at the
+                current folder.
             path: only this checkpoint's tensors; defaults to all of the revision's.
             tensors: only tensors whose name matches this wildcard.
-            force: replace an existing file.
+            force: replace existing files.
             progress: called with bytes written.
 
         Raises:
             NotFoundError: no such revision or path, or no tensor fits.
-            ConflictError: the file exists, or two tensors have the same name.
-            UsageError: the output is a folder, or its folder does not exist.
+            ConflictError: a file exists or is in the way, or two tensors have the same name.
+            UsageError: the output is a folder and a file is wanted, or the other way round; the
+                folder of the file does not exist; the folder is in ``.mvc``.
             UnsupportedError: a dtype or name that safetensors cannot hold.
         """
         return operations.export.export(
             self._context,
             revision,
-            Path(output),
+            os.fspath(output),
             path=None if path is None else self._paths(path)[0],
             tensors=tensors,
             force=force,

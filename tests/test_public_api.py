@@ -102,7 +102,7 @@ RESULTS = {
     "operations.doctor.DoctorReport": "versions python system cores filesystem free_bytes write_bytes_per_s "
     "sync_s hash_bytes_per_s advice",
     "operations.du.DuReport": "totals selection branches tags commits files tensors",
-    "operations.export.ExportResult": "path tensors size_bytes",
+    "operations.export.ExportResult": "path tensors size_bytes files",
     "workspace.files.StoredFile": "path mode blob stat size_bytes manifest warning",
     "operations.fsck.FsckReport": "problems commits files chunks data notices repaired released",
     "operations.fsck.Problem": "kind detail commit path tensor pack offset chunk hint commits",

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mvc import ConflictError, CorruptionError, NotFoundError, Repo, UnsupportedError, UsageError
+from mvc import (
+    ConflictError,
+    CorruptionError,
+    NotFoundError,
+    ReleasedError,
+    Repo,
+    UnsupportedError,
+    UsageError,
+)
 
 
 def values(shape=(16, 256), seed=0, dtype=np.float32):
@@ -150,13 +158,13 @@ def test_relative_output_lies_in_the_current_folder(model, tmp_path, monkeypatch
 
 def test_nowhere(model, tmp_path):
     with pytest.raises(UsageError, match="does not exist"):
-        model.export("HEAD", tmp_path / "no/folder/x")
+        model.export("HEAD", tmp_path / "no/folder/x.safetensors")
 
 
 def test_a_folder_as_output(model, tmp_path):
     for force in (False, True):
         with pytest.raises(UsageError, match="is a folder"):
-            model.export("HEAD", tmp_path, force=force)
+            model.export("HEAD", tmp_path, tensors="*", force=force)
 
 
 def test_nothing_fits(model, output):
@@ -189,3 +197,84 @@ def test_permissions_are_those_of_a_new_file(model, output, mask):
     finally:
         os.umask(before)
     assert output.stat().st_mode == plain.stat().st_mode
+
+
+class TestFolder:
+    """A whole revision, anywhere."""
+
+    @pytest.fixture
+    def whole(self, model, root):
+        (root / "run.sh").write_text("#!/bin/sh")
+        (root / "run.sh").chmod(0o755)
+        (root / "latest").symlink_to("m.safetensors")
+        (root / "deep/er").mkdir(parents=True)
+        (root / "deep/er/notes").write_text("below")
+        model.commit("whole", paths=".")
+        return model
+
+    def test_it_holds_what_a_checkout_would(self, whole, root, tmp_path):
+        calls = []
+        paths = [info.path for info in whole.ls()]
+        given = {path: (root / path).read_bytes() for path in paths}
+        (root / "notes").write_text("changed since")
+        result = whole.export("HEAD", tmp_path / "out", progress=calls.append)
+        assert (result.path, result.files, result.tensors) == (tmp_path / "out", 5, 3)
+        assert {path: (tmp_path / "out" / path).read_bytes() for path in paths} == given
+        assert os.readlink(tmp_path / "out/latest") == "m.safetensors"
+        assert os.access(tmp_path / "out/run.sh", os.X_OK)
+        assert sum(calls) <= result.size_bytes == sum(info.size_bytes for info in whole.ls())
+        found = {path for path in (tmp_path / "out").rglob("*") if not path.is_dir()}
+        assert len(found) == 5  # and nothing temporary
+        assert (root / "notes").read_text() == "changed since"
+        assert [file.path for file in whole.status().files] == ["notes"]
+
+    @pytest.mark.parametrize("name", ["plain", "llama-3.1", "x.safetensors/"])
+    def test_what_is_a_folder(self, model, tmp_path, name):
+        model.export("HEAD", f"{tmp_path}/{name}")
+        assert (tmp_path / name / "notes").read_text() == "plain"
+
+    def test_one_that_is_there_gets_the_files(self, model, tmp_path):
+        folder = tmp_path / "x.safetensors"
+        folder.mkdir()
+        (folder / "other").write_text("stays")
+        model.export("HEAD", folder)
+        assert sorted(os.listdir(folder)) == ["m.safetensors", "notes", "other"]
+
+    def test_existing_files_stay(self, model, tmp_path):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out/notes").write_text("mine")
+        with pytest.raises(ConflictError, match="notes already exists"):
+            model.export("HEAD", tmp_path / "out")
+        assert os.listdir(tmp_path / "out") == ["notes"]
+        model.export("HEAD", tmp_path / "out", force=True)
+        assert (tmp_path / "out/notes").read_text() == "plain"
+
+    def test_nothing_is_written_through_links_or_into_the_repository(self, whole, root, tmp_path):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "out/deep").symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(ConflictError, match="deep is in the way"):
+            whole.export("HEAD", tmp_path / "out", force=True)
+        assert os.listdir(tmp_path / "elsewhere") == []
+        with pytest.raises(UsageError, match="the repository itself"):
+            whole.export("HEAD", root / ".mvc/out")
+        with pytest.raises(UsageError, match="is not a folder"):
+            whole.export("HEAD", root / "notes")
+
+    def test_released_content_is_said_before_the_folder_is_made(self, model, root, tmp_path):
+        save_file({"w": values(seed=9)}, root / "m.safetensors")
+        model.commit("next", paths=".")
+        model.prune(model.plan_prune(keep_last=1))
+        with pytest.raises(ReleasedError):
+            model.export("HEAD~1", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+    def test_a_state_from_memory_is_a_folder_for_other_tools(self, repo, tmp_path):
+        repo.commit_state({"w": values()}, message="m", files={"config.json": "{}"})
+        repo.export("HEAD", tmp_path / "hub")
+        assert sorted(os.listdir(tmp_path / "hub")) == [
+            "config.json",
+            "model.safetensors",
+            "state.json",
+        ]
+        assert load_file(tmp_path / "hub/model.safetensors")["w"].tobytes() == values().tobytes()

@@ -43,7 +43,7 @@ def export(
         revision, source = parse_place(repo, revision)
     with byte_progress("exporting", wanted=progress and not quiet) as bar:
         result = repo.export(
-            revision, output, path=source, tensors=tensors, force=force, progress=bar
+            revision, output, path=source, tensors=tensors or "*", force=force, progress=bar
         )
     if as_json:
         place = {"commit": repo.resolve(revision), "path": str(result.path)}
