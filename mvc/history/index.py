@@ -14,6 +14,7 @@ from mvc.errors import CorruptionError, UnsupportedError, UsageError
 from mvc.fs import open_file
 from mvc.history.locks import git_lock
 from mvc.history.paths import decode_path, encode_path, find_path_fault, folders_of
+from mvc.history.split_index import SplitLink, parse_link
 from mvc.history.translate import translate_damage
 from mvc.history.values import FILE_MODES, Index, IndexEntry, clean_mode, stored_size
 from mvc.ids import GitId
@@ -21,6 +22,8 @@ from mvc.ids import GitId
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from mvc.history.split_index import StoredEntry
 
 NAME = "index"
 MAX_INDEX_BYTES = 1 << 30
@@ -43,25 +46,46 @@ _MAX_TIME_NS = (_WORD + 1) * _BILLION - 1
 def read_index_file(path: Path) -> Index:
     """Return the index; an empty one if there is no file.
 
-    One that a stock Git wrote split, sparse or unmerged is an UnsupportedError.
+    One that a stock Git wrote sparse or unmerged is an UnsupportedError.
     """
-    with translate_damage("the index", hint=_HINT):
-        try:
-            with open_file(path) as file:
-                found = os.fstat(file.fileno())
-                timestamp_ns = found.st_mtime_ns
-                # A limit alone as the length would be allocated whole.
-                data = file.read(min(MAX_INDEX_BYTES, found.st_size) + 1)
-        except FileNotFoundError:
-            return Index()
-    return Index(parse_index(data, timestamp_ns), timestamp_ns)
+    try:
+        data, timestamp_ns = _read_file(path)
+    except FileNotFoundError:
+        return Index()
+    return Index(parse_index(data, timestamp_ns, path.parent), timestamp_ns)
 
 
-def parse_index(data: bytes, timestamp_ns: int) -> dict[str, IndexEntry]:
+def _read_file(path: Path) -> tuple[bytes, int]:
+    """Return the bytes of an index file, and when it was written."""
+    with translate_damage("the index", hint=_HINT), open_file(path) as file:
+        found = os.fstat(file.fileno())
+        # A limit alone as the length would be allocated whole.
+        return file.read(min(MAX_INDEX_BYTES, found.st_size) + 1), found.st_mtime_ns
+
+
+def parse_index(
+    data: bytes, timestamp_ns: int, folder: Path | None = None
+) -> dict[str, IndexEntry]:
     """Return the entries in the bytes of an index file.
 
-    Entries not older than ``timestamp_ns``, when the file was written, are marked racy.
+    Entries not older than ``timestamp_ns``, when the file was written, are marked racy. If the
+    index is split, its shared part is read from ``folder``.
     """
+    entries: dict[str, IndexEntry] = {}
+    with translate_damage("the index", hint=_HINT):
+        for name, fields, extended in _parse_stored(data, folder):
+            entry = _make_entry(name, fields, extended, timestamp_ns)
+            if entry.path in entries:
+                raise _damaged(f"path {entry.path!r} is in it twice")
+            entries[entry.path] = entry
+    clash = _find_clash(entries)
+    if clash is not None:
+        raise _damaged(f"path {clash!r} is a file and a folder")
+    return entries
+
+
+def _parse_stored(data: bytes, folder: Path | None) -> list[StoredEntry]:
+    """Return name, fields and extended flags of all entries, those of a shared part included."""
     if not _HEADER.size + _DIGEST_BYTES <= len(data) <= MAX_INDEX_BYTES:
         raise _damaged(f"{len(data):,} bytes are not an index")
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
@@ -72,27 +96,31 @@ def parse_index(data: bytes, timestamp_ns: int) -> dict[str, IndexEntry]:
         raise _damaged(f"it begins with {magic!r}")
     if version not in _VERSIONS:
         raise UnsupportedError(f"the index has version {version}", hint="upgrade mvc")
-    entries: dict[str, IndexEntry] = {}
+    stored: list[StoredEntry] = []
     position, name = _HEADER.size, b""
-    with translate_damage("the index", hint=_HINT):
-        for _ in range(count):
-            fields, extended, start = _parse_fields(body, position, version)
-            name, end = _parse_name(
-                body, start, fields[-1], name if version == _COMPRESSED else None
-            )
-            entry = _make_entry(name, fields, extended, timestamp_ns)
-            if entry.path in entries:
-                raise _damaged(f"path {entry.path!r} is in it twice")
-            entries[entry.path] = entry
-            # Up to eight NULs fill an entry, but for a compressed name, which has its own.
-            position = end if version == _COMPRESSED else end + 8 - (end - position) % 8
-        if position > len(body):
-            raise _damaged("its last entry is cut off")
-        _check_extensions(body[position:])
-    clash = _find_clash(entries)
-    if clash is not None:
-        raise _damaged(f"path {clash!r} is a file and a folder")
-    return entries
+    for _ in range(count):
+        fields, extended, start = _parse_fields(body, position, version)
+        name, end = _parse_name(body, start, fields[-1], name if version == _COMPRESSED else None)
+        stored.append((name, fields, extended))
+        # Up to eight NULs fill an entry, but for a compressed name, which has its own.
+        position = end if version == _COMPRESSED else end + 8 - (end - position) % 8
+    if position > len(body):
+        raise _damaged("its last entry is cut off")
+    link = _check_extensions(body[position:], may_link=folder is not None)
+    if link is None or folder is None:
+        return stored
+    return link.join(_parse_stored(_read_shared(folder, link.shared), None), stored)
+
+
+def _read_shared(folder: Path, digest: str) -> bytes:
+    name = f"sharedindex.{digest}"
+    try:
+        data, _ = _read_file(folder / name)
+    except FileNotFoundError:
+        raise _damaged(f"it is split, and its part {name} is missing") from None
+    if data[-_DIGEST_BYTES:].hex() != digest:
+        raise _damaged(f"it is split, and its part {name} is another one")
+    return data
 
 
 def _find_clash(entries: Mapping[str, IndexEntry]) -> str | None:
@@ -160,20 +188,28 @@ def _make_entry(
     )
 
 
-def _check_extensions(rest: bytes) -> None:
-    """Refuse extensions that change what the entries mean: Git gives those a small first letter."""
-    position = 0
+def _check_extensions(rest: bytes, *, may_link: bool) -> SplitLink | None:
+    """Return the link of a split index, or None.
+
+    Other extensions that change what the entries mean are refused: Git gives those a small first
+    letter.
+    """
+    position, link = 0, None
     while position < len(rest):
         name = rest[position : position + 4]
         size_bytes = int.from_bytes(rest[position + 4 : position + 8], "big")
         if len(rest) - position < 8 or size_bytes > len(rest) - position - 8:  # noqa: PLR2004
             raise _damaged("its last extension is cut off")
-        if not name[:1].isupper():
+        if not name.isalpha():
+            raise _damaged(f"{name!r} is not a valid extension")
+        if name == b"link" and may_link:
+            link = parse_link(rest[position + 8 : position + 8 + size_bytes])
+        elif not name[:1].isupper():
             raise UnsupportedError(
-                f"the index has extension {name!r}, which mvc does not know",
-                hint='turn it off with "git update-index --no-split-index"',
+                f"the index has extension {name!r}, which mvc does not know", hint=_HINT
             )
         position += 8 + size_bytes
+    return link
 
 
 def write_index_file(path: Path, index: Index) -> None:

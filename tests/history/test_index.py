@@ -208,15 +208,10 @@ def test_garbage_with_a_right_checksum_is_a_format_error_and_nothing_else(junk, 
             continue
 
 
-def test_split_indexes_and_unmerged_paths_are_refused_not_misread(history):
+def test_unmerged_paths_are_refused_not_misread(history):
     blob = history.write_blob(b"x")
     for stage in (1, 2, 3):
         line = f"100644 {blob} {stage}\tconflict\n"
         git(history.git_dir, "update-index", "--index-info", data=line.encode())
     with pytest.raises(UnsupportedError, match="unmerged"):
-        history.read_index()
-    git(history.git_dir, "read-tree", "--empty")
-    git(history.git_dir, "update-index", "--index-info", data=f"100644 {blob}\ta\n".encode())
-    git(history.git_dir, "update-index", "--split-index")
-    with pytest.raises(UnsupportedError, match="link"):
         history.read_index()
