@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.formats.layout import single_tensor
-from mvc.formats.manifest import DEFAULT_CHUNK_BYTES, Manifest, StoredSegment, encode_manifest
+from mvc.formats.manifest import DEFAULT_CHUNK_BYTES, Manifest, StoredSegment
+from mvc.formats.manifest_lines import encode_manifest
 from mvc.history.values import MODE_FILE, Identity, Stamp, TreeEntry
 from mvc.ids import ChunkId
 from mvc.workspace import context as contexts

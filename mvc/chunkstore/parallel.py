@@ -6,13 +6,12 @@ import contextlib
 import os
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
+    from concurrent.futures import Future, ThreadPoolExecutor
 
     from mvc.progress import ByteProgress
 
@@ -39,6 +38,8 @@ class Crew:
         """Have a job done by a thread of the crew."""
         wanted = self._niceness()
         if self._executor is None or wanted < self._is:
+            from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  readers need none
+
             self.close(wait=False)
             self._is = wanted
             self._executor = ThreadPoolExecutor(

@@ -11,7 +11,6 @@ import io
 import math
 import os
 import re
-import shutil
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
@@ -62,7 +61,11 @@ def stderr() -> Output:
 
 def _output(stream: TextIO) -> Output:
     is_terminal = stream.isatty()
-    width = shutil.get_terminal_size().columns if is_terminal else None
+    width = None
+    if is_terminal:
+        import shutil
+
+        width = shutil.get_terminal_size().columns
     return Output(stream, _wants_colour(is_terminal), width)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from typing import TYPE_CHECKING
 
@@ -79,6 +78,8 @@ def split_revisions(repo: Repo, names: list[str] | None) -> tuple[list[str], lis
 
 
 def _check_paths(repo: Repo, names: Sequence[str], error: NotFoundError) -> None:
+    import glob
+
     for name in names:
         if os.path.lexists(name) or glob.has_magic(name):
             continue

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import traceback
 import warnings
 import weakref
 import zlib
@@ -274,6 +273,8 @@ def _translate_damage(subject: str) -> Iterator[None]:
 
 def _clear_frames(fault: BaseException | None) -> None:
     """Release everything that the frames of a failure hold (see the module's text)."""
+    import traceback  # noqa: PLC0415  only after damage
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # of dulwich's half-made objects
         while fault is not None:

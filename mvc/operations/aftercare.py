@@ -12,16 +12,16 @@ The commit already stands: what fails here costs space and nothing else.
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError
-from mvc.interpreter import module_command
 from mvc.workspace.commits import summarise
 
 if TYPE_CHECKING:
+    from subprocess import Popen
+
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context
 
@@ -29,7 +29,7 @@ AUTOREPACK_KEY = "mvc.autorepack"
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _UPKEEP = ("repack", "--auto", "--quiet")
 
-_running: list[subprocess.Popen[bytes]] = []
+_running: list[Popen[bytes]] = []
 
 
 def follow_commit(context: Context, result: CommitResult, *, delta: bool | None) -> CommitResult:
@@ -57,6 +57,10 @@ def start_upkeep(context: Context) -> bool:
     try:
         if _running or not sys.executable or not _is_wanted(context):
             return False
+        import subprocess  # noqa: PLC0415  rarely needed
+
+        from mvc.interpreter import module_command  # noqa: PLC0415
+
         process = subprocess.Popen(  # noqa: S603  our own command, no shell
             module_command("mvc", *_UPKEEP),
             cwd=context.worktree,

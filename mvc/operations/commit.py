@@ -10,7 +10,6 @@ from mvc.errors import ConflictError, UsageError
 from mvc.history.messages import format_message, parse_trailers
 from mvc.history.revisions import STEP_TRAILER
 from mvc.history.values import Stamp
-from mvc.operations.add import plan_add, store_planned
 from mvc.workspace.annotations import FACT_TRAILERS, Annotations
 from mvc.workspace.commits import new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
@@ -54,6 +53,9 @@ def commit(
     text = new_message(message, facts) if last is None else _amended_message(last, message, facts)
     added: AddResult | None = None
     if paths or everything:
+        # What reads files; a commit of what is staged needs none of it.
+        from mvc.operations.add import plan_add, store_planned  # noqa: PLC0415
+
         plan = plan_add(context, paths or [""], tracked_only=everything and not paths)
         added = store_planned(context, plan, progress, delta=delta)
     index = history.read_index()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UsageError
-from mvc.formats.manifest import encode_manifest
+from mvc.formats.manifest_lines import encode_manifest
 from mvc.history.paths import find_path_fault
 from mvc.history.refnames import HEADS, branch_ref
 from mvc.history.values import MODE_FILE, TreeEntry

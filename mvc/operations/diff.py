@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from mvc.errors import UsageError
 from mvc.formats.manifest import tensor_id
 from mvc.progress import announce
-from mvc.workspace.files import hash_file
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import filter_paths
 from mvc.workspace.recorded import head_tree, is_clean, pair_renames, staged_tree, tree_of
@@ -163,6 +162,8 @@ def _worktree_sides(
         elif is_clean(context, index, entry, stat):
             found[path] = entries[path]
         else:
+            from mvc.workspace.files import hash_file  # noqa: PLC0415  brings every file format
+
             announce(progress, stat.size_bytes)
             hashed = hash_file(context, path, progress)
             found[path] = Side(hashed.mode, hashed.blob, hashed.manifest, hashed.size_bytes)

@@ -50,7 +50,7 @@ class ManifestReader:
         """Return the manifest in a blob."""
         manifest = self._kept.get(blob)
         if manifest is None:
-            from mvc.formats.manifest import parse_manifest  # noqa: PLC0415  log needs none
+            from mvc.formats.manifest_lines import parse_manifest  # noqa: PLC0415  log needs none
 
             manifest = parse_manifest(self._history.read_blob(blob))
             while len(self._kept) >= _MANIFESTS_KEPT:

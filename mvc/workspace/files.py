@@ -16,14 +16,8 @@ from mvc.chunkstore.values import ChunkSpan
 from mvc.dtypes import get_dtype
 from mvc.errors import ConflictError, FormatError, NotFoundError, StorageError, UnsupportedError
 from mvc.formats.layout import FileLayout, find_gaps
-from mvc.formats.manifest import (
-    MANIFEST_PREFIX,
-    Manifest,
-    StoredSegment,
-    cut_sizes,
-    encode_manifest,
-    is_manifest,
-)
+from mvc.formats.manifest import MANIFEST_PREFIX, Manifest, StoredSegment, cut_sizes, is_manifest
+from mvc.formats.manifest_lines import encode_manifest
 from mvc.fs import FileStat, RealFolders, find_stat
 from mvc.history.values import MODE_SYMLINK
 from mvc.ids import hash_chunk, hash_git_object

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +26,10 @@ def find_identity(settings: Mapping[str, str]) -> tuple[Identity, bool]:
     if not name or not email:
         user_name, user_email = _read_user_config(environment)
         name, email = name or user_name, email or user_email or environment.get("EMAIL")
-    is_guessed = not name or not email
-    login = _login() if is_guessed else ""
-    return Identity(name or login, email or f"{login}@{socket.gethostname()}"), is_guessed
+    if name and email:
+        return Identity(name, email), False
+    login = _login()
+    return Identity(name or login, email or f"{login}@{os.uname().nodename}"), True
 
 
 def _read_user_config(environment: Mapping[str, str]) -> tuple[str | None, str | None]:
@@ -53,6 +52,8 @@ def _config_paths(environment: Mapping[str, str]) -> list[Path]:
 
 
 def _login() -> str:
+    import getpass  # noqa: PLC0415  it brings the terminal's settings
+
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):

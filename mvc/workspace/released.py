@@ -14,7 +14,6 @@ their release records are dropped.
 from __future__ import annotations
 
 import contextlib
-import shlex
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -76,6 +75,8 @@ def check_chunks(
 
 def command_text(start: str, words: Iterable[str]) -> str:
     """Return a command for ``check_content``: a start with ``{}`` in it, followed by words."""
+    import shlex  # noqa: PLC0415  only for a hint
+
     quoted = " ".join(map(shlex.quote, words))
     return f"{start} {quoted.replace('{', '{{').replace('}', '}}')}"
 

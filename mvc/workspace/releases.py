@@ -14,7 +14,6 @@ The chunks decide that. This module is part of ``log`` and loads nothing heavy.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -62,6 +61,8 @@ class Release:
 
 def encode_release(release: Release) -> str:
     """Return the paragraph of one act of releasing."""
+    import json  # noqa: PLC0415  as below
+
     blobs = release.blobs or ("",) * len(release.paths)
     files = (
         f"{_FILE_KEY}{json.dumps(path)} {blob}".rstrip()
@@ -104,6 +105,8 @@ def _parse_release(commit: GitId, paragraph: str) -> Release | None:
 
 
 def _parse_file(commit: GitId, text: str) -> tuple[str, GitId]:
+    import json  # noqa: PLC0415  most histories have released nothing
+
     match = _FILE.fullmatch(text)
     try:
         path = json.loads(match[1]) if match else ""

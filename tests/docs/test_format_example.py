@@ -8,7 +8,8 @@ import numpy as np
 from blake3 import blake3
 
 from mvc import Repo
-from mvc.formats.manifest import is_manifest, parse_manifest
+from mvc.formats.manifest import is_manifest
+from mvc.formats.manifest_lines import parse_manifest
 
 PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 

@@ -15,11 +15,10 @@ from mvc.formats.manifest import (
     Manifest,
     StoredSegment,
     cut_sizes,
-    encode_manifest,
     is_manifest,
-    parse_manifest,
     tensor_id,
 )
+from mvc.formats.manifest_lines import encode_manifest, parse_manifest
 from mvc.ids import ChunkId
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "manifests"

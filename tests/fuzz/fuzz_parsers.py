@@ -20,7 +20,7 @@ with atheris.instrument_imports(include=["mvc"]):
     from mvc.errors import MvcError, UnsupportedError
     from mvc.formats.decoding import DecodeScratch, apply_delta, decode_chunk, parse_cast
     from mvc.formats.layout import check_layout
-    from mvc.formats.manifest import encode_manifest, parse_manifest
+    from mvc.formats.manifest_lines import encode_manifest, parse_manifest
     from mvc.formats.pack import References, encode_references, parse_references, scan_pack
     from mvc.formats.pack_index import parse_pack_index
     from mvc.history.messages import format_message, parse_trailers

@@ -39,7 +39,7 @@ def started(monkeypatch):
         def poll(self):
             return None
 
-    monkeypatch.setattr(aftercare.subprocess, "Popen", Recorded)
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
     monkeypatch.setattr(aftercare, "_running", [])
     return found
 
@@ -78,7 +78,7 @@ def test_no_process_can_be_had(repo, started, monkeypatch, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(aftercare.subprocess, "Popen", fail)
+    monkeypatch.setattr(subprocess, "Popen", fail)
     result = repo.commit("due now", allow_empty=True)
     assert repo.head.commit == result.commit
     monkeypatch.setattr(sys, "executable", "")

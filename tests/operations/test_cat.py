@@ -10,7 +10,8 @@ from safetensors.numpy import save_file
 from mvc import CorruptionError, NotFoundError, Repo, StorageError, UsageError
 from mvc.dtypes import DTYPES
 from mvc.formats.layout import Segment, TensorView
-from mvc.formats.manifest import Manifest, StoredSegment, encode_manifest
+from mvc.formats.manifest import Manifest, StoredSegment
+from mvc.formats.manifest_lines import encode_manifest
 from mvc.history.values import Stamp
 from mvc.ids import ChunkId
 

@@ -8,7 +8,8 @@ from safetensors.numpy import save_file
 
 from mvc import NotFoundError, Repo, UsageError
 from mvc.formats.layout import single_tensor
-from mvc.formats.manifest import Manifest, StoredSegment, encode_manifest
+from mvc.formats.manifest import Manifest, StoredSegment
+from mvc.formats.manifest_lines import encode_manifest
 from mvc.history.values import Stamp
 from mvc.ids import ChunkId
 from mvc.workspace.context import ManifestReader
