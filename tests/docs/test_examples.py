@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples/resume_after_kill.py"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples/resume_after_kill.py"
 
 
 @pytest.mark.torch
@@ -16,3 +17,10 @@ def test_a_killed_run_ends_in_the_same_bits(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "both runs end in the same bits" in done.stdout
     assert "begins at step 75" in done.stdout
+
+
+def test_the_page_shows_every_example_but_the_demo():
+    page = (ROOT / "docs/examples.md").read_text()
+    for path in (ROOT / "examples").glob("*.py"):
+        if path.name != "demo.py":
+            assert f'--8<-- "examples/{path.name}"' in page

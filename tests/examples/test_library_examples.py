@@ -10,9 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run(name, folder, steps):
+def run(name, folder, *options):
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name), "--folder", str(folder), "--steps", steps],
+        [sys.executable, str(ROOT / "examples" / name), "--folder", str(folder), *options],
         capture_output=True, text=True, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -22,7 +22,7 @@ def run(name, folder, steps):
 @pytest.mark.torch
 def test_lightning(tmp_path):
     pytest.importorskip("lightning")
-    out = run("lightning_fit.py", tmp_path / "run", "45")
+    out = run("lightning_fit.py", tmp_path / "run", "--steps", "45")
     assert "bit-exact: " in out
     assert "step 25\n" in out
     assert "step 40\n" in out
@@ -31,7 +31,15 @@ def test_lightning(tmp_path):
 @pytest.mark.torch
 def test_trainer(tmp_path):
     pytest.importorskip("transformers")
-    out = run("hf_trainer.py", tmp_path / "run", "36")
+    out = run("hf_trainer.py", tmp_path / "run", "--steps", "36")
     assert "bit-exact: " in out
     assert "rolled back from step 21 to step 12" in out
     assert "diverged/main/21     steps [0, 6, 12, 18, 21]" in out
+
+
+@pytest.mark.torch
+def test_models_from_revisions(tmp_path):
+    pytest.importorskip("transformers")
+    out = run("from_revision.py", tmp_path / "run")
+    assert "both versions loaded bit-exact, beside ['.mvc']" in out
+    assert "exported: config.json, model.safetensors, state.json" in out
