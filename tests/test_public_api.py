@@ -96,7 +96,7 @@ RESULTS = {
     "operations.du.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
     "needed_bytes base_bytes reflog_bytes unneeded_bytes",
     "operations.diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
-    "mode_changed size_bytes",
+    "mode_changed size_bytes lines",
     "operations.diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
     "chunks_total size_bytes",
     "operations.doctor.DoctorReport": "versions python system cores filesystem free_bytes write_bytes_per_s "
@@ -136,7 +136,7 @@ RESULTS = {
     "operations.status.Status": "branch commit files recovered",
     "operations.ls.FileInfo": "path mode blob format size_bytes tensors",
     "operations.ls.TensorInfo": "name dtype shape size_bytes chunks id",
-    "operations.undo.UndoResult": "action kind branch commit left_branch left written removed",
+    "operations.undo.UndoResult": "action kind branch commit left_branch left written removed diverged_branch",
     "operations.verify.StateCheck": "commit tensors size_bytes differences",
     "operations.verify.FileCheck": "path status format tensors tensors_total size_bytes found_in reason",
     "operations.verify.WorktreeCheck": "commit files",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass, field, replace
+from stat import S_ISREG
 from typing import TYPE_CHECKING
 
-from mvc.errors import UsageError
+from mvc.errors import UnsupportedError, UsageError
 from mvc.formats.manifest import tensor_id
 from mvc.progress import announce
 from mvc.workspace.manifests import find_manifest
@@ -73,6 +74,7 @@ class FileDiff:
         other_changed: whether bytes outside tensors (header, metadata) or a plain file differ.
         mode_changed: whether the executable bit or the kind of file differs.
         size_bytes: length of the new file, or of the old one if removed.
+        lines: changed lines of a modified plain text, in hunks as of ``diff -u``.
     """
 
     path: str
@@ -84,6 +86,7 @@ class FileDiff:
     other_changed: bool = False
     mode_changed: bool = False
     size_bytes: int = 0
+    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +226,8 @@ def _compare_file(
     shown = new_manifest or old_manifest
     if shown is None:
         size_bytes = _plain_size(context, new or old)
-        return replace(file, other_changed=not same_content, size_bytes=size_bytes)
+        lines = () if same_content else _changed_lines(context, path, old, new)
+        return replace(file, other_changed=not same_content, size_bytes=size_bytes, lines=lines)
     tensors = () if same_content else compare_tensors(old_manifest, new_manifest)
     gaps_changed = (old_manifest and old_manifest.gaps) != (new_manifest and new_manifest.gaps)
     return replace(
@@ -234,6 +238,37 @@ def _compare_file(
         other_changed=not same_content and (gaps_changed or not tensors),
         size_bytes=shown.size_bytes,
     )
+
+
+def _changed_lines(
+    context: Context, path: str, old: Side | None, new: Side | None
+) -> tuple[str, ...]:
+    """Return how two versions of a plain file differ, if both are texts of bearable length."""
+    from mvc.operations.text_diff import changed_lines  # noqa: PLC0415  few comparisons need it
+
+    texts = [_plain_text(context, path, side) for side in (old, new)]
+    if None in texts:
+        return ()
+    return changed_lines(*(text or b"" for text in texts))
+
+
+def _plain_text(context: Context, path: str, side: Side | None) -> bytes | None:
+    if side is None or not S_ISREG(side.mode):
+        return None
+    from mvc.operations.text_diff import MAX_TEXT_BYTES  # noqa: PLC0415  as above
+    from mvc.sources import FileSource, read_bytes  # noqa: PLC0415
+
+    if side.size_bytes is None:
+        size_bytes = context.history.find_blob_size(side.blob)
+        small = size_bytes is not None and size_bytes <= MAX_TEXT_BYTES
+        return context.history.read_blob(side.blob) if small else None
+    if side.size_bytes > MAX_TEXT_BYTES:
+        return None
+    try:
+        with FileSource.open(context.worktree / path) as source:
+            return read_bytes(source, 0, min(source.size_bytes, MAX_TEXT_BYTES))
+    except (FileNotFoundError, NotADirectoryError, UnsupportedError):
+        return None  # it was there when it was hashed
 
 
 def _file_status(old_path: str, path: str, old: Side | None, new: Side | None) -> str:

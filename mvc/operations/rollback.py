@@ -206,7 +206,7 @@ class _Move:
             progress,
             source=plan.target,
             command=ROLLBACK_COMMAND,
-            before=self._keep_tip,
+            before=self.keep_tip,
         )
         return _result(self._plan, done.written, done.removed)
 
@@ -217,7 +217,7 @@ class _Move:
             if history.head().branch == plan.branch:
                 raise ConflictError("HEAD moved while this was prepared", hint="try again")
             _check_tip(self._context, plan)
-            self._keep_tip()
+            self.keep_tip()
             history.update_ref(
                 HEADS + plan.branch,
                 plan.target,
@@ -227,7 +227,7 @@ class _Move:
             )
         return _result(self._plan)
 
-    def _keep_tip(self) -> None:
+    def keep_tip(self) -> None:
         """Name the tip and say why it is left, durably; under the lock, before the branch moves."""
         # Another process may have taken the planned name since.
         self._plan = plan = _with_name(self._context, self._plan)
@@ -240,6 +240,15 @@ class _Move:
             self._reason, plan.branch, plan.target, plan.target_step, plan.at_step, int(time.time())
         )
         add_divergence(self._context, plan.tip, divergence, stamp=self._stamp)
+
+
+def keep_again(
+    context: Context, branch: str, tip: GitId, target: GitId, reason: str, stamp: Stamp
+) -> None:
+    """Keep what a rollback that is redone abandons, as it did."""
+    steps = [read_annotations(context.history.read_commit(one)).step for one in (tip, target)]
+    plan = RollbackPlan(branch, tip, target, steps[0], steps[1], "", 0, None)
+    _Move(context, plan, reason, stamp).keep_tip()
 
 
 def _result(

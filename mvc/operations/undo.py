@@ -20,17 +20,19 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS
 from mvc.ids import is_git_id
+from mvc.operations.rollback_trace import RollbackTrace, find_trace
 from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_move
 from mvc.workspace.recovery import recover
 from mvc.workspace.transition import plan_head_move, plan_switch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mvc.history.values import Head, ReflogEntry, Stamp
     from mvc.ids import GitId
@@ -49,6 +51,7 @@ class UndoResult:
     ``action`` is in the words of the reflog; ``kind`` is ``commit``, ``switch`` or ``reset``. HEAD
     went from ``left_branch`` and ``left`` to ``branch`` and ``commit``: a branch is None if HEAD is
     detached, a commit is None before the first one. Files were ``written`` and ``removed``.
+    ``diverged_branch`` went with the rollback that was undone, or came again with a redone one.
     """
 
     action: str
@@ -59,6 +62,7 @@ class UndoResult:
     left: GitId | None
     written: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    diverged_branch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +99,17 @@ def _undo(
     if entries:
         _check_place(head, entries[0])
     step = _plan_redo(context, head, undone) if redo else _plan_undo(context, head, done)
+    stamp, trace = context.stamp(), None if dry_run else _find_trace(head, step, redo=redo)
     if step.commit is None:
         plan = CheckoutPlan()
         if not dry_run:
-            _unmake_branch(context, head, step, context.stamp())
+            _unmake_branch(context, head, step, stamp)
     else:
-        plan = _go(context, head, step, context.stamp(), progress, force=force, dry_run=dry_run)
+        before = None if trace is None or not redo else partial(trace.make, context, stamp)
+        plan = _go(context, head, step, stamp, progress, before, force=force, dry_run=dry_run)
+    diverged = None
+    if trace is not None:
+        diverged = trace.find_branch(context) if redo else trace.remove(context, stamp)
     return UndoResult(
         action=step.action,
         kind=step.kind,
@@ -110,7 +119,16 @@ def _undo(
         left=head.commit,
         written=tuple(path for path, _ in plan.write),
         removed=plan.remove,
+        diverged_branch=diverged,
     )
+
+
+def _find_trace(head: Head, step: _Step, *, redo: bool) -> RollbackTrace | None:
+    """Return the trace of the rollback that a step takes back or makes again, if it does."""
+    if head.branch is None or head.commit is None or step.commit is None:
+        return None
+    tip, target = (head.commit, step.commit) if redo else (step.commit, head.commit)
+    return find_trace(head.branch, tip, target, step.action)
 
 
 def _read_stacks(
@@ -231,6 +249,7 @@ def _go(
     step: _Step,
     stamp: Stamp,
     progress: ByteProgress,
+    before: Callable[[], None] | None,
     *,
     force: bool,
     dry_run: bool,
@@ -250,7 +269,7 @@ def _go(
         move = plan_head_move("move", step.commit, head, step.message, stamp)
     else:
         move = plan_switch(step.branch, step.commit, head, step.message, stamp)
-    execute(context, plan, index, move, progress)
+    execute(context, plan, index, move, progress, before=before)
     return plan
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from support.cli import plain
 from support.models import write_config, write_model
 
 
@@ -96,3 +97,30 @@ def test_a_removed_file_is_seen(shell):
     assert shell.ok("diff", "--name-status").lines == ["D\tconfig.json"]
     assert shell.ok("diff", "--name-status", "config.json").lines == ["D\tconfig.json"]
     assert shell.ok("diff").lines[0].startswith("deleted: config.json")
+
+
+def test_changed_lines_of_texts(shell):
+    note = shell.folder / "note.txt"
+    note.write_text("".join(f"line {number}\n" for number in range(100)))
+    shell.ok("add", "note.txt")
+    shell.ok("commit", "-m", "note")
+    note.write_text(note.read_text().replace("line 50\n", "line fifty\x1b[31m\n"))
+    lines = shell.ok("diff").lines
+    assert lines[1:6] == [
+        "  @@ -48,7 +48,7 @@",
+        "   line 47",
+        "   line 48",
+        "   line 49",
+        "  -line 50",
+    ]
+    assert lines[6] == "  +line fifty\\x1b[31m"
+    assert shell.json("diff")["files"][0]["lines"][4] == "-line 50"
+    shell.ok("commit", "-am", "one line")
+    assert "  +line fifty\\x1b[31m" in shell.ok("show").lines
+    assert "  -line 50" in shell.ok("log", "-p", "-1").lines
+    note.write_text("other\n" * 70)
+    short = plain(shell.ok("diff", terminal=True).out).splitlines()
+    assert short[-1].endswith("more lines (--all shows them)")
+    assert len(short) == 1 + 40
+    note.write_bytes(b"\0binary")
+    assert len(shell.ok("diff").lines) == 1

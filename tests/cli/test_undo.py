@@ -58,3 +58,22 @@ def test_undo_of_the_first_commit(empty):
     answer = empty("undo")
     assert (answer.code, len(answer.err.splitlines())) == (3, 2)
     assert empty.json("undo", "--redo")["commit"] == first
+
+
+def test_undo_of_a_rollback_takes_its_branch_and_note(shell):
+    shell.ok("rollback", "v1", "-m", "loss is NaN")
+    assert shell.json("log", "--all")[0]["diverged"]["reason"] == "loss is NaN"
+    shell.ok("undo", "--dry-run")
+    assert len(shell.json("branch")) == 3
+    lines = shell.ok("undo").lines
+    assert lines[-1] == "Branch 'diverged/main/2000' and the note of the rollback are gone"
+    assert [ref["name"] for ref in shell.json("branch")] == ["main", "side"]
+    assert [entry["diverged"] for entry in shell.json("log", "--all")] == [None] * 4
+    redone = shell.json("undo", "--redo")
+    assert redone["diverged_branch"] == "diverged/main/2000"
+    entry = shell.json("log", "diverged/main/2000")[0]
+    assert (entry["subject"], entry["diverged"]["reason"]) == ("grown", "loss is NaN")
+    shell.ok("branch", "-f", "diverged/main/2000", "side")
+    assert shell.json("undo")["diverged_branch"] is None
+    assert len(shell.json("branch")) == 3
+    shell.ok("fsck")

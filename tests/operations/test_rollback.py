@@ -190,7 +190,7 @@ def test_names_that_are_taken(trained):
     assert plan.diverged_branch == "diverged/main/600-2"
     assert repo.rollback(plan).diverged_branch == "diverged/main/600-2"
     assert repo.resolve("diverged/main/600") == commits[100]
-    repo.undo()
+    repo.reset(commits[600], mode="hard")
     again = repo.rollback(
         repo.plan_rollback(step=100), reason="again"
     )  # the same tip: its own name

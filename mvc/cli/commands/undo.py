@@ -39,7 +39,9 @@ def undo(
     with byte_progress("undoing", wanted=progress and not quiet) as bar:
         result = repo.undo(redo=redo, force=force, dry_run=dry_run, progress=bar)
     if as_json:
-        names = "action kind branch commit left_branch left_commit=left written removed"
+        names = (
+            "action kind branch commit left_branch left_commit=left written removed diverged_branch"
+        )
         write_json({**pick(result, names), "dry_run": dry_run})
     elif not quiet:
         _write_undo(repo, stdout(), result, redo=redo, dry_run=dry_run)
@@ -59,6 +61,11 @@ def _write_undo(repo: Repo, out: Output, result: UndoResult, *, redo: bool, dry_
         position = f"at {commit_line(repo, out, result.commit)}"
     out.line(f"{place} {'would be' if dry_run else 'is now'} {position}")
     write_counts(out, result, dry_run=dry_run)
+    if result.diverged_branch is not None:
+        verb = (
+            "keeps the abandoned commits again" if redo else "and the note of the rollback are gone"
+        )
+        out.line(f"Branch '{printable(result.diverged_branch)}' {verb}")
     if result.kind == "commit" and not redo:
         out.line(
             f"Index and files {'would stay' if dry_run else 'are'} as they were; "

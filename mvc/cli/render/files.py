@@ -31,7 +31,7 @@ def diff_fields(files: Sequence[FileDiff]) -> dict[str, object]:
 
 def _file_fields(file: FileDiff) -> dict[str, object]:
     old_path = "" if file.old_path is None else "old_path"
-    facts = "format size_bytes tensors_total other_changed mode_changed"
+    facts = "format size_bytes tensors_total other_changed mode_changed lines"
     tensors = [_tensor_fields(tensor) for tensor in file.tensors]
     return {**pick(file, f"path status {old_path} {facts}"), "tensors": tensors}
 
@@ -88,10 +88,26 @@ def _rows(out: Output, file: FileDiff, *, everything: bool) -> Iterator[str]:
     is_whole = file.status in ("added", "removed")
     if file.tensors and (everything or not is_whole):
         yield from _tensor_rows(out, file.tensors, everything=everything)
+    if not is_whole:
+        yield from _text_lines(out, file.lines, everything=everything)
     if not is_whole and file.mode_changed:
         yield "  the file mode differs"
     if not is_whole and file.other_changed and file.format is not None and _is_in_place(file):
         yield "  bytes outside of tensors differ (header, metadata)"
+
+
+def _text_lines(out: Output, lines: Sequence[str], *, everything: bool) -> Iterator[str]:
+    """Yield changed lines; a terminal gets the first ones, a pipe or ``--all`` every one."""
+    shown = lines
+    if out.width is not None and not everything and len(lines) > _ROWS_ON_TERMINAL:
+        shown = lines[: _ROWS_ON_TERMINAL - 1]
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    for line in shown:
+        text, colour = printable(line.expandtabs()), colours.get(line[:1])
+        yield f"  {out.style(text, colour) if colour else text}"
+    if len(shown) < len(lines):
+        more = len(lines) - len(shown)
+        yield out.style(f"  … and {count_text(more, 'more line')} (--all shows them)", "dim")
 
 
 def _is_in_place(file: FileDiff) -> bool:
