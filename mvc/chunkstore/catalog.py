@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.chunkstore.copies import ChunkTable, StoredCopies
+from mvc.chunkstore.listing import PACKS, PackListing, index_key, pack_key
 from mvc.chunkstore.values import StoreProblem
 from mvc.errors import FormatError
 from mvc.formats.pack import scan_pack
 from mvc.formats.pack_index import MAX_INDEX_BYTES, index_records, parse_pack_index
-from mvc.ids import ID_BYTES, PackId, is_hex_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,24 +38,11 @@ if TYPE_CHECKING:
     from mvc.chunkstore.values import ChunkLocation
     from mvc.formats.pack import PackRecord
     from mvc.formats.pack_index import PackIndex
-    from mvc.ids import ChunkId
+    from mvc.ids import ChunkId, PackId
     from mvc.storage.protocol import Storage
 
-PACKS = "packs/"
-_PACK_SUFFIX = ".pack"
-_INDEX_SUFFIX = ".idx"
 _MERGE_RATIO = 4
 _WINDOW_BYTES = 2**16
-
-
-def pack_key(pack: PackId) -> str:
-    """Return the storage key of a pack."""
-    return f"{PACKS}{pack}{_PACK_SUFFIX}"
-
-
-def index_key(pack: PackId) -> str:
-    """Return the storage key of a pack's index."""
-    return f"{PACKS}{pack}{_INDEX_SUFFIX}"
 
 
 def delete_pack(storage: Storage, pack: PackId) -> None:
@@ -69,31 +56,6 @@ def publish_index(storage: Storage, pack: PackId, data: bytes) -> None:
     with storage.create(PACKS) as file:
         file.write([data])
         file.publish(index_key(pack))
-
-
-class PackListing:
-    """One look at the folder of packs: sizes in bytes of packs and indexes, and other keys."""
-
-    def __init__(self, storage: Storage) -> None:
-        self.packs: dict[PackId, int] = {}
-        self.indexes: dict[PackId, int] = {}
-        self.made_s: dict[PackId, float] = {}
-        self.strays: list[str] = []
-        for info in storage.list(PACKS):
-            stem, dot, suffix = info.key.removeprefix(PACKS).partition(".")
-            is_named = is_hex_id(stem, 2 * ID_BYTES)
-            if is_named and dot + suffix == _PACK_SUFFIX:
-                self.packs[PackId(stem)] = info.size_bytes
-                self.made_s[PackId(stem)] = info.made_s
-            elif is_named and dot + suffix == _INDEX_SUFFIX:
-                self.indexes[PackId(stem)] = info.size_bytes
-            else:
-                self.strays.append(info.key)
-
-    @property
-    def lost_packs(self) -> set[PackId]:
-        """Packs of which only the index is there."""
-        return self.indexes.keys() - self.packs.keys()
 
 
 class PackCatalog:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mvc.chunkstore.catalog import pack_key
+from mvc.chunkstore.listing import pack_key
 from mvc.dtypes import get_dtype
 from mvc.errors import FormatError, StorageError, UnsupportedError
 from mvc.formats.casts import round_words

@@ -26,16 +26,9 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from mvc.chunkstore.catalog import (
-    PackListing,
-    delete_pack,
-    index_key,
-    pack_key,
-    publish_index,
-    read_index,
-    scan_stored_pack,
-)
+from mvc.chunkstore.catalog import delete_pack, publish_index, read_index, scan_stored_pack
 from mvc.chunkstore.chains import LostBaseError, ReadSlot
+from mvc.chunkstore.listing import PackListing, index_key, pack_key
 from mvc.chunkstore.pack_writer import OpenPack, carry_record
 from mvc.chunkstore.values import StoreProblem
 from mvc.errors import FormatError, StorageError, UnsupportedError

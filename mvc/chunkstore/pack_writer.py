@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from mvc.chunkstore.catalog import PACKS, pack_key, publish_index
+from mvc.chunkstore.catalog import publish_index
+from mvc.chunkstore.listing import PACKS, pack_key
 from mvc.formats.encoding import EncodedChunk
 from mvc.formats.pack import (
     FOOTER_BYTES,

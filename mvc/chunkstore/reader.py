@@ -19,8 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.chunkstore.catalog import pack_key
 from mvc.chunkstore.chains import ChainReader, Descent, LostBaseError, ReadSlot, check_header
+from mvc.chunkstore.listing import pack_key
 from mvc.chunkstore.values import corruption
 from mvc.errors import CorruptionError, FormatError, StorageError
 from mvc.formats.decoding import Encoding

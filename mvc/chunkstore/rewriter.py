@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from blake3 import blake3
 
-from mvc.chunkstore.catalog import pack_key
 from mvc.chunkstore.chains import ReadSlot
 from mvc.chunkstore.copies import NONE, StoredCopies
+from mvc.chunkstore.listing import pack_key
 from mvc.chunkstore.pack_writer import carry_record
 from mvc.chunkstore.values import FSCK_HINT, ChunkSpan, corruption
 from mvc.errors import CorruptionError, FormatError

@@ -9,18 +9,11 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from mvc.chunkstore.catalog import (
-    PackCatalog,
-    PackListing,
-    delete_pack,
-    index_key,
-    pack_key,
-    publish_index,
-    scan_stored_pack,
-)
+from mvc.chunkstore.catalog import PackCatalog, delete_pack, publish_index, scan_stored_pack
 from mvc.chunkstore.chains import ReadSlot
 from mvc.chunkstore.check import Salvage, check_store, salvage_pack
 from mvc.chunkstore.copies import StoredCopies
+from mvc.chunkstore.listing import PackListing, index_key, pack_key
 from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.reader import ChunkReader, plan_reads
 from mvc.chunkstore.relatives import DeltaMode

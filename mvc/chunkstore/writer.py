@@ -31,7 +31,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mvc.chunkstore.catalog import PACKS
+from mvc.chunkstore.listing import PACKS
 from mvc.chunkstore.pack_writer import EncodedRecord, OpenPack, PackPublisher
 from mvc.chunkstore.parallel import Crew
 from mvc.chunkstore.relatives import DeltaMode, EncodeSlot, RelativeEncoder

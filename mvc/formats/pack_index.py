@@ -7,7 +7,6 @@ in ascending order covers holes, overlaps and records outside the pack at once.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from mvc.formats.pack import (
     RECORD_BYTES,
     PackRecord,
 )
+from mvc.formats.pack_lookup import FRONT, MAGIC, PLAIN_VERSION, REFERRING_VERSION
 from mvc.ids import ID_BYTES, ChunkId, PackId
 
 if TYPE_CHECKING:
@@ -34,13 +34,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_FRONT = struct.Struct("<8sII32sQQ")
-_MAGIC = b"mvcidx\0\0"
-_PLAIN_VERSION, _REFERRING_VERSION = 1, 2
 _COLUMNS = ("S32", "<u8", "<u4", "<u4", "u1")
 """Ids, offsets, stored sizes, plain sizes, encodings."""
 _ROW_BYTES = sum(np.dtype(column).itemsize for column in _COLUMNS)
-_MIN_BYTES = _FRONT.size + ID_BYTES
+_MIN_BYTES = FRONT.size + ID_BYTES
 MAX_INDEX_BYTES = _MIN_BYTES + MAX_PACK_RECORDS * (_ROW_BYTES + 1 + MAX_BASES * ID_BYTES)
 
 
@@ -125,9 +122,9 @@ def _index_bases(
 
 def encode_pack_index(index: PackIndex) -> bytes:
     """Return the bytes of an index file."""
-    version = _PLAIN_VERSION if index.base_starts is None else _REFERRING_VERSION
-    front = _FRONT.pack(
-        _MAGIC, version, 0, bytes.fromhex(index.pack), index.pack_size_bytes, len(index)
+    version = PLAIN_VERSION if index.base_starts is None else REFERRING_VERSION
+    front = FRONT.pack(
+        MAGIC, version, 0, bytes.fromhex(index.pack), index.pack_size_bytes, len(index)
     )
     arrays: list[NDArray[Any]] = [index.ids, index.offsets, index.stored_sizes]
     arrays += [index.plain_sizes, index.encodings]
@@ -139,10 +136,10 @@ def encode_pack_index(index: PackIndex) -> bytes:
 
 def parse_pack_index(data: bytes) -> PackIndex:
     """Return the index that the bytes of an index file describe; its arrays are views of ``data``."""
-    if not _MIN_BYTES <= len(data) <= MAX_INDEX_BYTES or data[:8] != _MAGIC:
+    if not _MIN_BYTES <= len(data) <= MAX_INDEX_BYTES or data[:8] != MAGIC:
         raise FormatError("not a pack index")
-    _, version, zero, pack, pack_size_bytes, count = _FRONT.unpack_from(data)
-    if version not in (_PLAIN_VERSION, _REFERRING_VERSION):
+    _, version, zero, pack, pack_size_bytes, count = FRONT.unpack_from(data)
+    if version not in (PLAIN_VERSION, REFERRING_VERSION):
         raise FormatError(f"pack index has format version {version}", hint="use a newer mvc")
     if zero or not 0 < count <= MAX_PACK_RECORDS or pack_size_bytes > MAX_PACK_BYTES:
         raise FormatError("pack index has a header that cannot be")
@@ -151,14 +148,14 @@ def parse_pack_index(data: bytes) -> PackIndex:
         raise FormatError(f"pack index of {count:,} chunks has {len(data):,} bytes")
     if blake3(memoryview(data)[:-ID_BYTES]).digest() != data[-ID_BYTES:]:
         raise FormatError("pack index is damaged: it does not match its own hash")
-    columns, start = [], _FRONT.size
+    columns, start = [], FRONT.size
     for dtype in _COLUMNS:
         columns.append(np.frombuffer(data, dtype, count, start))
         start += columns[-1].nbytes
     index = PackIndex(PackId(pack.hex()), pack_size_bytes, *columns)
     if not np.array_equal(base_counts > 0, index.encodings >= FIRST_REFERRING):
         raise FormatError("pack index has bases where no record can have any, or lacks some")
-    if version == _REFERRING_VERSION:
+    if version == REFERRING_VERSION:
         ids = np.frombuffer(data, "S32", int(base_counts.sum()), _bases_at(version, count))
         starts = np.concatenate(([0], base_counts.cumsum(dtype=np.int64)))
         index = replace(index, base_starts=starts, base_ids=ids)
@@ -168,13 +165,13 @@ def parse_pack_index(data: bytes) -> PackIndex:
 
 
 def _bases_at(version: int, count: int) -> int:
-    return _FRONT.size + count * (_ROW_BYTES + (version == _REFERRING_VERSION))
+    return FRONT.size + count * (_ROW_BYTES + (version == REFERRING_VERSION))
 
 
 def _parse_base_counts(data: bytes, version: int, count: int) -> NDArray[np.uint8]:
-    if version == _PLAIN_VERSION:
+    if version == PLAIN_VERSION:
         return np.zeros(count, "u1")
-    start = _FRONT.size + count * _ROW_BYTES
+    start = FRONT.size + count * _ROW_BYTES
     if start + count > len(data):
         raise FormatError(f"pack index of {count:,} chunks has {len(data):,} bytes")
     counts = np.frombuffer(data, "u1", count, start)

@@ -14,16 +14,17 @@ from mvc.workspace.annotations import FACT_TRAILERS, Annotations
 from mvc.workspace.commits import new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.recovery import recover
-from mvc.workspace.released import check_kept, take_back
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mvc.history.values import CommitInfo, Identity, TreeEntry
+    from mvc.ids import GitId
     from mvc.operations.add import AddResult
     from mvc.progress import ByteProgress
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context
+    from mvc.workspace.released import ReleasedTwin
 
 
 @holds_sweep_lock
@@ -65,7 +66,7 @@ def commit(
     base = history.read_tree(parents[0]) if parents else {}
     if tree_entries == base and not allow_empty:
         _check_may_be_empty(context, last, base)
-    check_kept(context, tree_entries)
+    _check_kept(context, tree_entries)
     if added is not None:
         added.stage(context)  # only now: a refused commit stages nothing
     committer = context.stamp(author, time_s)
@@ -81,10 +82,25 @@ def commit(
         stamp = context.stamp(author)
         history.update_head(new, expected=head.commit, message=f"{verb}: {subject}", stamp=stamp)
     warnings = added.warnings if added is not None else ()
-    twin = take_back(context, new, tree_entries)
+    twin = _take_back(context, new, tree_entries)
     return summarise(
         context, new, base, tree_entries, started_s, warnings, branch=head.branch, twin=twin
     )
+
+
+def _check_kept(context: Context, tree: Mapping[str, TreeEntry]) -> None:
+    if context.has_releases:
+        from mvc.workspace.released import check_kept  # noqa: PLC0415  few histories have any
+
+        check_kept(context, tree)
+
+
+def _take_back(context: Context, new: GitId, tree: Mapping[str, TreeEntry]) -> ReleasedTwin | None:
+    if not context.has_releases:
+        return None
+    from mvc.workspace.released import take_back  # noqa: PLC0415  as above
+
+    return take_back(context, new, tree)
 
 
 def _amended_stamp(

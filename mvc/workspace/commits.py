@@ -151,7 +151,7 @@ class _Tally:
         self._base = base
         self._seen: set[ChunkId] = set()
         self.tensors_total = self.tensors_new = 0
-        self.plain_bytes = self.written_bytes = self.reused_bytes = 0
+        self.plain_bytes = self.reused_bytes = 0
 
     def take(self, path: str, entry: TreeEntry) -> None:
         manifest = find_manifest(self._context, entry.blob)
@@ -177,8 +177,11 @@ class _Tally:
                 self.reused_bytes += size_bytes
                 continue
             self._seen.add(chunk)  # tied tensors and copies take space only once
-            location = self._context.store.find(chunk)
-            self.written_bytes += location.stored_size_bytes if location is not None else 0
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes in the store of the chunks that the parent lacks."""
+        return sum(self._context.stored_sizes(self._seen).values())
 
     @cached_property
     def _old_chunks(self) -> set[ChunkId]:

@@ -16,7 +16,7 @@ from mvc.history.git import GitHistory
 from mvc.history.values import Stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from mvc.chunkstore.relatives import DeltaMode
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from mvc.formats.layout import TensorView
     from mvc.formats.manifest import Manifest, StoredSegment
     from mvc.history.values import Identity
-    from mvc.ids import GitId
+    from mvc.ids import ChunkId, GitId
+    from mvc.storage.local import LocalStorage
     from mvc.workspace.notebook import Notebook, NoteKind
 
 GIT_DIR_NAME = ".mvc"
 STORE_DIR_NAME = "chunks"
 JOURNAL_NAME = "transition.json"
+RELEASED_REF = "refs/notes/released"
 _MANIFESTS_KEPT = 8
 _Entry = TypeVar("_Entry")
 _Parameters = ParamSpec("_Parameters")
@@ -86,10 +88,29 @@ class Context:
     def store(self) -> ChunkStore:
         """The chunk store."""
         from mvc.chunkstore.store import ChunkStore  # noqa: PLC0415  brings NumPy
-        from mvc.storage.local import LocalStorage  # noqa: PLC0415
 
-        storage = LocalStorage(self.git_dir / STORE_DIR_NAME)
-        return ChunkStore(storage, threads=self.threads, niceness=self.niceness)
+        return ChunkStore(self._storage(), threads=self.threads, niceness=self.niceness)
+
+    def _storage(self) -> LocalStorage:
+        from mvc.storage.local import LocalStorage  # noqa: PLC0415  log needs none
+
+        return LocalStorage(self.git_dir / STORE_DIR_NAME)
+
+    def stored_sizes(self, chunks: Collection[ChunkId]) -> Mapping[ChunkId, int]:
+        """Return chunk → bytes in its pack, without those that no pack has."""
+        if chunks and "store" not in self.__dict__:
+            from mvc.chunkstore.listing import find_stored_sizes  # noqa: PLC0415  as above
+
+            sizes = find_stored_sizes(self._storage(), chunks)
+            if sizes is not None:
+                return sizes
+        places = ((chunk, self.store.find(chunk)) for chunk in chunks)
+        return {chunk: place.stored_size_bytes for chunk, place in places if place is not None}
+
+    @property
+    def has_releases(self) -> bool:
+        """Whether anything was ever released (``mvc prune``)."""
+        return self.history.find_ref(RELEASED_REF) is not None
 
     def close(self) -> None:
         """Close the files that are kept open for reading; they are opened again when needed."""

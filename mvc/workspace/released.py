@@ -23,7 +23,7 @@ from mvc.errors import MvcError, ReleasedError
 from mvc.workspace.annotations import read_annotations
 from mvc.workspace.manifests import has_chunks, is_complete
 from mvc.workspace.pathspec import list_paths
-from mvc.workspace.releases import RELEASED_REF, drop_releases, join_releases, read_releases
+from mvc.workspace.releases import drop_releases, join_releases, read_releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +51,7 @@ def check_content(
 
     The hint shows ``command`` with the nearest commit that has the content put in for ``{}``.
     """
-    if context.history.find_ref(RELEASED_REF) is None:
+    if not context.has_releases:
         return
     lost = [version for version in versions if not is_complete(context, version[1])]
     if lost:
@@ -67,7 +67,7 @@ def check_chunks(
     command: str = "mvc checkout {}",
 ) -> None:
     """Check that some chunks of a file version were not released."""
-    if context.history.find_ref(RELEASED_REF) is None:
+    if not context.has_releases:
         return
     if not has_chunks(context, list(chunks)):
         _check_lost(context, [version], commit, command)

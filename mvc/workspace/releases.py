@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
 from mvc.ids import GitId
+from mvc.workspace.context import RELEASED_REF
 from mvc.workspace.notebook import NoteKind, find_time, split_paragraphs, time_text
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
     from mvc.workspace.notebook import Notebook
 
-RELEASED_REF = "refs/notes/released"
 _WEIGHTS_ONLY = "--weights-only"
 _FILE = re.compile(r'("(?:[^"\\]|\\.)*")(?: ([0-9a-f]{40}))?', re.ASCII)
 _RELEASED, _POLICY, _FILE_KEY = "Released: ", "Policy: ", "File: "

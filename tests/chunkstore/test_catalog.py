@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.chunkstore.catalog import PackCatalog, index_key, pack_key
+from mvc.chunkstore.catalog import PackCatalog
 from mvc.chunkstore.copies import ChunkTable
+from mvc.chunkstore.listing import index_key, pack_key
 from mvc.chunkstore.store import ChunkStore
 from mvc.formats.pack import PackRecord
 from mvc.formats.pack_index import index_records
