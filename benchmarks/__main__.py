@@ -118,14 +118,16 @@ class Bench:
         return {one.name: self.model(one.name) for one in chosen}
 
     def inprocess(self) -> None:
-        """Saving from a running process."""
+        """Saving and reading from a running process."""
         command = [sys.executable, "-m", "benchmarks.inprocess", self.model(), self.folder]
         root = Path(__file__).parent.parent
         words = [*command, str(self.rounds), str(self.options.patience)]
+        measured = json.loads(self.runner.output(root, words))
         self.results["inprocess"] = {
             name: {"seconds": middle_seconds(rounds), "rounds": rounds}
-            for name, rounds in json.loads(self.runner.output(root, words)).items()
+            for name, rounds in measured["save"].items()
         }
+        self.results["reads"] = measured["read"]
 
     def ratio(self) -> None:
         """Bytes stored of single files, and of a file that did not change."""

@@ -42,6 +42,14 @@ def _list_targets(results: Results) -> Iterator[Target]:
         medians["mvc add + commit"]["seconds"] / medians[_SAVE]["seconds"] if medians else None,
         "times",
     )
+    for name, read in results.get("reads", {}).items():
+        size = f"{read['size_bytes'] / MIB:.2f} MiB"
+        yield Target(
+            f"one tensor of {size} ({name}), warm, against safetensors",
+            2.0,
+            read["mvc"] / read["safetensors"],
+            "times",
+        )
     yield Target(
         "checkout, whole process, against git-lfs",
         1.0,

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.unsignedinteger[Any]]
 
-BLOCK_BYTES = 2 << 20
-"""Plain bytes that one round of the arithmetic works on."""
+BLOCK_BYTES = 512 << 10
+"""Plain bytes that one round of the arithmetic works on: with its temporaries, a core's own cache."""
 
-ARENA_BYTES = 2 * BLOCK_BYTES
+ARENA_BYTES = 4 << 20
 """Size of the temporary memory that splitting and merging need, whatever the chunk."""
 
 PLANE_RAW, PLANE_CONSTANT, PLANE_ZSTD, PLANE_NIBBLES = 0, 1, 2, 3
@@ -53,8 +53,6 @@ PLANE_SCATTERED, PLANE_TAILS = 4, 5
 """Kinds of planes that only differences have."""
 WORD_SIZES = (2, 4, 8)
 
-_DIFFERENCE_BYTES = ARENA_BYTES // 4
-"""As ``BLOCK_BYTES``, for differences, which need more temporaries."""
 _ROTATED = 0x10
 _HEAD = struct.Struct("<BBH")
 _PLANE = struct.Struct("<BBHI")
@@ -210,7 +208,7 @@ def split_difference(
 ) -> None:
     """Cut ``plain - base``, whole words of 1, 2, 4 or 8 bytes, into planes."""
     minuend, subtrahend = plain.view(UINT[word_bytes]), base.view(UINT[word_bytes])
-    step = _DIFFERENCE_BYTES // word_bytes
+    step = BLOCK_BYTES // word_bytes
     for start in range(0, minuend.size, step):
         block = slice(start, start + step)
         outputs = [plane[block] for plane in planes]
@@ -219,7 +217,7 @@ def split_difference(
             continue
         words = arena[: minuend[block].nbytes].view(minuend.dtype)
         np.subtract(minuend[block], subtrahend[block], out=words)
-        _split_digits(words, outputs, arena[_DIFFERENCE_BYTES:])
+        _split_digits(words, outputs, arena[BLOCK_BYTES:])
 
 
 def add_difference(planes: Sequence[Bytes | None], plain: Bytes, arena: Bytes) -> None:
@@ -230,7 +228,7 @@ def add_difference(planes: Sequence[Bytes | None], plain: Bytes, arena: Bytes) -
     """
     word_bytes = len(planes)
     words = plain.view(UINT[word_bytes])
-    step = _DIFFERENCE_BYTES // word_bytes
+    step = BLOCK_BYTES // word_bytes
     for start in range(0, words.size, step):
         block = slice(start, start + step)
         inputs = [None if plane is None else plane[block] for plane in planes]
@@ -240,7 +238,7 @@ def add_difference(planes: Sequence[Bytes | None], plain: Bytes, arena: Bytes) -
                 np.add(target, inputs[0], out=target)
             continue
         difference = arena[: target.nbytes].view(words.dtype)
-        if _join_digits(inputs, difference, arena[_DIFFERENCE_BYTES:]):
+        if _join_digits(inputs, difference, arena[BLOCK_BYTES:]):
             np.add(target, difference, out=target)
 
 
