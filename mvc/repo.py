@@ -344,13 +344,17 @@ class Repo:
 
     # Looking.
 
-    def status(self, *, untracked: bool = True) -> Status:
+    def status(self, *, untracked: bool = True, ignored: bool = False) -> Status:
         """Compare HEAD, index and worktree; unchanged files are not read.
+
+        Args:
+            untracked: list files that are not tracked, too.
+            ignored: list what ``.mvcignore`` names; ``/`` ends the name of a whole folder.
 
         Raises:
             CorruptionError: HEAD's tree or the index is damaged.
         """
-        return operations.status.status(self._context, untracked=untracked)
+        return operations.status.status(self._context, untracked=untracked, ignored=ignored)
 
     def log(
         self,
@@ -713,6 +717,14 @@ class Repo:
     def tags(self) -> list[RefInfo]:
         """Return all tags."""
         return operations.branch.list_refs(self._context, tags=True)
+
+    def tag_message(self, name: str) -> str | None:
+        """Return the message of an annotated tag, or None for any other name.
+
+        Raises:
+            FormatError: the tag is damaged.
+        """
+        return self._context.history.find_tag_message(name)
 
     def create_branch(self, name: str, start: str = "HEAD", *, force: bool = False) -> GitId:
         """Make a branch without going there; return its commit.

@@ -25,10 +25,16 @@ from mvc.errors import (
 )
 from mvc.history import config as config_format
 from mvc.history.locks import SweepLock, git_lock, hide_from_git
-from mvc.history.object_formats import encode_commit, encode_tag, read_tree, write_tree
+from mvc.history.object_formats import (
+    encode_commit,
+    encode_tag,
+    parse_tag_message,
+    read_tree,
+    write_tree,
+)
 from mvc.history.objects import ObjectStore
 from mvc.history.reflogs import Reason
-from mvc.history.refnames import HEADS, NOTES, branch_ref, check_ref_name, tag_ref
+from mvc.history.refnames import HEADS, NOTES, TAGS, branch_ref, check_ref_name, tag_ref
 from mvc.history.refs import HEAD, RefStore
 from mvc.history.revisions import Revisions
 from mvc.history.values import SWITCH_TEXT
@@ -220,6 +226,14 @@ class GitHistory:
     def resolve_ref_name(self, name: str) -> str | None:
         """Return the full name of the ref that a short name stands for, or None."""
         return self._revisions.find_ref_name(name)
+
+    def find_tag_message(self, name: str) -> str | None:
+        """Return the message of the annotated tag that a short or full name stands for, or None."""
+        ref = self.resolve_ref_name(name)
+        tag = self.find_ref(ref) if ref is not None and ref.startswith(TAGS) else None
+        if tag is None or (self.objects.find_header(tag) or ("", 0))[0] != "tag":
+            return None
+        return parse_tag_message(tag, self.objects.read_kind(tag, "tag"))
 
     # -- locks, refs and HEAD
 

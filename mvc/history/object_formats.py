@@ -192,6 +192,13 @@ def parse_tag(tag_id: GitId, data: bytes) -> tuple[str, GitId]:
         return kind, parse_id(target)
 
 
+def parse_tag_message(tag_id: GitId, data: bytes) -> str:
+    """Return the message of an annotated tag, without a signature below it."""
+    with translate_damage(f"tag {tag_id}"):
+        message = _parse_object(data)[1].decode("utf-8", "replace")
+    return message.partition("-----BEGIN ")[0].strip("\n")
+
+
 def parse_id(text: bytes) -> GitId:
     """Return the id in a line of an object or log; ValueError if it is not one."""
     decoded = text.decode("ascii")

@@ -156,5 +156,15 @@ def reflog(context: Context, ref: str = "HEAD") -> list[ReflogEntry]:
     """Return where a ref has been, newest first."""
     name = "HEAD" if ref in ("HEAD", "@") else context.history.resolve_ref_name(ref)
     if name is None:
-        raise NotFoundError(f"no ref {ref!r} with a reflog", hint='"mvc branch" lists branches')
+        raise NotFoundError(f"no ref {ref!r} with a reflog", hint=_find_deleted(context, ref))
     return context.history.read_reflog(name)
+
+
+def _find_deleted(context: Context, branch: str) -> str:
+    """Return how to bring back a branch that is gone: HEAD's log knows where HEAD left it."""
+    for entry in context.history.read_reflog("HEAD"):
+        if entry.switch is None or entry.switch[0] != branch or entry.old is None:
+            continue
+        if context.history.has_object(entry.old):
+            return f'HEAD left it at {entry.old[:7]}: "mvc branch {branch} {entry.old[:7]}" restores it'
+    return '"mvc branch" lists branches'

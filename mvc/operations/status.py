@@ -10,7 +10,7 @@ from mvc.fs import RealFolders
 from mvc.history.ignore import IgnoreRules
 from mvc.workspace.recorded import head_tree, is_clean, make_entry, pair_renames, staged_tree
 from mvc.workspace.recovery import recover
-from mvc.workspace.worktree import find_file_stat, git_mode, scan_files
+from mvc.workspace.worktree import find_file_stat, git_mode, scan_files, scan_ignored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,8 @@ class FileStatus:
     Attributes:
         path: repository path.
         staged: HEAD → index: ``added``, ``modified``, ``removed``, ``renamed`` or ``unmodified``.
-        worktree: index → worktree: ``modified``, ``removed``, ``untracked`` or ``unmodified``.
+        worktree: index → worktree: ``modified``, ``removed``, ``untracked``, ``ignored`` or
+            ``unmodified``.
         old_path: the former path of a renamed file.
     """
 
@@ -41,6 +42,8 @@ class FileStatus:
         """The two letters of ``git status --short``."""
         if self.worktree == "untracked":
             return "??"
+        if self.worktree == "ignored":
+            return "!!"
         return _STAGED_CODES[self.staged] + _WORKTREE_CODES[self.worktree]
 
 
@@ -65,11 +68,11 @@ class Status:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing but untracked files differs."""
-        return all(file.worktree == "untracked" for file in self.files)
+        """Whether nothing but untracked and ignored files differs."""
+        return all(file.worktree in ("untracked", "ignored") for file in self.files)
 
 
-def status(context: Context, *, untracked: bool = True) -> Status:
+def status(context: Context, *, untracked: bool = True, ignored: bool = False) -> Status:
     """Compare HEAD, index and worktree.
 
     Files whose stat data equals the index entry are not read. Racy ones (changed in the tick in
@@ -86,11 +89,12 @@ def status(context: Context, *, untracked: bool = True) -> Status:
     for path in sorted({*staged, *changed}):
         kind, old_path = staged.get(path, ("unmodified", None))
         files.append(FileStatus(path, kind, changed.get(path, "unmodified"), old_path))
-    if untracked:
-        ignore = IgnoreRules(context.worktree)
+    ignore = IgnoreRules(context.worktree)
+    scans = [("untracked", scan_files)] * untracked + [("ignored", scan_ignored)] * ignored
+    for kind, scan in scans:
         files.extend(
-            FileStatus(path, "unmodified", "untracked")
-            for path in scan_files(context.worktree, ignore)
+            FileStatus(path, "unmodified", kind)
+            for path in scan(context.worktree, ignore)
             if path not in index.entries
         )
     return Status(head.branch, head.commit, tuple(files), recovered)

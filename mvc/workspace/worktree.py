@@ -69,6 +69,18 @@ def scan_files(worktree: Path, ignore: IgnoreRules | None, under: str = "") -> I
             yield path
 
 
+def scan_ignored(worktree: Path, ignore: IgnoreRules) -> Iterator[str]:
+    """Yield what is ignored in a worktree, sorted; ``/`` ends the name of a whole folder."""
+    pending = list(_list_folder(worktree, ""))
+    while pending:
+        path, entry = pending.pop()
+        is_dir = entry.is_dir(follow_symlinks=False)
+        if ignore.is_ignored(path, is_dir):
+            yield f"{path}/" if is_dir else path
+        elif is_dir and not os.path.isdir(f"{entry.path}/{GIT_DIR_NAME}"):
+            pending.extend(_list_folder(worktree, path))
+
+
 def _list_folder(worktree: Path, under: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """Yield (path, entry) of what may be the user's in a folder, in reverse order."""
     folder = f"{worktree}/{under}" if under else str(worktree)

@@ -77,3 +77,8 @@ def test_cat_of_many_kinds(empty):
     assert "..." in empty.ok("cat", "t.safetensors", "long").out
     assert "..." not in empty.ok("cat", "--all", "t.safetensors", "long").out
     assert "999" in empty.ok("cat", "--all", "t.safetensors", "long").out
+
+
+def test_cat_of_a_revision_and_a_file_of_one_tensor(empty):
+    _commit(empty, a=np.arange(3, dtype=np.float32))
+    assert empty.ok("cat", "main", "t.safetensors").lines == empty.ok("cat", "t.safetensors").lines

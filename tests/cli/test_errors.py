@@ -103,6 +103,8 @@ MISTAKES = [
     (["ls", "main", "side"], 2, "one revision", "--help"),
     (["ls", "HEAD", "--", "missing.bin"], 3, "missing.bin", ""),
     (["cat"], 2, "missing argument", "mvc cat --help"),
+    (["cat", "HEAD", "embed"], 3, "'HEAD' is a revision: name one of", "mvc cat HEAD PATH embed"),
+    (["cat", "v1"], 3, "'v1' is a revision: name one of its files", "mvc ls v1"),
     (["cat", "config.json", "w"], 3, "'config.json' has no tensors", ""),
     (["cat", "model.safetensors"], 3, "has 9 tensors: name one", "mvc ls"),
     (["cat", "model.safetensors", "nope"], 3, "has no tensor 'nope'", "mvc ls"),

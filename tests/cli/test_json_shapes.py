@@ -67,7 +67,7 @@ def test_log_and_show(shell):
         shell.json("show", "diverged/main/2000")
     )
     optional = {"old_path", "old_name", "old_dtype", "old_shape"}
-    expected = promised("log, show") | promised("diff") | {"body"}
+    expected = promised("log, show") | promised("diff") | {"body", "tag_message"}
     assert expected <= found <= expected | optional
 
 

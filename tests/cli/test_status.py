@@ -129,3 +129,19 @@ def test_strange_names_are_quoted_and_never_reach_the_terminal(empty):
     assert empty.ok("status", "--porcelain").out == '?? "a\\033[31m\\"\\n.txt"\n'
     assert '\ta\\x1b[31m"\\x0a.txt' in empty.ok("status").out
     assert empty.json("status")["files"][0]["path"] == name
+
+
+def test_ignored(shell):
+    (shell.folder / ".mvcignore").write_text("*.log\nout/\n")
+    (shell.folder / "out").mkdir()
+    for name in ("run.log", "out/a", "out/b"):
+        (shell.folder / name).write_text("x")
+    assert shell.ok("status", "-s").lines == ["?? .mvcignore"]
+    lines = ["?? .mvcignore", "!! out/", "!! run.log"]
+    assert shell.ok("status", "--porcelain", "--ignored").lines == lines
+    assert shell.ok("status", "--porcelain", "--ignored", "--no-untracked").lines == lines[1:]
+    long = shell.ok("status", "--ignored").lines
+    assert long[long.index("Ignored files:") + 2 :][:2] == ["\tout/", "\trun.log"]
+    assert shell.json("status", "--ignored")["clean"] is True
+    shell.ok("add", "-f", "run.log")
+    assert "!! run.log" not in shell.ok("status", "-s", "--ignored").lines

@@ -11,9 +11,9 @@ def test_tags(shell):
         "created": {"name": "v3", "commit": base}
     }
     assert shell.json("tag") == [
-        {"name": "v1", "commit": base, "subject": "base model"},
-        {"name": "v2", "commit": tip, "subject": "grown"},
-        {"name": "v3", "commit": base, "subject": "base model"},
+        {"name": "v1", "commit": base, "subject": "base model", "message": None},
+        {"name": "v2", "commit": tip, "subject": "grown", "message": None},
+        {"name": "v3", "commit": base, "subject": "base model", "message": "third"},
     ]
     assert shell.ok("tag", "-l", "*2").lines == ["v2"]
     assert shell("tag", "v2", "v1").code == 4
@@ -28,3 +28,13 @@ def test_an_annotated_tag_needs_a_message(shell):
     answer = shell("tag", "-a", "v2")
     assert answer.code == 2
     assert "-m" in answer.error
+
+
+def test_the_message_of_an_annotated_tag(shell):
+    shell.ok("tag", "-a", "v2", "-m", "second\n\nwith a note")
+    lines = shell.ok("show", "v2").lines
+    assert lines[:5] == ["tag v2", "", "second", "", "with a note"]
+    assert lines[6].startswith("commit ")
+    assert shell.json("show", "v2")["tag_message"] == "second\n\nwith a note"
+    assert shell.ok("show", "v1").lines[0].startswith("commit ")
+    assert [tag["message"] for tag in shell.json("tag")] == [None, "second\n\nwith a note"]

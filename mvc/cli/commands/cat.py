@@ -37,10 +37,11 @@ def cat(
         raise CommandUsageError(f"unexpected argument {names[3]!r}")
     repo = open_repo()
     if len(names) == 3:  # noqa: PLR2004  as the usage says
-        revision, path = names[0], to_paths([names[1]])[0]
+        place: tuple[str, str, str | None] = (names[0], to_paths([names[1]])[0], names[2])
     else:
-        revision, path = parse_place(repo, names[0])
-    info, tensor = _find_tensor(repo, revision, path, names[1:][-1] if names[1:] else None)
+        place = _find_place(repo, *names)
+    revision, path, name = place
+    info, tensor = _find_tensor(repo, revision, path, name)
     from mvc.cli.render.values import numbers_of, value_fields, write_values
 
     values = repo.tensor(revision, repo.worktree / info.path, tensor.name)
@@ -60,6 +61,31 @@ def cat(
     kind = f"{shape_text(tensor.dtype, tensor.shape)}  {size_text(tensor.size_bytes)}"
     out.line(f"{out.style(printable(tensor.name), 'bold')}  {kind}  {printable(info.path)}")
     write_values(out, numbers, everything=everything)
+
+
+def _find_place(repo: Repo, first: str, second: str | None = None) -> tuple[str, str, str | None]:
+    """Return (revision, path, tensor) of ``[REV:]PATH [TENSOR]`` or ``REV PATH``."""
+    revision, path = parse_place(repo, first)
+    try:
+        repo.ls(revision, paths=[path])
+    except NotFoundError as error:
+        if not _is_revision(repo, first):
+            raise
+        if second is not None and any(one.path == second for one in repo.ls(first)):
+            return first, second, None
+        raise NotFoundError(
+            f"{first!r} is a revision: name one of its files too",
+            hint=f'"mvc cat {first} PATH {second or "TENSOR"}"; "mvc ls {first}" lists its files',
+        ) from error
+    return revision, path, second
+
+
+def _is_revision(repo: Repo, text: str) -> bool:
+    try:
+        repo.resolve(text)
+    except NotFoundError:
+        return False
+    return True
 
 
 def _find_tensor(

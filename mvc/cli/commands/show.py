@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import All, Json, NameOnly, NameStatus, Stat, Tensors, choose_one
-from mvc.cli.output import stdout, write_json
+from mvc.cli.output import printable, stdout, write_json
 from mvc.cli.parameters import Argument
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, file_fields, write_diff, write_listing
 from mvc.cli.session import open_repo, parse_place
@@ -35,14 +35,18 @@ def show(
         return
     from mvc.cli.render.log import entry_fields, write_full
 
-    entry = repo.show(name)
+    entry, message = repo.show(name), repo.tag_message(name)
     files = repo.changes(
         entry.info.id, tensors=tensors, with_tensors=form in WITH_TENSORS or as_json
     )
     if as_json:
-        write_json({**entry_fields(entry), "body": entry.info.body, **diff_fields(files)})
+        fields = {**entry_fields(entry), "body": entry.info.body, "tag_message": message}
+        write_json({**fields, **diff_fields(files)})
         return
     out = stdout()
+    if message is not None:
+        out.line(out.style(f"tag {printable(name)}", "yellow"))
+        out.lines(["", *map(printable, message.split("\n")), ""])
     write_full(out, [entry], None)
     if files:
         out.line()

@@ -33,6 +33,7 @@ def status(
     untracked: Annotated[
         bool, Option("--untracked/--no-untracked", show_default=False, help="List untracked files.")
     ] = True,
+    ignored: Annotated[bool, Option("--ignored", help="Also list what .mvcignore names.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show what differs between HEAD, index and worktree.
@@ -40,10 +41,10 @@ def status(
     Unchanged files are not read: their size and times are enough.
 
     The two letters are Git's: the first compares the index with HEAD, the second the worktree with
-    the index; M modified, A added, D deleted, R renamed, ?? untracked.
+    the index; M modified, A added, D deleted, R renamed, ?? untracked, !! ignored.
     """
     repo = open_repo()
-    found = repo.status(untracked=untracked)
+    found = repo.status(untracked=untracked, ignored=ignored)
     if as_json:
         write_json(_fields(found))
     elif porcelain or short:
@@ -68,7 +69,7 @@ def _write_short(repo: Repo, found: Status, *, porcelain: bool, branch: bool) ->
     for file in found.files:
         index, worktree = file.code[0], file.code[1]
         if not porcelain:
-            untracked = file.code == "??"
+            untracked = file.code in ("??", "!!")
             index = out.style(index, "red" if untracked else "green")
             worktree = out.style(worktree, "red")
         names = [name for name in (file.old_path, file.path) if name is not None]
@@ -107,12 +108,14 @@ def _write_long(repo: Repo, found: Status) -> None:
         ],
         [_entry(repo, out, replace(file, old_path=None), file.worktree, "red") for file in changed],
     )
-    names = [out.style(printable(shown_path(repo, file.path)), "red") for file in untracked]
-    if len(names) > _UNTRACKED_SHOWN:
-        more = len(names) - _UNTRACKED_SHOWN
-        names[_UNTRACKED_SHOWN:] = [f'… and {more:,} more ("mvc status -s" lists all)']
-    include = '"mvc add <file>..." to include in what will be committed'
-    _write_section(out, "Untracked files:", [include], names)
+    add = "to include in what will be committed"
+    _write_section(
+        out, "Untracked files:", [f'"mvc add <file>..." {add}'], _names(repo, out, untracked)
+    )
+    hidden = [file for file in found.files if file.worktree == "ignored"]
+    _write_section(
+        out, "Ignored files:", [f'"mvc add -f <file>..." {add}'], _names(repo, out, hidden)
+    )
     if not staged:
         out.lines(_last_line(found, changed, untracked))
 
@@ -121,6 +124,18 @@ def _write_section(out: Output, title: str, hints: Sequence[str], entries: Seque
     if entries:
         out.lines(["", title, *(f"  (use {hint})" for hint in hints)])
         out.lines(f"\t{entry}" for entry in entries)
+
+
+def _names(repo: Repo, out: Output, files: Sequence[FileStatus]) -> list[str]:
+    """Return the first paths of files that are not tracked, and how many more there are."""
+    names = [
+        shown_path(repo, file.path) + ("/" if file.path.endswith("/") else "") for file in files
+    ]
+    names = [out.style(printable(name), "red") for name in names]
+    if len(names) > _UNTRACKED_SHOWN:
+        more = len(names) - _UNTRACKED_SHOWN
+        names[_UNTRACKED_SHOWN:] = [f'… and {more:,} more ("mvc status -s" lists all)']
+    return names
 
 
 def _entry(repo: Repo, out: Output, file: FileStatus, change: str, colour: str) -> str:

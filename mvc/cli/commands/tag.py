@@ -52,12 +52,21 @@ def tag(
 
 
 def _list_tags(globs: Sequence[str], *, as_json: bool) -> None:
+    repo = open_repo()
     found = [
         ref
-        for ref in open_repo().tags()
+        for ref in repo.tags()
         if not globs or any(fnmatch.fnmatchcase(ref.name, glob) for glob in globs)
     ]
     if as_json:
-        write_json([pick(ref, "name commit subject") for ref in found])
+        write_json(
+            [
+                {
+                    **pick(ref, "name commit subject"),
+                    "message": repo.tag_message(f"refs/tags/{ref.name}"),
+                }
+                for ref in found
+            ]
+        )
     else:
         stdout().lines(printable(ref.name) for ref in found)
