@@ -1277,7 +1277,7 @@ class Repo:
         """Look at versions, file system and speed of the machine under the repository.
 
         Raises:
-            StorageError: nothing can be written there.
+            StorageError: the machine failed.
         """
         return operations.doctor.doctor(self._context)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 HEAD = "HEAD"
 PACKED = "packed-refs"
+_FETCHED = "FETCH_HEAD"
 _SYMREF = b"ref:"
 _MAX_DEPTH = 5  # as in Git
 _MAX_REF_BYTES = 4096
@@ -115,6 +116,8 @@ class RefStore:
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
             line = data.split(b"\n", 1)[0].strip()
+            if name == _FETCHED:
+                line = line.split(b"\t", 1)[0]  # what follows says where it is from
             if line.startswith(_SYMREF):
                 target = line[len(_SYMREF) :].strip().decode()
                 if not is_ref_name(target):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.store import count_cores
+from mvc.errors import StorageError
 from mvc.fs import write_durable
 from mvc.ids import hash_chunk
 from mvc.workspace.staging import staging_folder
@@ -43,8 +44,8 @@ class DoctorReport:
         cores: cores that this process may use.
         filesystem: type of the file system the repository lies on.
         free_bytes: free space there.
-        write_bytes_per_s: a 64 MiB file written and synced.
-        sync_s: a one-byte file written, synced and renamed.
+        write_bytes_per_s: a 64 MiB file written and synced; None if nothing can be written.
+        sync_s: a one-byte file written, synced and renamed; None if nothing can be written.
         hash_bytes_per_s: BLAKE3 on one core.
         advice: what is slow or risky here, in words.
     """
@@ -55,8 +56,8 @@ class DoctorReport:
     cores: int
     filesystem: str
     free_bytes: int
-    write_bytes_per_s: float
-    sync_s: float
+    write_bytes_per_s: float | None
+    sync_s: float | None
     hash_bytes_per_s: float
     advice: tuple[str, ...]
 
@@ -64,16 +65,16 @@ class DoctorReport:
 def doctor(context: Context) -> DoctorReport:
     """Return versions, file system and speed of the machine that the repository is on."""
     folder = context.git_dir
-    with contextlib.ExitStack() as stack:
-        with context.history.lock():
-            scratch = stack.enter_context(staging_folder(folder))
-        block = os.urandom(2**20) * (_PROBE_BYTES // 2**20)
-        write_s = _timed(lambda: write_durable(scratch / "big", [block]))
-        sync_s = _timed(lambda: write_durable(scratch / "small", [b"x"]))
+    block = os.urandom(2**20) * (_PROBE_BYTES // 2**20)
+    write_speed = sync_s = None
+    trouble: list[str] = []
+    try:
+        write_speed, sync_s = _measure_disk(context, block)
+    except StorageError as error:
+        trouble.append(f"nothing can be written here: {error.message}")
     hash_s = _timed(lambda: hash_chunk(block))
     free_bytes = shutil.disk_usage(folder).free
     filesystem = find_filesystem(folder)
-    write_speed = _PROBE_BYTES / write_s
     return DoctorReport(
         versions={name: _version(name) for name in _PACKAGES},
         python=platform.python_version(),
@@ -84,8 +85,19 @@ def doctor(context: Context) -> DoctorReport:
         write_bytes_per_s=write_speed,
         sync_s=sync_s,
         hash_bytes_per_s=_PROBE_BYTES / hash_s,
-        advice=_advice(filesystem, free_bytes, write_speed, sync_s),
+        advice=(*trouble, *_advice(filesystem, free_bytes, write_speed, sync_s)),
     )
+
+
+def _measure_disk(context: Context, block: bytes) -> tuple[float, float]:
+    """Return bytes a second and seconds a sync; what is written for it is removed."""
+    with contextlib.ExitStack() as stack:
+        with context.history.lock():
+            scratch = stack.enter_context(staging_folder(context.git_dir))
+        stack.callback(shutil.rmtree, scratch)  # even if a journal keeps scratch folders
+        write_s = _timed(lambda: write_durable(scratch / "big", [block]))
+        sync_s = _timed(lambda: write_durable(scratch / "small", [b"x"]))
+    return len(block) / write_s, sync_s
 
 
 def _timed(action: Callable[[], object]) -> float:
@@ -117,7 +129,9 @@ def find_filesystem(folder: Path) -> str:
     return kind
 
 
-def _advice(filesystem: str, free_bytes: int, write_speed: float, sync_s: float) -> tuple[str, ...]:
+def _advice(
+    filesystem: str, free_bytes: int, write_speed: float | None, sync_s: float | None
+) -> tuple[str, ...]:
     advice: list[str] = []
     if filesystem.startswith(("nfs", "cifs", "smb", "fuse", "9p")):
         advice.append(f"{filesystem} is a network file system: locks and syncs may be unreliable")
@@ -125,8 +139,8 @@ def _advice(filesystem: str, free_bytes: int, write_speed: float, sync_s: float)
         advice.append(f"{filesystem} lives in memory: commits do not survive a reboot")
     if free_bytes < _LITTLE_SPACE_BYTES:
         advice.append(f"only {free_bytes / 1e9:.1f} GB are free")
-    if write_speed < _SLOW_DISK_BYTES_PER_S:
+    if write_speed is not None and write_speed < _SLOW_DISK_BYTES_PER_S:
         advice.append(f"the disk writes {write_speed / 1e6:.0f} MB/s: commits wait for it")
-    if sync_s > _SLOW_SYNC_S:
+    if sync_s is not None and sync_s > _SLOW_SYNC_S:
         advice.append(f"one fsync takes {sync_s * 1e3:.0f} ms: many small commits are slow")
     return tuple(advice)

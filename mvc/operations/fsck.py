@@ -12,6 +12,7 @@ from mvc.history.check import check
 from mvc.history.reachability import reachable_blobs
 from mvc.ids import PackId
 from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, MISSING, ChunkHealth, Loss
+from mvc.upkeep.places import clear_way, find_intruders
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.upkeep.versions import find_live, released_paths, walk_all
 from mvc.workspace.content import name_run
@@ -19,7 +20,7 @@ from mvc.workspace.context import JOURNAL_NAME
 from mvc.workspace.journal import read_journal
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.released import releases_by_blob
-from mvc.workspace.releases import read_releases, release_notes
+from mvc.workspace.releases import find_clone_fault, read_releases, release_notes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -105,6 +106,7 @@ _HINTS = {
     DAMAGED: f"{_REPAIR}add the same file again; or {_COPY_PACK}",
     LOST_BASE: _ADD_BASE,
 }
+_CLEAR_HINT = '"mvc fsck --repair" removes it, or sets it aside if it holds anything'
 _RECORD_HINT = "nothing is released because of it; prune again to record it"
 _DAMAGED_PACK = frozenset({"bad-pack", "bad-chunk", "bad-pack-hash", "missing-pack"})
 
@@ -117,19 +119,27 @@ def fsck(
     A crash between two writes leaves a pack without an index. If no commit needs that pack, it is
     harmless; if one does, its index was lost.
     """
+    cleared: list[str] = []
     repaired: tuple[str, ...] = ()
     salvaged: tuple[str, ...] = ()
     if repair:
+        cleared = clear_way(context)  # without a lock: one of them may be in place of it
         with upkeep_lock(context), context.history.no_sweep():  # a sweep may have planned with them
             repaired, salvaged = _repair(context, data=data)
     problems = [
+        Problem("misplaced", intruder.fact, hint=_CLEAR_HINT)
+        for intruder in find_intruders(context)
+    ]
+    problems.extend(
         Problem(problem.kind, f"{problem.what}: {problem.detail}")
         for problem in check(context.history)
-    ]
+    )
     problems.extend(_check_notes(context))
     found = list(context.store.check(data=data, progress=progress))
     walk = _Reachable(context, found)
     lost = list(walk.check())
+    if any(problem.kind == MISSING for problem in lost):
+        problems.extend(_explain_losses(context))
     found = _without_settled(context, found)
     leftovers = _find_leftovers(found, walk)
     problems.extend(
@@ -141,10 +151,17 @@ def fsck(
         files=walk.files,
         chunks=len(walk.chunks),
         data=data,
-        notices=(*salvaged, *_describe_leftovers(leftovers)),
+        notices=(*cleared, *salvaged, *_describe_leftovers(leftovers)),
         repaired=repaired,
         released=walk.released,
     )
+
+
+def _explain_losses(context: Context) -> Iterator[Problem]:
+    with contextlib.suppress(MvcError):  # a damaged ref or config was reported
+        fault = find_clone_fault(context)
+        if fault is not None:
+            yield Problem("incomplete-clone", fault[0], hint=fault[1])
 
 
 def _find_leftovers(found: Sequence[StoreProblem], walk: _Reachable) -> dict[StoreProblem, None]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError
 from mvc.ids import GitId
-from mvc.workspace.context import RELEASED_REF
+from mvc.workspace.context import RELEASED_REF, STORE_DIR_NAME
 from mvc.workspace.notebook import NoteKind, find_time, split_paragraphs, time_text
 
 if TYPE_CHECKING:
@@ -200,3 +200,27 @@ def _without(commit: GitId, paragraphs: Iterable[str], paths: frozenset[str]) ->
             blobs = tuple(release.blobs[place] for place in left) if release.blobs else ()
             parts.append(encode_release(replace(release, paths=kept, blobs=blobs)))
     return parts
+
+
+def find_clone_fault(context: Context) -> tuple[str, str] | None:
+    """Return what a clone by stock Git left behind that may explain missing content, and what to do.
+
+    Git clones neither notes, which say what was released, nor anything that is not its own.
+    """
+    config = context.history.read_config()
+    remotes = [key.split(".")[1:-1] for key in config if re.fullmatch(r"remote\..+\.url", key)]
+    if not remotes:
+        return None
+    name = ".".join(remotes[0])
+    url = config[f"remote.{name}.url"]
+    if not context.store.packs():
+        return (
+            f"this is a clone of {url}, and Git clones no chunks",
+            f"copy the folder {url}/{STORE_DIR_NAME} to {context.git_dir}",
+        )
+    if context.history.find_ref(RELEASED_REF) is None:
+        return (
+            f"this is a clone of {url} without its Git notes: what was pruned there looks lost",
+            f"git --git-dir={context.git_dir} fetch {name} '+refs/notes/*:refs/notes/*'",
+        )
+    return None

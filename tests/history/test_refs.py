@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from mvc.errors import ConflictError, CorruptionError, FormatError, NotFoundError, UsageError
 from mvc.history.check import check
 from mvc.history.git import GitHistory
+from mvc.history.reachability import find_roots
 from mvc.history.values import Head
 from support.stockgit import START_S, at, commit_on_head, git, git_or_none, write_commit
 
@@ -276,3 +277,14 @@ def test_folders_in_place_of_files_are_no_crash(history):
     (history.git_dir / "HEAD").mkdir()
     with pytest.raises(CorruptionError):
         history.head()
+
+
+def test_what_git_fetched_last_is_a_ref_with_a_text(history):
+    """Git notes there where a commit is from; gc and fsck look at it too."""
+    commit = commit_on_head(history, "one")
+    other = GitHistory.init(history.git_dir.parent / "other/.mvc")
+    git(other.git_dir, "fetch", "-q", str(history.git_dir), "main")
+    assert b"\t" in (other.git_dir / "FETCH_HEAD").read_bytes()
+    assert other.find_ref("FETCH_HEAD") == other.resolve("FETCH_HEAD") == commit
+    assert find_roots(other) == [commit]
+    assert list(check(other)) == []

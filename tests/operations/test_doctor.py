@@ -68,3 +68,21 @@ def test_it_does_not_sweep_up_what_a_crash_left(repo, root, monkeypatch):
     assert opened.status().recovered
     assert (root / "a").read_text() == "one"
     assert opened.status().is_clean
+
+
+def test_where_nothing_can_be_written(repo, root, monkeypatch):
+    monkeypatch.setattr(doctors, "_PROBE_BYTES", 2**20)
+    (root / ".mvc/mvc.lock").unlink(missing_ok=True)
+    (root / ".mvc/mvc.lock").mkdir()
+    report = repo.doctor()
+    assert (report.write_bytes_per_s, report.sync_s) == (None, None)
+    assert report.hash_bytes_per_s > 0
+    assert any("nothing can be written here" in advice for advice in report.advice)
+
+
+def test_beside_an_interrupted_checkout_it_leaves_nothing(repo, root, monkeypatch):
+    """A journal keeps scratch folders, and the measured file would be among them."""
+    monkeypatch.setattr(doctors, "_PROBE_BYTES", 2**20)
+    (root / ".mvc/transition.json").write_text("waiting")
+    repo.doctor()
+    assert list((root / ".mvc/tmp").iterdir()) == []

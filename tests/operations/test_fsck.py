@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -11,6 +14,8 @@ from mvc import Repo
 from mvc.history.notes import write_notes
 from mvc.history.values import Stamp
 from support.models import write_model
+from support.pruned import prune
+from support.stockgit import git
 
 
 @pytest.fixture
@@ -198,3 +203,35 @@ def test_a_pipe_is_reported_at_once(two, root, name):
 def test_a_pipe_in_place_of_what_may_be_lost(two, root):
     os.mkfifo(root / ".mvc/repacked")
     assert not two.is_repack_due()
+
+
+def _clone(root, target):
+    git(root / ".mvc", "clone", "-q", "--bare", str(root / ".mvc"), str(target / ".mvc"))
+    return Repo.open(target)
+
+
+def test_a_clone_that_lost_its_notes_says_so(five_steps, repo, root, tmp_path):
+    """Stock Git clones no notes: what was pruned looks lost."""
+    prune(repo, keep_last=1)
+    repo.gc(grace_s=0)
+    assert repo.fsck().ok
+    clone = _clone(root, tmp_path / "clone")
+    (found, *_) = clone.fsck().problems
+    assert (found.kind, found.detail) == (
+        "incomplete-clone", f"this is a clone of {root}/.mvc, and Git clones no chunks",
+    )  # fmt: skip
+    shutil.copytree(root / ".mvc/chunks", clone.git_dir / "chunks")
+    clone = Repo.open(clone.worktree)
+    (found, *_) = clone.fsck().problems
+    assert found.kind == "incomplete-clone"
+    assert "without its Git notes" in found.detail
+    subprocess.run(shlex.split(found.hint), check=True, capture_output=True)
+    assert Repo.open(clone.worktree).fsck(data=True).ok
+
+
+def test_what_is_lost_in_no_clone_has_no_such_explanation(two, root):
+    for pack in packs(root):
+        pack.unlink()
+        index_of(pack).unlink()
+    kinds = {problem.kind for problem in Repo.open(root).fsck().problems}
+    assert kinds == {"missing-chunk"}

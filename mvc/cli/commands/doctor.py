@@ -33,14 +33,19 @@ def doctor(as_json: Json = False) -> None:
 
 
 def _doctor_rows(report: DoctorReport) -> list[tuple[str, str]]:
+    measured = []
+    if report.write_bytes_per_s is not None and report.sync_s is not None:
+        measured = [
+            ("disk", f"{size_text(round(report.write_bytes_per_s))}/s written and synced"),
+            ("one sync", f"{report.sync_s * 1e3:.1f} ms"),
+        ]
     rows = [
         ("python", report.python),
         *((name, version) for name, version in report.versions.items()),
         ("system", report.system),
         ("cores", f"{report.cores:,}"),
         ("file system", f"{report.filesystem}, {size_text(report.free_bytes)} free"),
-        ("disk", f"{size_text(round(report.write_bytes_per_s))}/s written and synced"),
-        ("one sync", f"{report.sync_s * 1e3:.1f} ms"),
+        *measured,
         ("hashing", f"{size_text(round(report.hash_bytes_per_s))}/s on one core"),
     ]
     return [(name, printable(text)) for name, text in rows]

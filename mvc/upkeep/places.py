@@ -1,0 +1,119 @@
+"""What stands in the repository where a file or folder of its own should be, and stops commands.
+
+A folder, link or pipe in place of a lock, log or pack index stops every command that needs it,
+though nothing is lost. Refs and Git objects are left to the check of the history. Nothing is thrown
+away: folders and files that are in the way go to ``damaged/``; only links, pipes and the like,
+which hold nothing, are removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.errors import MvcError, translate_os_errors
+from mvc.fs import KINDS, fsync_dir, make_dirs, replace_staged
+from mvc.history.refs import HEAD
+from mvc.ids import ID_BYTES, is_hex_id
+from mvc.upkeep.sweep import LOCK_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mvc.workspace.context import Context
+
+_ASIDE = "damaged"
+_LOCKS = ("mvc.lock", "sweep.lock", "sweep.gate", LOCK_NAME)
+_FILES = ("index", "packed-refs", "repacked", "transition.json")
+_GIT_LOCKS = ("HEAD.lock", "index.lock", "packed-refs.lock", "config.lock")
+_FOLDERS = ("chunks", "chunks/packs", "logs", "runs")
+_PACKS = "chunks/packs"
+
+
+@dataclass(frozen=True, slots=True)
+class Intruder:
+    """Something of another kind than belongs at its place; ``name`` is relative to ``.mvc``."""
+
+    name: str
+    found: str
+    wanted: str
+
+    @property
+    def fact(self) -> str:
+        """What is wrong, in words."""
+        return f"{self.name} is {self.found}, not {self.wanted}"
+
+
+def find_intruders(context: Context) -> Iterator[Intruder]:
+    """Yield what stands where another kind of thing belongs; only kinds are looked at."""
+    git_dir = context.git_dir
+    for name in (*_LOCKS, *_GIT_LOCKS):
+        yield from _look(git_dir, name, stat.S_IFREG, may_link=False)
+    for name in _FILES:
+        yield from _look(git_dir, name, stat.S_IFREG, may_link=True)
+    yield from _look(git_dir, "tmp", stat.S_IFDIR, may_link=False)
+    for name in _FOLDERS:
+        yield from _look(git_dir, name, stat.S_IFDIR, may_link=True)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for file in sorted(os.listdir(git_dir / _PACKS)):
+            stem, _, suffix = file.partition(".")
+            if is_hex_id(stem, 2 * ID_BYTES) and suffix in ("idx", "pack"):
+                yield from _look(git_dir, f"{_PACKS}/{file}", stat.S_IFREG, may_link=False)
+    yield from _find_in_logs(context)
+
+
+def _find_in_logs(context: Context) -> Iterator[Intruder]:
+    """A folder is wrong only where a ref has its log: it may be of a ref that is gone."""
+    refs = {HEAD}
+    with contextlib.suppress(MvcError):  # the history check has reported it
+        refs.update(context.history.refs.names())
+    for folder, folders, files in os.walk(context.git_dir / "logs"):
+        base = os.path.relpath(folder, context.git_dir)
+        logs = [*files, *(one for one in folders if f"{base}/{one}"[len("logs/") :] in refs)]
+        for one in sorted(logs):
+            yield from _look(context.git_dir, f"{base}/{one}", stat.S_IFREG, may_link=False)
+
+
+def _look(git_dir: Path, name: str, wanted: int, *, may_link: bool) -> Iterator[Intruder]:
+    path = git_dir / name
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        found = stat.S_IFMT(os.lstat(path).st_mode)
+        if found == stat.S_IFLNK and may_link:
+            with contextlib.suppress(OSError):  # one that leads nowhere stays a link
+                found = stat.S_IFMT(os.stat(path).st_mode)
+        if found != wanted:
+            yield Intruder(name, KINDS[found], KINDS[wanted])
+
+
+def clear_way(context: Context) -> list[str]:
+    """Remove or set aside all intruders; return a line on each."""
+    return [_clear(context.git_dir, intruder) for intruder in list(find_intruders(context))]
+
+
+def _clear(git_dir: Path, intruder: Intruder) -> str:
+    path = git_dir / intruder.name
+    with translate_os_errors(f"remove {path}"):
+        mode = os.lstat(path).st_mode
+        if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+            aside = _find_free(git_dir / _ASIDE, intruder.name.replace("/", "-"))
+            make_dirs(aside.parent)
+            replace_staged(path, aside)
+            fsync_dir(aside.parent)
+            done = f"now {aside.relative_to(git_dir)}"
+        else:
+            path.unlink()
+            done = "removed"
+    fsync_dir(path.parent)
+    return f"{intruder.fact}: {done}"
+
+
+def _find_free(folder: Path, name: str) -> Path:
+    number, place = 1, folder / name
+    while os.path.lexists(place):
+        number += 1
+        place = folder / f"{name}.{number}"
+    return place
