@@ -104,6 +104,7 @@ def test_quick_run_fills_every_section(tmp_path, capsys):
     assert set(SECTIONS) <= set(results)
     assert results["status"]["data_files_opened"] == []
     assert 0.5 < results["ratio"]["bf16"] < 0.8
+    assert len(results["reads"]) == 3
     assert set(results["sweep"]["record"]) == {"mvc", "cp + sync"}
     stall = results["hooks"]["stall"]
     assert {"mvc", "torch.save", "dcp.async_save, process"} <= set(stall["ways"])

@@ -86,7 +86,10 @@ def encode_walk(
     Takes a new walk, which knows every array afterwards; raises as ``encode_state``.
     """
     if not isinstance(state, Mapping):
-        raise UsageError(f"a state is a dict, not a {type(state).__name__}")
+        raise UsageError(
+            f"a state is a dict, not a {type(state).__name__}",
+            hint="pass its state_dict()" if hasattr(state, "state_dict") else None,
+        )
     if like is None or {*like} - {STATE_FILE} == {state_encode.FLAT_NAME + TENSOR_SUFFIX}:
         walk.is_flat = state_encode.is_flat(state)
     try:

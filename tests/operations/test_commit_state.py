@@ -272,6 +272,11 @@ class TestStateDict:
         model.register_buffer("table", torch.rand(3, 5).bfloat16().t())
         return model
 
+    def test_the_model_itself_is_refused_with_a_hint(self, repo, model):
+        with pytest.raises(UsageError, match="not a Sequential") as refused:
+            repo.commit_state(model, message="model")
+        assert refused.value.hint == "pass its state_dict()"
+
     def test_it_is_one_file_that_every_tool_reads(self, repo, root, model):
         from safetensors.torch import load_file as load_torch_file
 
