@@ -1,16 +1,15 @@
 """From a file's bytes and name to its layout, whatever it is and however damaged.
 
 Content decides, the name helps: it settles what has no magic of its own (safetensors), and a file
-that cannot be read but by its name *claims* to be a checkpoint gets a warning.
+that cannot be read but by its name *claims* to be a checkpoint gets a warning. A format's module is
+imported when the first file of it is met.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints import gguf, npy, safetensors
-from mvc.checkpoints.torch_zip import find_pickles, layout_torch
-from mvc.checkpoints.zip_directory import LOCAL_MAGIC, ends_like_zip, parse_zip_directory
+from mvc.checkpoints import magic
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout
 from mvc.sources import read_bytes
@@ -55,7 +54,7 @@ def read_layout(source: ByteSource, name: str) -> FileLayout:
     try:
         return parse(source)
     except FormatError as error:
-        if parse is safetensors.parse_safetensors and not name.endswith(".safetensors"):
+        if parse is _parse_safetensors and not name.endswith(".safetensors"):
             return _opaque(source, _explain_unknown(head, name))  # only looked a little like one
         return _opaque(source, str(error) if _is_claim(head, name) else None)
 
@@ -69,36 +68,60 @@ def _opaque(source: ByteSource, warning: str | None) -> FileLayout:
 def _find_parser(source: ByteSource, head: bytes, name: str) -> Parser | None:
     # A name settles the one clash: a header of 67 MB makes a safetensors file begin as a zip.
     if name.endswith(".safetensors") and head[8:9] == b"{":
-        return safetensors.parse_safetensors
-    if head.startswith(gguf.MAGIC):
-        return gguf.parse_gguf
-    if head.startswith(npy.MAGIC):
-        return npy.parse_npy
-    if head.startswith(LOCAL_MAGIC) or ends_like_zip(source):
+        return _parse_safetensors
+    if head.startswith(magic.GGUF):
+        from mvc.checkpoints.gguf import parse_gguf  # noqa: PLC0415  see the module's text
+
+        return parse_gguf
+    if head.startswith(magic.NPY):
+        from mvc.checkpoints.npy import parse_npy  # noqa: PLC0415  as above
+
+        return parse_npy
+    if head.startswith(magic.ZIP) or _ends_like_zip(source):
         return _parse_zip
     if name.endswith(".safetensors") or _begins_like_safetensors(head, source.size_bytes):
-        return safetensors.parse_safetensors
+        return _parse_safetensors
     return None
 
 
+def _parse_safetensors(source: ByteSource) -> FileLayout:
+    from mvc.checkpoints.safetensors import parse_safetensors  # noqa: PLC0415  as above
+
+    return parse_safetensors(source)
+
+
+def _ends_like_zip(source: ByteSource) -> bool:
+    from mvc.checkpoints.zip_directory import ends_like_zip  # noqa: PLC0415  as above
+
+    return ends_like_zip(source)
+
+
 def _parse_zip(source: ByteSource) -> FileLayout:
+    from mvc.checkpoints.torch_zip import find_pickles, layout_torch  # noqa: PLC0415  as above
+    from mvc.checkpoints.zip_directory import parse_zip_directory  # noqa: PLC0415
+
     entries = parse_zip_directory(source)
     if find_pickles(entries):
         return layout_torch(source, entries)
     if any(entry.name.endswith(".npy") for entry in entries):
-        return npy.layout_npz(source, entries)
+        from mvc.checkpoints.npy import layout_npz  # noqa: PLC0415  as above
+
+        return layout_npz(source, entries)
     raise FormatError("zip archive holds neither a torch pickle nor numpy arrays")
 
 
 def _begins_like_safetensors(head: bytes, size_bytes: int) -> bool:
-    header_bytes = int.from_bytes(head[:8], "little")
-    limit = min(safetensors.MAX_HEADER_BYTES, size_bytes - safetensors.LENGTH_BYTES)
-    return head[8:9] == b"{" and 0 < header_bytes <= limit
+    if head[8:9] != b"{":
+        return False
+    from mvc.checkpoints.safetensors import LENGTH_BYTES, MAX_HEADER_BYTES  # noqa: PLC0415  as above
+
+    header_bytes = int.from_bytes(head[:LENGTH_BYTES], "little")
+    return 0 < header_bytes <= min(MAX_HEADER_BYTES, size_bytes - LENGTH_BYTES)
 
 
 def _is_claim(head: bytes, name: str) -> bool:
     """Return whether a file that no parser could read presents itself as a checkpoint."""
-    return head.startswith((gguf.MAGIC, npy.MAGIC)) or is_checkpoint_name(name)
+    return head.startswith((magic.GGUF, magic.NPY)) or is_checkpoint_name(name)
 
 
 def _explain_unknown(head: bytes, name: str) -> str | None:

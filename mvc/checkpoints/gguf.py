@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mvc.checkpoints import magic
 from mvc.checkpoints.limits import MAX_NAME_BYTES, MAX_TENSORS, check_limit, checked_layout
 from mvc.dtypes import count_elements, get_dtype
 from mvc.errors import FormatError
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from mvc.formats.layout import FileLayout
     from mvc.sources import ByteSource
 
-MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMS = 8
@@ -55,7 +55,7 @@ def parse_gguf(source: ByteSource) -> FileLayout:
     Shapes are in NumPy's order, slowest dimension first: the reverse of the file's.
     """
     cursor = _Cursor(source)
-    if cursor.take(4) != MAGIC:
+    if cursor.take(4) != magic.GGUF:
         raise FormatError("file does not begin with the magic of gguf")
     version = cursor.take_int(4)
     if version not in VERSIONS:

@@ -14,7 +14,6 @@ Also the index of a sharded model of the Hub (``model.safetensors.index.json`` a
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING
 
@@ -102,6 +101,8 @@ def encode_header(tensors: Iterable[tuple[str, str, Sequence[int], int]]) -> byt
     for name, dtype, shape, size_bytes in tensors:
         start, end = end, end + size_bytes
         table[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+    import json  # noqa: PLC0415  readers need none
+
     text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(LENGTH_BYTES, "little") + text

@@ -13,6 +13,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mvc.checkpoints.magic import ZIP
 from mvc.errors import FormatError
 from mvc.sources import read_bytes
 
@@ -35,7 +36,6 @@ _END64_MAGIC = b"PK\x06\x06"
 _CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")
 _CENTRAL_MAGIC = b"PK\x01\x02"
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
-LOCAL_MAGIC = b"PK\x03\x04"
 _FULL16 = 0xFFFF
 _FULL32 = 0xFFFFFFFF
 _FLAG_ENCRYPTED = 0x1
@@ -224,7 +224,7 @@ def _check_local(source: ByteSource, central: _CentralEntry) -> ZipEntry:
      extra_bytes) = _LOCAL.unpack_from(header)  # fmt: skip
     extra_start = central.local_start + len(header)
     if (magic, method, local_name_bytes, header[_LOCAL.size :]) != (
-        LOCAL_MAGIC, central.method, name_bytes, central.raw_name,
+        ZIP, central.method, name_bytes, central.raw_name,
     ):  # fmt: skip
         raise FormatError(f"local header of zip entry {name[:80]!r} is damaged")
     if not flags & _FLAG_SIZES_FOLLOW or plain or compressed:

@@ -6,12 +6,12 @@ import contextlib
 import os
 import sys
 import threading
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future, ThreadPoolExecutor
+    from queue import SimpleQueue
 
     from mvc.progress import ByteProgress
 
@@ -82,6 +82,8 @@ def for_each(
             if progress is not None:
                 progress(done)
         return
+    from queue import SimpleQueue  # noqa: PLC0415  most commands have one item
+
     queue = iter(items)
     lock = threading.Lock()
     results: SimpleQueue[int | BaseException | None] = SimpleQueue()

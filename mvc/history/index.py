@@ -14,7 +14,6 @@ from mvc.errors import CorruptionError, UnsupportedError, UsageError
 from mvc.fs import open_file
 from mvc.history.locks import git_lock
 from mvc.history.paths import decode_path, encode_path, find_path_fault, folders_of
-from mvc.history.split_index import SplitLink, parse_link
 from mvc.history.translate import translate_damage
 from mvc.history.values import FILE_MODES, Index, IndexEntry, clean_mode, stored_size
 from mvc.ids import GitId
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from mvc.history.split_index import StoredEntry
+    from mvc.history.split_index import SplitLink, StoredEntry
 
 NAME = "index"
 MAX_INDEX_BYTES = 1 << 30
@@ -203,6 +202,8 @@ def _check_extensions(rest: bytes, *, may_link: bool) -> SplitLink | None:
         if not name.isalpha():
             raise _damaged(f"{name!r} is not a valid extension")
         if name == b"link" and may_link:
+            from mvc.history.split_index import parse_link  # noqa: PLC0415  only Git splits
+
             link = parse_link(rest[position + 8 : position + 8 + size_bytes])
         elif not name[:1].isupper():
             raise UnsupportedError(

@@ -17,7 +17,6 @@ from mvc.dtypes import get_dtype
 from mvc.errors import ConflictError, FormatError, NotFoundError, StorageError, UnsupportedError
 from mvc.formats.layout import FileLayout, find_gaps
 from mvc.formats.manifest import MANIFEST_PREFIX, Manifest, StoredSegment, cut_sizes, is_manifest
-from mvc.formats.manifest_lines import encode_manifest
 from mvc.fs import FileStat, RealFolders, find_stat
 from mvc.history.values import MODE_SYMLINK
 from mvc.ids import hash_chunk, hash_git_object
@@ -163,6 +162,8 @@ def _take_content(
         if cutter.progress is not None:
             cutter.progress(len(data))
         return data, None, layout.warning
+    from mvc.formats.manifest_lines import encode_manifest  # noqa: PLC0415  plain files need none
+
     manifest = cutter.store(source, layout, path)
     try:
         return encode_manifest(manifest), manifest, layout.warning

@@ -7,8 +7,6 @@ may come from anywhere.
 
 from __future__ import annotations
 
-import difflib
-
 from mvc import fs
 from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.history.config import (
@@ -30,6 +28,8 @@ def check_setting(key: str, value: str, *, is_users: bool) -> str:
     """Return a key as it is stored; UsageError if there is no such setting, or not with this value."""
     key = normal_key(key)
     if key.startswith("mvc.") and key not in _OWN:
+        import difflib  # noqa: PLC0415  only after a mistake
+
         close = difflib.get_close_matches(key, _OWN, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_OWN)}"
         raise UsageError(f"mvc has no setting {key!r}", hint=hint)
