@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from support.cli import plain
 from support.models import write_config, write_model
@@ -124,3 +125,13 @@ def test_changed_lines_of_texts(shell):
     assert len(short) == 1 + 40
     note.write_bytes(b"\0binary")
     assert len(shell.ok("diff").lines) == 1
+
+
+def test_layers_in_their_order(empty):
+    names = ["layers.10.w", "layers.2.w", "layers.1.w"]
+    save_file({name: np.zeros(2, np.float32) for name in names}, empty.folder / "m.safetensors")
+    empty.ok("add", ".")
+    shown = [line.split()[1] for line in empty.ok("diff", "--staged", "--all").lines[1:]]
+    assert shown == names[::-1]
+    empty.ok("commit", "-m", "x")
+    assert [line.split()[0] for line in empty.ok("ls").lines[1:]] == names[::-1]

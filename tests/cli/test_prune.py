@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -26,6 +30,44 @@ def run(empty):
 
 def steps(shell):
     return [entry["step"] for entry in shell.json("log") if entry["released"] is not None]
+
+
+def on_terminal(shell, answer, *options):
+    """Run prune where someone answers; return its exit code, its output and what it asked."""
+    outer, inner = pty.openpty()
+    os.write(outer, answer)
+    done = subprocess.run(
+        [sys.executable, "-m", "mvc", "prune", "--keep-last", "2", *options],
+        cwd=shell.folder, env={**os.environ, **shell.environment}, stdin=inner, stderr=inner,
+        stdout=subprocess.PIPE, timeout=300, check=False,
+    )  # fmt: skip
+    os.write(inner, b"end\n")
+    asked = b""
+    while b"end" not in asked:
+        asked += os.read(outer, 65536)
+    os.close(inner)
+    os.close(outer)
+    return done.returncode, done.stdout.decode(), asked.decode()
+
+
+class TestQuestion:
+    def test_asked_on_a_terminal(self, run):
+        for answer in (b"n\n", b"\n", b"\x04"):
+            code, out, asked = on_terminal(run, answer)
+            assert code == 1
+            assert re.search(r"release 6 files of 3 commits and free \S+ KiB\? \[y/N\] ", asked)
+            assert "nothing was released" in asked
+            assert "released" not in out
+        assert steps(run) == []
+        assert on_terminal(run, b"y\n")[0] == 0
+        assert steps(run) == [2000, 1000, 0]
+        assert "?" not in on_terminal(run, b"n\n")[2]  # nothing is left to release
+
+    def test_not_asked(self, run):
+        assert "?" not in on_terminal(run, b"n\n", "--dry-run")[2]
+        assert steps(run) == []
+        assert "?" not in on_terminal(run, b"n\n", "--yes")[2]
+        assert steps(run) == [2000, 1000, 0]
 
 
 class TestPlan:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
+from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import DryRun, Json, Quiet
-from mvc.cli.output import Output, pick, printable, stdout, write_json
-from mvc.cli.parameters import Option
+from mvc.cli.output import Output, pick, printable, stderr, stdout, write_json
+from mvc.cli.parameters import Exit, Option
 from mvc.cli.render.text import columns, count_text, cut_end, iso_date, short_id, size_text
 from mvc.cli.session import open_repo
 
@@ -63,6 +65,7 @@ def prune(
             "--also-diverged", metavar="GLOB", help="Also release from these diverged/ branches."
         ),
     ] = None,
+    yes: Annotated[bool, Option("-y", "--yes", help="Do not ask on a terminal.")] = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -71,7 +74,8 @@ def prune(
 
     At least one rule is needed; a commit that any of them keeps is kept. HEAD, branch tips, tagged
     commits and diverged/ branches that are not named always keep their content. A released commit
-    stays in the log with its metrics; its content is gone for good unless a run recreates it.
+    stays in the log with its metrics; its content is gone for good unless a run recreates it. On a
+    terminal, prune asks first.
     """
     from mvc.upkeep.durations import parse_duration
 
@@ -91,11 +95,32 @@ def prune(
     )
     if not as_json and not quiet:
         _write_prune_plan(stdout(), plan)  # before the release, which takes a while
+    if plan.releases and not (dry_run or yes):
+        _ask(plan)
     freed_bytes = None if dry_run else repo.prune(plan).freed_bytes
     if as_json:
         write_json(_prune_fields(plan, freed_bytes))
     elif not quiet:
         _write_prune_sum(stdout(), plan, freed_bytes)
+
+
+def _ask(plan: PrunePlan) -> None:
+    """Ask whether to go on; where nobody can answer, the command line itself is the answer."""
+    err = stderr()
+    if not (sys.stdin.isatty() and err.stream.isatty()):
+        return
+    sys.stdout.flush()
+    err.stream.write(f"release {_what(plan)} and free {size_text(plan.freed_bytes)}? [y/N] ")
+    err.stream.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        err.line("nothing was released")
+        raise Exit(NEGATIVE)
+
+
+def _what(plan: PrunePlan) -> str:
+    files = sum(len(release.paths) for release in plan.releases)
+    commits = Counter(_action(one) for one in plan.commits)["release"]
+    return f"{count_text(files, 'file')} of {count_text(commits, 'commit')}"
 
 
 def _prune_fields(plan: PrunePlan, freed_bytes: int | None) -> dict[str, object]:
@@ -161,9 +186,7 @@ def _write_prune_sum(out: Output, plan: PrunePlan, freed_bytes: int | None) -> N
         rest = f", {verb} {size_text(size_bytes)} of content released before"
         out.line("nothing to release" + (rest if size_bytes > 0 else ""))
         return
-    files = sum(len(release.paths) for release in plan.releases)
-    commits = Counter(_action(one) for one in plan.commits)["release"]
-    what = f"{count_text(files, 'file')} of {count_text(commits, 'commit')}"
+    what = _what(plan)
     if freed_bytes is None:
         out.line(f"would release {what} and free {size_text(plan.freed_bytes)}")
     else:

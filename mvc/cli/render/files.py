@@ -6,7 +6,15 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, pick, printable
-from mvc.cli.render.text import CHANGES, columns, count_text, quote_path, shape_text, size_text
+from mvc.cli.render.text import (
+    CHANGES,
+    columns,
+    count_text,
+    in_layer_order,
+    quote_path,
+    shape_text,
+    size_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -120,6 +128,7 @@ def _is_in_place(file: FileDiff) -> bool:
 
 def _tensor_rows(out: Output, tensors: Sequence[TensorDiff], *, everything: bool) -> Iterator[str]:
     """Yield a line per tensor; a terminal gets the first ones, a pipe or ``--all`` every one."""
+    tensors = in_layer_order(tensors, lambda tensor: tensor.name)
     shown = tensors
     if out.width is not None and not everything and len(tensors) > _ROWS_ON_TERMINAL:
         shown = tensors[: _ROWS_ON_TERMINAL - 1]
@@ -200,7 +209,7 @@ def _tensor_lines(out: Output, tensors: Sequence[TensorInfo], *, long: bool) -> 
             size_text(tensor.size_bytes),
             *((count_text(tensor.chunks, "chunk"), tensor.id[:_SHORT_TENSOR_ID]) if long else ()),
         )
-        for tensor in tensors
+        for tensor in in_layer_order(tensors, lambda tensor: tensor.name)
     ]
     aligns = "<<>><" if long else "<<>"
     width = None if out.width is None else out.width - 2 * len(aligns)

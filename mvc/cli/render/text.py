@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
 import unicodedata
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+_Item = TypeVar("_Item")
 SHORT_ID = 7
 CHANGES = {
     "added": "new file", "removed": "deleted", "modified": "modified", "renamed": "renamed",
@@ -29,6 +32,20 @@ def size_text(size_bytes: int) -> str:
         value, unit = value / _STEP, unit + 1
     digits = f"{value:,.1f}" if abs(value) < _WHOLE_FROM else f"{value:,.0f}"
     return f"{digits.removesuffix('.0')} {_UNITS[unit]}"
+
+
+def in_layer_order(items: Iterable[_Item], name_of: Callable[[_Item], str]) -> list[_Item]:
+    """Return items in their order, but ``layers.9`` before ``layers.10`` wherever names count."""
+    first_seen: dict[tuple[str, ...], int] = {}
+    keyed = []
+    for place, item in enumerate(items):
+        parts = re.split("([0-9]{1,18})", name_of(item))
+        key = [
+            int(part) if at % 2 else first_seen.setdefault(tuple(parts[: at + 1]), place)
+            for at, part in enumerate(parts)
+        ]
+        keyed.append((key, place, item))
+    return [item for _, _, item in sorted(keyed, key=itemgetter(0, 1))]
 
 
 def count_text(count: int, noun: str, plural: str | None = None) -> str:
