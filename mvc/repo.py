@@ -887,7 +887,8 @@ class Repo:
             NotFoundError: no such revision or path, or no tensor fits.
             ConflictError: a file exists or is in the way, or two tensors have the same name.
             UsageError: the output is a folder and a file is wanted, or the other way round; the
-                folder of the file does not exist; the folder is in ``.mvc``.
+                folder of the file does not exist; the folder is in ``.mvc``; a file name of another
+                format than safetensors.
             UnsupportedError: a dtype or name that safetensors cannot hold.
         """
         return operations.export.export(

@@ -111,6 +111,11 @@ def _export_tensors(
     existing = find_stat(output)
     if existing is not None and existing.is_directory:
         raise UsageError(f"{output} is a folder", hint="name a file in it")
+    if is_checkpoint_name(output.name) and output.suffix.lower() != ".safetensors":
+        raise UsageError(
+            f"{output} would hold a safetensors file, whatever its name says",
+            hint=f"name it {output.with_suffix('.safetensors').name}",
+        )
     if existing is not None and not force:
         raise ConflictError(f"{output} already exists", hint="`force` replaces it")
     if not output.parent.is_dir():

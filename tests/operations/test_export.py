@@ -161,6 +161,15 @@ def test_nowhere(model, tmp_path):
         model.export("HEAD", tmp_path / "no/folder/x.safetensors")
 
 
+@pytest.mark.parametrize("name", ["x.pt", "x.bin", "X.NPZ", "x.gguf"])
+def test_a_name_that_promises_another_format(model, tmp_path, name):
+    for options in ({}, {"tensors": "*"}):
+        with pytest.raises(UsageError, match="would hold a safetensors file") as refused:
+            model.export("HEAD", tmp_path / name, **options)
+        assert refused.value.hint == f"name it {name[0]}.safetensors"
+    assert not (tmp_path / name).exists()
+
+
 def test_a_folder_as_output(model, tmp_path):
     for force in (False, True):
         with pytest.raises(UsageError, match="is a folder"):
