@@ -157,8 +157,10 @@ def find_user_file() -> Path | None:
 
 def read_settings(repository: Path) -> Config:
     """Return a repository's settings, and the user's own where it says nothing."""
-    user = find_user_file()
-    return {**({} if user is None else read_config_file(user)), **read_config_file(repository)}
+    user, own = find_user_file(), Config()
+    if user is not None and os.access(user, os.R_OK):  # Git passes over what it may not read, too
+        own = read_config_file(user)
+    return {**own, **read_config_file(repository)}
 
 
 def read_user(paths: Iterable[Path]) -> tuple[str | None, str | None]:

@@ -253,8 +253,8 @@ def checkout_empty(root):
 
 
 def look_at_everything(root):
-    """Run every command that only reads."""
-    repo = Repo.open(root)
+    """Run every command that only reads, dry runs included."""
+    repo = Repo.open(root, identity=WHO)
     assert repo.status().files
     assert list(repo.log(everything=True))
     assert repo.ls("two")
@@ -266,3 +266,9 @@ def look_at_everything(root):
     assert repo.reflog()
     report = repo.fsck(data=True)
     assert report.ok, report.problems
+    assert repo.plan_gc(grace_s=0).marks
+    assert repo.plan_repack(everything=True).marks
+    assert repo.plan_prune(keep_last=1).commits
+    assert repo.plan_add(".").read
+    assert repo.undo(dry_run=True).kind
+    assert repo.du().totals
