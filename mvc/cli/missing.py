@@ -28,7 +28,7 @@ _INSTEAD = {
     "bisect": '"mvc log --oneline" lists the steps, and "mvc checkout main@STEP" goes to one',
     "clean": '"mvc status" lists untracked files; remove them yourself',
     "grep": '"mvc ls --tensors GLOB" finds tensors by name',
-    "archive": '"mvc export REV -o FILE" writes tensors of a revision',
+    "archive": '"mvc export REV DIR/" writes the files of a revision',
     "ls-files": '"mvc ls" lists what HEAD holds, "mvc status" what differs',
     "ls-tree": '"mvc ls REV" lists what a revision holds',
     "rev-list": '"mvc log --oneline REV" lists commits',

@@ -111,7 +111,7 @@ MISTAKES = [
     (["cat", "nope:model.safetensors", "embed"], 3, "'nope' does not exist", ""),
     (["cat", "missing.bin", "embed"], 3, "missing.bin", ""),
     (["cat", "a", "b", "c", "d"], 2, "unexpected argument 'd'", "--help"),
-    (["export", "HEAD"], 2, "missing option '-o' / '--output'", "mvc export --help"),
+    (["export", "HEAD"], 2, "name a folder", "mvc export --help"),
     (["export", "nope", "-o", "x"], 3, "'nope' does not exist", ""),
     (["export", "HEAD", "--tensors", "zz*", "-o", "x"], 3, "fits", ""),
     (["export", "HEAD", "-o", "no/such/folder/x"], 2, "does not exist", ""),

@@ -25,3 +25,27 @@ def test_export_does_not_replace_unless_forced(shell):
     assert fields["tensors"] == 9
     assert fields["size_bytes"] == (shell.folder / "out.safetensors").stat().st_size
     assert shell.ok("export", "-q", "HEAD", "-o", "b.safetensors").out == ""
+
+
+def test_export_of_a_whole_revision(shell):
+    shell.ok("checkout", "-q", "v1")
+    expected = {
+        name: (shell.folder / name).read_bytes() for name in ("model.safetensors", "config.json")
+    }
+    shell.ok("checkout", "-q", "main")
+    answer = shell.ok("export", "v1", "../out/v1/")
+    assert answer.out.startswith("../out/v1: 2 files, ")
+    out = shell.folder.parent / "out" / "v1"
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == expected
+    assert shell("export", "v1", "../out/v1/").code == 4
+    assert shell.json("export", "v1", "-o", "../out/v1/", "-f")["files"] == 2
+    assert shell("export", "v1", "model.safetensors", "-o", "x/").code == 2
+    assert shell("export", "v1").code == 2
+    assert shell.ok("status", "-s").out == ""
+
+
+def test_export_refuses_names_of_other_formats(shell):
+    answer = shell("export", "HEAD", "-o", "x.pt")
+    assert answer.code == 7
+    assert answer.hint == "name it 'x.safetensors'"
+    assert not (shell.folder / "x.pt").exists()

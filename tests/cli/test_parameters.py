@@ -26,7 +26,7 @@ FOR_TYPER = [
     "status --help", "status -h", "status --shrot", "status x", "status --json=yes", "log -n", "log -x",
     "log -n many", "log --max-count= a", "commit -m", "commit --step=1.5 -m x", "commit -m -x",
     "restore", "restore -S", "mv", "mv -- a", "config a b c", "add -- a", "branch -3", "cat",
-    "switch -c", "export HEAD m.st", "commit -m x --step 1234567890123456789",
+    "switch -c", "cat", "commit -m x --step 1234567890123456789",
 ]  # fmt: skip
 
 

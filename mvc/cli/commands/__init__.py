@@ -25,7 +25,7 @@ COMMANDS = {
         "watch": "Show a training run while it trains",
         "ls": "List files and tensors of a revision",
         "cat": "Print the values of one tensor",
-        "export": "Write tensors of a revision to a safetensors file",
+        "export": "Write a revision into a folder, or tensors to a file",
     },
     "move between versions": {
         "checkout": "Go to a branch or revision, or bring files back from it",
