@@ -120,11 +120,6 @@ def _export_tensors(
         raise ConflictError(f"{output} already exists", hint="`force` replaces it")
     if not output.parent.is_dir():
         raise UsageError(f"folder {output.parent} does not exist")
-    if is_checkpoint_name(output.name) and output.suffix.lower() != ".safetensors":
-        raise UnsupportedError(
-            f"tensors are written as safetensors, and {output.name!r} is named like another format",
-            hint=f"name it {output.with_suffix('.safetensors').name!r}",
-        )
     command = command_text("mvc export {} -o", [str(output)])
     chosen = select_tensors(context, revision, [path] if path else [], tensors, command)
     for tensor in chosen:
