@@ -90,7 +90,7 @@ def test_other_revisions_and_paths(shell):
 
 def test_a_state_that_is_not_there(shell):
     repo = Repo.open(shell.folder)
-    repo.commit_state({"w": np.ones(3)}, message="x", branch="run", step=7)
+    repo.commit_state({"w": {"v": np.ones(3)}}, message="x", branch="run", step=7)
     answer = shell("verify", "run@7")
     assert answer.code == 1
     assert answer.lines == [
