@@ -35,7 +35,9 @@ class _Descriptor:
 
     def __init__(self, path: Path) -> None:
         self.number = -1
-        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.number = os.open(
+            path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        )  # a pipe is not waited for
 
     def __del__(self) -> None:
         if self.number >= 0:

@@ -1,7 +1,7 @@
 """What stands in the repository where a file or folder of its own should be, and stops commands.
 
 A folder, link or pipe in place of a lock, log or pack index stops every command that needs it,
-though nothing is lost. Refs and Git objects are left to the check of the history. Nothing is thrown
+though nothing is lost. What refs and Git objects hold is left to the check of the history. Nothing is thrown
 away: folders and files that are in the way go to ``damaged/``; only links, pipes and the like,
 which hold nothing, are removed.
 """
@@ -64,6 +64,10 @@ def find_intruders(context: Context) -> Iterator[Intruder]:
             if is_hex_id(stem, 2 * ID_BYTES) and suffix in ("idx", "pack"):
                 yield from _look(git_dir, f"{_PACKS}/{file}", stat.S_IFREG, may_link=False)
     yield from _find_in_logs(context)
+    for folder, _, files in os.walk(git_dir / "refs"):
+        for file in sorted(files):
+            name = f"{os.path.relpath(folder, git_dir)}/{file}"
+            yield from _look(git_dir, name, stat.S_IFREG, may_link=True)
 
 
 def _find_in_logs(context: Context) -> Iterator[Intruder]:
