@@ -150,7 +150,7 @@ def main() -> None:
     assert callback.checkpointer is not None
     repo = callback.checkpointer.repo
     for branch in repo.branches():
-        found = [entry.annotations.step for entry in repo.log(branch.name)]
+        found = [entry.step for entry in repo.log(branch.name)]
         print(f"  {branch.name:20} steps {found[::-1]}")
     assert digest(trainer) == through, "the run that went back is another one"
     print(f"bit-exact: {through}")

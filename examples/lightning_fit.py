@@ -123,7 +123,7 @@ def main() -> None:
     assert second.checkpointer is not None
     print(f"it resumed from commit {str(second.checkpointer.resumed_from)[:10]}; the branch has:")
     for entry in second.checkpointer.repo.log("main"):
-        print(f"  {entry.info.id[:10]}  step {entry.annotations.step}")
+        print(f"  {entry.id[:10]}  step {entry.step}")
     assert digest(resumed) == digest(through), "the resumed run is another one"
     print(f"bit-exact: {digest(resumed)}")
 

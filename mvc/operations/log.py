@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from mvc.history.notes import NoteFinder
-    from mvc.history.values import CommitInfo, ReflogEntry
+    from mvc.history.values import CommitInfo, Identity, ReflogEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
     from mvc.workspace.notebook import NoteKind
@@ -52,6 +52,16 @@ class LogEntry:
     def subject(self) -> str:
         """The first paragraph of its message, on one line."""
         return self.info.subject
+
+    @property
+    def message(self) -> str:
+        """Its whole message, with the trailers."""
+        return self.info.message
+
+    @property
+    def author(self) -> Identity:
+        """Who wrote it."""
+        return self.info.author
 
     @property
     def step(self) -> int | None:

@@ -104,6 +104,9 @@ def test_a_stock_git_tagged_something_else(forked, root):
 def test_show(forked):
     assert forked.show("main@2").info.subject == "m1"
     assert forked.show("v1").refs == ("tag: v1",)
+    entry = forked.show("v1")
+    assert entry.message == "base\n\nStep: 1\n"
+    assert entry.author == forked.identity
     assert forked.show().info.subject == "m2"
 
 
