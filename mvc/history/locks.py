@@ -130,7 +130,7 @@ class RepositoryLock:
             return
         if mark is None:  # torn: anything may have been going on
             mark = _Mark(tuple(find_lock_names(self._git_dir)))
-        left = [_lock_path(self._git_dir / name) for name in mark.names]
+        left = [lock_path(self._git_dir / name) for name in mark.names]
         if any(fs.find_stat(path) is not None for path in left):
             for name, size_bytes in mark.logs:
                 fs.truncate_file(self._git_dir / "logs" / name, size_bytes)
@@ -201,7 +201,7 @@ _TOP_FILES = ("HEAD", "packed-refs", "index", "config")
 def find_lock_names(git_dir: Path) -> Iterator[str]:
     """Yield the names of all files that have a Git lock file now."""
     for name in _TOP_FILES:
-        if fs.find_stat(_lock_path(git_dir / name)) is not None:
+        if fs.find_stat(lock_path(git_dir / name)) is not None:
             yield name
     for folder, _, files in os.walk(git_dir / "refs"):
         for file in files:
@@ -215,7 +215,7 @@ def git_lock(path: Path) -> fs.DurableFile:
 
     The caller holds the repository's lock and has marked the file.
     """
-    lock = _lock_path(path)
+    lock = lock_path(path)
     for _ in range(2):
         try:
             return fs.DurableFile(path.parent, name=lock.name)
@@ -229,7 +229,8 @@ def git_lock(path: Path) -> fs.DurableFile:
     )
 
 
-def _lock_path(path: Path) -> Path:
+def lock_path(path: Path) -> Path:
+    """Return Git's lock file of a file."""
     return path.with_name(path.name + _SUFFIX)
 
 

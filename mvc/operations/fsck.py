@@ -12,7 +12,7 @@ from mvc.history.check import check
 from mvc.history.reachability import reachable_blobs
 from mvc.ids import PackId
 from mvc.upkeep.chunk_health import DAMAGED, LOST_BASE, LOST_INDEX, MISSING, ChunkHealth, Loss
-from mvc.upkeep.places import clear_way, find_intruders
+from mvc.upkeep.places import clear_way, find_intruders, find_stale_locks
 from mvc.upkeep.sweep import upkeep_lock
 from mvc.upkeep.versions import find_live, released_paths, walk_all
 from mvc.workspace.content import name_run
@@ -107,6 +107,7 @@ _HINTS = {
     LOST_BASE: _ADD_BASE,
 }
 _CLEAR_HINT = '"mvc fsck --repair" removes it, or sets it aside if it holds anything'
+_LOCK_HINT = '"mvc fsck --repair" removes it, if no git is running here'
 _RECORD_HINT = "nothing is released because of it; prune again to record it"
 _DAMAGED_PACK = frozenset({"bad-pack", "bad-chunk", "bad-pack-hash", "missing-pack"})
 
@@ -130,6 +131,14 @@ def fsck(
         Problem("misplaced", intruder.fact, hint=_CLEAR_HINT)
         for intruder in find_intruders(context)
     ]
+    problems.extend(
+        Problem(
+            "stale-lock",
+            f"{path} is more than an hour old: {path.stem} cannot change",
+            hint=_LOCK_HINT,
+        )
+        for path in find_stale_locks(context)
+    )
     problems.extend(
         Problem(problem.kind, f"{problem.what}: {problem.detail}")
         for problem in check(context.history)

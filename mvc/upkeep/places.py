@@ -3,7 +3,7 @@
 A folder, link or pipe in place of a lock, log or pack index stops every command that needs it,
 though nothing is lost. What refs and Git objects hold is left to the check of the history. Nothing is thrown
 away: folders and files that are in the way go to ``damaged/``; only links, pipes and the like,
-which hold nothing, are removed.
+which hold nothing, are removed. So are old lock files: a Git that was killed leaves them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError, translate_os_errors
-from mvc.fs import KINDS, fsync_dir, make_dirs, replace_staged
+from mvc.fs import KINDS, find_stat, fsync_dir, make_dirs, remove_file, replace_staged
+from mvc.history.locks import find_lock_names, lock_path
 from mvc.history.refs import HEAD
 from mvc.ids import ID_BYTES, is_hex_id
 from mvc.upkeep.sweep import LOCK_NAME
@@ -32,6 +34,8 @@ _FILES = ("index", "packed-refs", "repacked", "transition.json")
 _GIT_LOCKS = ("HEAD.lock", "index.lock", "packed-refs.lock", "config.lock")
 _FOLDERS = ("chunks", "chunks/packs", "logs", "runs")
 _PACKS = "chunks/packs"
+_STALE_S = 3600
+"""Git holds its locks for moments, and while an editor is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +97,22 @@ def _look(git_dir: Path, name: str, wanted: int, *, may_link: bool) -> Iterator[
             yield Intruder(name, KINDS[found], KINDS[wanted])
 
 
+def find_stale_locks(context: Context) -> Iterator[Path]:
+    """Yield Git's lock files that are older than any Git holds one."""
+    for name in find_lock_names(context.git_dir):
+        path = lock_path(context.git_dir / name)
+        found = find_stat(path)
+        if found is not None and time.time() - found.mtime_ns / 1e9 > _STALE_S:
+            yield path
+
+
 def clear_way(context: Context) -> list[str]:
-    """Remove or set aside all intruders; return a line on each."""
-    return [_clear(context.git_dir, intruder) for intruder in list(find_intruders(context))]
+    """Remove or set aside all intruders and stale locks; return a line on each."""
+    done = [_clear(context.git_dir, intruder) for intruder in list(find_intruders(context))]
+    for path in list(find_stale_locks(context)):
+        remove_file(path)
+        done.append(f"{path.relative_to(context.git_dir)} was left by a Git that ended: removed")
+    return done
 
 
 def _clear(git_dir: Path, intruder: Intruder) -> str:

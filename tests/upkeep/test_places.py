@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
@@ -73,6 +74,22 @@ def test_it_is_named_and_mended(one, root, name, kind):
         assert (aside / "kept").read_text() == "a user's"
     use(Repo.open(root), root)
     assert Repo.open(root).fsck(data=True).ok
+
+
+@pytest.mark.parametrize("name", ["index", "HEAD", "refs/heads/main"])
+def test_locks_of_a_git_that_was_killed(one, root, name):
+    lock = root / f".mvc/{name}.lock"
+    lock.touch()
+    assert one.fsck(repair=True).ok  # it may be at work
+    hours_ago = time.time() - 2 * 3600
+    os.utime(lock, (hours_ago, hours_ago))
+    (problem,) = one.fsck().problems
+    assert problem.kind == "stale-lock"
+    assert str(lock) in problem.detail
+    report = one.fsck(repair=True)
+    assert report.ok
+    assert f"{name}.lock" in report.notices[0]
+    assert not lock.exists()
 
 
 def test_without_a_repair_it_does_stop_commands(one, root):
