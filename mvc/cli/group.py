@@ -20,6 +20,7 @@ import mvc
 from mvc.cli.commands import COMMANDS, NAMES
 from mvc.cli.errors import EXIT_CODES
 from mvc.cli.options import name_in_hint
+from mvc.cli.output import turn_off_pager
 from mvc.cli.parameters import Exit, Parameter, parse_whole
 from mvc.errors import NotFoundError
 
@@ -96,7 +97,7 @@ class LazyGroup(_PlainParameters, TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the overview: commands by what they are for."""
-        formatter.write_usage(ctx.command_path, "[-C PATH] COMMAND [ARGS]...")
+        formatter.write_usage(ctx.command_path, "[-C PATH] [--no-pager] COMMAND [ARGS]...")
         formatter.write_paragraph()
         formatter.write_text("Git for model parameters: checkpoints in, history, same bytes out.")
         width = max(map(len, NAMES))
@@ -211,12 +212,17 @@ def top(
     folder: Annotated[
         str | None, typer.Option("-C", metavar="PATH", help="Run as if started in PATH.")
     ] = None,
+    unpaged: Annotated[
+        bool, typer.Option("-P", "--no-pager", help="Show long results without a pager.")
+    ] = False,
     version: Annotated[  # noqa: ARG001  its callback does the work
         bool,
         typer.Option("--version", is_eager=True, callback=_print_version, help="Print version."),
     ] = False,
 ) -> None:
     """Git for model parameters."""
+    if unpaged:
+        turn_off_pager()
     if folder is not None:
         try:
             os.chdir(folder)

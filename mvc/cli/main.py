@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mvc.cli import errors
 from mvc.cli.commands import NAMES
 from mvc.cli.options import name_in_hint
-from mvc.cli.output import end_command, prepare_streams
+from mvc.cli.output import end_command, end_pager, prepare_streams
 from mvc.cli.parameters import Exit, read_line
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ def _invoke(arguments: list[str]) -> int:
             invoke(arguments)
     except Exit as stop:
         return stop.code
+    except BrokenPipeError:
+        if not end_pager():
+            raise  # else the user has seen enough and quit it
+    finally:
+        end_pager()
     return errors.DONE
 
 

@@ -18,11 +18,15 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from mvc.cli.pager import Pager
+
 _CODES = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36",
 }  # fmt: skip
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNDECODABLE = range(0xDC80, 0xDD00)
+_PAGED: list[tuple[Output, Pager]] = []
+_UNPAGED: list[bool] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,36 @@ class Output:
 
 
 def stdout() -> Output:
-    """Return standard output as it is now."""
-    return _output(sys.stdout)
+    """Return standard output as it is now; what a pager shows is a terminal's."""
+    return _PAGED[0][0] if _PAGED else _output(sys.stdout)
+
+
+def paged() -> Output:
+    """Return standard output; on a terminal, the user's pager shows it from now on."""
+    out = stdout()
+    is_wanted = out.width is not None and os.environ.get("TERM", "dumb") != "dumb"
+    if is_wanted and sys.stdout is sys.__stdout__ and not _PAGED and not _UNPAGED:
+        from mvc.cli.pager import start_pager
+
+        pager = start_pager(warn)
+        if pager is not None:
+            _PAGED.append((out, pager))
+    return out
+
+
+def turn_off_pager() -> None:
+    """Have this command write to the terminal itself."""
+    _UNPAGED.append(True)
+
+
+def end_pager() -> bool:
+    """Wait until the user has quit the pager; return whether there was one."""
+    _UNPAGED.clear()
+    if not _PAGED:
+        return False
+    _PAGED[0][1].wait()
+    _PAGED.clear()
+    return True
 
 
 def stderr() -> Output:

@@ -21,7 +21,7 @@ from mvc.history.locks import git_lock
 _SWITCHES = ("true", "yes", "on", "1", "false", "no", "off", "0")
 _MAX_DIGITS = 12
 _OWN = ("mvc.chunkbytes", "mvc.delta", "mvc.autorepack")
-_USERS = ("alias.", "core.editor")
+_USERS = ("alias.", "core.editor", "core.pager")
 
 
 def check_setting(key: str, value: str, *, is_users: bool) -> str:

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import select
 import signal
-import struct
-import subprocess
-import sys
-import termios
-import time
 
 import pytest
 
@@ -21,6 +12,7 @@ from mvc.cli.render.text import cell_width
 from mvc.cli.render.watch import BLOCKS
 from support.cli import plain
 from support.feeds import tell
+from support.screen import Screen
 
 
 @pytest.fixture
@@ -123,56 +115,8 @@ def test_no_run_says_what_to_do(empty, bare):
 # Live.
 
 
-class Screen:
-    """``mvc watch`` on a pseudo terminal."""
-
-    def __init__(self, shell, *arguments, columns=80, rows=24):
-        self._main, inner = pty.openpty()
-        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        self.before = termios.tcgetattr(inner)
-        self._inner = inner
-        environment = {**os.environ, **shell.environment, "TERM": "xterm-256color"}
-        del environment["COLUMNS"]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "mvc", "watch", *arguments],
-            cwd=shell.folder, env=environment, stdin=inner, stdout=inner, stderr=inner,
-            start_new_session=True,
-        )  # fmt: skip
-        self.text = ""
-
-    def wait_for(self, text, deadline_s=300):
-        end = time.monotonic() + deadline_s
-        while text not in self.text:
-            assert time.monotonic() < end, self.text
-            if select.select([self._main], [], [], 1)[0]:
-                self.text += os.read(self._main, 65536).decode(errors="replace")
-
-    def press(self, keys):
-        os.write(self._main, keys)
-
-    def end(self):
-        """Wait until it ends; return its exit code."""
-        while self.process.poll() is None:
-            if select.select([self._main], [], [], 0.1)[0]:
-                self.text += os.read(self._main, 65536).decode(errors="replace")
-        while select.select([self._main], [], [], 0)[0]:  # what it wrote last
-            self.text += os.read(self._main, 65536).decode(errors="replace")
-        assert termios.tcgetattr(self._inner) == self.before  # the terminal is as it was
-        return self.process.returncode
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        os.close(self._main)
-        os.close(self._inner)
-
-
 def test_live_until_q(run):
-    with Screen(run, "--interval", "0.1") as screen:
+    with Screen(run, "watch", "--interval", "0.1") as screen:
         screen.wait_for("step 500")
         screen.wait_for("q quits")
         with Repo.open(run.folder).open_feed("main") as feed:
@@ -186,7 +130,7 @@ def test_live_until_q(run):
 
 
 def test_live_until_ctrl_c(run):
-    with Screen(run) as screen:
+    with Screen(run, "watch") as screen:
         screen.wait_for("q quits")
         screen.process.send_signal(signal.SIGINT)
         assert screen.end() == 130
@@ -195,7 +139,7 @@ def test_live_until_ctrl_c(run):
 
 
 def test_an_error_is_seen(empty):
-    with Screen(empty) as screen:
+    with Screen(empty, "watch") as screen:
         screen.wait_for("there is no training run here")
         assert screen.end() == 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import CommandUsageError, Json, Quiet, check_alone, choose_one, name_and_start
-from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.output import Output, paged, pick, printable, stdout, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.text import cell_width, pad, short_id
 from mvc.cli.session import open_repo
@@ -120,7 +120,7 @@ def _list_branches(
     if as_json:
         write_json([pick(ref, "name commit current=is_current subject") for ref in found])
         return
-    out = stdout()
+    out = paged()
     width = max((cell_width(printable(ref.name)) for ref in found), default=0)
     if repo.head.branch is None and not relation:
         out.line("* " + out.style(f"(HEAD detached at {short_id(repo.head.commit)})", "green"))

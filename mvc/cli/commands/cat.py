@@ -6,7 +6,7 @@ import glob
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import CommandUsageError, Json
-from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.output import paged, pick, printable, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.files import TENSOR_FIELDS
 from mvc.cli.render.text import shape_text, size_text
@@ -57,7 +57,7 @@ def cat(
             }
         )
         return
-    out = stdout()
+    out = paged()
     kind = f"{shape_text(tensor.dtype, tensor.shape)}  {size_text(tensor.size_bytes)}"
     out.line(f"{out.style(printable(tensor.name), 'bold')}  {kind}  {printable(info.path)}")
     write_values(out, numbers, everything=everything)

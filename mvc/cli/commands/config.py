@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import CommandUsageError, Json
-from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.output import paged, printable, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.session import open_repo
 from mvc.errors import NotFoundError
@@ -34,7 +34,7 @@ def config(
     start a repack in the background.
 
     Your own settings (--global) count where a repository says nothing. Only there are
-    core.editor and aliases: alias.ci = "commit -a" makes "mvc ci" mean "mvc commit -a".
+    core.editor, core.pager and aliases: alias.ci = "commit -a" makes "mvc ci" mean "mvc commit -a".
     """
     if unset is not None and (key is not None or listed):
         raise CommandUsageError("--unset takes a key and nothing else")
@@ -76,4 +76,4 @@ def _write_settings(settings: dict[str, str], *, alone: bool, as_json: bool) -> 
         write_json(settings)
         return
     lines = settings.values() if alone else (f"{key}={text}" for key, text in settings.items())
-    stdout().lines(map(printable, lines))
+    paged().lines(map(printable, lines))

@@ -16,7 +16,7 @@ from mvc.cli.options import (
     Tensors,
     choose_one,
 )
-from mvc.cli.output import stdout, write_json
+from mvc.cli.output import paged, write_json
 from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, write_diff
@@ -75,7 +75,7 @@ def diff(
     if as_json:
         write_json(diff_fields(files))
     else:
-        write_diff(stdout(), files, form, everything=everything)
+        write_diff(paged(), files, form, everything=everything)
     if exit_code and files:
         raise Exit(NEGATIVE)
 

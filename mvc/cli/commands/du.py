@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import Json, check_limit
-from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.output import Output, paged, pick, printable, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.text import (
     cell_width,
@@ -67,7 +67,7 @@ def du(
     if as_json:
         write_json(_report_fields(report, by, limit))
         return
-    out = stdout()
+    out = paged()
     if report.selection is not None:
         out.lines(_selection_lines(out, report.selection))
     elif by is None:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import Json, Limit, Stat, check_alone, check_limit, choose_one
-from mvc.cli.output import Output, stdout, write_json
+from mvc.cli.output import Output, paged, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.log import entry_fields, write_full, write_oneline
 from mvc.cli.session import open_repo, split_revisions
@@ -120,7 +120,7 @@ def log(
         write_json([_fields(repo, entry, paths, detail) for entry in entries])
         return
     entries = [_shown(entry, metric or (), decorate=decorate) for entry in entries]
-    out = stdout()
+    out = paged()
     below = partial(_changed_lines, repo, out, paths, detail) if detail else None
     if fields is not None:
         _write_format(out, entries, fields, below)

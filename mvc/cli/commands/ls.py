@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from mvc.cli.options import Json, Tensors
-from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.output import paged, printable, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.files import file_fields, write_listing
 from mvc.cli.session import open_repo, split_revision
@@ -32,6 +32,6 @@ def ls(
         files = [file_fields(info) for info in found]
         write_json({"commit": repo.resolve(revision), "files": files})
     elif name_only:
-        stdout().lines(printable(info.path) for info in found)
+        paged().lines(printable(info.path) for info in found)
     else:
-        write_listing(stdout(), found, long=long)
+        write_listing(paged(), found, long=long)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from mvc.cli.options import Json, Limit
-from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.output import paged, pick, printable, write_json
 from mvc.cli.parameters import Argument
 from mvc.cli.render.text import iso_date, short_id
 from mvc.cli.session import open_repo
@@ -36,7 +36,7 @@ def reflog(
             ]
         )
         return
-    out = stdout()
+    out = paged()
     out.lines(
         f"{out.style(short_id(entry.new), 'yellow')} {printable(ref)}@{{{number}}}: "
         f"{printable(entry.message)}"

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import All, Json, NameOnly, NameStatus, Stat, Tensors, choose_one
-from mvc.cli.output import printable, stdout, write_json
+from mvc.cli.output import paged, printable, write_json
 from mvc.cli.parameters import Argument
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, file_fields, write_diff, write_listing
 from mvc.cli.session import open_repo, parse_place
@@ -43,7 +43,7 @@ def show(
         fields = {**entry_fields(entry), "body": entry.info.body, "tag_message": message}
         write_json({**fields, **diff_fields(files)})
         return
-    out = stdout()
+    out = paged()
     if message is not None:
         out.line(out.style(f"tag {printable(name)}", "yellow"))
         out.lines(["", *map(printable, message.split("\n")), ""])
@@ -62,8 +62,9 @@ def _show_file(repo: Repo, name: str, *, as_json: bool) -> None:
             text = None if content is None else content.decode("utf-8", "replace")
             write_json({"commit": repo.resolve(revision), **file_fields(info), "content": text})
         else:
-            write_listing(stdout(), [info], long=False)
+            write_listing(paged(), [info], long=False)
         return
+    paged()
     sys.stdout.flush()
     sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()

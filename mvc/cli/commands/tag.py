@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.commands.branch import write_deleted
 from mvc.cli.options import CommandUsageError, Json, Quiet, name_and_start
-from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.output import paged, pick, printable, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.session import open_repo
 
@@ -69,4 +69,4 @@ def _list_tags(globs: Sequence[str], *, as_json: bool) -> None:
             ]
         )
     else:
-        stdout().lines(printable(ref.name) for ref in found)
+        paged().lines(printable(ref.name) for ref in found)
