@@ -97,9 +97,9 @@ RESULTS = {
     "operations.du.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
     "needed_bytes base_bytes reflog_bytes unneeded_bytes",
     "operations.diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
-    "mode_changed size_bytes lines",
-    "operations.diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
-    "chunks_total size_bytes",
+    "mode_changed size_bytes lines moved_from moved_to",
+    "operations.tensor_diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
+    "chunks_total size_bytes old_path",
     "operations.doctor.DoctorReport": "versions python system cores filesystem free_bytes write_bytes_per_s "
     "sync_s hash_bytes_per_s advice",
     "operations.du.DuReport": "totals selection branches tags commits files tensors",

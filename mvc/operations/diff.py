@@ -12,7 +12,7 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from mvc.errors import UnsupportedError, UsageError
-from mvc.formats.manifest import tensor_id
+from mvc.operations.tensor_diff import by_name, compare_tensors, pair_across_files
 from mvc.progress import announce
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import filter_paths
@@ -21,43 +21,14 @@ from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from mvc.formats.layout import TensorView
-    from mvc.formats.manifest import Manifest, StoredSegment
+    from mvc.formats.manifest import Manifest
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import GitId
+    from mvc.operations.tensor_diff import TensorDiff
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
-
-
-@dataclass(frozen=True, slots=True)
-class TensorDiff:
-    """One tensor that differs.
-
-    Attributes:
-        name: its name (the new one if it was renamed).
-        status: ``added``, ``removed``, ``modified`` or ``renamed``.
-        dtype: dtype on the new side, or on the old one if it was removed.
-        shape: shape on the same side.
-        old_name: name before it was renamed.
-        old_dtype: dtype before, if it changed.
-        old_shape: shape before, if it changed.
-        chunks_changed: chunks that the other side's tensor does not have.
-        chunks_total: chunks of the tensor.
-        size_bytes: its bytes.
-    """
-
-    name: str
-    status: str
-    dtype: str
-    shape: tuple[int, ...]
-    old_name: str | None = None
-    old_dtype: str | None = None
-    old_shape: tuple[int, ...] | None = None
-    chunks_changed: int = 0
-    chunks_total: int = 0
-    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +40,14 @@ class FileDiff:
         status: ``added``, ``removed``, ``modified`` or ``renamed``.
         old_path: path before it was renamed.
         format: checkpoint format, or None for plain files and links.
-        tensors: tensors that differ, in file order.
+        tensors: tensors that differ, in file order; one that only lies in another file does not.
         tensors_total: tensors of the file on the new side (old if removed).
         other_changed: whether bytes outside tensors (header, metadata) or a plain file differ.
         mode_changed: whether the executable bit or the kind of file differs.
         size_bytes: length of the new file, or of the old one if removed.
         lines: changed lines of a modified plain text, in hunks as of ``diff -u``.
+        moved_from: (path, how many) of the files in which equal tensors lay before.
+        moved_to: (path, how many) of the files in which equal tensors lie now.
     """
 
     path: str
@@ -87,6 +60,8 @@ class FileDiff:
     mode_changed: bool = False
     size_bytes: int = 0
     lines: tuple[str, ...] = ()
+    moved_from: tuple[tuple[str, int], ...] = ()
+    moved_to: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +168,33 @@ def _compare(
         for path in gone.keys() - renamed.values()
     )
     found.sort(key=lambda file: file.path)
+    if scope.with_tensors:
+        found = _find_moved(context, found, before, after)
     return found if scope.tensors is None else _only_tensors(found, scope.tensors)
+
+
+def _find_moved(
+    context: Context,
+    files: Sequence[FileDiff],
+    before: Mapping[str, Side],
+    after: Mapping[str, Side],
+) -> list[FileDiff]:
+    """Leave out the tensors that only lie in other files; say how many those are."""
+    changes = {file.path: file.tensors for file in files if file.tensors}
+    changes, moved = pair_across_files(
+        changes,
+        lambda path: by_name(_manifest_of(context, before[path])),
+        lambda path: by_name(_manifest_of(context, after[path])),
+    )
+    return [
+        replace(
+            file,
+            tensors=changes.get(file.path, ()),
+            moved_from=tuple((old, n) for (old, new), n in moved.items() if new == file.path),
+            moved_to=tuple((new, n) for (old, new), n in moved.items() if old == file.path),
+        )
+        for file in files
+    ]
 
 
 def _only_tensors(files: Iterable[FileDiff], pattern: str) -> list[FileDiff]:
@@ -206,7 +207,17 @@ def _only_tensors(files: Iterable[FileDiff], pattern: str) -> list[FileDiff]:
             or (tensor.old_name is not None and fnmatch.fnmatchcase(tensor.old_name, pattern))
         )
         if kept:
-            found.append(replace(file, tensors=kept, other_changed=False, mode_changed=False))
+            found.append(
+                FileDiff(
+                    file.path,
+                    file.status,
+                    file.old_path,
+                    file.format,
+                    kept,
+                    file.tensors_total,
+                    size_bytes=file.size_bytes,
+                )
+            )
     return found
 
 
@@ -291,71 +302,3 @@ def _plain_size(context: Context, side: Side | None) -> int:
     if side is None or side.size_bytes is not None:
         return 0 if side is None else side.size_bytes or 0
     return context.history.find_blob_size(side.blob) or 0
-
-
-def compare_tensors(old: Manifest | None, new: Manifest | None) -> tuple[TensorDiff, ...]:
-    """Compare two versions of a file tensor by tensor; equal bytes under a new name are renamed."""
-    before, after = _by_name(old), _by_name(new)
-    gone = {name: pair for name, pair in before.items() if name not in after}
-    # Tied tensors have the same id; ids cost a hash, and only renames need them.
-    renamed = pair_renames(
-        {name: tensor_id(*pair) for name, pair in gone.items()},
-        ((name, tensor_id(*pair)) for name, pair in after.items() if name not in before),
-    )
-    found: list[TensorDiff] = []
-    for name, (view, stored) in after.items():
-        if name in before:
-            change = _compare_tensor(before[name], (view, stored))
-            found.extend([] if change is None else [change])
-        else:
-            old_name = renamed.get(name)
-            found.append(_whole(view, stored, "added" if old_name is None else "renamed", old_name))
-    for old_name in renamed.values():
-        del gone[old_name]
-    found.extend(_whole(view, stored, "removed") for view, stored in gone.values())
-    return tuple(found)
-
-
-def _by_name(manifest: Manifest | None) -> dict[str, tuple[TensorView, StoredSegment]]:
-    if manifest is None:
-        return {}
-    return {view.name: (view, stored) for view, stored in manifest.tensors()}
-
-
-def _whole(
-    view: TensorView, stored: StoredSegment, status: str, old_name: str | None = None
-) -> TensorDiff:
-    count = len(stored.chunks)
-    return TensorDiff(
-        view.name,
-        status,
-        view.dtype,
-        view.shape,
-        old_name,
-        chunks_changed=0 if status == "renamed" else count,
-        chunks_total=count,
-        size_bytes=stored.segment.size_bytes,
-    )
-
-
-def _compare_tensor(
-    old: tuple[TensorView, StoredSegment], new: tuple[TensorView, StoredSegment]
-) -> TensorDiff | None:
-    (old_view, old_stored), (view, stored) = old, new
-    same_place = (old_view.offset_bytes, old_view.strides) == (view.offset_bytes, view.strides)
-    same_kind = (old_view.dtype, old_view.shape) == (view.dtype, view.shape)
-    if same_place and same_kind and old_stored.chunks == stored.chunks:
-        return None
-    # By content, not position: a chunk that only moved inside its tensor did not change.
-    known = set(old_stored.chunks)
-    return TensorDiff(
-        view.name,
-        "modified",
-        view.dtype,
-        view.shape,
-        old_dtype=None if old_view.dtype == view.dtype else old_view.dtype,
-        old_shape=None if old_view.shape == view.shape else old_view.shape,
-        chunks_changed=sum(1 for chunk in stored.chunks if chunk not in known),
-        chunks_total=len(stored.chunks),
-        size_bytes=stored.segment.size_bytes,
-    )

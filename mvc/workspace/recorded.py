@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 Key = TypeVar("Key", bound="Hashable")
+Name = TypeVar("Name", bound="Hashable")
 
 
 def head_tree(context: Context) -> dict[str, TreeEntry]:
@@ -98,12 +99,12 @@ def staged_tree(index: Index) -> dict[str, TreeEntry]:
     return {path: entry.version for path, entry in index.entries.items()}
 
 
-def pair_renames(gone: dict[str, Key], came: Iterable[tuple[str, Key]]) -> dict[str, str]:
+def pair_renames(gone: dict[Name, Key], came: Iterable[tuple[Name, Key]]) -> dict[Name, Name]:
     """Return new name → old name for what reappears under another name, in order."""
-    names: dict[Key, list[str]] = {}
+    names: dict[Key, list[Name]] = {}
     for name, key in reversed(gone.items()):
         names.setdefault(key, []).append(name)
-    found: dict[str, str] = {}
+    found: dict[Name, Name] = {}
     for name, key in came if names else ():
         if names.get(key):
             found[name] = names[key].pop()

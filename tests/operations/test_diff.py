@@ -262,6 +262,108 @@ class TestFiles:
         assert [file.path for file in repo.diff("HEAD~1", "HEAD", paths="a")] == ["a"]
 
 
+MODEL = {f"layers.{number}.w": rows(2, seed=number) for number in range(6)}
+
+
+class TestOtherFiles:
+    """Tensors that lie in other files than before."""
+
+    @pytest.fixture
+    def saved(self, chunked, root):
+        """Commit these files, each a dict of tensors, in place of all before; return the diff."""
+
+        def commit(**files):
+            for path in [path for path in root.iterdir() if path.is_file()]:
+                path.unlink()
+            for name, tensors in files.items():
+                save_file(tensors, root / f"{name}.safetensors")
+            chunked.commit("version", paths=".")
+            return {file.path.partition(".")[0]: file for file in chunked.changes()}
+
+        return commit
+
+    def part(self, first, last):
+        return {f"layers.{number}.w": MODEL[f"layers.{number}.w"] for number in range(first, last)}
+
+    def test_shards_and_back(self, chunked, saved):
+        saved(model=MODEL)
+        for shards, old, new in (
+            ({"m1": self.part(0, 2), "m2": self.part(2, 6)}, "model", {"m1": 2, "m2": 4}),
+            ({"m3": self.part(0, 3), "m4": self.part(3, 6)}, None, {"m3": 3, "m4": 3}),
+            ({"model": MODEL}, None, {"model": 6}),
+        ):
+            found = saved(**shards)
+            assert not any(file.tensors for file in found.values())
+            came = {
+                name: sum(count for _, count in file.moved_from) for name, file in found.items()
+            }
+            assert {name: count for name, count in came.items() if count} == new
+            if old:
+                assert [path for path, _ in found[old].moved_to] == [
+                    f"{name}.safetensors" for name in new
+                ]
+        assert chunked.diff("HEAD~3", "HEAD") == []
+        assert chunked.diff("HEAD~1", "HEAD", tensors="*") == []
+
+    def test_sizes_of_shards(self, saved):
+        saved(m1=self.part(0, 2), m2=self.part(2, 6))
+        found = saved(m1=self.part(0, 4), m2=self.part(4, 6))
+        assert [file.status for file in found.values()] == ["modified", "modified"]
+        assert found["m1"].moved_from == (("m2.safetensors", 2),)
+        assert not found["m1"].tensors + found["m2"].tensors
+
+    def test_only_what_changed_is_listed(self, saved):
+        saved(model=MODEL)
+        found = saved(
+            m1={
+                **self.part(0, 2),
+                "layers.1.w": MODEL["layers.1.w"] + 1,
+                "new": rows(1, seed=9),
+            },
+            m2={**self.part(3, 5), "head": MODEL["layers.5.w"]},
+        )
+        shown = {
+            (name, one.name): (one.status, one.old_path, one.old_name, one.chunks_changed)
+            for name, file in found.items()
+            for one in file.tensors
+        }
+        assert shown == {
+            ("m1", "layers.1.w"): ("modified", "model.safetensors", None, 1),
+            ("m1", "new"): ("added", None, None, 1),
+            ("m2", "head"): ("renamed", "model.safetensors", "layers.5.w", 0),
+            ("model", "layers.2.w"): ("removed", None, None, 1),
+        }
+        assert found["model"].moved_to == (("m1.safetensors", 1), ("m2.safetensors", 2))
+
+    def test_models_of_the_same_names_are_told_apart(self, saved):
+        other = {name: values + 1 for name, values in MODEL.items()}
+        saved(a=MODEL, b=other)
+        found = saved(x=other, y=MODEL)  # as whole files: renamed
+        assert [file.status for file in found.values()] == ["renamed", "renamed"]
+        found = saved(x={**other, "t": rows(1)}, y={**MODEL, "u": rows(1, seed=3)})
+        found = saved(p=other, q=MODEL)
+        assert found["p"].moved_from == (("x.safetensors", 6),)
+        assert found["q"].moved_from == (("y.safetensors", 6),)
+
+    @pytest.mark.torch
+    def test_another_format(self, chunked, root, saved):
+        torch = pytest.importorskip("torch")
+        model = {name: torch.from_numpy(values) for name, values in MODEL.items()}
+        torch.save(model, root / "pytorch_model.bin")
+        chunked.commit("bin", paths=".")
+        found = saved(model=MODEL)
+        assert found["model"].moved_from == (("pytorch_model.bin", 6),)
+        assert not any(file.tensors for file in found.values())
+
+    def test_a_copy_is_new(self, chunked, root):
+        save_file(MODEL, root / "a.safetensors")
+        chunked.commit("one", paths=".")
+        save_file({**MODEL, "u": rows(1, seed=7)}, root / "b.safetensors")
+        chunked.commit("two", paths=".")
+        (file,) = chunked.diff("HEAD~1", "HEAD")
+        assert (len(file.tensors), file.moved_from) == (7, ())
+
+
 class TestSides:
     @pytest.fixture
     def three(self, repo, root):

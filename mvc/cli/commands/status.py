@@ -96,7 +96,10 @@ def _write_long(repo: Repo, found: Status) -> None:
         out,
         "Changes to be committed:",
         [f'"mvc {unstage} <file>..." to unstage'],
-        [_entry(repo, out, file, file.staged, "green") for file in staged],
+        [
+            *(_entry(repo, out, file, file.staged, "green") for file in staged),
+            *_moved(repo, staged),
+        ],
     )
     update = "add/rm" if any(file.worktree == "removed" for file in changed) else "add"
     _write_section(
@@ -118,6 +121,16 @@ def _write_long(repo: Repo, found: Status) -> None:
     )
     if not staged:
         out.lines(_last_line(found, changed, untracked))
+
+
+def _moved(repo: Repo, staged: Sequence[FileStatus]) -> list[str]:
+    """Say that a model was only saved in other files, which takes their manifests to know."""
+    if not {"added", "removed"} <= {file.staged for file in staged}:
+        return []
+    from mvc.cli.render.files import moved_text
+
+    text = moved_text(repo.diff(staged=True))
+    return [f"({text})"] if text else []
 
 
 def _write_section(out: Output, title: str, hints: Sequence[str], entries: Sequence[str]) -> None:

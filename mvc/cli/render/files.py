@@ -19,8 +19,9 @@ from mvc.cli.render.text import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mvc.operations.diff import FileDiff, TensorDiff
+    from mvc.operations.diff import FileDiff
     from mvc.operations.ls import FileInfo, TensorInfo
+    from mvc.operations.tensor_diff import TensorDiff
     from mvc.workspace.tensor_compare import TensorCheck
 
 TENSOR_FIELDS = "dtype shape size_bytes chunks id"
@@ -41,11 +42,12 @@ def _file_fields(file: FileDiff) -> dict[str, object]:
     old_path = "" if file.old_path is None else "old_path"
     facts = "format size_bytes tensors_total other_changed mode_changed lines"
     tensors = [_tensor_fields(tensor) for tensor in file.tensors]
-    return {**pick(file, f"path status {old_path} {facts}"), "tensors": tensors}
+    moved = {"moved_from": dict(file.moved_from), "moved_to": dict(file.moved_to)}
+    return {**pick(file, f"path status {old_path} {facts}"), **moved, "tensors": tensors}
 
 
 def _tensor_fields(tensor: TensorDiff) -> dict[str, object]:
-    before = pick(tensor, "old_name old_dtype old_shape").items()
+    before = pick(tensor, "old_path old_name old_dtype old_shape").items()
     return {
         **pick(tensor, "name status dtype shape"),
         **{key: value for key, value in before if value is not None},
@@ -68,6 +70,8 @@ def write_diff(out: Output, files: Sequence[FileDiff], form: str, *, everything:
                 out.line()
             out.line(_title(out, file))
             out.lines(_rows(out, file, everything=everything))
+        if moved := moved_text(files):
+            out.lines(["", moved])
 
 
 def _name_status(file: FileDiff) -> str:
@@ -80,13 +84,28 @@ def _names(file: FileDiff) -> str:
     return " -> ".join(printable(name) for name in (file.old_path, file.path) if name is not None)
 
 
+def moved_text(files: Sequence[FileDiff]) -> str:
+    """Return ``the same 290 tensors lie in other files``, or nothing if none do."""
+    moved = sum(count for file in files for _, count in file.moved_from)
+    verb = "lies" if moved == 1 else "lie"
+    return f"the same {count_text(moved, 'tensor')} {verb} in other files" if moved else ""
+
+
+def _tensors_text(file: FileDiff) -> str:
+    """Return how many tensors a new or deleted file has, and how many of them another one has."""
+    text, is_new = count_text(file.tensors_total, "tensor"), file.status == "added"
+    moved = sum(count for _, count in (file.moved_from if is_new else file.moved_to))
+    where = "from other files" if is_new else "now in other files"
+    return f"{moved:,} of {text} {where}" if moved else text
+
+
 def _title(out: Output, file: FileDiff) -> str:
     facts = [] if file.format is None else [file.format]
     if file.status == "modified" and file.format is not None:
         facts.append(f"{len(file.tensors):,} of {count_text(file.tensors_total, 'tensor')}")
         facts[-1] += " differ" if len(file.tensors) != 1 else " differs"
     elif file.tensors_total:
-        facts.append(count_text(file.tensors_total, "tensor"))
+        facts.append(_tensors_text(file))
     facts.append(size_text(file.size_bytes))
     title = out.style(f"{CHANGES[file.status]}: {_names(file)}", "bold")
     return f"{title}  {out.style(', '.join(facts), 'dim')}"
@@ -94,21 +113,24 @@ def _title(out: Output, file: FileDiff) -> str:
 
 def _rows(out: Output, file: FileDiff, *, everything: bool) -> Iterator[str]:
     is_whole = file.status in ("added", "removed")
-    if file.tensors and (everything or not is_whole):
+    is_known = len(file.tensors) < file.tensors_total or any(one.old_path for one in file.tensors)
+    if file.tensors and (everything or not is_whole or is_known):
         yield from _tensor_rows(out, file.tensors, everything=everything)
     if not is_whole:
-        yield from _text_lines(out, file.lines, everything=everything)
+        yield from _text_lines(out, file, everything=everything)
     if not is_whole and file.mode_changed:
         yield "  the file mode differs"
     if not is_whole and file.other_changed and file.format is not None and _is_in_place(file):
         yield "  bytes outside of tensors differ (header, metadata)"
 
 
-def _text_lines(out: Output, lines: Sequence[str], *, everything: bool) -> Iterator[str]:
+def _text_lines(out: Output, file: FileDiff, *, everything: bool) -> Iterator[str]:
     """Yield changed lines; a terminal gets the first ones, a pipe or ``--all`` every one."""
-    shown = lines
-    if out.width is not None and not everything and len(lines) > _ROWS_ON_TERMINAL:
-        shown = lines[: _ROWS_ON_TERMINAL - 1]
+    shown = lines = file.lines
+    # What an index of shards says, file by file, the tensors' own rows say better.
+    most = 0 if file.path.endswith(".index.json") else _ROWS_ON_TERMINAL
+    if out.width is not None and not everything and len(lines) > most:
+        shown = lines[: max(most - 1, 0)]
     colours = {"+": "green", "-": "red", "@": "cyan"}
     for line in shown:
         text, colour = printable(line.expandtabs()), colours.get(line[:1])
@@ -120,7 +142,7 @@ def _text_lines(out: Output, lines: Sequence[str], *, everything: bool) -> Itera
 
 def _is_in_place(file: FileDiff) -> bool:
     """Return whether all tensors kept name, dtype and shape: then the header should not differ."""
-    return all(
+    return not (file.moved_from or file.moved_to) and all(
         tensor.status == "modified" and tensor.old_dtype is None and tensor.old_shape is None
         for tensor in file.tensors
     )
@@ -160,7 +182,7 @@ def _write_stat(out: Output, files: Sequence[FileDiff]) -> None:
 
 def _stat_text(file: FileDiff) -> str:
     if file.status in ("added", "removed"):
-        tensors = f", {count_text(file.tensors_total, 'tensor')}" if file.tensors_total else ""
+        tensors = f", {_tensors_text(file)}" if file.tensors_total else ""
         return f"{CHANGES[file.status]}, {size_text(file.size_bytes)}{tensors}"
     if file.format is None or not file.tensors:
         return f"{CHANGES[file.status]}, {size_text(file.size_bytes)}"
@@ -174,12 +196,13 @@ def _stat_text(file: FileDiff) -> str:
 
 def _stat_summary(files: Sequence[FileDiff]) -> str:
     counts = Counter(tensor.status for file in files for tensor in file.tensors)
-    text = f"{count_text(len(files), 'file')} changed"
+    text, moved = f"{count_text(len(files), 'file')} changed", moved_text(files)
     total = sum(counts.values())
     if not total:
-        return text
+        return f"{text}, {moved}" if moved else text
     parts = ", ".join(f"{counts[status]:,} {status}" for status in LETTERS if counts[status])
-    return f"{text}, {count_text(total, 'tensor')} ({parts})"
+    text = f"{text}, {count_text(total, 'tensor')} ({parts})"
+    return f"{text}; {moved}" if moved else text
 
 
 def file_fields(info: FileInfo) -> dict[str, object]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from support.cli import plain
 from support.models import write_model
@@ -19,8 +22,6 @@ def test_rows(shell):
 
 
 def test_header_and_mode(shell):
-    import json
-
     path = shell.folder / "model.safetensors"
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
@@ -44,6 +45,43 @@ def test_stat(shell):
     ]
     lines = shell.ok("diff", "main", "side", "--stat").lines
     assert lines[0].startswith(" config.json       | modified, ")
+
+
+def test_a_model_in_other_shards(empty):
+    path = empty.folder / "model.safetensors"
+    write_model(path)
+    empty.ok("commit", "-m", "one", ".")
+    model = load_file(path)
+    path.unlink()
+    model["layers.1.q"] += 1
+    names = sorted(model)
+    for number, part in enumerate((names[:4], names[4:])):
+        save_file({name: model[name] for name in part}, empty.folder / f"m-{number}.safetensors")
+    index = json.dumps(dict.fromkeys(names, "m-0.safetensors"), indent=1)
+    (empty.folder / "m.safetensors.index.json").write_text(index)
+    empty.ok("add", ".", "-A")
+    said = "the same 7 tensors lie in other files"
+    assert f"\t({said})" in empty.ok("status").lines
+    lines = empty.ok("diff", "--staged").lines
+    assert "4 of 4 tensors from other files" in lines[0]
+    assert [line for line in lines if line.startswith("  ")] == [
+        "  M layers.1.q  F32[32, 32]  1/1 chunk  4 KiB"
+    ]
+    deleted = "deleted: model.safetensors  safetensors, 7 of 8 tensors now in other files"
+    assert lines[-3].startswith(deleted)
+    assert lines[-1] == said
+    empty.ok("commit", "-m", "shards")
+    stat = empty.ok("show", "--stat").lines
+    assert stat[-1] == f" 4 files changed, 1 tensor (1 modified); {said}"
+    files = {file["path"]: file for file in empty.json("show")["files"]}
+    assert files["model.safetensors"]["moved_to"] == {"m-0.safetensors": 4, "m-1.safetensors": 3}
+    (tensor,) = files["m-1.safetensors"]["tensors"]
+    assert (tensor["status"], tensor["old_path"]) == ("modified", "model.safetensors")
+    # Of an index that changed, a terminal gets the number of its lines only.
+    (empty.folder / "m.safetensors.index.json").write_text(index.replace("m-0", "m-1"))
+    shown = plain(empty.ok("diff", terminal=True).out).splitlines()[1:]
+    assert len(shown) == 1
+    assert shown[0].endswith("more lines (--all shows them)")
 
 
 def test_long_lists_are_rolled_up_on_a_terminal_only(empty):
