@@ -17,10 +17,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mvc import UnsupportedError, UsageError
 from mvc_hooks.parts.data import DataPart
-from mvc_hooks.parts.gradients import PowerSgdPart
 from mvc_hooks.parts.module import ModulePart, ParameterNames
 from mvc_hooks.parts.optimizer import OptimizerPart, find_optimizers, index_parameters
 from mvc_hooks.parts.part import DETAILS, Group, Part, RestoreOrder
+from mvc_hooks.parts.power_sgd import PowerSgdPart
 from mvc_hooks.parts.reach import GENERATORS
 from mvc_hooks.parts.rng import GeneratorPart, RngPart
 from mvc_hooks.parts.tree import list_items
