@@ -20,9 +20,9 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from mvc import UsageError
+from mvc_hooks.adapters.evaluation import EvaluationLoaders
 from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.rng import capture_rng, restore_rng
-from mvc_hooks.parts.watch import EvaluationLoaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable

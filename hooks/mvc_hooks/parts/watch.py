@@ -23,7 +23,6 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from mvc import UsageError
-from mvc_hooks.parts.reach import find_loaders
 from mvc_hooks.parts.rng import capture_rng, restore_rng
 from mvc_hooks.parts.workers import Said, Worker
 
@@ -76,7 +75,7 @@ class LoaderWatch:
         """Note whether workers go on from the pass before; UsageError if those were not watched."""
         loader = self._loader()
         live = getattr(loader, "_iterator", None)
-        if _has_own_workers(loader) and live is not None and not isinstance(live, _WatchedIterator):
+        if has_own_workers(loader) and live is not None and not isinstance(live, _WatchedIterator):
             raise UsageError(
                 "the persistent workers of this DataLoader began before the checkpointer",
                 hint="make the checkpointer before anything iterates the loader",
@@ -117,7 +116,7 @@ class LoaderWatch:
     @property
     def is_persistent(self) -> bool:
         """Whether its workers live longer than a pass, and are torch's own."""
-        return _has_own_workers(self._loader())
+        return has_own_workers(self._loader())
 
     # State.
 
@@ -136,7 +135,7 @@ class LoaderWatch:
     def restore(self, state: Mapping[str, Any]) -> None:
         """End persistent workers; the next ones begin as those of the state."""
         loader = self._loader()
-        if loader is not None and _has_own_workers(loader):
+        if loader is not None and has_own_workers(loader):
             loader._iterator = None  # noqa: SLF001
         self._again = state
         self._begun, self._base_seed = 0, state.get("base_seed")
@@ -155,7 +154,7 @@ class LoaderWatch:
         loader = self._loader()
         assert loader is not None
         self.begin()
-        if not _has_own_workers(loader):
+        if not has_own_workers(loader):
             worker, lent = Worker(loader), {}
             if loader.num_workers and hasattr(loader, "next_iter_state"):  # torchdata's
                 lent = {"worker_init_fn": worker.attach, "collate_fn": worker.watch}
@@ -184,56 +183,6 @@ class LoaderWatch:
             iterator = _WatchedIterator(loader, self)
         iterator._index_sampler = sampler  # noqa: SLF001
         return iterator
-
-
-class EvaluationLoaders:
-    """Loaders that a library iterates beside training, in the order in which it takes them.
-
-    Only persistent workers matter: they draw a seed from the process's generator at their first
-    pass, and no more at later ones.
-    """
-
-    epoch = 0
-
-    def __init__(self) -> None:
-        self._watches: list[LoaderWatch] = []
-        self._restored: list[dict[str, Any]] = []
-
-    def note_begin(self) -> bool:
-        """Count no passes."""
-        return False
-
-    def watch(self, loader: Any) -> None:
-        """Watch a loader, which takes up its restored state."""
-        for one in find_loaders(loader).values():
-            if _has_own_workers(one) and "_get_iterator" not in vars(one):
-                self._watches.append(LoaderWatch(one, self))
-                if self._restored:
-                    self._watches[-1].restore(self._restored.pop(0))
-
-    def _forget_dead(self) -> None:
-        """Leave out loaders in whose place the library has made others."""
-        self._watches = [watch for watch in self._watches if watch.is_persistent]
-
-    def capture(self) -> list[dict[str, Any]]:
-        """Return the states of those that began, up to the last such."""
-        self._forget_dead()
-        states = [watch.capture(is_between=True) for watch in self._watches] + self._restored
-        while states and not states[-1]:
-            states.pop()
-        return states
-
-    def restore(self, states: list[dict[str, Any]]) -> None:
-        """Begin anew where the states say, or where there is none."""
-        self._forget_dead()
-        for index, watch in enumerate(self._watches):
-            watch.restore(states[index] if index < len(states) else {})
-        self._restored = states[len(self._watches) :]
-
-    def remove(self) -> None:
-        """Stop watching."""
-        for watch in self._watches:
-            watch.remove()
 
 
 class _WatchedIterator(_MultiProcessingDataLoaderIter):
@@ -280,7 +229,7 @@ class _AskedTwice:
         return iter(())
 
 
-def _has_own_workers(loader: Any) -> bool:
+def has_own_workers(loader: Any) -> bool:
     """Return whether a loader has persistent workers of torch's own kind."""
     return (
         loader is not None

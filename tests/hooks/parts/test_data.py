@@ -22,7 +22,6 @@ from mvc_hooks.parts.data import DataPart
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.parts.sources import from_commit
-from mvc_hooks.parts.watch import EvaluationLoaders
 
 pytestmark = [
     pytest.mark.torch,
@@ -377,24 +376,6 @@ def test_removing_leaves_the_loader_as_it_was():
     assert "_get_iterator" in vars(loader)
     part.remove()
     assert "_get_iterator" not in vars(loader)
-
-
-def test_of_loaders_that_validate_those_that_are_gone_leave_no_state():
-    loaders = EvaluationLoaders()
-    live = DataLoader(Numbers(), 4, **PERSISTENT)
-    for _ in range(3):
-        live = DataLoader(Numbers(), 4, **PERSISTENT)
-        loaders.watch(live)
-    next(iter(live))
-    (state,) = states = loaders.capture()
-    new = EvaluationLoaders()
-    new.restore(states)
-    new.watch(DataLoader(Numbers(), 4, **PERSISTENT))  # the place of one that was made anew since
-    restored = [DataLoader(Numbers(), 4, **PERSISTENT)]
-    new.watch(restored[0])
-    assert new.capture() == []
-    new.restore(states)
-    assert new.capture() == [state]
 
 
 def test_a_loader_of_the_users_own(lab):

@@ -12,6 +12,8 @@ from mvc import ConflictError
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import InexactRestoreError, restore_parts
 
+pytestmark = pytest.mark.torch
+
 
 def _source(lab, **objects):
     return lab.commit(make_parts(objects))
@@ -95,9 +97,6 @@ def test_values_change_in_place_and_may_grow(lab):
     late["book"]["inner"] = {}
     restore_parts(source, run(**late).parts)
     assert late["book"]["inner"]["x"].tolist() == [2.0, 2.0]
-
-
-pytestmark = pytest.mark.torch
 
 
 class _Memory:
