@@ -72,7 +72,7 @@ class DataPart(Part):
         batches_drawn: batches, over the whole run.
         is_endless: whether a pass that is over is followed by the next; otherwise by StopIteration,
             as from any iterator, until somebody begins it.
-        draws_ahead: whether a random order is drawn in a thread of the loader's own.
+        draws_in_thread: whether a random order is drawn in a thread of the loader's own.
     """
 
     order = RestoreOrder.DATA
@@ -87,7 +87,7 @@ class DataPart(Part):
         self._start: dict[str, Any] | None = None
         self._watches: dict[str, LoaderWatch] = {}
         self._is_drawing, self._thread = False, 0
-        self.draws_ahead = False
+        self.draws_in_thread = False
         self._lacks_workers = False
         self._take(loader)
 
@@ -168,7 +168,9 @@ class DataPart(Part):
             self.is_iterated_elsewhere = True
         is_other = self._is_drawing and threading.get_ident() != self._thread
         loaders = self._loaders.values()
-        self.draws_ahead |= is_other and any(isinstance(one.sampler, _RANDOM) for one in loaders)
+        self.draws_in_thread |= is_other and any(
+            isinstance(one.sampler, _RANDOM) for one in loaders
+        )
         return self._is_drawing
 
     def _begin(self) -> None:

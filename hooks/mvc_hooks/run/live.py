@@ -186,9 +186,9 @@ class LiveRun:
         if isinstance(loss, torch.Tensor) and loss.requires_grad and not self._grads.has_trained:
             yield HALF_STEP
         for part in self._data_parts:
-            if part.draws_ahead:
+            if part.draws_in_thread:
                 yield THREADED.format(part.name)
-                part.draws_ahead = False
+                part.draws_in_thread = False
         if self._strays.look([part.iterator for part in self._data_parts]):
             yield STRAY_LOADER
 
