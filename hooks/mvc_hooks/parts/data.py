@@ -38,7 +38,7 @@ from mvc import ConflictError, UsageError
 from mvc_hooks.parts.part import Part, RestoreOrder
 from mvc_hooks.parts.reach import GENERATORS, find_loaders, find_reachable
 from mvc_hooks.parts.rng import (
-    GeneratorPart,
+    capture_generators,
     capture_rng,
     find_attribute,
     keep_rng,
@@ -176,7 +176,7 @@ class DataPart(Part):
     def _begin(self) -> None:
         for watch in self._watches.values():
             watch.begin_pass()
-        self._start = {"rng": capture_rng(), "generators": self._capture_generators()}
+        self._start = {"rng": capture_rng(), "generators": capture_generators(self.generators())}
         self._iterator = self._open()
         self._pending = None
 
@@ -217,7 +217,7 @@ class DataPart(Part):
             "batches_drawn": self.batches_drawn,
             "start": self._start if self._iterator is not None else None,
             "sampler_epoch": [getattr(one, "epoch", None) for one in self._find_epoch_owners()],
-            "generators": self._capture_generators(),
+            "generators": capture_generators(self.generators()),
             "loader": self._capture_loader(),
         }
 
@@ -351,9 +351,6 @@ class DataPart(Part):
         known = {id(one) for one in found.values()}
         others = find_reachable(self.loader, GENERATORS).items()
         return {**found, **{path: one for path, one in others if id(one) not in known}}
-
-    def _capture_generators(self) -> dict[str, object]:
-        return {path: GeneratorPart(one).capture() for path, one in self.generators().items()}
 
     def _set_generators(self, states: dict[str, Any], *, is_final: bool = False) -> None:
         live = self.generators()

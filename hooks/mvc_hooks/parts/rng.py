@@ -140,6 +140,11 @@ class GeneratorPart(Part):
             yield from super().compare(live, stored, path)
 
 
+def capture_generators(live: Mapping[str, Any]) -> dict[str, object]:
+    """Return the states of generators by path."""
+    return {path: GeneratorPart(one).capture() for path, one in live.items()}
+
+
 def restore_generators(root: Any, live: Mapping[str, Any], states: Mapping[str, Any]) -> list[str]:
     """Set generators below an object back, by path; return the paths where there is none.
 

@@ -16,7 +16,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from mvc import UsageError
 from mvc_hooks.parts.reach import GENERATORS, find_reachable
-from mvc_hooks.parts.rng import GeneratorPart, capture_rng, restore_generators, restore_rng
+from mvc_hooks.parts.rng import capture_generators, capture_rng, restore_generators, restore_rng
 from mvc_hooks.parts.value import Stateful
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Worker:
     def _capture(self) -> dict[str, Any]:
         # Arrays: a tensor would travel to the main process as a file descriptor.
         rng: Any = capture_rng()
-        states: Any = {path: GeneratorPart(one).capture() for path, one in self._generators.items()}
+        states: Any = capture_generators(self._generators)
         arrays = {k: one.numpy() for k, one in states.items() if isinstance(one, torch.Tensor)}
         rng = {**rng, "torch": rng["torch"].numpy()}
         return {"rng": rng, "generators": states | arrays}
