@@ -315,7 +315,7 @@ class Checkpointer(StepRun):
                 raise UsageError("the body of the loop over steps() did not call step()")
             self._log.doubt(self._run.tail.look())
         if self._ranks.share(self._commits.last_step) != self.step_count and self.step_count:
-            self._commits.commit(f"step {self.step_count}, the last one", {}, is_asked=True)
+            self._commits.commit(self._name_last(), {}, is_asked=True)
         self.wait()
 
     def batches(self, total: int) -> Iterator[Any]:
@@ -491,7 +491,7 @@ class Checkpointer(StepRun):
             return
         self._signals.take(name)
         self._log.stop(self.step_count, name)
-        self.close(last=f"step {self.step_count}, at {name}")
+        self.close(last=self._name_last(f"at {name}"))
         self._signals.deliver()
 
     def close(self, *, last: str | None = None) -> None:
@@ -523,6 +523,10 @@ class Checkpointer(StepRun):
                 self._release()
                 self._log.close()
 
+    def _name_last(self, how: str = "the last one") -> str:
+        """Return the message of the commit that ends the run."""
+        return f"step {self.step_count}, {how}"
+
     def __enter__(self) -> Self:
         self._check_open()
         return self
@@ -537,14 +541,14 @@ class Checkpointer(StepRun):
 
     def _end(self, kind: type[BaseException] | None) -> None:
         if kind is None:
-            self.close(last=f"step {self.step_count}, the last one")
+            self.close(last=self._name_last())
             return
         if self._is_closed or os.getpid() != self._pid:
             return
         self._log.stop(self.step_count, kind.__name__)
         self._ranks.leave()  # where the other ranks are now, this one cannot know
         is_last = self._ranks.size == 1 and not issubclass(kind, DivergedError)
-        self._end_quietly(f"step {self.step_count}, at {kind.__name__}" if is_last else None)
+        self._end_quietly(self._name_last(f"at {kind.__name__}") if is_last else None)
 
     def _end_quietly(self, last: str | None) -> None:
         """Close where an error has nowhere to go, or would hide another one; the log has it."""
@@ -557,19 +561,19 @@ class Checkpointer(StepRun):
         error = getattr(sys, "last_value", None)
         with contextlib.suppress(KeyboardInterrupt):  # the writer finishes by itself
             if error is None:
-                self._end_quietly(f"step {self.step_count}, the last one")
+                self._end_quietly(self._name_last())
             else:
                 self._end(type(error))
 
     def _hand_over(self) -> None:
         if os.getpid() == self._pid:
             self._log.hand_over(self.branch, self.step_count)
-            self._end_quietly(f"step {self.step_count}, the last one")
+            self._end_quietly(self._name_last())
 
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):
             with contextlib.suppress(KeyboardInterrupt):
-                self._end_quietly(f"step {self.step_count}, the last one")
+                self._end_quietly(self._name_last())
 
     def remove(self) -> None:
         """Take all hooks off and close; the handle that other libraries expect."""

@@ -322,8 +322,7 @@ class Session:
         self.data.is_between = is_between
         report = self.complete_step()
         if report is None and self._landing is None:
-            step = self.checkpointer.step_count
-            self.checkpointer.close(last=f"step {step}, the last one")
+            self.checkpointer.__exit__(None, None, None)
         else:
             self.checkpointer.close()
         return report
