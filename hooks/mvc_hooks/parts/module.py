@@ -226,6 +226,11 @@ def _find_modules(module: nn.Module) -> dict[str, nn.Module]:
     return {clean_name(name): one for name, one in named}
 
 
+def _join(prefix: str, key: str) -> str:
+    """Return the name of a buffer below the module of a name, which is empty for the outermost."""
+    return f"{prefix}.{key}" if prefix else key
+
+
 def _say(outline: tuple[object, ...] | None) -> str:
     """Return type and shape as differences name them."""
     if outline is None:
@@ -290,7 +295,7 @@ class ModuleDetails(Part):
         # A notebook may make the part of a model more than once.
         self._first = _FIRST.setdefault(module, self._outline_buffers())
         self._registered = {
-            f"{prefix}.{key}" if prefix else key
+            _join(prefix, key)
             for prefix, owner in _find_modules(module).items()
             for key in owner._buffers  # noqa: SLF001  there is no public way
         }
@@ -349,7 +354,7 @@ class ModuleDetails(Part):
     def _outline_buffers(self) -> dict[str, tuple[object, ...]]:
         """Return name → type and shape of the buffers in a state dict that load as torch loads."""
         return {
-            clean_name(f"{prefix}.{key}" if prefix else key): (buffer.dtype, buffer.shape)
+            clean_name(_join(prefix, key)): (buffer.dtype, buffer.shape)
             for prefix, owner in self._module.named_modules(remove_duplicate=False)
             if owner._buffers and not _loads_itself(owner)  # noqa: SLF001  there is no public way
             for key, buffer in owner._buffers.items()  # noqa: SLF001
@@ -386,7 +391,7 @@ class ModuleDetails(Part):
 
     def _find_buffers(self) -> list[tuple[str, nn.Module, str]]:
         return [
-            (f"{prefix}.{key}" if prefix else key, owner, key)
+            (_join(prefix, key), owner, key)
             for prefix, owner in self._module.named_modules()
             for key in sorted(owner._non_persistent_buffers_set)  # noqa: SLF001  there is no public way
             if key in owner._buffers  # noqa: SLF001
