@@ -124,7 +124,8 @@ class Repo:
         An existing repository is opened unchanged.
 
         Raises:
-            UsageError: not a valid branch name, or the path is a file.
+            UsageError: not a valid branch name, or the path cannot be a folder.
+            StorageError: the machine failed.
         """
         folder = Path(path)
         try:
@@ -132,6 +133,11 @@ class Repo:
                 folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise UsageError(f"{folder} is not a folder") from None
+        except FileNotFoundError:
+            raise UsageError(
+                f"cannot make folder {folder}: its parent folder is gone or takes no folders",
+                hint="name a folder elsewhere",
+            ) from None
         workspace.context.init(folder, branch=branch)
         return cls(folder)
 

@@ -47,6 +47,15 @@ def test_it_opens_by_its_name(repo, monkeypatch):
         mvc.Repo(repo.worktree.parent)
 
 
+def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(mvc.UsageError, match="cannot make folder run: its parent folder is gone"):
+        mvc.Repo.init("run")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_as_a_context_manager_it_leaves_no_file_open(repo):
     def opened():

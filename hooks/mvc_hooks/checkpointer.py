@@ -177,8 +177,8 @@ class Checkpointer(StepRun):
             self._run = run = LiveRun(objects, ranks)
             undo.callback(run.remove)
             self._judge = Judge(detectors, ladder, healthy_after, has_scaler=run.has_scaler)
-            ranks.on_first(lambda: _open_repo(path))
-            self.repo = _open_repo(path)
+            ranks.on_first(lambda: Repo.init(path))
+            self.repo = Repo.init(path)
             self.repo.identity = identity
             ranks.on_first(self.repo.check_identity)
             self.branch = branch or ranks.ask_first(self._current_branch)
@@ -596,16 +596,6 @@ def _end_at_exit(find: weakref.ref[Checkpointer]) -> None:
     checkpointer = find()
     if checkpointer is not None:
         checkpointer._at_exit()  # noqa: SLF001  the same module
-
-
-def _open_repo(path: str | os.PathLike[str]) -> Repo:
-    try:
-        return Repo.init(path)
-    except OSError as error:
-        raise UsageError(
-            f"cannot open or make a repository in {os.fspath(path)!r}: {error.strerror or error}",
-            hint="pass a folder that can be written",
-        ) from error
 
 
 def _end_earlier(path: str | os.PathLike[str], branch: str | None) -> None:
