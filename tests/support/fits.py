@@ -9,12 +9,17 @@ import signal
 import tempfile
 from types import SimpleNamespace
 
+import pytest
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, _utils
+
+for _library in ("lightning", "transformers", "accelerate", "torchdata"):
+    pytest.importorskip(_library)
 
 # An iterator that is freed with a cycle of references cannot reach its workers, and waits so long for each.
 _utils.MP_STATUS_CHECK_INTERVAL = 0.2

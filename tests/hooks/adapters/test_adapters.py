@@ -7,11 +7,6 @@ import torch
 
 from mvc import ConflictError, Repo, UsageError
 from mvc_hooks import DivergedError, rollback, skip_step, stop
-
-pytest.importorskip("lightning")
-pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
-
 from support.fits import FITS, fit_lightning, fit_transformers, make_average, same
 
 pytestmark = [
@@ -30,15 +25,6 @@ pytestmark = [
 ]
 
 KINDS = list(FITS)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """With so little to compute, threads wait for each other most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

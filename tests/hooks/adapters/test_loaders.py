@@ -5,12 +5,6 @@ import torch
 
 from mvc import UsageError
 from mvc_hooks import rollback, stop
-
-pytest.importorskip("lightning")
-pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
-pytest.importorskip("torchdata")
-
 from mvc_hooks.parts.reach import find_loaders
 from support.fits import FITS, same
 
@@ -29,14 +23,13 @@ CASES = [
     *(("transformers", data) for data in ("persistent", "iterable", "iterable-workers")),
     *(("accelerate", data) for data in ("sampler", "persistent", "stateful")),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+RELOADED = (("reload_dataloaders_every_n_epochs", 2),)
+STOPS = {
+    "validating workers draw a seed once": ({"total": 10, "held_out": "persistent"}, {"until": 7}),
+    "loaders are made again every 2 epochs": ({"total": 36, "settings": RELOADED}, {"until": 15}),
+    "one loader began again beside another": ({"total": 8, "data": "two"}, {"until": 6}),
+    "workers go on in the next epoch": ({"epochs": 2, "data": "persistent"}, {"epochs": 1}),
+}
 
 
 @pytest.mark.parametrize(("kind", "data"), CASES)
@@ -57,36 +50,12 @@ def test_stopped_and_rolled_back_is_as_never_stopped(kind, data, tmp_path):
         assert not any("_get_iterator" in vars(one) for one in left)
 
 
-def test_persistent_workers_that_validate_draw_their_seed_once(tmp_path):
-    options = {"total": 10, "held_out": "persistent"}
+@pytest.mark.parametrize("name", STOPS)
+def test_lightning_stopped_is_as_never_stopped(name, tmp_path):
+    options, stop = STOPS[name]
     through = FITS["lightning"](None, **options)
-    first = FITS["lightning"](tmp_path, until=7, every=100, **options)
-    second = FITS["lightning"](tmp_path, every=100, **options)
-    assert first.losses + second.losses == through.losses
-    assert same(second, through)
-
-
-def test_loaders_that_lightning_makes_anew_are_made_anew_in_the_same_epochs(tmp_path):
-    options = {"total": 36, "settings": (("reload_dataloaders_every_n_epochs", 2),)}
-    through = FITS["lightning"](None, **options)
-    first = FITS["lightning"](tmp_path, until=15, every=100, **options)
-    second = FITS["lightning"](tmp_path, every=100, **options)
-    assert first.losses + second.losses == through.losses
-    assert same(second, through)
-
-
-def test_a_loader_that_began_again_beside_a_longer_one(tmp_path):
-    through = FITS["lightning"](None, total=8, data="two")
-    first = FITS["lightning"](tmp_path, until=6, total=8, data="two")
-    second = FITS["lightning"](tmp_path, total=8, data="two")
-    assert first.losses + second.losses == through.losses
-    assert same(second, through)
-
-
-def test_persistent_workers_of_lightning_go_on_in_the_next_epoch(tmp_path):
-    through = FITS["lightning"](None, epochs=2, data="persistent")
-    first = FITS["lightning"](tmp_path, epochs=1, data="persistent")
-    second = FITS["lightning"](tmp_path, epochs=2, data="persistent")
+    first = FITS["lightning"](tmp_path, **{**options, **stop}, every=100)
+    second = FITS["lightning"](tmp_path, **options, every=100)
     assert first.losses + second.losses == through.losses
     assert same(second, through)
 

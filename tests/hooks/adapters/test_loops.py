@@ -4,10 +4,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("lightning")
-pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
-
 from support.loops import LOOPS, examine, format_row
 from support.scenarios import SCENARIOS
 

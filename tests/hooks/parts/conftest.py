@@ -73,12 +73,3 @@ class Lab:
 @pytest.fixture
 def lab(tmp_path):
     return Lab(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Keep threads of tiny products from waiting for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
