@@ -131,15 +131,16 @@ class PackPublisher:
         return index.pack, index.pack_size_bytes + len(index_bytes)
 
     def finish(self) -> None:
-        """Wait until everything is durable and visible.
+        """Wait until everything is durable and visible; may be called again after Ctrl-C.
 
         Raises what made publishing a pack fail; later ones were aborted.
         """
         try:
             while self._waiting:
                 self._wait_for_oldest()
-        finally:
+        except Exception:
             self.abort()
+            raise
 
     def abort(self) -> None:
         """Forget every pack whose publication has not begun; wait for the one that has."""

@@ -1,15 +1,19 @@
-"""Independent items over a few threads: at once, or one by one to a crew of changing priority."""
+"""Independent items over a few threads: at once, or one by one to a crew of changing priority.
+
+And work that Ctrl-C does not cut in two.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future, ThreadPoolExecutor
     from queue import SimpleQueue
 
@@ -58,6 +62,23 @@ def _step_back(niceness: int) -> None:
     if niceness and sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.nice(niceness)
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Let Ctrl-C wait until the block has ended: what it does is done whole or not begun."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield  # nothing can interrupt it
+        return
+    held: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *what: held.append(what))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if held:
+            handler(*held[0])
 
 
 def for_each(

@@ -27,16 +27,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from concurrent.futures import wait
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.listing import PACKS
 from mvc.chunkstore.pack_writer import EncodedRecord, OpenPack, PackPublisher
-from mvc.chunkstore.parallel import Crew
+from mvc.chunkstore.parallel import Crew, interrupts_held
 from mvc.chunkstore.relatives import DeltaMode, EncodeSlot, RelativeEncoder
 from mvc.chunkstore.values import WriteCounts
-from mvc.errors import StorageError, UsageError
+from mvc.errors import MvcError, StorageError, UsageError
 from mvc.formats.pack import MAX_PLAIN_BYTES
 from mvc.ids import hash_chunk
 
@@ -83,7 +83,8 @@ class ChunkWriter:
 
     When the block ends normally, everything added is durable and visible. When it ends with an
     exception, what is not yet published is forgotten; packs that were full earlier stay, as garbage
-    that gc removes. ``counts`` and ``packs`` are complete after ``close``.
+    that gc removes. After Ctrl-C all that was written stays, so that adding the same again goes on
+    from there. ``counts`` and ``packs`` are complete after ``close``.
 
     ``at_hand`` are chunks that spans may be based on and whose plain bytes can be read from a
     source as well, with their offset there; to be filled before ``add``.
@@ -118,6 +119,7 @@ class ChunkWriter:
         self._slots: list[EncodeSlot] = []
         self._first = self._next = 0
         self._failed = False
+        self._is_torn = False
         self._closed = False
 
     def add(
@@ -137,7 +139,8 @@ class ChunkWriter:
             self._relatives.look(source, spans)
             with closing(self._encode_all(source, batches)) as results:
                 for encoded in results:
-                    self._write(encoded)
+                    with interrupts_held():
+                        self._write(encoded)
                     ids += encoded.ids
                     if progress is not None:
                         progress(encoded.batch.size_bytes)
@@ -152,11 +155,12 @@ class ChunkWriter:
             return
         try:
             self._check_usable()
-            if self._pack is not None:
-                self._submit_pack()
-            self._publisher.finish()
+            self._publish()
             if self.counts.chunks > self.counts.new_chunks and not self.counts.stored_bytes:
                 self._storage.sync(PACKS)  # chunks of packs whose writer may have died too early
+        except KeyboardInterrupt as error:
+            self._keep_after(error)
+            raise
         finally:
             self.abort()
 
@@ -173,11 +177,33 @@ class ChunkWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, error_type: type[BaseException] | None, *exc_info: object) -> None:
-        if error_type is None:
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, *rest: object
+    ) -> None:
+        if error is None:
             self.close()
-        else:
+            return
+        try:
+            self._keep_after(error)
+        finally:
             self.abort()
+
+    def _publish(self) -> None:
+        if self._pack is not None:
+            with interrupts_held():
+                self._submit_pack()
+        self._publisher.finish()
+
+    def _keep_after(self, error: BaseException) -> None:
+        """After Ctrl-C, publish what was written; the error says so."""
+        size_mib = self.counts.plain_bytes / 2**20
+        is_whole = isinstance(error, KeyboardInterrupt) and not self._is_torn
+        if is_whole and size_mib and not self._rewrite:
+            with suppress(MvcError):  # that it was interrupted is what counts
+                self._publish()
+                error.add_note(
+                    f"{size_mib:,.1f} MiB of it are stored; adding it again goes on from there"
+                )
 
     def _check_usable(self) -> None:
         if self._closed or self._failed:
@@ -252,6 +278,7 @@ class ChunkWriter:
         return kept
 
     def _write(self, encoded: _Encoded) -> None:
+        self._is_torn = True
         fresh = [r for number, r in encoded.records if self._claims[r.chunk_id] == number]
         self._append(fresh)
         for record in fresh:
@@ -264,6 +291,7 @@ class ChunkWriter:
             plain_bytes=self.counts.plain_bytes + encoded.batch.size_bytes,
             new_plain_bytes=self.counts.new_plain_bytes + sum(r.plain_size_bytes for r in fresh),
         )
+        self._is_torn = False
 
     def carry(self, records: Sequence[EncodedRecord]) -> None:
         """Take over records as they are, whatever the store has."""

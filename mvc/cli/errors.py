@@ -113,3 +113,10 @@ def report(error: Exception, *, as_json: bool) -> int:
     if text.hint:
         err.line(f"{err.style('hint:', 'cyan')} {printable(text.hint)}")
     return text.exit_code
+
+
+def report_interrupt(error: KeyboardInterrupt, *, as_json: bool) -> int:
+    """Say what stays of the work that Ctrl-C ended, if that is known; return the exit code."""
+    if not as_json:
+        stderr().lines(f"interrupted: {note}" for note in getattr(error, "__notes__", ()))
+    return INTERRUPTED

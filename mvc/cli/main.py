@@ -24,8 +24,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         code = _invoke(given)
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        return errors.INTERRUPTED
+    except KeyboardInterrupt as error:
+        return errors.report_interrupt(error, as_json=_wants_json(given))
     except BrokenPipeError:
         # Keeps the interpreter from flushing into the broken pipe when the process ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,5 +1,6 @@
 import contextlib
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mvc.chunkstore.relatives import DeltaMode
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.values import ChunkSpan, WriteCounts
 from mvc.chunkstore.writer import BATCH_BYTES, BATCH_SPANS, plan_batches
@@ -338,11 +340,64 @@ def test_an_error_in_the_block_forgets_what_was_added(tmp_path):
 
 def test_an_error_in_progress_ends_the_session():
     def progress(size_bytes):
-        raise KeyboardInterrupt
+        raise KeyError
 
     storage = MemoryStorage()
-    with pytest.raises(KeyboardInterrupt), ChunkStore(storage, threads=2).writer() as writer:
+    with pytest.raises(KeyError), ChunkStore(storage, threads=2).writer() as writer:
         writer.add(*cut([os.urandom(LARGE) for _ in range(5)]), progress)
+    assert objects(storage) == {}
+
+
+class InterruptedStorage(MemoryStorage):
+    """Ctrl-C comes while its ``number``-th write is under way, or its ``number``-th publication."""
+
+    def __init__(self, call, number):
+        super().__init__()
+        self._call, self._left = call, number
+
+    def create(self, prefix=""):
+        pending = super().create(prefix)
+        act = getattr(pending, self._call)
+
+        def interrupted(*arguments):
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+            act(*arguments)
+
+        setattr(pending, self._call, interrupted)
+        return pending
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "stored"),
+    [("write", 1, 1), ("write", 4, 3), ("write", 10, 6), ("write", 14, 8), ("publish", 1, None)],
+)
+def test_after_ctrl_c_all_that_was_written_stays(call, number, stored):
+    """A write is a chunk, but for the header and footer of packs, of three chunks each."""
+    chunks = [os.urandom(LARGE) for _ in range(8)]
+    storage = InterruptedStorage(call, number)
+    store = ChunkStore(storage, threads=2, target_pack_bytes=3 * LARGE)
+    with pytest.raises(KeyboardInterrupt) as caught, store.writer() as writer:
+        writer.add(*cut(chunks))
+    size_mib = writer.counts.plain_bytes / 2**20
+    assert caught.value.__notes__ == [
+        f"{size_mib:,.1f} MiB of it are stored; adding it again goes on from there"
+    ]
+    kept = [chunk for chunk in chunks if ChunkStore(storage).find(hash_chunk(chunk)) is not None]
+    assert len(kept) * LARGE == writer.counts.plain_bytes
+    assert chunks[: len(kept)] == kept
+    assert stored in (None, len(kept))
+    _, counts = add_chunks(ChunkStore(storage), chunks)
+    assert counts.new_chunks == len(chunks) - len(kept)
+
+
+def test_after_ctrl_c_a_rewrite_leaves_nothing():
+    storage = MemoryStorage()
+    store = ChunkStore(storage)
+    with pytest.raises(KeyboardInterrupt), store._new_writer(DeltaMode.NEVER, rewrite=True) as one:
+        one.add(*cut([b"abc"]))
+        raise KeyboardInterrupt
     assert objects(storage) == {}
 
 

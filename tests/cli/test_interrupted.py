@@ -1,12 +1,23 @@
-"""A checkout that was cut short: every command finishes it or says so, and no dry run touches it."""
+"""A checkout that was cut short: every command finishes it or says so, and no dry run touches it.
+
+And an add: the next one goes on from there.
+"""
 
 from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from mvc.workspace import transition
 
 _JOURNAL = ".mvc/transition.json"
+_LARGE_BYTES = 128 * 2**20
 _WORDS = "a checkout was interrupted"
 
 
@@ -84,3 +95,25 @@ def test_what_changes_something_finishes_it(cut, command):
 def test_json_of_an_error_stays_json(cut):
     answer = cut("show", "nope", "--json")
     assert _WORDS not in answer.err
+
+
+def test_an_add_that_ctrl_c_ended_goes_on(empty):
+    (empty.folder / "large.bin").write_bytes(os.urandom(_LARGE_BYTES))
+    packs = empty.folder / ".mvc" / "chunks" / "packs"
+    adding = subprocess.Popen(
+        [sys.executable, "-m", "mvc", "add", "large.bin"],
+        cwd=empty.folder, env={**os.environ, **empty.environment}, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    while adding.poll() is None:
+        with contextlib.suppress(FileNotFoundError):
+            if sum(path.stat().st_size for path in packs.glob("*")) > _LARGE_BYTES // 8:
+                adding.send_signal(signal.SIGINT)
+                break
+    said = adding.communicate()[1].decode()
+    assert adding.returncode == 130
+    stored = re.fullmatch(r"interrupted: (\S+) MiB of it are stored; .* goes on from there\n", said)
+    assert empty.json("status")["files"][0]["staged"] == "unmodified"
+    written = empty.json("add", "large.bin")["bytes"]
+    assert written["reused"] / 2**20 == float(stored[1]) >= _LARGE_BYTES / 8 / 2**20
+    assert written["written"] < _LARGE_BYTES - written["reused"] + 2**16
+    assert empty.ok("fsck", "--data")
