@@ -384,14 +384,18 @@ def write_symlink(target: Path, text: bytes) -> FileStat:
     return _from_os(os.lstat(target))
 
 
-def remove_file(path: Path) -> None:
-    """Remove a file or link durably; one that is not there is not an error."""
-    with translate_os_errors(f"remove {path}"):
-        try:
+def remove_file(*paths: Path) -> None:
+    """Remove files or links durably, in any order; one that is not there is not an error."""
+    folders: set[Path] = set()
+    for path in paths:
+        with (
+            translate_os_errors(f"remove {path}"),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        ):
             path.unlink()
-        except (FileNotFoundError, NotADirectoryError):
-            return
-    fsync_dir(path.parent)
+            folders.add(path.parent)
+    for folder in folders:
+        fsync_dir(folder)
 
 
 def remove_empty_dirs(folder: Path, stop: Path) -> None:

@@ -975,7 +975,7 @@ class Repo:
             ],
             progress=progress,
         )
-        operations.aftercare.start_upkeep(self._context)
+        operations.aftercare.keep_up(self._context)
         return result
 
     def commit_image(
@@ -1013,7 +1013,7 @@ class Repo:
             describe=describe,
             progress=progress,
         )
-        operations.aftercare.start_upkeep(self._context)
+        operations.aftercare.keep_up(self._context)
         return result
 
     def outline_state(self, revision: str = "HEAD") -> dict[str, Any]:

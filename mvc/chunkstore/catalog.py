@@ -31,7 +31,7 @@ from mvc.formats.pack import scan_pack
 from mvc.formats.pack_index import MAX_INDEX_BYTES, index_records, parse_pack_index
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -45,10 +45,10 @@ _MERGE_RATIO = 4
 _WINDOW_BYTES = 2**16
 
 
-def delete_pack(storage: Storage, pack: PackId) -> None:
-    """Remove a pack, its index first: a crash in between leaves a pack that can be indexed again."""
-    storage.delete(index_key(pack))
-    storage.delete(pack_key(pack))
+def delete_packs(storage: Storage, packs: Collection[PackId]) -> None:
+    """Remove packs, indexes first: a crash in between leaves packs that can be indexed again."""
+    storage.delete(*map(index_key, packs))
+    storage.delete(*map(pack_key, packs))
 
 
 def publish_index(storage: Storage, pack: PackId, data: bytes) -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from mvc.chunkstore.catalog import delete_pack, publish_index, read_index, scan_stored_pack
+from mvc.chunkstore.catalog import delete_packs, publish_index, read_index, scan_stored_pack
 from mvc.chunkstore.chains import LostBaseError, ReadSlot
 from mvc.chunkstore.listing import PackListing, index_key, pack_key
 from mvc.chunkstore.pack_writer import OpenPack, carry_record
@@ -198,7 +198,7 @@ def salvage_pack(reader: ChunkReader, pack: PackId) -> Salvage:
             fresh.append([carry_record(record, data)])
             kept += 1
         if fresh is None:
-            delete_pack(storage, pack)
+            delete_packs(storage, [pack])
         else:
             _replace(storage, pack, fresh)
     return Salvage(pack, kept, len(records) - kept)
@@ -258,4 +258,4 @@ def _replace(storage: Storage, pack: PackId, fresh: OpenPack) -> None:
     storage.delete(index_key(index.pack))  # a damaged one of the same length would stay
     publish_index(storage, index.pack, encode_pack_index(index))
     if index.pack != pack:
-        delete_pack(storage, pack)
+        delete_packs(storage, [pack])

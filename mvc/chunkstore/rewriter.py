@@ -79,7 +79,8 @@ def write_batch(
     indexes = {index.pack: index for index in reader.catalog.sound_indexes()}
     for pack, rows in batch.carry.items():
         try:
-            _carry(writer, reader.storage, indexes[pack], rows, progress)
+            _check_pack(reader.storage, indexes[pack], ReadSlot(), progress)
+            _carry(writer, reader.storage, indexes[pack], rows)
         except (KeyError, FileNotFoundError):
             raise CorruptionError(f"pack {pack} is gone or damaged", hint=FSCK_HINT) from None
 
@@ -111,16 +112,38 @@ def _find_size(catalog: PackCatalog, chunk_id: ChunkId) -> int:
     return location.plain_size_bytes
 
 
-def _carry(
-    writer: ChunkWriter,
-    storage: Storage,
-    index: PackIndex,
-    rows: Collection[int],
-    progress: ByteProgress,
-) -> None:
-    """Copy some records of a pack, all of which is hashed before."""
+def carry_packs(
+    writer: ChunkWriter, reader: ChunkReader, packs: Collection[PackId]
+) -> list[PackId]:
+    """Carry over the chunks that live in some packs; return those that may go once that is durable.
+
+    A pack that is damaged, or holds what cannot be decoded, stays as it is, for fsck to report.
+    """
+    indexes = reader.catalog.sound_indexes()
+    inside = [index for index in indexes if index.pack in packs and _is_sound(reader, index)]
+    # Of equal copies one in a pack that stays is chosen: a kill may have left chunks twice.
+    outside = [index for index in indexes if index.pack not in packs]
+    copies = StoredCopies([*outside, *inside])
+    gone: list[PackId] = []
+    for number, index in enumerate(inside, len(outside)):
+        places = np.arange(copies.starts[number], copies.starts[number + 1])
+        chosen = copies.chosen[copies.chunks[places]]
+        if NONE not in chosen:
+            _carry(writer, reader.storage, index, np.flatnonzero(chosen == places).tolist())
+            gone.append(index.pack)
+    return gone
+
+
+def _is_sound(reader: ChunkReader, index: PackIndex) -> bool:
+    with contextlib.suppress(CorruptionError, FileNotFoundError):
+        _check_pack(reader.storage, index, ReadSlot(), None)
+        return True
+    return False
+
+
+def _carry(writer: ChunkWriter, storage: Storage, index: PackIndex, rows: Collection[int]) -> None:
+    """Copy some records of a pack, all of which was hashed before."""
     slot = ReadSlot()
-    _check_pack(storage, index, slot, progress)
     wanted = set(rows)
     for group in _group(index):
         chosen = [record for row, record in group if row in wanted]

@@ -9,7 +9,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from mvc.chunkstore.catalog import PackCatalog, delete_pack, publish_index, scan_stored_pack
+from mvc.chunkstore.catalog import PackCatalog, delete_packs, publish_index, scan_stored_pack
 from mvc.chunkstore.chains import ReadSlot
 from mvc.chunkstore.check import Salvage, check_store, salvage_pack
 from mvc.chunkstore.copies import StoredCopies
@@ -17,7 +17,7 @@ from mvc.chunkstore.listing import PackListing, index_key, pack_key
 from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.reader import ChunkReader, plan_reads
 from mvc.chunkstore.relatives import DeltaMode
-from mvc.chunkstore.rewriter import find_unsafe, write_batch
+from mvc.chunkstore.rewriter import carry_packs, find_unsafe, write_batch
 from mvc.chunkstore.writer import ChunkWriter
 from mvc.errors import CorruptionError, MvcError
 from mvc.formats.deltas import estimate_delta
@@ -221,17 +221,25 @@ class ChunkStore:
         leaving = set(leaving) - self._rewritten
         return find_unsafe(self._catalog.sound_indexes(), leaving, needed)
 
+    def gather(self, packs: Collection[PackId]) -> None:
+        """Join packs into few, every record as it is; the caller is alone. Damaged ones stay."""
+        self.refresh()
+        self._rewritten.clear()
+        with self._new_writer(DeltaMode.NEVER, rewrite=True) as writer:
+            gone = carry_packs(writer, self._reader, set(packs))
+        self._rewritten.update(writer.packs)
+        self.remove_packs(gone)
+
     def remove_packs(self, packs: Collection[PackId]) -> int:
         """Remove packs and return their bytes; the caller is alone and knows that they may go.
 
         Packs that ``write_batch`` has written since ``copies`` stay: after a kill, a rewritten
         pack may come out as the very pack that is there.
         """
-        freed_bytes = 0
-        for pack in sorted(set(packs) - self._rewritten):
-            keys = index_key(pack), pack_key(pack)
-            freed_bytes += sum(self._storage.find_size(key) or 0 for key in keys)
-            delete_pack(self._storage, pack)
+        gone = sorted(set(packs) - self._rewritten)
+        keys = [key(pack) for pack in gone for key in (index_key, pack_key)]
+        freed_bytes = sum(self._storage.find_size(key) or 0 for key in keys)
+        delete_packs(self._storage, gone)
         self.refresh()
         return freed_bytes
 

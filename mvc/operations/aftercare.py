@@ -2,7 +2,7 @@
 
 ``commit --delta`` also means what an ``add`` stored before, whole; that is encoded again here.
 
-Upkeep is ``repack --auto`` in another process, if ``mvc.autorepack`` is true. The process is
+Many small packs are joined on the spot (``upkeep.gather``). Other upkeep is ``repack --auto`` in another process, if ``mvc.autorepack`` is true. The process is
 detached, has low priority, and ends at once if another one is at work. What it does is safe beside
 commits and may be killed, so no one has to wait for it.
 
@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError
+from mvc.upkeep.gather import gather
 from mvc.workspace.commits import summarise
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def follow_commit(context: Context, result: CommitResult, *, delta: bool | None)
 
             repack_commit(context, result.commit)
             result = replace(result, written_bytes=_count_written(context, result))
-    start_upkeep(context)
+    keep_up(context)
     return result
 
 
@@ -49,6 +50,13 @@ def _count_written(context: Context, result: CommitResult) -> int:
     base = history.read_tree(result.parents[0]) if result.parents else {}
     tree = history.read_tree(result.commit)
     return summarise(context, result.commit, base, tree, 0.0, branch=result.branch).written_bytes
+
+
+def keep_up(context: Context) -> None:
+    """Join small files if there are many, and start a repack if that is switched on and due."""
+    with contextlib.suppress(OSError, MvcError):  # the next commit tries again
+        gather(context)
+    start_upkeep(context)
 
 
 def start_upkeep(context: Context) -> bool:

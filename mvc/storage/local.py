@@ -107,11 +107,11 @@ class LocalStorage:
         if (self.root / prefix).is_dir():
             fs.fsync_dir(self.root / prefix)
 
-    def delete(self, key: str) -> None:
-        """Remove an object; removing one that is not there is not an error."""
-        self._forget(key)
-        if self.find_size(key) is not None:
-            fs.remove_file(self.root / key)
+    def delete(self, *keys: str) -> None:
+        """Remove objects; removing one that is not there is not an error."""
+        for key in keys:
+            self._forget(key)
+        fs.remove_file(*(self.root / key for key in keys if self.find_size(key) is not None))
 
     def _open(self, key: str) -> _Descriptor:
         with self._lock:

@@ -122,6 +122,9 @@ class Storage(Protocol):
         """
         ...
 
-    def delete(self, key: str) -> None:
-        """Remove an object; removing one that is not there is not an error."""
+    def delete(self, *keys: str) -> None:
+        """Remove objects, in any order, all durably gone once this returns.
+
+        Removing one that is not there is not an error.
+        """
         ...

@@ -183,7 +183,8 @@ def upkeep_lock(context: Context) -> Iterator[None]:
     """Be the only one who rewrites packs, or raise ``ConflictError``."""
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(exclusive_lock(context.git_dir / LOCK_NAME, wait=False))
+            with context.history.no_sweep():  # a gathering, which is short, is waited for
+                stack.enter_context(exclusive_lock(context.git_dir / LOCK_NAME, wait=False))
         except ConflictError as error:
             raise ConflictError(
                 "another gc, prune or repack is running", hint="let it end, then try again"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
+    from mvc.chunkstore.listing import PackListing
     from mvc.chunkstore.relatives import DeltaMode
     from mvc.chunkstore.store import ChunkStore
     from mvc.formats.layout import TensorView
@@ -106,6 +107,12 @@ class Context:
                 return sizes
         places = ((chunk, self.store.find(chunk)) for chunk in chunks)
         return {chunk: place.stored_size_bytes for chunk, place in places if place is not None}
+
+    def list_packs(self) -> PackListing:
+        """Return names, sizes and times of all packs; no index is read, and no NumPy needed."""
+        from mvc.chunkstore.listing import PackListing  # noqa: PLC0415  as above
+
+        return PackListing(self._storage())
 
     @property
     def has_releases(self) -> bool:

@@ -20,7 +20,7 @@ _FAULTS = {
     "io-error": OSError(errno.EIO, "Input/output error"),
     "ctrl-c": KeyboardInterrupt(),
 }
-VERBS = {"gc": {}, "repack": {}, "prune": {"keep_last": 1}}
+VERBS = {"gc": {}, "repack": {}, "gather": {}, "prune": {"keep_last": 1}}
 
 
 def _prepare(root, verb):

@@ -1,4 +1,4 @@
-"""The power goes at every step of gc, repack, prune and commit --delta: nothing that is kept is lost.
+"""The power goes at every step of gc, repack, gather, prune and commit --delta: nothing that is kept is lost.
 
 After each stop both disks are looked at, as in ``test_power_loss``: the repository is sound, every
 commit nobody released loads bit for bit, and the verb, begun again, ends its work.
@@ -17,6 +17,7 @@ from support.bounds import bounded
 from support.forgetful import ForgetfulDisk, PowerLoss
 from support.kept_repo import WHO, Kept, build_kept
 from support.models import digest, write_model
+from support.verbs import gather
 
 pytestmark = pytest.mark.crash
 
@@ -85,6 +86,8 @@ def _is_done(root, verb, kept):
         return repo.plan_gc(grace_s=0).is_empty
     if verb is repack:
         return repo.plan_repack().is_empty
+    if verb is gather:
+        return len(repo._context.store.packs()) == 1
     if verb is prune:
         plan = repo.plan_prune(keep_last=3)
         released = {entry.commit for entry in plan.commits if entry.was_released}
@@ -93,7 +96,9 @@ def _is_done(root, verb, kept):
     return repo.status().is_clean and (copies.bases[:, 0] >= 0).any()
 
 
-@pytest.mark.parametrize("verb", [gc, repack, prune, commit_delta], ids=lambda verb: verb.__name__)
+@pytest.mark.parametrize(
+    "verb", [gc, repack, gather, prune, commit_delta], ids=lambda verb: verb.__name__
+)
 def test_every_step(verb, tmp_path):
     origin, done = tmp_path / "origin", tmp_path / "done"
     kept = _prepare(origin, verb)

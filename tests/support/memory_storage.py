@@ -70,11 +70,12 @@ class MemoryStorage:
         """Do nothing: what is in memory is as durable as it will ever be."""
         check_prefix(prefix)
 
-    def delete(self, key: str) -> None:
-        """Remove an object; removing one that is not there is not an error."""
-        check_key(key)
-        with self._lock:
-            self._objects.pop(key, None)
+    def delete(self, *keys: str) -> None:
+        """Remove objects; removing one that is not there is not an error."""
+        for key in keys:
+            check_key(key)
+            with self._lock:
+                self._objects.pop(key, None)
 
     def _publish(self, key: str, data: bytes) -> None:
         with self._lock:

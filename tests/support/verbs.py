@@ -9,9 +9,11 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from mvc import ConflictError, Repo
 from mvc.history.values import Identity, Stamp
+from mvc.upkeep import gather as gathering
 
 WHO = Identity("Ann", "ann@example.org")
 
@@ -162,6 +164,13 @@ def gc(root, grace_s=0):
 
 def repack(root):
     Repo.open(root, identity=WHO).repack()
+
+
+def gather(root):
+    """Join small packs as a commit does, from the second on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gathering, "GATHER_PACKS", 2)
+        gathering.gather(Repo.open(root, identity=WHO)._context)
 
 
 def prune(root, keep_last):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mvc.upkeep.repacked import AUTO_COMMITS, AUTO_PACKS, is_due, write_note
+from mvc.upkeep.sweep import upkeep_lock
 from support.kept_repo import commit_step
 
 
@@ -27,7 +28,8 @@ class TestDue:
     def test_many_small_packs(self, repo, context):
         for number in range(AUTO_PACKS):
             assert not is_due(context)
-            repo.commit_state({"w": np.full(300, number)}, message="m", branch="other")
+            with upkeep_lock(context):  # else they are joined
+                repo.commit_state({"w": np.full(300, number)}, message="m", branch="other")
             write_note(context, [repo.resolve("other")])
         assert is_due(context)
         repo.repack()

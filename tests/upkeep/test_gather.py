@@ -1,0 +1,199 @@
+"""Small packs are joined as history grows, whoever commits; nothing else about them changes."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from mvc import Repo, fs
+from mvc.upkeep import gather as gathering
+from mvc.upkeep.gather import CLASSES_BYTES, GATHER_PACKS, find_due, gather
+from mvc.upkeep.sweep import upkeep_lock
+from support.kept_repo import WHO, commit_step, load_exactly
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr(gathering, "GATHER_PACKS", 4)
+
+
+def packs_of(repo):
+    return Repo.open(repo.worktree)._context.list_packs().packs
+
+
+def commit_numbers(repo, numbers, **more):
+    for number in numbers:
+        values = np.random.default_rng(number).standard_normal(300).astype(np.float32)
+        repo.commit_state({"w": values, "n": number}, message=f"{number}", step=number, **more)
+
+
+def check_numbers(repo, numbers):
+    reader = Repo.open(repo.worktree)
+    for number in numbers:
+        values = np.random.default_rng(number).standard_normal(300).astype(np.float32)
+        state = reader.load_state(f"main@{number}", framework="numpy")
+        assert state["w"].tobytes() == values.tobytes()
+        assert state["n"] == number
+    assert reader.fsck(data=True).ok
+
+
+def test_packs_stay_few_without_any_option(repo):
+    count = 2 * GATHER_PACKS + 7
+    seen = []
+    for number in range(count):
+        commit_numbers(repo, [number])
+        seen.append(len(packs_of(repo)))
+    assert seen[:GATHER_PACKS] == [*range(1, GATHER_PACKS), 1]
+    assert max(seen) < GATHER_PACKS
+    assert seen[-1] == seen[-1 - GATHER_PACKS + 1]
+    check_numbers(repo, range(count))
+
+
+def test_a_commit_costs_the_same_later(repo, monkeypatch):
+    """Opens, syncs and listings: those of a commit in the second round are those in the first."""
+    counts = []
+    for name in ("open", "scandir", "listdir", "fsync"):
+        real = getattr(os, name)
+
+        def call(*args, _real=real, **kwargs):
+            counts[-1] += 1
+            return _real(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, call)
+    for number in range(3 * GATHER_PACKS):
+        counts.append(0)
+        commit_numbers(repo, [number])
+    first, *_, last = (sum(counts[n : n + GATHER_PACKS]) for n in range(9, 105, GATHER_PACKS - 1))
+    assert last <= 1.05 * first
+    usual = sorted(counts)[len(counts) // 2]
+    assert max(counts) < 4 * GATHER_PACKS + usual  # reads each pack a few times, and syncs once
+    assert sum(counts) < 1.3 * len(counts) * usual
+
+
+def test_each_byte_is_written_once_more_per_class(repo, few, monkeypatch):
+    written = []
+    real = fs.DurableFile.write
+
+    def write(file, buffers):
+        if file.folder.name == "packs":
+            written.append(sum(len(memoryview(one).cast("B")) for one in buffers))
+        real(file, buffers)
+
+    monkeypatch.setattr(fs.DurableFile, "write", write)
+    monkeypatch.setattr(gathering, "CLASSES_BYTES", ((0, 2**11), (2**11, 2**14)))
+    for number in range(40):
+        commit_numbers(repo, [number])
+    stored = sum(Repo.open(repo.worktree)._context.list_packs().packs.values())
+    assert 2 * stored < sum(written) < 3.4 * stored  # with the indexes
+    assert len(packs_of(repo)) <= 6
+
+
+def test_what_is_due():
+    low, high = CLASSES_BYTES[1]
+
+    class Listing:
+        def __init__(self, sizes):
+            self.packs = dict(enumerate(sizes))
+            self.made_s = dict.fromkeys(self.packs, 0.0) | {3: -1.0}
+
+    assert not find_due(Listing([high] * 500))
+    assert not find_due(Listing([low - 1] * 49 + [low] * 49 + [high] * 9))
+    assert len(find_due(Listing([low - 1] * 50 + [low] * 49))) == 50
+    assert len(find_due(Listing([low] * 50 + [high]))) == 50
+    due = find_due(Listing([high - 1] * 2500))  # what an older version left: a part of it at a time
+    assert due[0] == 3
+    assert len(due) == 5
+
+
+def test_every_road_of_a_commit(repo, few):
+    """add and commit, commit_state and images end in the same place."""
+    for number in range(8):
+        path = repo.worktree / "w.npy"
+        np.save(path, np.random.default_rng(number).standard_normal(300_000))
+        repo.commit(f"{number}", paths=path, step=number)
+        assert len(packs_of(repo)) < 4
+        if number % 2:
+            repo.commit(f"{number}, empty", allow_empty=True)
+    np.save(repo.worktree / "again.npy", np.random.default_rng(2).standard_normal(300_000))
+    (repo.worktree / "w.npy").unlink()
+    repo.checkout("main@2")
+    assert (repo.worktree / "w.npy").read_bytes() == (repo.worktree / "again.npy").read_bytes()
+
+
+def test_differences_stay_differences(repo, few):
+    repo.set_config("mvc.chunkbytes", "16384")
+    commits = [commit_step(repo, step, delta=step > 0) for step in range(9)]
+    copies = Repo.open(repo.worktree)._context.store.copies()
+    assert len(copies.indexes) < 4
+    assert (copies.bases[:, 0] >= 0).sum() > 8
+    assert [load_exactly(repo, one) for one in commits] == [*range(9)]
+
+
+def test_not_while_somebody_else_is_at_work(repo, few):
+    """A writer, a sweep or another gathering: the commit is done, and a later one joins."""
+    other = Repo.open(repo.worktree, identity=WHO)._context
+    commit_numbers(repo, range(3))
+    with upkeep_lock(other):
+        commit_numbers(repo, range(3, 6))
+    assert len(packs_of(repo)) == 6
+    with fs.shared_lock(repo.git_dir / "sweep.lock"):
+        commit_numbers(repo, [6])
+    assert len(packs_of(repo)) == 7
+    commit_numbers(repo, [7])
+    assert len(packs_of(repo)) == 1
+    check_numbers(repo, range(8))
+
+
+def test_an_open_reader_finds_its_chunks_again(repo, few):
+    commit_numbers(repo, range(3))
+    reader = Repo.open(repo.worktree)
+    before = reader.load_state("main@0", framework="numpy")
+    assert len(reader._context.store.packs()) == 3
+    commit_numbers(repo, [3])
+    assert reader.load_state("main@0", framework="numpy")["w"].tobytes() == before["w"].tobytes()
+    assert reader.load_state("main@1", framework="numpy")["n"] == 1
+
+
+def test_chunks_that_a_kill_left_twice_are_kept_once(repo, few):
+    """All of one pack lies in a long one already, which stays; then that is what counts."""
+    commit_numbers(repo, range(3))
+    kept = {path: path.read_bytes() for path in (repo.git_dir / "chunks/packs").iterdir()}
+    commit_numbers(repo, [3])
+    (joined,) = packs_of(repo)
+    for path, data in kept.items():
+        path.write_bytes(data)
+    context = Repo.open(repo.worktree)._context
+    context.store.gather([pack for pack in context.store.packs() if pack != joined])
+    assert set(packs_of(repo)) == {joined}
+    check_numbers(repo, range(4))
+
+
+def test_a_damaged_pack_stays_as_it_is(repo, few):
+    """It is for fsck to report, neither copied nor in the way of the others."""
+    commit_numbers(repo, range(3))
+    hurt = next((repo.git_dir / "chunks/packs").glob("*.pack"))
+    data = bytearray(hurt.read_bytes())
+    data[len(data) // 2] ^= 1
+    hurt.chmod(0o644)
+    hurt.write_bytes(data)
+    commit_numbers(repo, range(3, 5))
+    assert hurt.exists()
+    assert hurt.stem in packs_of(repo)
+    assert len(packs_of(repo)) == 3  # it, the joined ones and the newest
+    problems = Repo.open(repo.worktree).fsck(data=True).problems
+    assert {problem.pack for problem in problems if problem.pack} == {hurt.stem}
+
+
+def test_what_an_add_stored_and_no_commit_names_stays(repo, few):
+    path = repo.worktree / "w.npy"
+    np.save(path, np.arange(300_000))
+    repo.add(path)
+    commit_numbers(repo, range(5), branch="other")
+    assert len(packs_of(repo)) < 4
+    path.unlink()
+    repo.restore("w.npy")
+    assert np.load(path).sum() == np.arange(300_000).sum()
+    gather(repo._context)
+    assert Repo.open(repo.worktree).fsck(data=True).ok
