@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError, UsageError
+from mvc.fs import write_durable
 from mvc.workspace.settings import read_user_settings
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def edit_message(repo: Repo, message: str) -> str:
     path = repo.git_dir / _NAME
     head = repo.head
     place = "a detached HEAD" if head.branch is None else f"branch {head.branch}"
-    path.write_text(_TEMPLATE.format(message=message.rstrip("\n"), place=place), "utf-8")
+    template = _TEMPLATE.format(message=message.rstrip("\n"), place=place)
+    write_durable(path, [template.encode()])
     _run_editor(_find_editor(), path)
     lines = read_message(path).split("\n")
     kept = [line.rstrip() for line in lines if not line.startswith(_COMMENT)]

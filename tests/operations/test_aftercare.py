@@ -52,8 +52,9 @@ def test_off_by_default(repo, started):
     many_commits(repo, AUTO_COMMITS + 3)
     repo.commit("one more", allow_empty=True)
     assert started == []
-    for text in ("false", "no", "0", "", "yes please"):
-        repo.set_config("mvc.autorepack", text)
+    for text in ("false", "no", "0", "", "yes please"):  # a user may edit the file
+        with (repo.git_dir / "config").open("a") as config:
+            config.write(f"[mvc]\n\tautorepack = {text}\n")
         repo.commit("one more", allow_empty=True)
     assert started == []
 

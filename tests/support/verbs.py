@@ -32,6 +32,8 @@ def warm_up():
         reset_hard(root, "HEAD~1")
         move_names(root, "HEAD")
         load_state(root, "main@{1}")
+        (root / "a").write_text("b")
+        assert Repo.open(root).diff()
         gc(root)
         prune(root, keep_last=1)
         repack(root)
