@@ -36,6 +36,7 @@ class Output:
     stream: TextIO
     colour: bool
     width: int | None
+    height: int = 24
 
     def line(self, text: str = "") -> None:
         """Write one line."""
@@ -93,12 +94,11 @@ def stderr() -> Output:
 
 def _output(stream: TextIO) -> Output:
     is_terminal = stream.isatty()
-    width = None
-    if is_terminal:
-        import shutil
+    if not is_terminal:
+        return Output(stream, _wants_colour(is_terminal), None)
+    import shutil
 
-        width = shutil.get_terminal_size().columns
-    return Output(stream, _wants_colour(is_terminal), width)
+    return Output(stream, _wants_colour(is_terminal), *shutil.get_terminal_size())
 
 
 def _wants_colour(is_terminal: bool) -> bool:

@@ -138,9 +138,10 @@ def pair_across_files(
     Returns:
         ``changes`` without tensors that only moved, and (old path, new path) → how many those are.
     """
-    gone, came = _places(changes, "removed", before), _places(changes, "added", after)
+    gone = _places(changes, "removed", before)
+    came = _places(changes, "added", after) if gone else {}
     pairs: dict[Place, Place] = {}
-    for key_of in (_name_and_bytes, _folder_and_name, _folder_and_bytes):
+    for key_of in (_name_and_bytes, _folder_and_name, _folder_and_bytes) if came else ():
         taken = set(pairs.values())
         old = {place: key_of(place, pair) for place, pair in gone.items() if place not in taken}
         new = ((place, key_of(place, came[place])) for place in came if place not in pairs)

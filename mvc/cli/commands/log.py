@@ -175,12 +175,13 @@ def _changed_lines(
 ) -> list[str]:
     """Return what a commit changed as ``mvc show`` writes it."""
     from mvc.cli.render.files import write_diff
+    from mvc.cli.render.text import short_id
 
     text = io.StringIO()
     form = "stat" if detail == "stat" else "rows"
-    write_diff(
-        replace(out, stream=text), repo.changes(entry.info.id, paths=paths), form, everything=False
-    )
+    files = repo.changes(entry.info.id, paths=paths)
+    see_all = f'"mvc show --all {short_id(entry.info.id)}"'
+    write_diff(replace(out, stream=text), files, form, everything=False, see_all=see_all)
     return text.getvalue().splitlines()
 
 

@@ -171,7 +171,7 @@ def _write_tensors(out: Output, tensors: tuple[TensorCheck, ...]) -> None:
         (_MARKS[one.status], "red", (printable(one.name), shape_change(one), _difference(one)))
         for one in shown
     ]
-    out.lines(change_rows(out, changes, "<<<"))
+    out.lines(change_rows(out, changes, "<<<", spare=1))
     if len(shown) < len(tensors):
         out.line(out.style(f"  … and {len(tensors) - len(shown):,} more (--json has all)", "dim"))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, pick, printable
+from mvc.cli.render.rollup import full_name, roll_up
 from mvc.cli.render.text import (
     CHANGES,
     columns,
@@ -30,7 +32,8 @@ LETTERS = {"added": "A", "removed": "D", "modified": "M", "renamed": "R"}
 _COLOURS = {"added": "green", "removed": "red", "modified": "yellow", "renamed": "cyan"}
 WITH_TENSORS = ("rows", "stat")
 """The forms that show more than paths."""
-_ROWS_ON_TERMINAL = 40
+_LINES_ON_TERMINAL = 40
+_LEAST_ROWS = 6
 
 
 def diff_fields(files: Sequence[FileDiff]) -> dict[str, object]:
@@ -56,8 +59,24 @@ def _tensor_fields(tensor: TensorDiff) -> dict[str, object]:
     }
 
 
-def write_diff(out: Output, files: Sequence[FileDiff], form: str, *, everything: bool) -> None:
-    """Write what differs in the chosen form; ``everything`` lists every tensor."""
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """How many rows of tensors and lines of text a file may take; None is all of them."""
+
+    rows: int | None = None
+    lines: int | None = None
+    see_all: str = ""
+
+
+def write_diff(
+    out: Output,
+    files: Sequence[FileDiff],
+    form: str,
+    *,
+    everything: bool,
+    see_all: str = "--all",
+) -> None:
+    """Write what differs in the chosen form; ``everything``, or a pipe, lists every tensor."""
     if form == "name-only":
         out.lines(quote_path(file.path) for file in files)
     elif form == "name-status":
@@ -65,13 +84,22 @@ def write_diff(out: Output, files: Sequence[FileDiff], form: str, *, everything:
     elif form == "stat":
         _write_stat(out, files)
     else:
-        for number, file in enumerate(files):
-            if number:
-                out.line()
-            out.line(_title(out, file))
-            out.lines(_rows(out, file, everything=everything))
-        if moved := moved_text(files):
-            out.lines(["", moved])
+        _write_rows(out, files, everything=everything, see_all=see_all)
+
+
+def _write_rows(out: Output, files: Sequence[FileDiff], *, everything: bool, see_all: str) -> None:
+    room = _Room()
+    if out.width is not None and not everything:
+        lists = sum(1 for file in files if file.tensors) or 1
+        rows = (out.height - 2 - 2 * len(files)) // lists
+        room = _Room(max(rows, _LEAST_ROWS), _LINES_ON_TERMINAL, see_all)
+    for number, file in enumerate(files):
+        if number:
+            out.line()
+        out.line(_title(out, file))
+        out.lines(_rows(out, file, room, everything=everything))
+    if moved := moved_text(files):
+        out.lines(["", moved])
 
 
 def _name_status(file: FileDiff) -> str:
@@ -111,25 +139,25 @@ def _title(out: Output, file: FileDiff) -> str:
     return f"{title}  {out.style(', '.join(facts), 'dim')}"
 
 
-def _rows(out: Output, file: FileDiff, *, everything: bool) -> Iterator[str]:
+def _rows(out: Output, file: FileDiff, room: _Room, *, everything: bool) -> Iterator[str]:
     is_whole = file.status in ("added", "removed")
     is_known = len(file.tensors) < file.tensors_total or any(one.old_path for one in file.tensors)
     if file.tensors and (everything or not is_whole or is_known):
-        yield from _tensor_rows(out, file.tensors, everything=everything)
+        yield from _tensor_rows(out, file.tensors, room)
     if not is_whole:
-        yield from _text_lines(out, file, everything=everything)
+        yield from _text_lines(out, file, room)
     if not is_whole and file.mode_changed:
         yield "  the file mode differs"
     if not is_whole and file.other_changed and file.format is not None and _is_in_place(file):
         yield "  bytes outside of tensors differ (header, metadata)"
 
 
-def _text_lines(out: Output, file: FileDiff, *, everything: bool) -> Iterator[str]:
-    """Yield changed lines; a terminal gets the first ones, a pipe or ``--all`` every one."""
+def _text_lines(out: Output, file: FileDiff, room: _Room) -> Iterator[str]:
+    """Yield changed lines, or the first ones."""
     shown = lines = file.lines
     # What an index of shards says, file by file, the tensors' own rows say better.
-    most = 0 if file.path.endswith(".index.json") else _ROWS_ON_TERMINAL
-    if out.width is not None and not everything and len(lines) > most:
+    most = 0 if file.path.endswith(".index.json") else room.lines
+    if room.lines is not None and most is not None and len(lines) > most:
         shown = lines[: max(most - 1, 0)]
     colours = {"+": "green", "-": "red", "@": "cyan"}
     for line in shown:
@@ -137,7 +165,9 @@ def _text_lines(out: Output, file: FileDiff, *, everything: bool) -> Iterator[st
         yield f"  {out.style(text, colour) if colour else text}"
     if len(shown) < len(lines):
         more = len(lines) - len(shown)
-        yield out.style(f"  … and {count_text(more, 'more line')} (--all shows them)", "dim")
+        yield out.style(
+            f"  … and {count_text(more, 'more line')} ({room.see_all} shows them)", "dim"
+        )
 
 
 def _is_in_place(file: FileDiff) -> bool:
@@ -148,27 +178,40 @@ def _is_in_place(file: FileDiff) -> bool:
     )
 
 
-def _tensor_rows(out: Output, tensors: Sequence[TensorDiff], *, everything: bool) -> Iterator[str]:
-    """Yield a line per tensor; a terminal gets the first ones, a pipe or ``--all`` every one."""
+def _tensor_rows(out: Output, tensors: Sequence[TensorDiff], room: _Room) -> Iterator[str]:
+    """Yield a line per tensor, or what many of them have in common."""
     tensors = in_layer_order(tensors, lambda tensor: tensor.name)
-    shown = tensors
-    if out.width is not None and not everything and len(tensors) > _ROWS_ON_TERMINAL:
-        shown = tensors[: _ROWS_ON_TERMINAL - 1]
-    changes = [(LETTERS[one.status], _COLOURS[one.status], _cells(one)) for one in shown]
-    yield from change_rows(out, changes, "<<>>")
-    if len(shown) < len(tensors):
-        rest = Counter(tensor.status for tensor in tensors[len(shown) :])
+    groups = [(full_name(one), [one]) for one in tensors]
+    if room.rows is not None and len(groups) > room.rows:
+        groups = roll_up(tensors, room.rows - 1)
+    shown = groups[: room.rows - 1] if room.rows is not None and len(groups) > room.rows else groups
+    kinds = [(group[0].status, _cells(group, name)) for name, group in shown]
+    changes = [(LETTERS[status], _COLOURS[status], cells) for status, cells in kinds]
+    yield from change_rows(out, changes, "<<>>", spare=2)
+    if len(shown) < len(groups):
+        rest = Counter(one.status for _, group in groups[len(shown) :] for one in group)
         counts = ", ".join(f"{count:,} {status}" for status, count in sorted(rest.items()))
-        more = len(tensors) - len(shown)
-        yield out.style(f"  … and {more:,} more ({counts}; --all shows them)", "dim")
+        yield out.style(
+            f"  … and {sum(rest.values()):,} more ({counts}; {room.see_all} lists each)", "dim"
+        )
+    elif len(groups) < len(tensors):
+        text = f"{count_text(len(tensors), 'tensor')} in {count_text(len(groups), 'row')}"
+        yield out.style(f"  ({text}; {room.see_all} lists each)", "dim")
 
 
-def _cells(tensor: TensorDiff) -> tuple[str, str, str, str]:
-    names = [printable(name) for name in (tensor.old_name, tensor.name) if name is not None]
-    chunks = ""
-    if tensor.status == "modified":
-        chunks = f"{tensor.chunks_changed:,}/{count_text(tensor.chunks_total, 'chunk')}"
-    return " -> ".join(names), shape_change(tensor), chunks, size_text(tensor.size_bytes)
+def _cells(tensors: Sequence[TensorDiff], name: str) -> tuple[str, str, str, str]:
+    """Return name, shape and how often, chunks and size of one or several tensors."""
+    shapes, chunks = {shape_change(one) for one in tensors}, ""
+    if tensors[0].status == "modified":
+        changed = sum(one.chunks_changed for one in tensors)
+        total = sum(one.chunks_total for one in tensors)
+        chunks = f"{changed:,}/{count_text(total, 'chunk')}"
+    kind = [
+        *(shapes if len(shapes) == 1 else ()),
+        *([f"x {len(tensors):,}"] if tensors[1:] else ()),
+    ]
+    size_bytes = sum(one.size_bytes for one in tensors)
+    return printable(name), " ".join(kind), chunks, size_text(size_bytes)
 
 
 def _write_stat(out: Output, files: Sequence[FileDiff]) -> None:
@@ -240,11 +283,11 @@ def _tensor_lines(out: Output, tensors: Sequence[TensorInfo], *, long: bool) -> 
 
 
 def change_rows(
-    out: Output, changes: Sequence[tuple[str, str, Sequence[str]]], aligns: str
+    out: Output, changes: Sequence[tuple[str, str, Sequence[str]]], aligns: str, *, spare: int
 ) -> Iterator[str]:
     """Yield one line per (letter, colour, cells), aligned and cut to the terminal."""
     width = None if out.width is None else out.width - len("  M ") - (len(aligns) - 1) * len("  ")
-    rows = columns([cells for _, _, cells in changes], aligns, width=width)
+    rows = columns([cells for _, _, cells in changes], aligns, width=width, spare=spare)
     for (letter, colour, _), row in zip(changes, rows, strict=True):
         yield f"  {out.style(letter, colour)} {'  '.join(row)}".rstrip()
 
@@ -252,7 +295,6 @@ def change_rows(
 def shape_change(one: TensorDiff | TensorCheck) -> str:
     """Return dtype and shape, and what they were before if that differs."""
     shape = shape_text(one.dtype, one.shape)
-    if one.old_dtype is None and one.old_shape is None:
-        return shape
-    before = one.shape if one.old_shape is None else one.old_shape
-    return f"{shape_text(one.old_dtype or one.dtype, before)} -> {shape}"
+    if one.old_shape is None:
+        return shape if one.old_dtype is None else f"{one.old_dtype} -> {shape}"
+    return f"{shape_text(one.old_dtype or one.dtype, one.old_shape)} -> {shape}"

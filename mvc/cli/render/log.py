@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Below = Callable[[LogEntry], Sequence[str]] | None
 
 _LEAST_SUBJECT = 40
-_LEAST_CUT = 20
+_LEAST_CUT = 10
 _REASON_WIDTH = 40
 _HEALTHY = "healthy"
 _SHOWN_ABOVE = frozenset({"Step", "Metric", "Meta"})
@@ -69,19 +69,29 @@ def _diverged_fields(diverged: Divergence | None) -> dict[str, object] | None:
     return {**fields, "branch": diverged.branch or None, "time": utc_date(diverged.time_s)}
 
 
-def _refs_text(out: Output, entry: LogEntry) -> str:
+def _ref_names(entry: LogEntry, width: int | None = None) -> list[str]:
+    """Return the names of a commit, or as many of them as fit and ``…``."""
+    names = [*map(printable, entry.refs), *([_HEALTHY] if entry.is_healthy else [])]
+    most = len(names)
+    while width is not None and most > 1 and cell_width(", ".join(names)) > width:
+        most -= 1
+        names = [*names[:most], "…"]
+    return names
+
+
+def _refs_text(out: Output, entry: LogEntry, names: Sequence[str]) -> str:
     """Return ``(HEAD -> main, tag: v1, healthy)`` in Git's colours, or nothing."""
-    names = [_ref(out, ref) for ref in entry.refs]
-    if entry.is_healthy:
-        names.append(out.style(_HEALTHY, "green"))
     if not names:
         return ""
+    styled = [_ref(out, name) for name in names]
+    if entry.is_healthy and names[-1] == _HEALTHY:
+        styled[-1] = out.style(_HEALTHY, "green")
     comma = out.style(", ", "yellow")
-    return out.style("(", "yellow") + comma.join(names) + out.style(")", "yellow")
+    return out.style("(", "yellow") + comma.join(styled) + out.style(")", "yellow")
 
 
 def _ref(out: Output, ref: str) -> str:
-    head, arrow, branch = printable(ref).partition(" -> ")
+    head, arrow, branch = ref.partition(" -> ")
     if arrow:
         return out.style(head + arrow, "cyan", "bold") + out.style(branch, "green", "bold")
     if head == "HEAD":
@@ -112,7 +122,7 @@ def write_full(
 
 def _full_lines(out: Output, entry: LogEntry) -> Iterator[str]:
     info, facts = entry.info, entry.annotations
-    refs = _refs_text(out, entry)
+    refs = _refs_text(out, entry, _ref_names(entry))
     yield out.style(f"commit {info.id}", "yellow") + (f" {refs}" if refs else "")
     if len(info.parents) > 1:
         yield "Merge:   " + " ".join(map(short_id, info.parents))
@@ -189,7 +199,8 @@ def write_oneline(
     out: Output, entries: Sequence[LogEntry], parents: Parents, below: Below = None
 ) -> None:
     """Write one line per commit: id, step, metrics in columns, refs, subject."""
-    cells = _fact_columns(entries, None if out.width is None else out.width - _LEAST_SUBJECT)
+    width = None if out.width is None else max(out.width - _LEAST_SUBJECT, out.width // 2)
+    cells = _fact_columns(entries, width)
     draw = _drawing(parents)
     for entry, facts in zip(entries, cells, strict=True):
         more = () if below is None else below(entry)
@@ -202,15 +213,15 @@ def write_oneline(
 
 def _one_line(out: Output, entry: LogEntry, facts: str, indent: int) -> str:
     """Return a commit's line; a terminal cuts a long subject."""
-    refs = _refs_text(out, entry)
-    subject = printable(entry.info.subject)
+    subject, names = printable(entry.info.subject), _ref_names(entry)
     marks = _marks(entry, out.width)
     if out.width is not None:
-        plain = [*map(printable, entry.refs), *([_HEALTHY] if entry.is_healthy else [])]
-        names = f"({', '.join(plain)}) " if plain else ""
         taken = indent + SHORT_ID + (len("    ") + cell_width(facts) if facts else 1)
-        room = out.width - taken - cell_width(names) - sum(cell_width(m) + 1 for m, _ in marks)
-        subject = cut_end(subject, max(room, _LEAST_CUT))
+        room = out.width - taken - sum(cell_width(mark) + 1 for mark, _ in marks)
+        names = _ref_names(entry, room - len("() ") - min(cell_width(subject), _LEAST_CUT))
+        refs_width = cell_width(f"({', '.join(names)}) ") if names else 0
+        subject = cut_end(subject, max(room - refs_width, _LEAST_CUT))
+    refs = _refs_text(out, entry, names)
     middle = f"  {out.style(facts, 'cyan')}  " if facts else " "
     name = out.style(short_id(entry.info.id), "yellow")
     shown = "".join(f"{out.style(mark, colour)} " for mark, colour in marks)

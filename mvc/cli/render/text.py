@@ -21,6 +21,7 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _NEXT_UNIT_FROM = 999.5  # what would round to four digits
 _WHOLE_FROM = 99.95  # what would round to four digits with one decimal
 _SMALLEST_NAME = 12
+_LEAST_NAME = 28
 
 
 def size_text(size_bytes: int) -> str:
@@ -143,12 +144,35 @@ def _sign_width(sign: str) -> int:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Return a name cut in the middle to at most ``width`` columns."""
+    """Return a name cut in its middle to at most ``width`` columns; numbers stay if they can.
+
+    ``model.layers.17.self_attn.q_proj.weight`` becomes ``mode…rs.17.…q_proj.weight``.
+    """
     if cell_width(text) <= width:
         return text
-    room = max(width - 1, 2)
-    tail = room // 2
-    return _take(text, room - tail) + "…" + _take(text[::-1], tail)[::-1]
+    *pieces, last = re.split("([0-9]+)", text)
+    numbers, texts = pieces[1::2], pieces[::2]
+    room = width - sum(map(len, numbers))
+    if not numbers or room <= len(texts):
+        return _cut_inside(text, width, width // 2)
+    # What follows the last number tells tensors of a layer apart, so it gets most of the room.
+    most = max(room * 2 // 3, room - sum(map(cell_width, texts)))
+    most = min(most, room - len(texts))
+    kept = [_cut_inside(last, most, 1)]
+    room -= cell_width(kept[0])
+    for place, piece in reversed([*enumerate(texts)]):
+        kept.append(_cut_inside(piece, room // (place + 1), 1 if place else room // 2))
+        room -= cell_width(kept[-1])
+    ends = kept[:0:-1]
+    return "".join(part for pair in zip(ends, numbers, strict=True) for part in pair) + kept[0]
+
+
+def _cut_inside(text: str, width: int, head: int) -> str:
+    """Return text whose first ``head`` columns and whose end stay."""
+    if cell_width(text) <= width:
+        return text
+    head = max(min(head, width - 2), 0)
+    return _take(text, head) + "…" + _take(text[::-1], width - 1 - head)[::-1]
 
 
 def cut_end(text: str, width: int) -> str:
@@ -172,14 +196,22 @@ def pad(text: str, width: int, align: str = "<") -> str:
 
 
 def columns(
-    rows: Sequence[Sequence[str]], aligns: str, *, width: int | None = None
+    rows: Sequence[Sequence[str]],
+    aligns: str,
+    *,
+    width: int | None = None,
+    spare: int | None = None,
 ) -> list[list[str]]:
     """Return rows of cells, without colour codes, padded so that columns line up.
 
     ``aligns`` has one of ``<>`` per column. ``width`` is the room for a row without the spaces
-    between cells; the first column is cut to fit.
+    between cells; the first column is cut to fit, once the column ``spare`` is empty.
     """
     widths = [max(map(cell_width, column), default=0) for column in zip(*rows, strict=True)]
+    rest = 0 if width is None else width - sum(widths[1:])
+    if spare is not None and width is not None and rest < min(widths[0], _LEAST_NAME):
+        widths[spare] = 0
+        rows = [[*row[:spare], "", *row[spare + 1 :]] for row in rows]
     if width is not None and sum(widths) > width:
         # Names are long and similar at both ends; the other columns are short and all needed.
         widths[0] = min(widths[0], max(width - sum(widths[1:]), _SMALLEST_NAME))

@@ -84,17 +84,52 @@ def test_a_model_in_other_shards(empty):
     assert shown[0].endswith("more lines (--all shows them)")
 
 
-def test_long_lists_are_rolled_up_on_a_terminal_only(empty):
-    names = {f"t{number:03d}": np.zeros(2, np.float32) for number in range(120)}
-    write_model(empty.folder / "m.safetensors", layers=0, **names)
+def _train(empty, *names):
+    """Commit a model of these tensors, then change them all by one."""
+    names = {name: np.full((2, 3), float(number)) for number, name in enumerate(names)}
+    save_file(names, empty.folder / "m.safetensors")
     empty.ok("commit", "-m", "x", ".")
-    changed = {name: values + 1 for name, values in names.items()}
-    write_model(empty.folder / "m.safetensors", layers=0, **changed)
+    save_file(
+        {name: values + 0.5 for name, values in names.items()}, empty.folder / "m.safetensors"
+    )
+
+
+MODULES = ("self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj", "mlp.down_proj")
+LAYERS = [f"model.layers.{layer}.{one}.weight" for layer in range(32) for one in MODULES]
+
+
+def test_long_lists_are_rolled_up_on_a_terminal_only(empty):
+    _train(empty, *LAYERS, "head")
+    shown = plain(empty.ok("diff", terminal=True).out).splitlines()[1:]
+    assert " ".join(shown[0].split()) == "M head F64[2, 3] 1/1 chunk 48 B"
+    second = "M model.…yers.0-31.mlp.down_proj.weight F64[2, 3] x 32 32/32 chunks 1.5 KiB"
+    assert " ".join(shown[1].split()) == second
+    assert shown[5:] == ["  (129 tensors in 5 rows; --all lists each)"]
+    for everything, terminal in (((), False), (("--all",), True)):
+        assert len(empty.ok("diff", *everything, terminal=terminal).lines) == 1 + 129
+    assert len(empty.json("diff")["files"][0]["tensors"]) == 129
+    empty.ok("commit", "-am", "two")
+    assert '; "mvc show --all ' in empty.ok("log", "-p", "-1", terminal=True).lines[-1]
+    assert "; --all lists each)" in empty.ok("show", terminal=True).lines[-1]
+    empty.environment["LINES"] = "200"
+    assert len(empty.ok("show", terminal=True).lines) > 129
+
+
+def test_lists_that_cannot_be_rolled_up_are_cut_on_a_terminal_only(empty):
+    _train(empty, *(f"t{chr(65 + one % 26)}{chr(65 + one // 26)}" for one in range(120)))
     shown = plain(empty.ok("diff", terminal=True).out).splitlines()
-    assert len(shown) == 41
-    assert shown[-1] == "  … and 81 more (81 modified; --all shows them)"
+    assert len(shown) == 21
+    assert shown[-1] == "  … and 101 more (101 modified; --all lists each)"
     assert len(empty.ok("diff", "--all", terminal=True).lines) == 121
     assert len(empty.ok("diff").lines) == 121
+
+
+def test_sixty_columns_keep_layer_and_size(empty):
+    _train(empty, *LAYERS[:8])
+    empty.environment["COLUMNS"] = "60"
+    lines = plain(empty.ok("diff", terminal=True).out).splitlines()[2:]
+    assert "  M mode…ers.1.…tn.q_proj.weight  F64[2, 3]  1/1 chunk  48 B" in lines
+    assert all(len(line) <= 60 for line in lines)
 
 
 def test_long_names_are_cut_on_a_terminal_only(empty):

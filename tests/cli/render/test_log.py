@@ -29,8 +29,11 @@ def test_oneline_without_facts_is_gits(shell):
 
 def test_metrics_that_do_not_fit_a_terminal_are_left_out(shell):
     shell.environment["COLUMNS"] = "60"
-    first = plain(shell.ok("log", "--oneline", terminal=True).out).splitlines()[0]
-    assert "step 2,000" in first
+    for name in ("a-tag", "a-longer-tag", "the-longest-tag-of-all"):
+        shell.ok("tag", name)
+    first, *others = plain(shell.ok("log", "--oneline", terminal=True).out).splitlines()
+    assert "step 2,000  loss    2  (HEAD -> main, …) grown" in first
+    assert all(len(line) <= 60 for line in (first, *others))
     assert "acc" not in first
     assert "acc" in shell.ok("log", "--oneline").out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -63,6 +64,25 @@ def test_cut_names_fit(text, width):
     cut = render.cut_end(text, width)
     assert render.cell_width(cut) <= width
     assert cut == text or cut.endswith("…")
+
+
+@pytest.mark.parametrize("width", [12, 16, 20, 27, 34])
+@pytest.mark.parametrize(
+    ("name", "numbers", "at_27"),
+    [
+        ("model.layers.17.self_attn.q_proj.weight", ["17"], "mode…ers.17.….q_proj.weight"),
+        (
+            "model.layers.7.mlp.experts.103.up_proj.weight",
+            ["7", "103"],
+            "mo….7.…s.103.up_proj.weight",
+        ),
+    ],
+)
+def test_cut_names_keep_the_layer(name, numbers, at_27, width):
+    cut = render.cut_middle(name, width)
+    assert re.findall("[0-9]+", cut) == numbers
+    assert cut.endswith("ht")
+    assert render.cut_middle(name, 27) == at_27
 
 
 def test_wide_signs_take_two_columns():
