@@ -1,7 +1,8 @@
 """diff: which files and tensors differ between two states, by identity; no tensor byte is read.
 
 A side is a path → (mode, blob) mapping: a commit's tree, the index, or the worktree. A changed
-worktree file is hashed (as ``add`` would) but nothing is stored.
+worktree file is hashed (as ``add`` would) but nothing is stored. Where only names are asked for, it
+is read up to the first difference.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from mvc.errors import UnsupportedError, UsageError
+from mvc.history.values import NO_ID
 from mvc.operations.tensor_diff import by_name, compare_tensors, pair_across_files
-from mvc.progress import announce
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import filter_paths
-from mvc.workspace.recorded import head_tree, is_clean, pair_renames, staged_tree, tree_of
+from mvc.workspace.recorded import head_tree, holds, is_clean, pair_renames, staged_tree, tree_of
 from mvc.workspace.recovery import recover
-from mvc.workspace.worktree import find_file_stat
+from mvc.workspace.worktree import find_file_stat, git_mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -102,7 +103,9 @@ def diff(
     index = context.history.read_index()
     entries = _tree_sides(staged_tree(index))
     before = entries if old is None and not staged else _commit_sides(context, old)
-    after = entries if staged else _worktree_sides(context, index, entries, scope, progress)
+    after = entries
+    if not staged:
+        after = _worktree_sides(context, index, entries, before, scope, progress)
     return _compare(context, before, after, scope)
 
 
@@ -127,10 +130,11 @@ def _worktree_sides(
     context: Context,
     index: Index,
     entries: Mapping[str, Side],
+    before: Mapping[str, Side],
     scope: Scope,
     progress: ByteProgress,
 ) -> dict[str, Side]:
-    """Return the tracked files of the worktree; those that changed are hashed."""
+    """Return the tracked files of the worktree; those that changed are hashed if that is needed."""
     found: dict[str, Side] = {}
     for path in filter_paths(scope.paths, entries):
         entry, stat = index.entries[path], find_file_stat(context.worktree, path)
@@ -139,7 +143,12 @@ def _worktree_sides(
                 found[path] = entries[path]
         elif is_clean(context, index, entry, stat):
             found[path] = entries[path]
+        elif path in before and not scope.with_tensors:
+            known = before[path]
+            is_same = known != entries[path] and holds(context, index, path, known.mode, known.blob)
+            found[path] = known if is_same else Side(git_mode(stat), NO_ID)
         else:
+            from mvc.progress import announce  # noqa: PLC0415  few comparisons need it
             from mvc.workspace.files import hash_file  # noqa: PLC0415  brings every file format
 
             announce(progress, stat.size_bytes)

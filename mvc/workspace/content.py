@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from mvc.chunkstore.parallel import for_each
 from mvc.chunkstore.values import ReadRequest
 from mvc.errors import (
     ConflictError,
@@ -198,6 +197,8 @@ def find_different(
     chunks: Sequence[LiveChunk[Place]], *, threads: int, progress: ByteProgress = None
 ) -> dict[Place, set[int]]:
     """Return place → numbers of the chunks that differ; all are read, on many threads."""
+    from mvc.chunkstore.parallel import for_each  # noqa: PLC0415  a status needs no threads
+
     wrong: dict[Place, set[int]] = {}
 
     def compare(chunk: LiveChunk[Place], scratch: bytearray) -> int:

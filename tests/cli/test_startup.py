@@ -93,7 +93,7 @@ print("\\n" + json.dumps([code, loaded]))
         ("nothing", [["diff", "--name-only"]], 57, 130),
         ("a text", [["status"], ["diff", "--name-only"]], 70, _EVERYDAY),
         ("a model", [["status"]], 62, _EVERYDAY),
-        ("a model", [["diff", "--name-only"]], 70, 158),
+        ("a model", [["diff", "--name-only"]], 62, _EVERYDAY),
         ("a text", [["commit", "-m", "x", "notes"]], 110, 330),
         ("staged", [["commit", "-m", "x"]], 62, _EVERYDAY),
     ],

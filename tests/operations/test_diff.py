@@ -449,6 +449,25 @@ class TestCost:
         versions({"w": rows(16, seed=1), "u": rows(3)})
         assert chunked.diff("HEAD~1", "HEAD") == before
 
+    def test_names_only_reads_up_to_the_first_difference(self, chunked, versions, root):
+        """It answers as a full comparison does, also for a file that is back at an older version."""
+        versions({"w": rows(16), "u": rows(3)})
+        versions({"w": rows(16, seed=2), "u": rows(3)})
+        for tensors in ({"w": rows(16, seed=1), "u": rows(3)}, {"w": rows(16), "u": rows(3)}):
+            save_file(tensors, root / "m.safetensors")
+            for old in (None, "HEAD", "HEAD~1"):
+                calls = []
+                files = chunked.diff(old, with_tensors=False, progress=calls.append)
+                expected = [
+                    (file.path, file.status, file.mode_changed) for file in chunked.diff(old)
+                ]
+                assert [(one.path, one.status, one.mode_changed) for one in files] == expected
+                assert calls == []
+        assert expected == []  # as HEAD~1 has it
+        (root / "m.safetensors").chmod(0o755)
+        (file,) = chunked.diff("HEAD~1", with_tensors=False)
+        assert (file.status, file.mode_changed) == ("modified", True)
+
     def test_an_unchanged_file_is_not_read(self, versions, root, chunked):
         versions({"w": rows(16)})
         calls = []
