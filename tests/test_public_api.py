@@ -134,7 +134,7 @@ RESULTS = {
     "steps_per_s loss grad_norm lr losses queue_depth stall_s commits alarms rollbacks events "
     "errors damaged_lines",
     "operations.status.FileStatus": "path staged worktree old_path",
-    "operations.status.Status": "branch commit files recovered",
+    "operations.status.Status": "branch commit files recovered untracked",
     "operations.ls.FileInfo": "path mode blob format size_bytes tensors",
     "operations.ls.TensorInfo": "name dtype shape size_bytes chunks id",
     "operations.undo.UndoResult": "action kind branch commit left_branch left written removed diverged_branch",

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, StorageError
 from mvc.fs import RealFolders
 from mvc.history.ignore import IgnoreRules
+from mvc.history.paths import folders_of
 from mvc.workspace.recorded import head_tree, is_clean, make_entry, pair_renames, staged_tree
 from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat, git_mode, scan_files, scan_ignored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from mvc.history.values import Index, IndexEntry, TreeEntry
     from mvc.ids import GitId
@@ -58,13 +59,15 @@ class Status:
     """Where the repository stands: what differs somewhere is in ``files``, by path.
 
     ``branch`` is None if HEAD is detached, ``commit`` is None before the first one, and
-    ``recovered`` is true if an interrupted checkout was finished first.
+    ``recovered`` is true if an interrupted checkout was finished first. ``untracked`` are the paths
+    that are not tracked; a folder without any tracked file is one of them, ``runs/``.
     """
 
     branch: str | None
     commit: GitId | None
     files: tuple[FileStatus, ...]
     recovered: bool = False
+    untracked: tuple[str, ...] = ()
 
     @property
     def is_clean(self) -> bool:
@@ -97,7 +100,17 @@ def status(context: Context, *, untracked: bool = True, ignored: bool = False) -
             for path in scan(context.worktree, ignore)
             if path not in index.entries
         )
-    return Status(head.branch, head.commit, tuple(files), recovered)
+    folders = folders_of(index.entries)
+    new = dict.fromkeys(_outermost(one.path, folders) for one in files if one.code == "??")
+    return Status(head.branch, head.commit, tuple(files), recovered, tuple(new))
+
+
+def _outermost(path: str, tracked_folders: Container[str]) -> str:
+    """Return the outermost folder of a path that holds no tracked file, or the path itself."""
+    end = path.find("/")
+    while end >= 0 and path[:end] in tracked_folders:
+        end = path.find("/", end + 1)
+    return path[: end + 1] or path
 
 
 def staged_changes(

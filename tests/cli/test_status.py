@@ -123,6 +123,21 @@ def test_many_untracked_files_are_rolled_up(empty):
     assert len(empty.ok("status", "-s").lines) == 130
 
 
+def test_untracked_folders_and_the_size_of_the_terminal(empty):
+    (empty.folder / "runs/a").mkdir(parents=True)
+    for number in range(50):
+        (empty.folder / f"runs/a/{number}").touch()
+        (empty.folder / f"{number:02d}.txt").touch()
+    lines = empty.ok("status").lines
+    assert "\truns/" in lines
+    assert len([line for line in lines if line.startswith("\t")]) == 51
+    assert len(empty.json("status")["files"]) == len(empty.ok("status", "-s").lines) == 100
+    shown = empty.ok("status", terminal=True).lines
+    assert len(shown) <= 24
+    assert "… and 39 more" in plain("\n".join(shown))
+    assert "\t../" in empty.ok("status", folder="runs/a").lines
+
+
 def test_strange_names_are_quoted_and_never_reach_the_terminal(empty):
     name = 'a\x1b[31m"\n.txt'
     (empty.folder / name).write_text("1")

@@ -12,6 +12,7 @@ from mvc import Repo, StorageError
 from mvc.workspace import content
 from support.models import write_model
 from support.opened_repo import write
+from support.stockgit import git
 
 
 def codes(repo, **options):
@@ -138,6 +139,20 @@ def test_untracked_files(committed, root):
     assert codes(committed) == {".mvcignore": "??", "d/new": "??", "new": "??"}
     assert codes(committed, untracked=False) == {}
     assert committed.status().is_clean
+
+
+def test_folders_without_a_tracked_file_are_one_path_as_in_git(committed, root):
+    for path in ("runs/a/1", "runs/b/2", "dd/new", "dd/e/f/new", "a.d/x", "ignored/x", "mixed/x"):
+        write(root, path)
+    write(root, "tracked/t")
+    committed.add("tracked/t")
+    write(root, "tracked/deep/er/u")
+    write(root, ".mvcignore", "ignored/\n")
+    shown = ["a.d/", "dd/", "mixed/", "runs/", "tracked/deep/"]
+    assert list(committed.status().untracked) == [".mvcignore", *shown]
+    (root / ".mvcignore").rename(root / ".gitignore")
+    lines = git(committed.git_dir, "--work-tree=.", "status", "--porcelain").splitlines()
+    assert [line[3:] for line in lines if line.startswith("??")] == [".gitignore", *shown]
 
 
 def test_renames(committed, root):

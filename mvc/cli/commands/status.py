@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from mvc.repo import Repo
 
 _UNTRACKED_SHOWN = 100
+_OTHER_LINES = 12
+_LEAST_SHOWN = 10
 
 
 def status(
@@ -90,7 +92,6 @@ def _write_long(repo: Repo, found: Status) -> None:
         out.lines(["", "No commits yet"])
     staged = [file for file in found.files if file.staged != "unmodified"]
     changed = [file for file in found.files if file.worktree in ("modified", "removed")]
-    untracked = [file for file in found.files if file.worktree == "untracked"]
     unstage = "rm --cached" if found.commit is None else "restore --staged"
     _write_section(
         out,
@@ -113,14 +114,14 @@ def _write_long(repo: Repo, found: Status) -> None:
     )
     add = "to include in what will be committed"
     _write_section(
-        out, "Untracked files:", [f'"mvc add <file>..." {add}'], _names(repo, out, untracked)
+        out, "Untracked files:", [f'"mvc add <file>..." {add}'], _names(repo, out, found.untracked)
     )
-    hidden = [file for file in found.files if file.worktree == "ignored"]
+    hidden = [file.path for file in found.files if file.worktree == "ignored"]
     _write_section(
         out, "Ignored files:", [f'"mvc add -f <file>..." {add}'], _names(repo, out, hidden)
     )
     if not staged:
-        out.lines(_last_line(found, changed, untracked))
+        out.lines(_last_line(found, changed))
 
 
 def _moved(repo: Repo, staged: Sequence[FileStatus]) -> list[str]:
@@ -139,15 +140,14 @@ def _write_section(out: Output, title: str, hints: Sequence[str], entries: Seque
         out.lines(f"\t{entry}" for entry in entries)
 
 
-def _names(repo: Repo, out: Output, files: Sequence[FileStatus]) -> list[str]:
-    """Return the first paths of files that are not tracked, and how many more there are."""
-    names = [
-        shown_path(repo, file.path) + ("/" if file.path.endswith("/") else "") for file in files
-    ]
+def _names(repo: Repo, out: Output, paths: Sequence[str]) -> list[str]:
+    """Return the first paths that are not tracked, and how many more there are."""
+    most = _UNTRACKED_SHOWN if out.width is None else max(out.height - _OTHER_LINES, _LEAST_SHOWN)
+    shown = paths[:most]
+    names = [shown_path(repo, path) + ("/" if path.endswith("/") else "") for path in shown]
     names = [out.style(printable(name), "red") for name in names]
-    if len(names) > _UNTRACKED_SHOWN:
-        more = len(names) - _UNTRACKED_SHOWN
-        names[_UNTRACKED_SHOWN:] = [f'… and {more:,} more ("mvc status -s" lists all)']
+    if len(shown) < len(paths):
+        names.append(f'… and {len(paths) - len(shown):,} more ("mvc status -s" lists all)')
     return names
 
 
@@ -156,12 +156,10 @@ def _entry(repo: Repo, out: Output, file: FileStatus, change: str, colour: str) 
     return out.style(f"{CHANGES[change] + ':':<12}{' -> '.join(map(printable, names))}", colour)
 
 
-def _last_line(
-    found: Status, changed: Sequence[FileStatus], untracked: Sequence[FileStatus]
-) -> list[str]:
+def _last_line(found: Status, changed: Sequence[FileStatus]) -> list[str]:
     if changed:
         return ["", 'no changes added to commit (use "mvc add" and/or "mvc commit -a")']
-    if untracked:
+    if found.untracked:
         return ["", 'nothing added to commit but untracked files present (use "mvc add" to track)']
     if found.commit is None:
         return ["", 'nothing to commit (create or copy files and use "mvc add" to track them)']
