@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 
 import pytest
 
@@ -62,6 +63,31 @@ def test_write_all_survives_partial_writes_and_many_buffers(tmp_path, monkeypatc
     buffers = [bytes([value]) * (value % 7) for value in range(200)]
     fs.write_durable(tmp_path / "file", buffers)
     assert (tmp_path / "file").read_bytes() == b"".join(buffers)
+
+
+def test_the_disk_begins_while_a_file_is_still_written_in_pieces(tmp_path, monkeypatch):
+    begun = []
+
+    def start(descriptor, start=fs.start_writeback):
+        start(descriptor)
+        begun.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(fs, "start_writeback", start)
+    piece = memoryview(bytes(fs.WRITEBACK_BYTES // 2))
+    with fs.DurableFile(tmp_path) as file:
+        for number in range(5):
+            file.write_at(piece, number * len(piece))
+        path = file.keep()
+        assert begun == [2 * len(piece), 4 * len(piece)]
+    assert path.stat().st_size == 5 * len(piece)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+def test_the_kernel_takes_the_request_to_begin_writing(tmp_path):
+    with (tmp_path / "file").open("wb") as file:
+        file.write(b"some bytes")
+        file.flush()
+        assert fs._find_writeback()(file.fileno(), 0, 0, 2) == 0
 
 
 def test_read_at_stops_at_the_end(tmp_path):
