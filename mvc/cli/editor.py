@@ -67,7 +67,7 @@ def _find_editor() -> str:
 def _run_editor(editor: str, path: Path) -> None:
     # The shell splits the command, as it does for Git: an editor may be set with its options.
     shell = ["/bin/sh", "-c", f'{editor} "$@"', editor, str(path)]
-    if subprocess.run(shell, check=False).returncode:  # noqa: S603  the user's own editor
+    if subprocess.run(shell, check=False, env=os.environ).returncode:  # noqa: S603  the user's own
         raise UsageError(
             f"editor {editor!r} failed", hint='set GIT_EDITOR, or give the message with "-m"'
         )

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, by default the process's, and return its exit code; never raises."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # NumPy would start a thread per core for linear algebra that no command does, and each spins
+    # for 0.1 s. Not in os.environ, which programs that a command starts are given.
+    os.putenv("OPENBLAS_NUM_THREADS", "1")
     prepare_streams()
     try:
         code = _invoke(given)

@@ -143,9 +143,13 @@ def _set_editor(shell, script):
     shell.environment["GIT_EDITOR"] = f"{editor} --wait"
 
 
-def test_commit_with_an_editor(shell):
+def test_commit_with_an_editor(shell, monkeypatch):
     (shell.folder / "config.json").write_text("{}")
-    _set_editor(shell, 'test "$1" = --wait && printf "# no\\nfirst\\n\\nsecond\\n#x\\n" > "$2"')
+    monkeypatch.delenv(
+        "OPENBLAS_NUM_THREADS", raising=False
+    )  # what a command sets for itself alone
+    plain = 'test "$1" = --wait -a -z "$OPENBLAS_NUM_THREADS"'
+    _set_editor(shell, f'{plain} && printf "# no\\nfirst\\n\\nsecond\\n#x\\n" > "$2"')
     shell.ok("commit", "-a")
     assert [shell.json("show")[key] for key in ("subject", "body")] == ["first", "second"]
     answer = shell("commit")

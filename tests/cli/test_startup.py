@@ -71,6 +71,26 @@ def test_nothing_ever_loads_torch(shell):
     assert not loaded & {"torch", "pydantic"}
 
 
+_THREADS = """
+import json, os, sys
+from mvc.cli.main import run
+code = max(run(arguments) for arguments in json.loads(sys.argv[1]))
+assert "numpy" in sys.modules
+print("\\n" + json.dumps([code, os.listdir("/proc/self/task")]))
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or (os.cpu_count() or 1) < 2,
+    reason="counts threads where Linux does",
+)
+def test_no_thread_waits_for_linear_algebra(shell, monkeypatch):
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    write_model(shell.folder / "model.safetensors", seed=9)
+    assert len(_modules(shell, ["add", "."], probe=_THREADS)) == 1
+
+
 _EVERYDAY = 150
 _COUNT = """
 import sys

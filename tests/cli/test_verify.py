@@ -135,7 +135,8 @@ def test_hostile_names_are_escaped():
 
 
 FAKE_REPLAY = """
-import json, sys
+import json, os, sys
+assert "OPENBLAS_NUM_THREADS" not in os.environ
 print(json.dumps(sys.argv[1:]))
 print("to stderr", file=sys.stderr)
 sys.exit(1 if sys.argv[3] == "2" else 0)
@@ -186,6 +187,7 @@ class TestReplay:
         (package / "replay.py").write_text(FAKE_REPLAY)
         (package.parent / "torch.py").write_text("")
         monkeypatch.setenv("PYTHONPATH", str(package.parent))
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
         arguments = ["verify", "--replay", steps, "--entry", "train.py:build", "v1"]
         commit = Repo.open(shell.folder).resolve("v1")
         expected = [str(shell.folder.resolve()), commit, steps, "train.py:build"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -111,6 +112,7 @@ def _replay(
     done = subprocess.run(  # noqa: S603  the user's own code, which they name, is what is to run
         [*command, "--json"] if as_json else command,
         check=False,
+        env=os.environ,
         stdout=subprocess.DEVNULL if quiet and not as_json else None,
     )
     return done.returncode if done.returncode >= 0 else _SIGNAL_BASE - done.returncode
