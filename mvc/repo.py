@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         checkout,
         commit,
         commit_state,
+        diff,
         load_state,
         move,
         remove,
@@ -42,10 +43,10 @@ if TYPE_CHECKING:
     )
     from mvc.operations.add import AddPlan, AddResult
     from mvc.operations.branch import RefInfo
-    from mvc.operations.diff import FileDiff
     from mvc.operations.doctor import DoctorReport
     from mvc.operations.du import DuReport
     from mvc.operations.export import ExportResult
+    from mvc.operations.file_diff import FileDiff
     from mvc.operations.fsck import FsckReport
     from mvc.operations.gc import GcPlan, GcResult
     from mvc.operations.log import LogEntry

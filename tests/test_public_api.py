@@ -96,7 +96,7 @@ RESULTS = {
     "operations.du.DuEntry": "kind name raw_bytes alone_bytes shared_bytes commit subject path versions",
     "operations.du.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
     "needed_bytes base_bytes reflog_bytes unneeded_bytes",
-    "operations.diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
+    "operations.file_diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
     "mode_changed size_bytes lines moved_from moved_to",
     "operations.tensor_diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
     "chunks_total size_bytes old_path",

@@ -21,7 +21,7 @@ from mvc.cli.render.text import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mvc.operations.diff import FileDiff
+    from mvc.operations.file_diff import FileDiff
     from mvc.operations.ls import FileInfo, TensorInfo
     from mvc.operations.tensor_diff import TensorDiff
     from mvc.workspace.tensor_compare import TensorCheck
