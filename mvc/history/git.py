@@ -188,6 +188,10 @@ class GitHistory:
         """Make every object written so far durable, name and bytes."""
         self.objects.sync()
 
+    def gathering(self) -> AbstractContextManager[None]:
+        """Write the small objects of this thread together; the block is that of ``no_sweep``."""
+        return self.objects.gathering()
+
     # -- the graph
 
     def walk(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import UsageError
+from mvc.history.object_formats import KINDS, LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,14 +23,10 @@ if TYPE_CHECKING:
 
     from mvc.ids import GitId
 
-KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
-"""What the number in the first byte of an entry means, of those that are no deltas."""
 INDEX_MAGIC = b"\xfftOc\0\0\0\x02"
 """How an index of version 2 begins."""
 FAR_OFFSET = 1 << 31
 """From here on, an index keeps offsets in a table of their own."""
-LEVEL = 1
-"""Of zlib: the rest of its levels cost twice the time for two percent of a manifest."""
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
 _PACK_HEADER = struct.Struct(">4sLL")
 _PACK_VERSION = 2

@@ -1,6 +1,7 @@
 """Git objects that nothing reaches: listing what may go, and removing it.
 
-Only loose objects are removed; those in packs are the business of the ``git gc`` that made them.
+Loose objects are removed, and packs of which nothing is needed, at an age at which nobody is still
+making them. What is needed and what is not may share a pack: it stays.
 
 Objects go in the reverse of the order in which they were written, each kind durably gone before
 the next: commits and tags, trees, blobs. So a crash leaves no commit without its tree, and a
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.history.git import GitHistory
+    from mvc.history.git_pack_index import PackIndex
     from mvc.history.objects import ObjectStore
 
 DAMAGED = "damaged"
 TEMPORARY = "temporary"
-_ORDER = (("commit", "tag", DAMAGED, TEMPORARY), ("tree",), ("blob",))
+PACK = "pack"
+_ORDER = (("commit", "tag", DAMAGED, TEMPORARY), (PACK,), ("tree",), ("blob",))
 _RANKS = {kind: rank for rank, kinds in enumerate(_ORDER) for kind in kinds}
 _FOLDER_DIGITS = 2
 
@@ -41,16 +44,17 @@ class GarbageObject:
     """A file below ``objects`` that nothing needs."""
 
     # ``commit``, ``tag``, ``tree``, ``blob``, ``damaged`` (an object that cannot be read) or
-    # ``temporary`` (left of one by a process that died)
+    # ``temporary`` (left of one by a process that died) or ``pack``
     kind: str
     name: str  # its file, relative to ``objects``
     size_bytes: int
     mtime_ns: int  # when it was last written or touched
+    count: int = 1  # objects in it
 
     @property
     def id(self) -> GitId | None:
-        """The object's id; None for a temporary file."""
-        return None if self.kind == TEMPORARY else GitId(self.name.replace("/", ""))
+        """The object's id; None for a temporary file or a pack."""
+        return None if self.kind in (TEMPORARY, PACK) else GitId(self.name.replace("/", ""))
 
 
 def find_recent(
@@ -61,11 +65,9 @@ def find_recent(
     Only as far as it can be read: garbage may be damaged, or have lost a part.
     """
     objects, limit_ns = history.objects, _limit_ns(older_than_s)
-    pending = [
-        object_id
-        for object_id, stat in _stat_loose(objects)
-        if object_id not in reachable and stat.mtime_ns > limit_ns
-    ]
+    young = [[one] for one, stat in _stat_loose(objects) if stat.mtime_ns > limit_ns]
+    young += [list(index) for _, index, stat in _stat_packs(objects) if stat.mtime_ns > limit_ns]
+    pending = [one for ids in young for one in ids if one not in reachable]
     found: set[GitId] = set()
     while pending:
         object_id = pending.pop()
@@ -84,7 +86,7 @@ def find_recent(
 def list_garbage(
     history: GitHistory, reachable: Collection[GitId], *, older_than_s: float
 ) -> list[GarbageObject]:
-    """Return loose objects and stray temporary files that may go, in the order of removal.
+    """Return loose objects, packs and stray temporary files that may go, in the order of removal.
 
     What objects younger than ``older_than_s`` lead to stays as well.
     """
@@ -95,6 +97,13 @@ def list_garbage(
         for object_id, stat in _stat_loose(objects)
         if object_id not in reachable and object_id not in recent
         for name in [f"{object_id[:_FOLDER_DIGITS]}/{object_id[_FOLDER_DIGITS:]}"]
+    ]
+    found += [
+        GarbageObject(PACK, f"pack/{path.name}", stat.size_bytes, stat.mtime_ns, len(ids))
+        for path, index, stat in _stat_packs(objects)
+        if stat.mtime_ns <= limit_ns and not path.with_suffix(".keep").exists()
+        for ids in [list(index)]
+        if not any(one in reachable or one in recent for one in ids)
     ]
     found += [
         GarbageObject(TEMPORARY, name, stat.size_bytes, stat.mtime_ns)
@@ -128,6 +137,10 @@ def _remove_all(objects: ObjectStore, garbage: Sequence[GarbageObject]) -> int:
         stat = fs.find_stat(path)
         if stat is None or stat.mtime_ns != item.mtime_ns:
             continue
+        if item.kind == PACK:  # first what leads to it, and all that goes with it
+            for beside in sorted(path.parent.glob(f"{path.stem}.*")):
+                if beside != path:
+                    fs.remove_file(beside)
         with translate_os_errors(f"remove {path}"):
             path.unlink(missing_ok=True)
         folders.add(path.parent)
@@ -150,8 +163,15 @@ def _stat_loose(objects: ObjectStore) -> Iterator[tuple[GitId, fs.FileStat]]:
             yield object_id, stat
 
 
+def _stat_packs(objects: ObjectStore) -> Iterator[tuple[Path, PackIndex, fs.FileStat]]:
+    for path, index in objects.packs.indexes().items():
+        stat = fs.find_stat(path)
+        if stat is not None:
+            yield path, index, stat
+
+
 def _stat_temporary(folder: Path) -> Iterator[tuple[str, fs.FileStat]]:
-    """Yield what dead processes left: ``tmp_obj_*`` of mvc and Git, ``tmp_*`` of Git's packs."""
+    """Yield what dead processes left: ``tmp_obj_*``, ``tmp_*`` of packs, packs without an index."""
     with translate_os_errors(f"list {folder}"):
         inner = sorted(name for name in os.listdir(folder) if is_hex_id(name, _FOLDER_DIGITS))
     for place, prefix in [
@@ -165,7 +185,10 @@ def _stat_temporary(folder: Path) -> Iterator[tuple[str, fs.FileStat]]:
             except (FileNotFoundError, NotADirectoryError):
                 continue
         for name in names:
-            stat = fs.find_stat(folder / place / name) if name.startswith(prefix) else None
+            is_left = name.startswith(prefix)
+            if name.endswith(".pack"):
+                is_left = f"{name.removesuffix('.pack')}.idx" not in names
+            stat = fs.find_stat(folder / place / name) if is_left else None
             if stat is not None and stat.is_regular:
                 yield f"{place}/{name}".removeprefix("/"), stat
 

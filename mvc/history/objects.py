@@ -5,6 +5,10 @@ It is written under a temporary name that stock Git knows as garbage, synced, th
 file with an object's name is always whole. Its *name* becomes durable in ``sync``, one folder at a
 time for many objects: a process calls it before it moves a ref. An object that already exists
 counts as new too, because the process that wrote it may have died before its own ``sync``.
+
+A command *gathers* the small objects it writes: they are in memory, and read from there, until
+``sync`` writes them, more than a few as one pack. Nothing names them before, so a failure may
+forget them.
 """
 
 from __future__ import annotations
@@ -20,8 +24,8 @@ from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import CorruptionError, FormatError, StorageError, UsageError, translate_os_errors
-from mvc.history.object_formats import parse_commit, parse_tree_object
-from mvc.history.packs import PackedObjects
+from mvc.history.object_formats import LEVEL, parse_commit, parse_tree_object
+from mvc.history.packs import MAX_OBJECT_BYTES, PackedObjects
 from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.ids import GitId, hash_git_object, is_git_id, is_hex_id
 
@@ -30,13 +34,20 @@ if TYPE_CHECKING:
 
     from mvc.history.values import CommitInfo
 
-MAX_OBJECT_BYTES = 512 * 1024 * 1024
-"""Largest object read or written, Git's own bigFileThreshold: a manifest of 8 million chunks."""
-_LEVEL = 1  # the rest of zlib's levels cost twice the time for two percent of a manifest
 _MAX_HEADER = 32
 _HEADER = re.compile(rb"(commit|tree|blob|tag) (0|[1-9][0-9]{0,12})\x00")
 _FRESH_S = 24 * 3600  # reused objects older than this are touched, so that no pruning takes them
 _MAX_SOUND = 65536
+_FEW = 32  # what a commit of a training run writes stays loose: a pack for each would be many
+_MAX_GATHERED_BYTES = 32 << 20
+_MAX_SMALL_BYTES = 256 << 10
+
+
+class _Gathered(threading.local):
+    """What the command of this thread has yet to write; ``objects`` None if it does not gather."""
+
+    objects: dict[GitId, tuple[str, bytes]] | None = None
+    size_bytes = 0
 
 
 class ObjectStore:
@@ -51,18 +62,63 @@ class ObjectStore:
         self._unsynced_folders: set[Path] = set()
         self._sound: set[GitId] = set()
         self._failed = False
+        self._gathered = _Gathered()
 
     def write(self, kind: str, data: bytes) -> GitId:
         """Store an object and return its id; durable after ``sync``."""
         if len(data) > MAX_OBJECT_BYTES:
             raise UsageError(f"a {kind} of {len(data):,} bytes is over {MAX_OBJECT_BYTES:,}")
-        header = b"%s %d\x00" % (kind.encode(), len(data))
         object_id = hash_git_object(kind, data)
-        path = Path(self._path_text(object_id))
-        if self._is_sound(object_id, path):
-            self._reuse(path)
+        if self._find_gathered(object_id) is not None:
             return object_id
-        compressor = zlib.compressobj(_LEVEL)
+        path = Path(self._path_text(object_id))
+        gathered = self._gathered
+        if self._is_sound(object_id, path):
+            self._reuse(object_id, path)
+        elif gathered.objects is None or len(data) > _MAX_SMALL_BYTES:
+            self._write_loose(object_id, kind, data)
+        else:
+            gathered.objects[object_id] = kind, data
+            gathered.size_bytes += len(data)
+            if gathered.size_bytes > _MAX_GATHERED_BYTES:
+                self._write_gathered()
+        return object_id
+
+    @contextlib.contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Gather what this thread writes until the block ends; within such a block, go on."""
+        if self._gathered.objects is not None:
+            yield
+            return
+        self._gathered.objects = {}
+        try:
+            yield
+            self._write_gathered()
+        finally:
+            self._gathered.objects = None
+
+    def _write_gathered(self) -> None:
+        """Write what was gathered: few objects as files of their own, more as a pack, durable."""
+        objects = self._gathered.objects or {}
+        if len(objects) <= _FEW:
+            for object_id, (kind, data) in objects.items():
+                self._write_loose(object_id, kind, data)
+        else:
+            from mvc.history.git_pack import write_pack  # noqa: PLC0415  few commands write many
+
+            folder = self.folder / "pack"
+            with translate_damage(f"folder {folder}"):
+                write_pack(folder, len(objects), ((one, *objects[one]) for one in objects))
+        objects.clear()
+        self._gathered.size_bytes = 0
+
+    def _find_gathered(self, object_id: GitId) -> tuple[str, bytes] | None:
+        return None if self._gathered.objects is None else self._gathered.objects.get(object_id)
+
+    def _write_loose(self, object_id: GitId, kind: str, data: bytes) -> None:
+        path = Path(self._path_text(object_id))
+        header = b"%s %d\x00" % (kind.encode(), len(data))
+        compressor = zlib.compressobj(LEVEL)
         body = [compressor.compress(header), compressor.compress(data), compressor.flush()]
         fs.make_dirs(path.parent, durable=False)
         with translate_damage(f"folder {path.parent}"), self._new_file(path.parent) as file:
@@ -71,17 +127,22 @@ class ObjectStore:
         with self._mutex:
             self._unsynced_folders.add(path.parent)
         self._mark_sound(object_id)
-        return object_id
 
     def read(self, object_id: GitId) -> tuple[str, bytes]:
         """Return (kind, content) of an object, hashed against its id."""
         loose: CorruptionError | None = None
+        found = self._find_gathered(object_id)
+        if found is not None:
+            return found
         try:
             found = self._read_loose(object_id)
         except CorruptionError as error:
             loose, found = error, None  # a pack may hold a whole copy
         if found is None:
-            found = self._read_packed(object_id, loose)
+            try:
+                found = self.packs.find(object_id)
+            except CorruptionError as error:
+                raise loose or error from None
         # A git gc between the two looks moves the object from loose to packed, never back; but
         # a repack may have dropped the pack that was looked at.
         if found is None and loose is None:
@@ -90,26 +151,19 @@ class ObjectStore:
             raise loose or CorruptionError(f"object {object_id} is missing", hint=FSCK_HINT)
         return found
 
-    def _read_packed(
-        self, object_id: GitId, loose: CorruptionError | None
-    ) -> tuple[str, bytes] | None:
-        found = self.packs.find(object_id)
-        if found is None:
-            return None
-        kind, data = found
-        if hash_git_object(kind, data) != object_id:
-            raise loose or CorruptionError(
-                f"object {object_id} is damaged in a Git pack: its bytes hash to another id",
-                hint=FSCK_HINT,
-            )
-        return found
-
     def has(self, object_id: GitId) -> bool:
         """Return whether the object exists, without reading it."""
-        return fs.find_stat(self._path_text(object_id)) is not None or self.packs.has(object_id)
+        return (
+            self._find_gathered(object_id) is not None
+            or fs.find_stat(self._path_text(object_id)) is not None
+            or self.packs.has(object_id)
+        )
 
     def find_header(self, object_id: GitId) -> tuple[str, int] | None:
         """Return (kind, length of the content), or None if there is no such object."""
+        gathered = self._find_gathered(object_id)
+        if gathered is not None:
+            return gathered[0], len(gathered[1])
         start = self._inflate_start(object_id, _MAX_HEADER)
         if start is not None:
             kind, size_bytes, _ = _parse_header(start, object_id)
@@ -119,9 +173,10 @@ class ObjectStore:
 
     def read_prefix(self, object_id: GitId, count: int) -> tuple[str, bytes]:
         """Return (kind, first ``count`` bytes), inflating no more than that; not hashed."""
-        start = self._inflate_start(object_id, _MAX_HEADER + count)
+        gathered = self._find_gathered(object_id) is not None
+        start = None if gathered else self._inflate_start(object_id, _MAX_HEADER + count)
         if start is None:
-            packed = self.packs.find_start(object_id, count)
+            packed = None if gathered else self.packs.find_start(object_id, count)
             kind, data = self.read(object_id) if packed is None else packed[::2]
             return kind, data[:count]
         kind, size_bytes, header_bytes = _parse_header(start, object_id)
@@ -148,6 +203,8 @@ class ObjectStore:
     def sync(self) -> None:
         """Make every object written since the last call durable: bytes, names, folders.
 
+        Of other threads, what they gathered is still theirs to write.
+
         After a failure every later call fails too: what the machine kept is unknown.
         """
         with self._mutex:
@@ -155,6 +212,8 @@ class ObjectStore:
                 raise StorageError(
                     "an earlier sync of new objects failed", hint="open the repository again"
                 )
+        self._write_gathered()
+        with self._mutex:
             if not self._unsynced_folders:
                 return
             self._failed = True
@@ -212,33 +271,37 @@ class ObjectStore:
 
     def _is_sound(self, object_id: GitId, path: Path) -> bool:
         """Return whether the object exists whole: a damaged one is written again, and so healed."""
-        exists = fs.find_stat(path) is not None
-        if exists and object_id in self._sound:
-            return True
+        is_loose = fs.find_stat(path) is not None
         try:
-            if exists:
-                self._read_loose(object_id)
-            elif self._read_packed(object_id, None) is None:
+            if not is_loose and self.packs.find_path(object_id) is None:
                 return False
+            if object_id in self._sound:
+                return True
+            found = self._read_loose(object_id) if is_loose else self.packs.find(object_id)
         except CorruptionError:
             return False
-        self._mark_sound(object_id)
-        return True
+        if found is not None:
+            self._mark_sound(object_id)
+        return found is not None
 
     def _mark_sound(self, object_id: GitId) -> None:
         if len(self._sound) >= _MAX_SOUND:
             self._sound.clear()
         self._sound.add(object_id)
 
-    def _reuse(self, path: Path) -> None:
+    def _reuse(self, object_id: GitId, path: Path) -> None:
         stat = fs.find_stat(path)
+        if stat is None:  # whoever packed it has synced the bytes, perhaps not yet the names
+            path = self.packs.find_path(object_id) or path
+            stat = fs.find_stat(path)
         if stat is None:
-            return  # in a pack, which Git has synced
+            return
         if time.time() - stat.mtime_ns / 1e9 > _FRESH_S:
             with translate_os_errors(f"touch {path}"):
                 os.utime(path)
         with self._mutex:
-            self._unsynced_files.add(path)
+            if path.suffix != ".pack":
+                self._unsynced_files.add(path)
             self._unsynced_folders.add(path.parent)
 
     def _read_loose(self, object_id: GitId) -> tuple[str, bytes] | None:

@@ -1,15 +1,17 @@
-"""Objects that stock Git moved into its own pack files (``git gc``), read through dulwich.
+"""Objects in Git's pack files, those of mvc and of stock Git (``git gc``), and what these borrow.
 
-mvc itself writes loose objects only. dulwich's object store is imported when the first pack is
-met: it costs as much as everything else that ``mvc log`` imports.
+Whether a blob is a manifest shows in its first bytes, and a manifest may have 100 MB, so the start
+of an object is read without the rest: of a delta, only the instructions that make those bytes, and
+only the part of its base that they copy from.
 
-dulwich only knows whole objects. Whether a blob is a manifest shows in its first bytes, and a
-manifest may have 100 MB, so the start of an object is read here: of a delta, only the instructions
-that make those bytes, and only the part of its base that they copy from.
+An index is read whole when its pack is met, a pack is opened when something in it is read. A ``git
+gc`` may replace packs at any time: what is in none of the packs known so far is looked for again,
+and so is what was in one that is gone. Damage counts only if no pack has the object whole.
 
-dulwich maps packs into memory. When it fails on a damaged one, the frames of the failed call keep
-views of the map, and half-made objects keep files open; while the exception lives, none of that
-can be closed. So the frames of every failure are cleared before it is raised further.
+dulwich reads what another repository lends (``info/alternates``), and checks packs for ``fsck``. It
+maps packs into memory. When it fails on a damaged one, the frames of the failed call keep views of
+the map, and half-made objects keep files open; while the exception lives, none of that can be
+closed. So the frames of every failure are cleared before it is raised further.
 """
 
 from __future__ import annotations
@@ -19,28 +21,38 @@ import os
 import warnings
 import weakref
 import zlib
-from typing import TYPE_CHECKING, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeVar, cast
 
+from mvc import fs
 from mvc.errors import CorruptionError
+from mvc.history.object_formats import KINDS
 from mvc.history.translate import FSCK_HINT, translate_damage
-from mvc.ids import GitId
+from mvc.ids import GitId, hash_git_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from dulwich.object_store import DiskObjectStore
     from dulwich.objects import ObjectID
-    from dulwich.pack import FilePackIndex, PackIndex
 
-_KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
+    from mvc.history.git_pack_index import PackIndex
+
+MAX_OBJECT_BYTES = 512 * 1024 * 1024
+"""Largest object read or written, Git's own bigFileThreshold: a manifest of 8 million chunks."""
 _OFFSET_DELTA, _ID_DELTA = 6, 7
 _ID_BYTES = 20
 _HEADER_BYTES = 64  # more than the header of any entry, or the two lengths of a delta
 _BLOCK_BYTES = 4096
+_MAX_BLOCK_BYTES = 1 << 20
 _COPY_BYTES = 8  # at most, for an instruction that makes at least one byte
 _MAX_INSERT_BYTES = 128
 _MAX_CHAIN = 10_000  # Git itself stops at 4,095
+_MAX_OPEN = 16  # packs; each holds a descriptor
+_MAX_BASES = 256  # kept of each open pack: the deltas of a chain share their bases
+_MAX_BASE_BYTES = 1 << 16
+_Result = TypeVar("_Result")
 
 
 class PackedObjects:
@@ -48,26 +60,26 @@ class PackedObjects:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._store: DiskObjectStore | None = None
+        self._indexes: dict[str, PackIndex] = {}
+        self._damage: CorruptionError | None = None
+        self._lender: DiskObjectStore | None = None
+        self._open = lru_cache(maxsize=_MAX_OPEN)(_OpenPack)
 
     def find(self, object_id: GitId) -> tuple[str, bytes] | None:
-        """Return (kind, content) of an object, or None if no pack has it; nothing is hashed."""
-        store = self._find_store()
-        if store is None:
-            return None
-        name = cast("ObjectID", object_id.encode())
-        with _translate_damage(f"object {object_id} in a Git pack"):
-            try:
-                number, data = store.get_raw(name)
-            except KeyError as error:
-                if error.args != (name,):
-                    raise  # the base of a delta is missing: that is damage
-                return None
-            return _KINDS[number], data
+        """Return (kind, content) of an object, hashed, or None if no pack has it."""
+
+        def read(pack: _OpenPack, offset: int) -> tuple[str, bytes]:
+            kind, data = pack.read(offset)
+            return kind, _hashed(object_id, kind, data)
+
+        found = self._first(object_id, read)
+        return self._borrow(object_id) if found is None else found
 
     def has(self, object_id: GitId) -> bool:
         """Return whether a pack (or an alternate) has an object, by the indexes alone."""
-        store = self._find_store()
+        if self.find_path(object_id) or (self._look_again() and self.find_path(object_id)):
+            return True
+        store = self._find_lender()
         if store is None:
             return False
         with _translate_damage("the index of a Git pack"):
@@ -78,39 +90,48 @@ class PackedObjects:
 
         Nothing is hashed.
         """
-        store = self._find_store()
-        if store is None:
-            return None
-        from dulwich.pack import PackFileDisappeared  # noqa: PLC0415  see the module's text
-
-        name = cast("ObjectID", object_id.encode())
-        with _translate_damage(f"object {object_id} in a Git pack"):
-            for pack in store.packs:
-                # A git gc may replace packs at any time: ``find`` looks again then.
-                with contextlib.suppress(KeyError, PackFileDisappeared, FileNotFoundError):
-                    offset = pack.index.object_offset(name)
-                    path = os.fsdecode(cast("FilePackIndex", pack.index).path)
-                    with open(path.removesuffix(".idx") + ".pack", "rb") as file:
-                        return _read_start(file.fileno(), pack.index, offset, count)
-        whole = self.find(object_id) if self.has(object_id) else None
+        found = self._first(object_id, lambda pack, at: pack.read_start(at, count))
+        if found is not None:
+            return found
+        whole = self._borrow(object_id)
         return None if whole is None else (whole[0], len(whole[1]), whole[1][:count])
 
     def find_prefix(self, prefix: str) -> set[GitId]:
         """Return the ids of packed objects that begin with at least two hex digits."""
-        store = self._find_store()
-        if store is None:
-            return set()
-        with _translate_damage("the index of a Git pack"):
-            return {GitId(found.decode()) for found in store.iter_prefix(prefix.encode())}
+        self._look_again()
+        found = {one for index in self._indexes.values() for one in index.find_prefix(prefix)}
+        store = self._find_lender()
+        if store is not None:
+            with _translate_damage("the index of a Git pack"):
+                found |= {GitId(one.decode()) for one in store.iter_prefix(prefix.encode())}
+        return found
+
+    def find_path(self, object_id: GitId) -> Path | None:
+        """Return the file of a pack that has an object; of packs made lately, None may be said."""
+        for name, _, _ in self._places(object_id, self._indexes or self._look_again()):
+            path = self._path(name)
+            if fs.find_stat(path) is not None:
+                return path
+        return None
+
+    def indexes(self) -> dict[Path, PackIndex]:
+        """Return the files of all packs that are there now, with what they have.
+
+        What lies beyond a damaged index cannot be told: that is a CorruptionError.
+        """
+        self._look_again()
+        if self._damage is not None:
+            raise self._damage
+        return {self._path(name): index for name, index in self._indexes.items()}
 
     def names(self) -> list[str]:
-        """Return the names of the packs, without ``.pack``."""
+        """Return the names of the packs; one without an index is none: it was in the making."""
         with translate_damage("the folder of Git packs"):
             try:
                 names = os.listdir(self._folder / "pack")
             except FileNotFoundError:
                 return []
-        return sorted(name.removesuffix(".pack") for name in names if name.endswith(".pack"))
+        return sorted(name.removesuffix(".idx") for name in names if name.endswith(".idx"))
 
     def read_ids(self, name: str) -> list[GitId]:
         """Return the ids of a pack's objects, once its checksums were found to hold."""
@@ -130,57 +151,187 @@ class PackedObjects:
 
     def close(self) -> None:
         """Close the pack files; they are opened again when they are needed."""
-        if self._store is not None:
-            self._store.close()
+        self._open.cache_clear()
+        if self._lender is not None:
+            self._lender.close()
 
-    def _find_store(self) -> DiskObjectStore | None:
-        if self._store is None and self._exists():
-            from dulwich.object_store import DiskObjectStore  # noqa: PLC0415  see the module's text
+    def _path(self, name: str) -> Path:
+        return self._folder / "pack" / f"{name}.pack"
+
+    def _first(self, object_id: GitId, read: Callable[[_OpenPack, int], _Result]) -> _Result | None:
+        """Return what reading an object gives, from the first pack that has it whole, or None."""
+        damage: CorruptionError | None = None
+        for look in (self._known, self._look_again):
+            for name, index, offset in self._places(object_id, look()):
+                try:
+                    with translate_damage(f"object {object_id} in a Git pack"):
+                        return read(self._open_pack(name, index), offset)
+                except FileNotFoundError:
+                    self._indexes.pop(name, None)
+                except CorruptionError as error:
+                    damage = error
+        damage = damage or self._damage
+        if damage is not None:
+            raise damage
+        return None
+
+    def _places(
+        self, object_id: GitId, indexes: dict[str, PackIndex]
+    ) -> Iterator[tuple[str, PackIndex, int]]:
+        """Yield which of these packs have an object, with where it begins."""
+        digest = bytes.fromhex(object_id)
+        for name, index in list(indexes.items()):
+            with translate_damage(f"the index of Git pack {name}"):
+                offset = index.find(digest)
+            if offset is not None:
+                yield name, index, offset
+
+    def _open_pack(self, name: str, index: PackIndex) -> _OpenPack:
+        pack = self._open(self._path(name), index)
+        if pack.is_removed:
+            raise FileNotFoundError(name)  # what only an open file holds is gone
+        return pack
+
+    def _known(self) -> dict[str, PackIndex]:
+        return self._indexes
+
+    def _look_again(self) -> dict[str, PackIndex]:
+        """Read the indexes of packs not met before, and return them."""
+        names, found = self.names(), {}
+        self._damage = None
+        for name in [one for one in names if one not in self._indexes]:
+            from mvc.history.git_pack_index import PackIndex  # noqa: PLC0415  there may be none
+
+            try:
+                with translate_damage(f"the index of Git pack {name}"):
+                    found[name] = PackIndex.read(self._path(name).with_suffix(".idx"))
+            except FileNotFoundError:
+                continue  # of a pack in the making
+            except CorruptionError as error:
+                self._damage = error
+        self._indexes = {one: self._indexes[one] for one in names if one in self._indexes} | found
+        return found
+
+    def _borrow(self, object_id: GitId) -> tuple[str, bytes] | None:
+        store = self._find_lender()
+        if store is None:
+            return None
+        name = cast("ObjectID", object_id.encode())
+        with _translate_damage(f"object {object_id} of another repository"):
+            try:
+                number, data = store.get_raw(name)
+            except KeyError as error:
+                if error.args != (name,):
+                    raise  # the base of a delta is missing: that is damage
+                return None
+            return KINDS[number], _hashed(object_id, KINDS[number], data)
+
+    def _find_lender(self) -> DiskObjectStore | None:
+        if self._lender is None and (self._folder / "info" / "alternates").exists():
+            from dulwich.object_store import DiskObjectStore  # noqa: PLC0415  few borrow
 
             with _translate_damage("the Git packs"):
-                self._store = DiskObjectStore(str(self._folder))
+                self._lender = DiskObjectStore(str(self._folder))
             # dulwich warns about a store that is dropped with open packs: close it in time.
-            weakref.finalize(self, self._store.close)
-        return self._store
-
-    def _exists(self) -> bool:
-        return bool(self.names()) or (self._folder / "info" / "alternates").exists()
+            weakref.finalize(self, self._lender.close)
+        return self._lender
 
 
-def _read_start(
-    descriptor: int, index: PackIndex, offset: int, count: int
-) -> tuple[str, int, bytes]:
-    """Return (kind, length, first bytes) of the object at an offset of a pack."""
-    deltas: list[tuple[list[bytes | slice], int]] = []
-    length, needed = None, count
-    while True:
-        kind, size_bytes, start, base = _parse_entry(os.pread(descriptor, _HEADER_BYTES, offset))
-        if base is None:
-            break
-        limit = min(size_bytes, _HEADER_BYTES + _COPY_BYTES * needed + _MAX_INSERT_BYTES)
-        pieces, made, needed, base_bytes = _parse_delta(
-            _inflate(descriptor, offset + start, limit), needed
-        )
-        length = made if length is None else length
-        deltas.append((pieces, base_bytes))
-        if len(deltas) > _MAX_CHAIN:
-            raise ValueError("its chain of deltas does not end")
-        offset = offset - base if isinstance(base, int) else _offset_of(index, base)
-        if offset < 0:
-            raise ValueError("the base of its delta is not in the pack")
-    data = _inflate(descriptor, offset + start, min(needed, size_bytes))
-    if len(data) < min(needed, size_bytes) or (deltas and deltas[-1][1] != size_bytes):
-        raise ValueError("its length is not the one it announces")
-    for pieces, _ in reversed(deltas):
-        data = b"".join(data[piece] if isinstance(piece, slice) else piece for piece in pieces)
-    return _KINDS[kind], size_bytes if length is None else length, data[:count]
+class _OpenPack:
+    """A pack that is being read; it is closed once nobody holds it."""
+
+    def __init__(self, path: Path, index: PackIndex) -> None:
+        with fs.open_file(path) as file:
+            self._descriptor = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._descriptor)
+        self._index = index
+        self._bases: dict[int, tuple[str, bytes]] = {}
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the file has no name any more."""
+        return os.fstat(self._descriptor).st_nlink == 0
+
+    def read(self, offset: int) -> tuple[str, bytes]:
+        """Return (kind, content) of the object at an offset."""
+        deltas: list[tuple[int, bytes]] = []
+        found = self._bases.get(offset)
+        while found is None:
+            kind, size_bytes, start, base = self._parse_entry(offset)
+            data = _inflate(self._descriptor, start, size_bytes)
+            if len(data) < size_bytes:
+                raise ValueError("its length is not the one it announces")
+            if base is None:
+                found = KINDS[kind], data
+                break
+            deltas.append((offset, data))
+            if len(deltas) > _MAX_CHAIN:
+                raise ValueError("its chain of deltas does not end")
+            offset = base
+            found = self._bases.get(offset)
+        for place, delta in reversed(deltas):
+            self._keep(offset, found)
+            found, offset = (found[0], _apply(delta, found[1])), place
+        return found
+
+    def _keep(self, offset: int, base: tuple[str, bytes]) -> None:
+        if len(base[1]) <= _MAX_BASE_BYTES:
+            if len(self._bases) >= _MAX_BASES:
+                self._bases.clear()
+            self._bases[offset] = base
+
+    def read_start(self, offset: int, count: int) -> tuple[str, int, bytes]:
+        """Return (kind, length, first bytes) of the object at an offset."""
+        deltas: list[tuple[list[bytes | slice], int]] = []
+        length, needed = None, count
+        while True:
+            kind, size_bytes, start, base = self._parse_entry(offset)
+            if base is None:
+                break
+            limit = min(size_bytes, _HEADER_BYTES + _COPY_BYTES * needed + _MAX_INSERT_BYTES)
+            pieces, made, needed, base_bytes = _parse_delta(
+                _inflate(self._descriptor, start, limit), needed
+            )
+            length = made if length is None else length
+            deltas.append((pieces, base_bytes))
+            if len(deltas) > _MAX_CHAIN:
+                raise ValueError("its chain of deltas does not end")
+            offset = base
+        data = _inflate(self._descriptor, start, min(needed, size_bytes))
+        if len(data) < min(needed, size_bytes) or (deltas and deltas[-1][1] != size_bytes):
+            raise ValueError("its length is not the one it announces")
+        for pieces, _ in reversed(deltas):
+            data = b"".join(data[piece] if isinstance(piece, slice) else piece for piece in pieces)
+        return KINDS[kind], size_bytes if length is None else length, data[:count]
+
+    def _parse_entry(self, offset: int) -> tuple[int, int, int, int | None]:
+        """Return (kind, length, where the content begins, where the base of a delta begins)."""
+        header = os.pread(self._descriptor, _HEADER_BYTES, offset)
+        kind, size_bytes, header_bytes, base = _parse_entry(header)
+        if size_bytes > MAX_OBJECT_BYTES:
+            raise ValueError(f"it announces {size_bytes:,} bytes")
+        if isinstance(base, bytes):
+            base = self._index.find(base)
+            if base is None:
+                raise ValueError("the base of its delta is missing")
+        elif base is not None:
+            base = offset - base
+            if base < 0:
+                raise ValueError("the base of its delta is not in the pack")
+        return kind, size_bytes, offset + header_bytes, base
 
 
-def _offset_of(index: PackIndex, base: bytes) -> int:
-    try:
-        return index.object_offset(cast("ObjectID", base))
-    except KeyError as error:
-        raise ValueError("the base of its delta is missing") from error
+def _hashed(object_id: GitId, kind: str, data: bytes) -> bytes:
+    if hash_git_object(kind, data) != object_id:
+        raise ValueError("its bytes hash to another id")
+    return data
+
+
+def _apply(delta: bytes, base: bytes) -> bytes:
+    pieces, made, _, base_bytes = _parse_delta(delta, MAX_OBJECT_BYTES)
+    if base_bytes != len(base) or made > MAX_OBJECT_BYTES:
+        raise ValueError("its delta is to another base")
+    return b"".join(base[piece] if isinstance(piece, slice) else piece for piece in pieces)
 
 
 def _parse_entry(header: bytes) -> tuple[int, int, int, int | bytes | None]:
@@ -252,7 +403,7 @@ def _inflate(descriptor: int, offset: int, count: int) -> bytes:
     """Return the first ``count`` bytes (or all) of a deflated stream in a file."""
     inflater, parts, left = zlib.decompressobj(), [], count
     while left and not inflater.eof:
-        block = os.pread(descriptor, _BLOCK_BYTES, offset)
+        block = os.pread(descriptor, min(max(left, _BLOCK_BYTES), _MAX_BLOCK_BYTES), offset)
         if not block:
             break
         offset += len(block)

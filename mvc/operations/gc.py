@@ -110,7 +110,7 @@ def plan_gc(
     return GcPlan(
         grace_s=grace_s,
         sweep=sweep,
-        objects=len(garbage),
+        objects=sum(item.count for item in garbage),
         object_bytes=sum(item.size_bytes for item in garbage),
         leftovers=len(leftovers),
         leftover_bytes=sum(item.size_bytes for item in leftovers),

@@ -269,7 +269,7 @@ class Sweep:
             if self.expiry is not None:
                 expire_reflogs(history, self.expiry)
             garbage = list_garbage(history, self._look().objects, older_than_s=self.grace_s)
-            self.tally.objects = len(garbage)
+            self.tally.objects = sum(item.count for item in garbage)
             self.tally.object_bytes = remove_objects(history, garbage)
             leftovers = remove_leftovers(self.context)
             self.tally.leftovers = len(leftovers)

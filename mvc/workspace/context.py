@@ -194,13 +194,15 @@ def holds_sweep_lock(
 ) -> Callable[Concatenate[Context, _Parameters], _Result]:
     """Make an operation hold the sweep lock, shared, from its first look to its last write.
 
+    The Git objects it writes are gathered: many become one pack.
+
     For every operation that writes chunks or objects, or points a ref or index entry at old ones:
     until they are reachable, a sweep would take them for garbage.
     """
 
     @wraps(operation)
     def run(context: Context, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        with context.history.no_sweep():
+        with context.history.no_sweep(), context.history.gathering():
             return operation(context, *args, **kwargs)
 
     return run

@@ -39,6 +39,16 @@ def _add_and_commit(root: Path) -> None:
     repo.commit("third", step=3)
 
 
+def _write_notes(root: Path) -> None:
+    for number in range(50):
+        (root / f"note{number}.txt").write_text(f"note {number}")
+
+
+def _commit_many_files(root: Path) -> None:
+    _write_notes(root)
+    Repo.open(root).commit("many", paths=".", step=3)
+
+
 def _checkout(root: Path) -> None:
     Repo.open(root).checkout("HEAD~1")
 
@@ -65,6 +75,7 @@ def _branch_update(root: Path) -> None:
 
 VERBS = [
     _add_and_commit,
+    _commit_many_files,
     _checkout,
     _switch_to_new_branch,
     _reset_hard,
@@ -108,6 +119,8 @@ def test_every_step(verb, tmp_path, monkeypatch):
         shutil.copytree(origin, work, symlinks=True)
         if verb is _add_and_commit:
             write_model(work / "model.safetensors", seed=3)
+        elif verb is _commit_many_files:
+            _write_notes(work)
         disk = ForgetfulDisk(work, stop_at=step)
         with disk:
             try:
@@ -134,7 +147,7 @@ def _check_survivor(root, verb, step, before, after):
         for name, commit in state[2]:
             assert commit in {value for _, value in (*before[2], *after[2])}, f"{where}: {name}"
         return
-    if verb is _add_and_commit:
+    if verb in (_add_and_commit, _commit_many_files):
         # The user's own edit of the file is not ours to undo; history is old or new.
         assert state[:3] in (before[:3], after[:3]), where
         assert dict(state[4]) == dict(after[4]), where

@@ -44,6 +44,12 @@ def do_commit(history):
     commit_on_head(history, "three", time_s=START_S + 2, files=files)
 
 
+def do_large_commit(history):
+    with history.gathering():
+        files = {f"folder/{one}": f"new {one}" for one in range(60)}
+        commit_on_head(history, "many", time_s=START_S + 2, files=files)
+
+
 def do_branch(history):
     history.update_ref(
         "refs/heads/new/one", history.resolve("HEAD"), expected=None, message="m", stamp=at()
@@ -67,6 +73,7 @@ def do_delete(history):
 
 VERBS = {
     "commit": do_commit,
+    "large commit": do_large_commit,
     "branch": do_branch,
     "tag": do_tag,
     "switch": lambda history: history.set_head_branch("old/name", stamp=at(START_S)),

@@ -257,3 +257,69 @@ def test_each_kind_is_durably_gone_before_the_next(history, monkeypatch):
 def test_what_garbage_is_called():
     item = GarbageObject("blob", "ab/" + "c" * 38, 3, 0)
     assert item.id == "ab" + "c" * 38
+
+
+def write_pack(history, text, *, commit=False):
+    """Write fifty blobs, and a commit of them, as a pack; return its file, the ids, the commit."""
+    made = None
+    with history.gathering():
+        files = {f"f{one}": f"{text} {one}" for one in range(50)}
+        ids = [history.write_blob(content.encode()) for content in files.values()]
+        if commit:
+            made = write_commit(history, [], text, time_s=START_S, files=files)
+    assert history.has_object(ids[0])
+    return history.objects.packs.find_path(ids[0]), ids, made
+
+
+def test_a_pack_of_garbage_goes_whole_and_others_stay(history):
+    used = commit_on_head(history, "used", files={"f": "shared 7"})
+    old, old_ids, old_commit = write_pack(history, "old", commit=True)
+    mixed, mixed_ids, _ = write_pack(history, "shared")
+    kept, kept_ids, _ = write_pack(history, "kept")
+    kept.with_suffix(".keep").write_bytes(b"")
+    with history.lock():
+        history.write_index(Index({"f": IndexEntry("f", mixed_ids[3], 0o100644)}))
+    age_all(history, 20)
+    young, young_ids, young_commit = write_pack(history, "young", commit=True)
+    git(history.git_dir, "fsck", "--strict", "--full")
+    listed, freed_bytes = sweep(history)
+    assert [(item.kind, item.name) for item in listed if item.kind == "pack"] == [
+        ("pack", f"pack/{old.name}")
+    ]
+    assert sum(item.count for item in listed) >= len(old_ids) + 2
+    assert freed_bytes > 0
+    assert not list(old.parent.glob(f"{old.stem}*"))
+    assert all(path.exists() for path in (mixed, kept, young))
+    assert not any(history.has_object(one) for one in [*old_ids, old_commit])
+    with pytest.raises(CorruptionError, match="missing"):
+        history.read_commit(old_commit)
+    assert history.read_commit(young_commit).subject == "young"
+    assert history.read_commit(used).subject == "used"
+    for one in [*mixed_ids, *kept_ids, *young_ids]:
+        history.read_blob(one)
+    git(history.git_dir, "fsck", "--strict", "--full")
+    assert write_pack(history, "old")[1] == old_ids  # nothing is taken to be there still
+    assert all(GitHistory.open(history.git_dir).has_object(one) for one in old_ids)
+
+
+def test_what_a_young_pack_leads_to_stays_though_nothing_reaches_it(history):
+    blob = history.write_blob(b"manifest of old")
+    age_all(history, 20)
+    with history.gathering():
+        for one in range(40):
+            history.write_blob(b"filling %d" % one)
+        write_commit(history, [], "gone", time_s=START_S, files={"m": "manifest of old"})
+    assert blob in find_recent(history, set(), older_than_s=DAY_S)
+    assert [item.id for item in sweep(history)[0]] == []
+
+
+def test_what_a_crash_left_of_a_pack_goes(history):
+    pack, *_ = write_pack(history, "torn")
+    pack.with_suffix(".idx").unlink()
+    (pack.parent / "tmp_pack_0123").write_bytes(b"half")
+    assert sweep(history)[0] == []
+    age_all(history, 20)
+    names = [item.name for item in sweep(history)[0]]
+    assert names == [f"pack/{pack.name}", "pack/tmp_pack_0123"]
+    assert list(pack.parent.iterdir()) == []
+    assert list(check(history)) == []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 import tracemalloc
 import zlib
 
@@ -12,7 +13,7 @@ from mvc.errors import CorruptionError, FormatError, UsageError
 from mvc.history import objects as objects_module
 from mvc.history.check import check
 from mvc.history.git import GitHistory
-from support.stockgit import commit_on_head, git, run_git
+from support.stockgit import at, commit_on_head, git, run_git
 
 
 @pytest.fixture(scope="module")
@@ -173,3 +174,103 @@ def test_too_large_an_object_is_refused(history, monkeypatch):
     monkeypatch.setattr(objects_module, "MAX_OBJECT_BYTES", 10)
     with pytest.raises(UsageError, match="11 bytes"):
         history.write_blob(bytes(11))
+
+
+def packs_of(history):
+    return sorted((history.git_dir / "objects" / "pack").glob("*.pack"))
+
+
+def write_many(history, count=100, text=b"many"):
+    return {
+        history.write_blob(b"%s %d" % (text, one)): b"%s %d" % (text, one) for one in range(count)
+    }
+
+
+def test_many_objects_of_a_command_become_one_pack(history, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    with history.gathering():
+        blobs = write_many(history, 2000)
+        assert list(history.objects.iterate_loose()) == packs_of(history) == []
+        assert write_many(history, 2000) == blobs
+        history.sync_objects()
+        assert len(synced) == 4
+        assert len(packs_of(history)) == 1
+    assert list(history.objects.iterate_loose()) == []
+    for opened in (history, GitHistory.open(history.git_dir)):
+        assert all(opened.read_blob(blob) == content for blob, content in blobs.items())
+    git(history.git_dir, "fsck", "--strict", "--full")
+    assert list(check(history)) == []
+    assert write_many(GitHistory.open(history.git_dir), 2000) == blobs
+    assert list(history.objects.iterate_loose()) == []
+
+
+def test_few_objects_stay_files_of_their_own_and_large_ones_are_not_held(history):
+    with history.gathering():
+        large = history.write_blob(os.urandom(300_000))
+        assert loose_path(history, large).exists()
+        blobs = write_many(history, 5)
+        assert not any(loose_path(history, blob).exists() for blob in blobs)
+    assert all(loose_path(history, blob).exists() for blob in blobs)
+    assert packs_of(history) == []
+
+
+def test_no_more_than_a_few_megabytes_are_held(history):
+    data = bytes(250_000)
+    tracemalloc.start()
+    try:
+        with history.gathering():
+            for number in range(500):
+                history.write_blob(b"%d" % number + data)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2 * objects_module._MAX_GATHERED_BYTES
+    assert len(packs_of(history)) == 4
+
+
+def test_what_is_gathered_is_there_for_the_command_itself(history):
+    with history.gathering():
+        for blob, content in write_many(history).items():
+            assert history.read_blob(blob) == content
+            assert history.find_blob_size(blob) == len(content)
+            assert history.blob_prefix(blob, 3) == content[:3]
+            assert history.has_object(blob)
+        commit = history.write_commit(
+            tree=history.write_tree({}), parents=[], message="m", author=at()
+        )
+        history.update_head(commit, expected=None, message="m", stamp=at())
+        assert len(packs_of(history)) == 1  # a ref names it
+    assert GitHistory.open(history.git_dir).read_commit(commit).subject == "m"
+
+
+def test_a_command_that_fails_leaves_nothing_it_gathered(history):
+    with pytest.raises(RuntimeError), history.gathering(), history.gathering():
+        blobs = write_many(history)
+        raise RuntimeError
+    assert not any(history.has_object(blob) for blob in blobs)
+    assert packs_of(history) == []
+    assert write_many(history) == blobs  # none is taken to be there
+    assert all(loose_path(history, blob).exists() for blob in blobs)
+
+
+def test_old_packs_are_young_again_once_their_objects_are_used(history):
+    with history.gathering():
+        blobs = write_many(history)
+    (pack,) = packs_of(history)
+    os.utime(pack, (1, 1))
+    assert history.write_blob(b"many 7") in blobs
+    assert time.time() - pack.stat().st_mtime < 3600
+
+
+def test_a_damaged_pack_is_healed_by_writing_the_same_again(history):
+    with history.gathering():
+        blobs = write_many(history)
+    (pack,) = packs_of(history)
+    replace(pack, pack.read_bytes()[:500])
+    opened = GitHistory.open(history.git_dir)
+    with pytest.raises(CorruptionError):
+        [opened.read_blob(blob) for blob in blobs]
+    with opened.gathering():
+        write_many(opened)
+    assert all(opened.read_blob(blob) == content for blob, content in blobs.items())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -159,3 +161,92 @@ def test_a_damaged_pack_index_is_corruption(history):
             with pytest.raises(FormatError):
                 opened.read_commit(head)
             assert any(problem.kind == "object-damaged" for problem in check(opened))
+
+
+def packs_of(history):
+    return sorted((history.git_dir / "objects" / "pack").glob("*.pack"))
+
+
+def make_packs(history, count):
+    """Write as many packs as asked, of forty blobs each; return blob → content."""
+    contents = {}
+    for number in range(count):
+        with history.gathering():
+            for one in range(40):
+                data = b"pack %d blob %d" % (number, one)
+                contents[history.write_blob(data)] = data
+    return contents
+
+
+def test_any_number_of_packs_needs_few_open_files(history):
+    contents = make_packs(history, 30)
+    assert len(packs_of(history)) == 30
+    before = len(os.listdir("/proc/self/fd"))
+    with GitHistory.open(history.git_dir) as opened:
+        for blob, content in contents.items():
+            assert opened.read_blob(blob) == content
+            assert opened.find_blob_size(blob) == len(content)
+        assert len(os.listdir("/proc/self/fd")) - before <= 16
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_other_packs_have_is_read_beside_a_damaged_one(history):
+    contents = make_packs(history, 2)
+    replace(packs_of(history)[0].with_suffix(".idx"), b"damaged")
+    with GitHistory.open(history.git_dir) as opened:
+        unread = []
+        for blob, content in contents.items():
+            try:
+                assert opened.read_blob(blob) == content
+            except FormatError as error:
+                assert "index of Git pack" in error.message
+                unread.append(blob)
+        assert len(unread) == 40
+
+
+def test_a_pack_with_an_index_of_the_first_version(history):
+    make_packed(history)
+    (pack,) = packs_of(history)
+    ids = git(history.git_dir, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
+    with GitHistory.open(history.git_dir) as opened:
+        expected = {one: opened.objects.read(one) for one in ids.split()}
+    index = pack.with_suffix(".idx")
+    index.unlink()
+    git(history.git_dir, "index-pack", "--index-version=1", "-o", str(index), str(pack))
+    assert not index.read_bytes().startswith(b"\xff")
+    with GitHistory.open(history.git_dir) as opened:
+        for one, found in expected.items():
+            assert opened.objects.read(one) == found
+            assert one in opened.objects.find_prefix(one[:5])
+        assert not opened.has_object("ab" * 20)
+
+
+def test_what_another_repository_lends(history, tmp_path):
+    contents = make_packs(history, 1)
+    loose = history.write_blob(b"loose")
+    history.sync_objects()
+    with GitHistory.init(tmp_path / "other" / ".mvc") as other:
+        lent = other.git_dir / "objects" / "info" / "alternates"
+        lent.write_text(f"{history.git_dir / 'objects'}\n")
+        assert other.read_blob(loose) == b"loose"
+        for blob, content in contents.items():
+            assert other.read_blob(blob) == content
+            assert other.blob_prefix(blob, 4) == content[:4]
+            assert other.has_object(blob)
+            assert blob in other.objects.find_prefix(blob[:6])
+
+
+def test_reading_packs_needs_no_dulwich(history):
+    make_packed(history)
+    head = history.head().commit
+    (history.git_dir / "packed-refs").unlink()
+    (history.git_dir / "refs" / "heads" / "main").write_text(f"{head}\n")
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom mvc.history.git import GitHistory\n"
+        "history = GitHistory.open(Path(sys.argv[1]))\n"
+        "for commit in history.walk([history.head().commit]):\n"
+        "    for entry in history.read_tree(commit.id).values():\n"
+        "        history.read_blob(entry.blob)\n"
+        "assert 'dulwich' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(history.git_dir)], check=True)

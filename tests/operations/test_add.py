@@ -409,3 +409,23 @@ def test_many_patterns_look_at_each_file_once(repo, root, monkeypatch):
     assert len(plan.read) == count
     assert len(looks) == 2 * count
     assert len(walks) == 1
+
+
+def test_many_small_files_cost_few_syncs_and_files(repo, root, monkeypatch):
+    for one in range(300):
+        write(root, f"d{one % 7}/f{one}", text=f"file {one}")
+    synced, real = [], os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: (synced.append(descriptor), real(descriptor))
+    )
+    objects = root / ".mvc" / "objects"
+    assert len(repo.add(".").added) == 300
+    assert len(synced) <= 8
+    assert len([path for path in objects.rglob("*") if path.is_file()]) == 2  # pack and index
+    synced.clear()
+    commit = repo.commit("many").commit
+    assert len(synced) < 40  # eight trees and a commit are few: files of their own
+    assert repo.status().is_clean
+    opened = Repo.open(root)
+    opened.checkout(commit)
+    assert opened.fsck(data=True).ok
