@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.repo import Repo
+
+_DASHES = 'write "--" before a path that is not in the worktree'
 
 
 def open_repo() -> Repo:
@@ -51,8 +54,15 @@ def check_revision(repo: Repo, text: str) -> None:
         repo.resolve(revision)
 
 
-def split_revision(repo: Repo, names: list[str] | None) -> tuple[str | None, list[str]]:
-    """Return (revision or None, absolute paths) of arguments with at most one revision."""
+def split_revision(
+    repo: Repo, names: list[str] | None, *, prefer_revision: bool = False
+) -> tuple[str | None, list[str]]:
+    """Return (revision or None, absolute paths) of arguments with at most one revision.
+
+    ``prefer_revision`` takes a single name that is a path as well for the revision.
+    """
+    if prefer_revision and names and len(names) == 1:
+        names = [*names, "--"] if is_revision(repo, names[0]) else names
     revisions, paths = split_revisions(repo, names)
     if len(revisions) > 1:
         raise CommandUsageError(f"expected one revision, not {len(revisions)}")
@@ -72,27 +82,57 @@ def split_revisions(repo: Repo, names: list[str] | None) -> tuple[list[str], lis
             check_revision(repo, name)
         except NotFoundError as error:
             rest = names[position:]
-            _check_paths(repo, rest, error)
+            _check_paths(repo, names[:position], rest, error)
             return names[:position], to_paths(rest)
+        if os.path.lexists(name):
+            raise UsageError(
+                f"{name!r} is both a revision and a path",
+                hint=f'write "{name} --" for the revision, "-- {name}" for the path',
+            )
     return names, []
 
 
-def _check_paths(repo: Repo, names: Sequence[str], error: NotFoundError) -> None:
-    import glob
+def is_revision(repo: Repo, name: str) -> bool:
+    """Return whether everything in a revision or range exists."""
+    try:
+        check_revision(repo, name)
+    except NotFoundError:
+        return False
+    return True
 
+
+def _check_paths(
+    repo: Repo, revisions: Sequence[str], names: Sequence[str], error: NotFoundError
+) -> None:
+    """Check that names are paths here, or in one of the revisions before them."""
     for name in names:
-        if os.path.lexists(name) or glob.has_magic(name):
+        if _is_path(repo, revisions, name):
             continue
-        if repo.diff(paths=to_paths([name]), with_tensors=False):
-            continue  # tracked, but removed from the worktree
         if name is not names[0]:
-            raise NotFoundError(f"path {name!r} does not exist") from error
+            hint = "revisions come before paths" if is_revision(repo, name) else _DASHES
+            raise NotFoundError(f"path {name!r} does not exist", hint=hint) from error
         if error.message != f"revision {name!r} does not exist":
             raise error
+        known = error.hint or 'see "mvc branch", "mvc tag" and "mvc log";'
         raise NotFoundError(
-            f"{name!r} is neither a revision nor a path",
-            hint=error.hint or 'see "mvc branch", "mvc tag" and "mvc log"',
+            f"{name!r} is neither a revision nor a path", hint=f"{known} {_DASHES}"
         ) from error
+
+
+def _is_path(repo: Repo, revisions: Sequence[str], name: str) -> bool:
+    import glob
+
+    if os.path.lexists(name) or glob.has_magic(name):
+        return True
+    paths = to_paths([name])
+    if repo.diff(paths=paths, with_tensors=False):
+        return True  # tracked, but removed from the worktree
+    for text in revisions:
+        parts = split_range(text)
+        for revision in (parts[0], parts[2]) if parts else (text.removeprefix("^"),):
+            with contextlib.suppress(NotFoundError):
+                return bool(repo.ls(revision, paths=paths))
+    return False
 
 
 def parse_place(repo: Repo, text: str) -> tuple[str, str]:

@@ -89,6 +89,7 @@ def test_an_empty_repository(empty):
     [
         (("--by", "colour"), 2, "cannot list by 'colour'"),
         (("nope",), 3, "revision 'nope' does not exist"),
+        (("v1", "config.json"), 2, "'config.json' is a path: --by file lists files"),
         (("-n", "-1"), 2, "-n -1 is negative"),
     ],
 )

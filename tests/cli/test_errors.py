@@ -60,7 +60,7 @@ MISTAKES = [
     (["log", "main@77"], 3, "no commit of step 77", "nearest step"),
     (["log", "nope", "--", "config.json"], 3, "'nope' does not exist", ""),
     (["log", "main", "config.json", "missing.bin"], 3, "'missing.bin' does not exist", ""),
-    (["show", "nope"], 3, "'nope' does not exist", ""),
+    (["show", "nope"], 3, "'nope' is neither a revision nor a path", 'write "--" before a path'),
     (["show", "HEAD:missing"], 3, "has no file 'missing'", "mvc ls"),
     (["show", "HEAD:"], 2, "names no path", "mvc ls"),
     (["show", "--stat", "--name-only"], 2, "--stat and --name-only cannot be used", "--help"),

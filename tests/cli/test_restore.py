@@ -19,3 +19,9 @@ def test_restore(shell):
     assert fields["written"] == ["config.json"]
     shell.ok("restore", "-s", "v1", "-S", "-W", "model.safetensors")
     assert shell.ok("status", "-s").lines == [" M config.json", "M  model.safetensors"]
+
+
+def test_a_revision_in_place_of_a_path(shell):
+    answer = shell("restore", "v1", "config.json")
+    assert (answer.code, answer.error) == (3, "path 'v1' is not known here")
+    assert answer.hint == '"mvc restore -s v1 PATH" takes files from that revision'

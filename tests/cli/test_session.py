@@ -46,6 +46,39 @@ def test_what_is_neither(repo):
         split_revisions(repo, ["--", ""])
 
 
+def test_what_is_both(repo):
+    for name in ("side", "v1"):
+        with open(name, "w"):
+            pass
+    place = to_paths(["side"])
+    with pytest.raises(UsageError, match="'side' is both a revision and a path") as caught:
+        split_revisions(repo, ["side"])
+    assert caught.value.hint == 'write "side --" for the revision, "-- side" for the path'
+    with pytest.raises(UsageError, match="'v1' is both"):
+        split_revisions(repo, ["main", "v1", "side"])
+    assert split_revisions(repo, ["side", "--"]) == (["side"], [])
+    assert split_revisions(repo, ["--", "side"]) == ([], place)
+    assert split_revisions(repo, ["config.json", "side"]) == ([], to_paths(["config.json"]) + place)
+    assert split_revision(repo, ["side"], prefer_revision=True) == ("side", [])
+    with pytest.raises(UsageError, match="'side' is both"):
+        split_revision(repo, ["side", "config.json"], prefer_revision=True)
+
+
+def test_a_path_that_only_the_revision_has(repo):
+    repo.remove(["config.json"])
+    repo.commit("without")
+    place = to_paths(["config.json"])
+    for revisions in (["v1"], ["v1..main"], ["v1...main"], ["main", "v1"], ["main", "^v1"]):
+        assert split_revisions(repo, [*revisions, "config.json"]) == (revisions, place)
+    for names in (["config.json"], ["main", "config.json"]):
+        with pytest.raises(NotFoundError, match="neither a revision nor a path") as caught:
+            split_revisions(repo, names)
+        assert 'write "--" before a path' in caught.value.hint
+    with pytest.raises(NotFoundError, match="path 'v1' does not exist") as caught:
+        split_revisions(repo, ["model.safetensors", "v1"])
+    assert caught.value.hint == "revisions come before paths"
+
+
 def test_a_removed_file_is_still_a_path(repo):
     os.remove("config.json")
     assert split_revisions(repo, ["config.json"]) == ([], to_paths(["config.json"]))

@@ -10,7 +10,7 @@ from mvc.cli.output import paged, pick, printable, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.files import TENSOR_FIELDS
 from mvc.cli.render.text import shape_text, size_text
-from mvc.cli.session import open_repo, parse_place, to_paths
+from mvc.cli.session import is_revision, open_repo, parse_place, to_paths
 from mvc.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _find_place(repo: Repo, first: str, second: str | None = None) -> tuple[str,
     try:
         repo.ls(revision, paths=[path])
     except NotFoundError as error:
-        if not _is_revision(repo, first):
+        if not is_revision(repo, first):
             raise
         if second is not None and any(one.path == second for one in repo.ls(first)):
             return first, second, None
@@ -78,14 +78,6 @@ def _find_place(repo: Repo, first: str, second: str | None = None) -> tuple[str,
             hint=f'"mvc cat {first} PATH {second or "TENSOR"}"; "mvc ls {first}" lists its files',
         ) from error
     return revision, path, second
-
-
-def _is_revision(repo: Repo, text: str) -> bool:
-    try:
-        repo.resolve(text)
-    except NotFoundError:
-        return False
-    return True
 
 
 def _find_tensor(

@@ -39,7 +39,7 @@ def checkout(
     given = list(names or ())
     end = given.index("--") if "--" in given else len(given)
     given[:end] = [find_previous(repo) if name == "-" else name for name in given[:end]]
-    revision, paths = split_revision(repo, given)
+    revision, paths = split_revision(repo, given, prefer_revision=True)
     if paths and (new_branch is not None or detach):
         raise CommandUsageError("-b and --detach cannot be used with paths")
     with byte_progress("checking out", wanted=progress and not quiet) as bar:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.options import Json, check_limit
+from mvc.cli.options import CommandUsageError, Json, check_limit
 from mvc.cli.output import Output, paged, pick, printable, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.text import (
@@ -18,7 +19,7 @@ from mvc.cli.render.text import (
     short_id,
     size_text,
 )
-from mvc.cli.session import open_repo
+from mvc.cli.session import is_revision, open_repo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,7 +64,11 @@ def du(
     only that commit counts; A..B means the commits of B that A does not have.
     """
     check_limit(limit)
-    report = open_repo().du(*revisions or (), by=_SUMMARY if by is None else (by,))
+    repo = open_repo()
+    for name in revisions or ():
+        if os.path.lexists(name) and not is_revision(repo, name):
+            raise CommandUsageError(f"{name!r} is a path: --by file lists files")
+    report = repo.du(*revisions or (), by=_SUMMARY if by is None else (by,))
     if as_json:
         write_json(_report_fields(report, by, limit))
         return

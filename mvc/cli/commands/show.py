@@ -9,14 +9,14 @@ from mvc.cli.options import All, Json, NameOnly, NameStatus, Stat, Tensors, choo
 from mvc.cli.output import paged, printable, write_json
 from mvc.cli.parameters import Argument
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, file_fields, write_diff, write_listing
-from mvc.cli.session import open_repo, parse_place
+from mvc.cli.session import open_repo, parse_place, split_revision
 
 if TYPE_CHECKING:
     from mvc.repo import Repo
 
 
 def show(
-    name: Annotated[str, Argument(metavar="[REV | REV:PATH]")] = "HEAD",
+    names: Annotated[list[str] | None, Argument(metavar="[REV | REV:PATH] [[--] PATH...]")] = None,
     tensors: Tensors = None,
     stat: Stat = False,
     name_only: NameOnly = False,
@@ -24,20 +24,25 @@ def show(
     everything: All = False,
     as_json: Json = False,
 ) -> None:
-    """Show one commit and what it changed, or one file of it.
+    """Show one commit and what it changed, in all files or in PATHs, or one file of it.
 
     For REV:PATH, the content of a plain file is printed; of a checkpoint, the tensors are listed.
     """
     repo = open_repo()
     form = choose_one({"stat": stat, "name-only": name_only, "name-status": name_status}, "rows")
-    if ":" in name:
-        _show_file(repo, name, as_json=as_json)
+    if names and len(names) == 1 and ":" in names[0]:
+        _show_file(repo, names[0], as_json=as_json)
         return
+    revision, paths = split_revision(repo, names)
+    name = revision or "HEAD"
     from mvc.cli.render.log import entry_fields, write_full
 
     entry, message = repo.show(name), repo.tag_message(name)
     files = repo.changes(
-        entry.info.id, tensors=tensors, with_tensors=form in WITH_TENSORS or as_json
+        entry.info.id,
+        paths=paths,
+        tensors=tensors,
+        with_tensors=form in WITH_TENSORS or as_json,
     )
     if as_json:
         fields = {**entry_fields(entry), "body": entry.info.body, "tag_message": message}
