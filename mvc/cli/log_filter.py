@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import time
-from dataclasses import dataclass
 from datetime import datetime
 from operator import eq, ge, gt, le, lt
 from typing import TYPE_CHECKING
@@ -26,32 +25,28 @@ _METRIC = re.compile(r"([^<>=]+)(?:(<=|>=|<|>|=)(.+))?")
 _COMPARE = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq}
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the options of the log ask for; None and nothing ask for nothing."""
-
-    since: str | None = None
-    until: str | None = None
-    messages: Sequence[str] = ()
-    authors: Sequence[str] = ()
-    metrics: Sequence[str] = ()
-
-    def tests(self) -> list[Test]:
-        """Return what a commit must pass to be shown; UsageError names a value that is not valid."""
-        tests: list[Test] = []
-        if self.since is not None:
-            since_s = parse_moment("--since", self.since)
-            tests.append(lambda entry: entry.info.commit_time_s >= since_s)
-        if self.until is not None:
-            until_s = parse_moment("--until", self.until)
-            tests.append(lambda entry: entry.info.commit_time_s <= until_s)
-        if self.messages:
-            message = _compile("--grep", self.messages)
-            tests.append(lambda entry: message.search(entry.info.message) is not None)
-        if self.authors:
-            author = _compile("--author", self.authors)
-            tests.append(lambda entry: author.search(_author(entry)) is not None)
-        return [*tests, *map(_metric_test, self.metrics)]
+def make_tests(
+    since: str | None,
+    until: str | None,
+    messages: Sequence[str] | None,
+    authors: Sequence[str] | None,
+    metrics: Sequence[str] | None,
+) -> list[Test]:
+    """Return what a commit must pass to be shown; UsageError names a value that is not valid."""
+    tests: list[Test] = []
+    if since is not None:
+        since_s = parse_moment("--since", since)
+        tests.append(lambda entry: entry.info.commit_time_s >= since_s)
+    if until is not None:
+        until_s = parse_moment("--until", until)
+        tests.append(lambda entry: entry.info.commit_time_s <= until_s)
+    if messages:
+        message = _compile("--grep", messages)
+        tests.append(lambda entry: message.search(entry.info.message) is not None)
+    if authors:
+        author = _compile("--author", authors)
+        tests.append(lambda entry: author.search(_author(entry)) is not None)
+    return [*tests, *map(_metric_test, metrics or ())]
 
 
 def parse_moment(option: str, text: str, now_s: float | None = None) -> float:

@@ -16,8 +16,9 @@ from mvc.cli.session import open_repo, split_revisions
 from mvc.history.revisions import split_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from mvc.cli.log_filter import Test
     from mvc.cli.render.log import Below
     from mvc.operations.log import LogEntry
     from mvc.repo import Repo
@@ -96,9 +97,7 @@ def log(
     repo = open_repo()
     revisions, paths = split_revisions(repo, names)
     revisions, hidden_bases = _plain_ranges(repo, revisions)
-    tests = _tests(since, until, grep or (), author or (), metric or ())
-    if paths:
-        tests.append(lambda entry: _touches(repo, entry, paths))
+    tests = _make_tests(repo, paths, (since, until, grep, author, metric))
     is_stream = not tests and sort is None
     found = repo.log(
         *revisions,
@@ -110,7 +109,7 @@ def log(
     entries, parents = _choose(found, tests, cut, first_parent=first_parent, drawn=graph)
     is_cut = limit is not None and len(entries) == limit and is_stream
     if hidden_bases and not is_cut:
-        parents = _without_hidden(parents)
+        parents = {child: tuple(p for p in many if p in parents) for child, many in parents.items()}
     if sort is not None:
         from mvc.cli.log_filter import sort_entries
 
@@ -136,25 +135,18 @@ def _fields(repo: Repo, entry: LogEntry, paths: Sequence[str], detail: str) -> d
     return {**entry_fields(entry), **files}
 
 
-def _tests(
-    since: str | None,
-    until: str | None,
-    messages: Sequence[str],
-    authors: Sequence[str],
-    metrics: Sequence[str],
-) -> list[Callable[[LogEntry], bool]]:
+def _make_tests(
+    repo: Repo,
+    paths: Sequence[str],
+    given: tuple[str | None, str | None, list[str] | None, list[str] | None, list[str] | None],
+) -> list[Test]:
     """Return what a commit must pass to be shown."""
-    if since is None and until is None and not (messages or authors or metrics):
-        return []
-    from mvc.cli.log_filter import Wanted
+    tests: list[Test] = []
+    if any(one not in (None, []) for one in given):
+        from mvc.cli.log_filter import make_tests
 
-    return Wanted(since, until, messages, authors, metrics).tests()
-
-
-def _without_hidden(parents: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    return {
-        commit: tuple(one for one in many if one in parents) for commit, many in parents.items()
-    }
+        tests = make_tests(*given)
+    return [*tests, lambda entry: _touches(repo, entry, paths)] if paths else tests
 
 
 def _shown(entry: LogEntry, metrics: Sequence[str], *, decorate: bool) -> LogEntry:
@@ -214,7 +206,7 @@ def _plain_ranges(repo: Repo, revisions: Sequence[str]) -> tuple[list[str], bool
 
 def _choose(
     found: Iterator[LogEntry],
-    tests: Sequence[Callable[[LogEntry], bool]],
+    tests: Sequence[Test],
     limit: int | None,
     *,
     first_parent: bool,
