@@ -243,11 +243,17 @@ class _Move:
 
 
 def keep_again(
-    context: Context, branch: str, tip: GitId, target: GitId, reason: str, stamp: Stamp
+    context: Context,
+    branch: str,
+    tip: GitId,
+    target: GitId,
+    reason: str,
+    at_step: int | None,
+    stamp: Stamp,
 ) -> None:
     """Keep what a rollback that is redone abandons, as it did."""
     steps = [read_annotations(context.history.read_commit(one)).step for one in (tip, target)]
-    plan = RollbackPlan(branch, tip, target, steps[0], steps[1], "", 0, None)
+    plan = RollbackPlan(branch, tip, target, steps[0], steps[1], "", 0, None, at_step)
     _Move(context, plan, reason, stamp).keep_tip()
 
 

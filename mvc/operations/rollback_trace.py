@@ -17,7 +17,7 @@ from mvc.errors import FormatError
 from mvc.history.refnames import HEADS
 from mvc.operations.rollback import keep_again
 from mvc.upkeep.retention import DIVERGED
-from mvc.workspace.verdicts import DIVERGENCES, parse_divergences
+from mvc.workspace.verdicts import DIVERGED_REF, DIVERGENCES, parse_divergences
 
 if TYPE_CHECKING:
     from mvc.history.values import Stamp
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
 _ROLLBACK = re.compile(r"rollback: to [0-9a-f]{7,40}(?: \(step [0-9]+\))?(?:: (.*))?")
+_UNDONE = re.compile(
+    r"the rollback from commit ([0-9a-f]{40}) was undone(?: \(at step ([0-9]{1,18})\))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ class RollbackTrace:
 
     def make(self, context: Context, stamp: Stamp) -> None:
         """Make branch and note again."""
-        keep_again(context, self.branch, self.tip, self.target, self.reason, stamp)
+        step = self._find_step(context)
+        keep_again(context, self.branch, self.tip, self.target, self.reason, step, stamp)
 
     def remove(self, context: Context, stamp: Stamp) -> str | None:
         """Remove note and branch; return the branch, or None if it stays."""
@@ -69,8 +73,20 @@ class RollbackTrace:
                 if (one.branch, one.target) == (self.branch, self.target):
                     del paragraphs[number]
                     message = f"the rollback from commit {self.tip} was undone"
+                    message += "" if one.at_step is None else f" (at step {one.at_step})"
                     notes.write({self.tip: paragraphs}, message=message, stamp=stamp)
                     return
+
+    def _find_step(self, context: Context) -> int | None:
+        """Return the step that the note named: the commit that took the note away says it."""
+        commit = context.history.find_ref(DIVERGED_REF)
+        while commit is not None:
+            info = context.history.read_commit(commit)
+            match = _UNDONE.match(info.message)
+            if match and match[1] == self.tip:
+                return int(match[2]) if match[2] else None
+            commit = info.parents[0] if info.parents else None
+        return None
 
 
 def find_trace(branch: str, tip: GitId, target: GitId, action: str) -> RollbackTrace | None:

@@ -116,6 +116,27 @@ def test_undo_brings_it_back(trained):
     assert [path.name for path in repo.worktree.iterdir()] == [".mvc"]
 
 
+def test_a_redone_rollback_says_all_that_it_said(trained):
+    repo, _ = trained
+
+    def told():
+        entry = next(entry for entry in repo.log(everything=True) if entry.diverged)
+        return entry.info.id, entry.refs, dataclasses.replace(entry.diverged, time_s=None)
+
+    repo.rollback(repo.plan_rollback(at_step=612), reason="loss is NaN")
+    before = told()
+    assert (before[2].at_step, before[1]) == (612, ("diverged/main/612",))
+    for _ in range(2):
+        repo.undo()
+        repo.undo(redo=True)
+        assert told() == before
+    repo.undo()
+    repo.rollback(repo.plan_rollback(step=300), reason="by hand")
+    repo.undo()
+    assert repo.undo(redo=True).diverged_branch == "diverged/main/600"
+    assert told()[2].at_step is None
+
+
 @pytest.fixture
 def filed(repo, root):
     """main: files of steps 1 to 3; ``extra`` since step 2."""
