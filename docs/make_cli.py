@@ -10,7 +10,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from mvc.cli.commands import COMMANDS
+from mvc.cli import COMMANDS
 from mvc.cli.group import app
 
 PAGE = Path(__file__).parent / "cli.md"

@@ -1,1 +1,52 @@
-"""The only part that talks to people."""
+"""The only part that talks to people; here the names of the commands, all that ``mvc --help`` needs."""
+
+from __future__ import annotations
+
+COMMANDS = {
+    "start a repository": {
+        "init": "Create an empty repository",
+        "config": "Read and change settings",
+        "completion": "Print what completes commands in your shell",
+    },
+    "work on the next commit": {
+        "add": "Store files and stage them for the next commit",
+        "rm": "Remove files from the worktree and the index",
+        "mv": "Move or rename files",
+        "status": "Show what differs between HEAD, index and worktree",
+        "diff": "Show which files and tensors changed",
+        "commit": "Record what is staged in the history",
+    },
+    "look at history and tensors": {
+        "log": "Show the history with training steps and metrics",
+        "show": "Show one commit, or one file of it",
+        "reflog": "Show where a branch or HEAD has been",
+        "watch": "Show a training run while it trains",
+        "ls": "List files and tensors of a revision",
+        "cat": "Print the values of one tensor",
+        "export": "Write a revision into a folder, or tensors to a file",
+    },
+    "move between versions": {
+        "checkout": "Go to a branch or revision, or bring files back from it",
+        "switch": "Go to a branch",
+        "restore": "Bring files back from the index or a revision",
+        "reset": "Move the current branch; unstage files",
+        "undo": "Take back the last commit, switch or reset",
+        "rollback": "Take a branch back; what it leaves stays on diverged/",
+        "branch": "List, create, rename or delete branches",
+        "tag": "List, create or delete tags",
+    },
+    "store less, keep what matters": {
+        "prune": "Release the content of commits that no rule keeps",
+        "gc": "Remove what nothing reaches",
+        "repack": "Store differences between versions, and few large packs",
+        "du": "Show what branches, commits, files and tensors cost",
+    },
+    "keep it sound": {
+        "verify": "Check that the model is the same as in a commit, to the bit",
+        "fsck": "Check that the repository is sound",
+        "doctor": "Show versions, file system and what is slow here",
+    },
+}
+"""What commands are for: their names, each with one line about it."""
+
+NAMES = [name for commands in COMMANDS.values() for name in commands]

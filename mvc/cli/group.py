@@ -1,7 +1,7 @@
 """The command line as typer knows it: a group that loads a command's module only when it is asked for.
 
 ``mvc --help`` and ``mvc log`` must feel instant: the group takes names and summaries from the table
-in ``mvc.cli.commands`` and imports nothing for a command that does not run.
+in ``mvc.cli`` and imports nothing for a command that does not run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import mvc
-from mvc.cli.commands import COMMANDS, NAMES
+from mvc.cli import COMMANDS, NAMES
 from mvc.cli.errors import EXIT_CODES
 from mvc.cli.options import name_in_hint
 from mvc.cli.output import turn_off_pager

@@ -7,8 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from mvc.cli import errors
-from mvc.cli.commands import NAMES
+from mvc.cli import NAMES, errors
 from mvc.cli.options import name_in_hint
 from mvc.cli.output import end_command, end_pager, prepare_streams
 from mvc.cli.parameters import Exit, read_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 
-from mvc.cli.commands import NAMES
+from mvc.cli import NAMES
 from mvc.errors import UsageError
 from mvc.workspace.settings import read_user_settings
 

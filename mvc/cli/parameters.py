@@ -59,7 +59,7 @@ def parse_number(text: str) -> float | None:
 
 def read_line(function: Callable[..., None], words: Sequence[str]) -> dict[str, Any] | None:
     """Return the parameters that a line gives a command, or None if typer has to look at it."""
-    line = _Line(function)
+    line = Line(function)
     try:
         return line.read(list(words))
     except _NotPlainError:
@@ -70,8 +70,12 @@ class _NotPlainError(Exception):
     """A line is wrong, or spelled in a way that only typer reads."""
 
 
-class _Line:
-    """The values that a command line has given so far."""
+class Line:
+    """The values that a command line has given so far, and what it may give.
+
+    ``options`` maps each spelling to its parameter, and that one's type or the value of the flag;
+    ``places`` maps arguments to their types, and ``declared`` all parameters to what declares them.
+    """
 
     def __init__(self, function: Callable[..., None]) -> None:
         code = function.__code__
@@ -79,8 +83,9 @@ class _Line:
         defaults = function.__defaults__ or ()
         optional = self._names[len(self._names) - len(defaults) :]
         self.values: dict[str, Any] = dict(zip(optional, defaults, strict=True))
-        self._options: dict[str, tuple[str, Any]] = {}  # spelling → parameter, type or flag's value
-        self._places: dict[str, Any] = {}  # argument → type
+        self.options: dict[str, tuple[str, Any]] = {}
+        self.places: dict[str, Any] = {}
+        self.declared: dict[str, Parameter] = {}
         self._takes_dashes = False
         for name, hint in get_type_hints(function, include_extras=True).items():
             if name != "return":
@@ -92,15 +97,17 @@ class _Line:
         kind = list if get_origin(annotated) is list else get_origin(kinds[0]) or kinds[0]
         if kind is list and name in self.values:
             self.values[name] = []
+        if isinstance(declared, Parameter):
+            self.declared[name] = declared
         if isinstance(declared, Argument):
-            self._places[name] = kind
+            self.places[name] = kind
             self._takes_dashes |= "[--]" in declared.settings.get("metavar", "")
         elif isinstance(declared, Option) and declared.names:
             for spelling in declared.names:
                 on, slash, off = spelling.partition("/")
-                self._options[on] = (name, True if kind is bool else kind)
+                self.options[on] = (name, True if kind is bool else kind)
                 if slash:
-                    self._options[off] = (name, False)
+                    self.options[off] = (name, False)
 
     def read(self, words: list[str]) -> dict[str, Any]:
         """Take the words of a line; return all values."""
@@ -129,11 +136,11 @@ class _Line:
                 self._take_letters(word[1:], words)
 
     def _take_letters(self, letters: str, words: Iterator[str]) -> None:
-        if letters.isdecimal() and "-n" in self._options:
+        if letters.isdecimal() and "-n" in self.options:
             return self._take("-n", [letters], words)  # -3 is short for -n 3
         while letters:
             spelling, letters = "-" + letters[0], letters[1:]
-            if self._options.get(spelling, ("", None))[1] is True:
+            if self.options.get(spelling, ("", None))[1] is True:
                 self._take(spelling, [], words)
             else:
                 return self._take(spelling, [letters] if letters else [], words)
@@ -141,7 +148,7 @@ class _Line:
 
     def _take(self, spelling: str, attached: list[str], words: Iterator[str]) -> None:
         """Take one option; its value is attached to it or the next word."""
-        name, kind = self._options.get(spelling, ("", None))
+        name, kind = self.options.get(spelling, ("", None))
         if isinstance(kind, bool):
             if attached:
                 raise _NotPlainError
@@ -156,13 +163,13 @@ class _Line:
             self.values[name] = _convert(value, kind)
 
     def _place(self, words: list[str]) -> None:
-        if list(self._places.values()) == [list]:
-            (name,) = self._places
+        if list(self.places.values()) == [list]:
+            (name,) = self.places
             self.values |= {name: words} if words else {}
             return
-        if len(words) > len(self._places):
+        if len(words) > len(self.places):
             raise _NotPlainError
-        for (name, kind), word in zip(self._places.items(), words, strict=False):
+        for (name, kind), word in zip(self.places.items(), words, strict=False):
             self.values[name] = _convert(word, kind)
 
 

@@ -20,18 +20,19 @@ from mvc.history.locks import git_lock
 
 _SWITCHES = ("true", "yes", "on", "1", "false", "no", "off", "0")
 _MAX_DIGITS = 12
-_OWN = ("mvc.chunkbytes", "mvc.delta", "mvc.autorepack")
+OWN = ("mvc.chunkbytes", "mvc.delta", "mvc.autorepack")
+"""The settings of mvc itself."""
 _USERS = ("alias.", "core.editor", "core.pager")
 
 
 def check_setting(key: str, value: str, *, is_users: bool) -> str:
     """Return a key as it is stored; UsageError if there is no such setting, or not with this value."""
     key = normal_key(key)
-    if key.startswith("mvc.") and key not in _OWN:
+    if key.startswith("mvc.") and key not in OWN:
         import difflib  # noqa: PLC0415  only after a mistake
 
-        close = difflib.get_close_matches(key, _OWN, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_OWN)}"
+        close = difflib.get_close_matches(key, OWN, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(OWN)}"
         raise UsageError(f"mvc has no setting {key!r}", hint=hint)
     if key.startswith(_USERS) and not is_users:
         raise UsageError(

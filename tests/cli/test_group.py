@@ -9,18 +9,16 @@ from pathlib import Path
 
 from typer import core
 
-from mvc.cli import commands, missing
+from mvc.cli import NAMES, commands, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_table_of_commands_is_true():
     folder = Path(commands.__file__).parent
-    assert sorted([*commands.NAMES, "__init__"]) == sorted(
-        path.stem for path in folder.glob("*.py")
-    )
-    assert len(commands.NAMES) == 30
-    for name in commands.NAMES:
+    assert sorted([*NAMES, "__init__"]) == sorted(path.stem for path in folder.glob("*.py"))
+    assert len(NAMES) == 31
+    for name in NAMES:
         assert callable(getattr(importlib.import_module(f"mvc.cli.commands.{name}"), name))
 
 
@@ -38,7 +36,7 @@ def test_no_hint_for_a_mistyped_command_names_one_that_overwrites():
     for word in words:
         hint = missing.hint_instead(word)
         assert not any(f"'{name}'" in hint or f'"mvc {name} ' in hint for name in _OVERWRITE), hint
-        assert word not in commands.NAMES
+        assert word not in NAMES
 
 
 _OVERWRITE = ("restore", "reset", "rm", "mv", "gc")

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from mvc.cli import commands
+from mvc.cli import NAMES
 from mvc.cli.main import run
 from support.models import write_model
 
@@ -16,7 +16,7 @@ def test_help_and_version_as_processes(shell):
     helped = shell.process("--help")
     assert helped.returncode == 0
     assert b"Exit codes: 0 done" in helped.stdout
-    for name in commands.NAMES:
+    for name in NAMES:
         assert f"  {name} ".encode() in helped.stdout
     assert shell.process().stdout == helped.stdout
     assert shell.process("--version").stdout.startswith(b"mvc ")

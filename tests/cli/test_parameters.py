@@ -7,7 +7,7 @@ import importlib
 import pytest
 from typer.main import get_command
 
-from mvc.cli.commands import NAMES
+from mvc.cli import NAMES
 from mvc.cli.group import app
 from mvc.cli.parameters import read_line
 

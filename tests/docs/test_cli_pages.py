@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mvc.cli import errors
-from mvc.cli.commands import NAMES
+from mvc.cli import NAMES, errors
 from mvc.errors import MvcError
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

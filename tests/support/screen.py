@@ -14,9 +14,11 @@ import time
 
 
 class Screen:
-    """One command on a pseudo terminal."""
+    """One command on a pseudo terminal; ``program`` is ``mvc`` unless it is another one."""
 
-    def __init__(self, shell, *arguments, columns=80, rows=24):
+    def __init__(
+        self, shell, *arguments, columns=80, rows=24, program=(sys.executable, "-m", "mvc")
+    ):
         self._main, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.before = termios.tcgetattr(inner)
@@ -24,7 +26,7 @@ class Screen:
         environment = {**os.environ, **shell.environment}
         del environment["COLUMNS"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "mvc", *arguments],
+            [*program, *arguments],
             cwd=shell.folder, env=environment, stdin=inner, stdout=inner, stderr=inner,
             start_new_session=True,
         )  # fmt: skip

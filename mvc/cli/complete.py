@@ -1,0 +1,128 @@
+"""What could stand next on a command line; no more is imported for it than the command itself needs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from typing import TYPE_CHECKING
+
+from mvc.cli import COMMANDS, NAMES
+from mvc.cli.parameters import Line
+from mvc.cli.session import open_repo
+from mvc.workspace.settings import OWN, read_user_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from mvc.cli.parameters import Parameter
+
+    Candidates = Iterable[tuple[str, str]]
+
+FILES = (":", "")
+"""Stands for the files, which the shell finds itself."""
+_GLOBAL = {"-C": "Run as if started in PATH", "--no-pager": "", "--version": "", "--help": ""}
+_SETTINGS = (*OWN, "user.name", "user.email", "core.editor", "core.pager")
+_KIND = re.compile(r"[A-Z]+")
+_REVISIONS = {"REV", "REF", "START"}
+_FILES = {"PATH", "FILE", "DIR", "SOURCE"}
+
+
+def candidates(words: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (text, what it is) of all that could be the last word, which may be begun or empty."""
+    *before, word = words or [""]
+    while before and before[0].startswith("-"):
+        if before.pop(0) == "-C" and before:
+            os.chdir(before.pop(0))
+        elif words[-2] == "-C":
+            return [FILES]
+    if before and before[0] not in (*NAMES, "help"):
+        from mvc.cli.missing import expand_alias
+
+        before = expand_alias(before)
+    found = _of_command(before, word) if before and before[0] != "help" else _commands(word)
+    return [one for one in found if one == FILES or one[0].startswith(word)]
+
+
+def _commands(word: str) -> Candidates:
+    if word.startswith("-"):
+        return _GLOBAL.items()
+    known = {name: about for group in COMMANDS.values() for name, about in group.items()}
+    aliases = read_user_settings().items()
+    return {
+        **{key.removeprefix("alias."): text for key, text in aliases if key.startswith("alias.")},
+        **known,
+        "help": "Explain a command",
+    }.items()
+
+
+def _of_command(words: Sequence[str], word: str) -> Candidates:
+    """Return what may follow a command and the words after it."""
+    name, *before = words
+    line = Line(getattr(importlib.import_module(f"mvc.cli.commands.{name}"), name))
+    if "--" in before:
+        return [FILES]
+    waiting, places = None, 0
+    for one in before:
+        if waiting is None and one.startswith("-") and one != "-":
+            waiting = _find_waiting(line, one)
+        else:
+            places += waiting is None
+            waiting = None
+    if waiting is not None:
+        return _values(line.declared[waiting], word)
+    if word.startswith("-"):
+        return _options(line, word)
+    arguments = list(line.places)
+    return (
+        _values(line.declared[arguments[min(places, len(arguments) - 1)]], word)
+        if arguments
+        else ()
+    )
+
+
+def _options(line: Line, word: str) -> Candidates:
+    option, equals, _ = word.partition("=")
+    if equals and option in line.options:
+        found = _values(line.declared[line.options[option][0]], word)
+        return [(option + equals + text, about) for text, about in found]
+    return [
+        (spelling, line.declared[parameter].settings.get("help", ""))
+        for spelling, (parameter, _) in line.options.items()
+    ]
+
+
+def _find_waiting(line: Line, word: str) -> str | None:
+    """Return the parameter that the next word is the value of."""
+    spellings = [word] if word.startswith("--") else [f"-{letter}" for letter in word[1:]]
+    for spelling in spellings:
+        parameter, kind = line.options.get(spelling, ("", True))
+        if not isinstance(kind, bool):
+            return parameter if spelling == spellings[-1] else None
+    return None
+
+
+def _values(declared: Parameter, word: str) -> Iterator[tuple[str, str]]:
+    """Yield the values of an option or argument, as its place in the usage line names them."""
+    shown = declared.settings.get("metavar", "")
+    kinds = set(_KIND.findall(shown))
+    if kinds & _FILES:
+        yield FILES
+    if "BRANCH" in kinds or "--branch" in declared.names:
+        yield from _references(tags=False)
+    elif kinds & _REVISIONS:
+        begun, dots, _ = word.rpartition("..")
+        yield from ((begun + dots + text, about) for text, about in _references(tags=True))
+    elif "KEY" in kinds:
+        yield from ((key, "") for key in _SETTINGS)
+    elif "KIND" in kinds or "WORD" in kinds:
+        listed = shown if "WORD" in kinds else declared.settings["help"].rpartition(":")[2]
+        yield from ((one, "") for one in re.findall(r"[a-z]+", listed))
+
+
+def _references(*, tags: bool) -> Iterator[tuple[str, str]]:
+    repo = open_repo()
+    yield from ((ref.name, ref.subject) for ref in repo.branches())
+    if tags:
+        yield "HEAD", "what is checked out"
+        yield from ((ref.name, ref.subject) for ref in repo.tags())
