@@ -135,3 +135,12 @@ def test_layers_in_their_order(empty):
     assert shown == names[::-1]
     empty.ok("commit", "-m", "x")
     assert [line.split()[0] for line in empty.ok("ls").lines[1:]] == names[::-1]
+    for command in (["show"], ["ls"], ["show", "HEAD:m.safetensors"]):
+        fields = empty.json(*command)
+        (file,) = fields.get("files", [fields])
+        assert [one["name"] for one in file["tensors"]] == names[::-1], command
+    save_file({name: np.ones(2, np.float32) for name in names}, empty.folder / "m.safetensors")
+    (file,) = empty.json("verify", code=1)["files"]
+    assert [one["name"] for one in file["tensors"]] == names[::-1]
+    shown = [line.split()[1] for line in empty("verify").lines if line.startswith("  M")]
+    assert shown == names[::-1]

@@ -17,11 +17,13 @@ from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import change_rows, shape_change
-from mvc.cli.render.text import count_text, number_text, short_id
+from mvc.cli.render.text import count_text, in_layer_order, number_text, short_id
 from mvc.cli.session import open_repo, split_revision
 from mvc.errors import NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mvc.operations.verify import FileCheck, WorktreeCheck
     from mvc.repo import Repo
     from mvc.workspace.tensor_compare import TensorCheck
@@ -121,7 +123,10 @@ def _replay(
 def _fields(check: WorktreeCheck) -> dict[str, object]:
     facts = "path status format size_bytes tensors_total found_in reason"
     files = [
-        {**pick(file, facts), "tensors": [_tensor_fields(tensor) for tensor in file.tensors]}
+        {
+            **pick(file, facts),
+            "tensors": [_tensor_fields(one) for one in in_layer_order(file.tensors)],
+        }
         for file in check.files
     ]
     return {"commit": check.commit, "same": check.is_same, "files": files}
@@ -165,8 +170,8 @@ def _explain(file: FileCheck) -> str:
     return f"  ({'; '.join(parts)})" if parts else ""
 
 
-def _write_tensors(out: Output, tensors: tuple[TensorCheck, ...]) -> None:
-    shown = tensors
+def _write_tensors(out: Output, tensors: Sequence[TensorCheck]) -> None:
+    shown = tensors = in_layer_order(tensors)
     if out.width is not None and len(tensors) > _ROWS_ON_TERMINAL:
         shown = tensors[: _ROWS_ON_TERMINAL - 1]
     changes = [

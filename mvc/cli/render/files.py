@@ -44,7 +44,7 @@ def diff_fields(files: Sequence[FileDiff]) -> dict[str, object]:
 def _file_fields(file: FileDiff) -> dict[str, object]:
     old_path = "" if file.old_path is None else "old_path"
     facts = "format size_bytes tensors_total other_changed mode_changed lines"
-    tensors = [_tensor_fields(tensor) for tensor in file.tensors]
+    tensors = [_tensor_fields(tensor) for tensor in in_layer_order(file.tensors)]
     moved = {"moved_from": dict(file.moved_from), "moved_to": dict(file.moved_to)}
     return {**pick(file, f"path status {old_path} {facts}"), **moved, "tensors": tensors}
 
@@ -180,7 +180,7 @@ def _is_in_place(file: FileDiff) -> bool:
 
 def _tensor_rows(out: Output, tensors: Sequence[TensorDiff], room: _Room) -> Iterator[str]:
     """Yield a line per tensor, or what many of them have in common."""
-    tensors = in_layer_order(tensors, lambda tensor: tensor.name)
+    tensors = in_layer_order(tensors)
     groups = [(full_name(one), [one]) for one in tensors]
     if room.rows is not None and len(groups) > room.rows:
         groups = roll_up(tensors, room.rows - 1)
@@ -250,7 +250,7 @@ def _stat_summary(files: Sequence[FileDiff]) -> str:
 
 def file_fields(info: FileInfo) -> dict[str, object]:
     """Return one file for ``--json``."""
-    tensors = [pick(tensor, f"name {TENSOR_FIELDS}") for tensor in info.tensors]
+    tensors = [pick(one, f"name {TENSOR_FIELDS}") for one in in_layer_order(info.tensors)]
     head = {"path": info.path, "mode": f"{info.mode:06o}"}
     return {**head, **pick(info, "blob format size_bytes"), "tensors": tensors}
 
@@ -275,11 +275,12 @@ def _tensor_lines(out: Output, tensors: Sequence[TensorInfo], *, long: bool) -> 
             size_text(tensor.size_bytes),
             *((count_text(tensor.chunks, "chunk"), tensor.id[:_SHORT_TENSOR_ID]) if long else ()),
         )
-        for tensor in in_layer_order(tensors, lambda tensor: tensor.name)
+        for tensor in in_layer_order(tensors)
     ]
     aligns = "<<>><" if long else "<<>"
-    width = None if out.width is None else out.width - 2 * len(aligns)
-    return [f"  {'  '.join(row)}".rstrip() for row in columns(rows, aligns, width=width)]
+    width, spare = None if out.width is None else out.width - 2 * len(aligns), 3 if long else None
+    shown = columns(rows, aligns, width=width, spare=spare)
+    return [f"  {'  '.join(row)}".rstrip() for row in shown]
 
 
 def change_rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import unicodedata
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _NEXT_UNIT_FROM = 999.5  # what would round to four digits
 _WHOLE_FROM = 99.95  # what would round to four digits with one decimal
 _SMALLEST_NAME = 12
 _LEAST_NAME = 28
+_LEAST_PIECE = 6
 
 
 def size_text(size_bytes: int) -> str:
@@ -35,7 +36,9 @@ def size_text(size_bytes: int) -> str:
     return f"{digits.removesuffix('.0')} {_UNITS[unit]}"
 
 
-def in_layer_order(items: Iterable[_Item], name_of: Callable[[_Item], str]) -> list[_Item]:
+def in_layer_order(
+    items: Iterable[_Item], name_of: Callable[[_Item], str] = attrgetter("name")
+) -> list[_Item]:
     """Return items in their order, but ``layers.9`` before ``layers.10`` wherever names count."""
     first_seen: dict[tuple[str, ...], int] = {}
     keyed = []
@@ -146,7 +149,7 @@ def _sign_width(sign: str) -> int:
 def cut_middle(text: str, width: int) -> str:
     """Return a name cut in its middle to at most ``width`` columns; numbers stay if they can.
 
-    ``model.layers.17.self_attn.q_proj.weight`` becomes ``mode…rs.17.…q_proj.weight``.
+    ``model.layers.17.self_attn.q_proj.weight`` becomes ``mod…s.17.….q_proj.weight``.
     """
     if cell_width(text) <= width:
         return text
@@ -156,8 +159,8 @@ def cut_middle(text: str, width: int) -> str:
     if not numbers or room <= len(texts):
         return _cut_inside(text, width, width // 2)
     # What follows the last number tells tensors of a layer apart, so it gets most of the room.
-    most = max(room * 2 // 3, room - sum(map(cell_width, texts)))
-    most = min(most, room - len(texts))
+    others = min(sum(map(cell_width, texts)), _LEAST_PIECE * len(texts))
+    most = min(max(room * 2 // 3, room - others), room - len(texts))
     kept = [_cut_inside(last, most, 1)]
     room -= cell_width(kept[0])
     for place, piece in reversed([*enumerate(texts)]):
@@ -205,13 +208,14 @@ def columns(
     """Return rows of cells, without colour codes, padded so that columns line up.
 
     ``aligns`` has one of ``<>`` per column. ``width`` is the room for a row without the spaces
-    between cells; the first column is cut to fit, once the column ``spare`` is empty.
+    between cells; the first column is cut to fit, once the column ``spare`` is left out.
     """
     widths = [max(map(cell_width, column), default=0) for column in zip(*rows, strict=True)]
     rest = 0 if width is None else width - sum(widths[1:])
     if spare is not None and width is not None and rest < min(widths[0], _LEAST_NAME):
-        widths[spare] = 0
-        rows = [[*row[:spare], "", *row[spare + 1 :]] for row in rows]
+        kept = [[cell for place, cell in enumerate(row) if place != spare] for row in rows]
+        aligns = aligns[:spare] + aligns[spare + 1 :]
+        return columns(kept, aligns, width=width + len("  "))
     if width is not None and sum(widths) > width:
         # Names are long and similar at both ends; the other columns are short and all needed.
         widths[0] = min(widths[0], max(width - sum(widths[1:]), _SMALLEST_NAME))

@@ -128,7 +128,7 @@ def test_sixty_columns_keep_layer_and_size(empty):
     _train(empty, *LAYERS[:8])
     empty.environment["COLUMNS"] = "60"
     lines = plain(empty.ok("diff", terminal=True).out).splitlines()[2:]
-    assert "  M mode…ers.1.…tn.q_proj.weight  F64[2, 3]  1/1 chunk  48 B" in lines
+    assert "  M mod…s.1.…_attn.q_proj.weight  F64[2, 3]  1/1 chunk  48 B" in lines
     assert all(len(line) <= 60 for line in lines)
 
 

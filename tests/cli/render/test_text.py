@@ -70,7 +70,7 @@ def test_cut_names_fit(text, width):
 @pytest.mark.parametrize(
     ("name", "numbers", "at_27"),
     [
-        ("model.layers.17.self_attn.q_proj.weight", ["17"], "mode…ers.17.….q_proj.weight"),
+        ("model.layers.17.self_attn.q_proj.weight", ["17"], "mod…s.17.…ttn.q_proj.weight"),
         (
             "model.layers.7.mlp.experts.103.up_proj.weight",
             ["7", "103"],
