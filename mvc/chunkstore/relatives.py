@@ -6,9 +6,9 @@ hashed before anything is built on them, a rounding is done and compared, and a 
 only if it is really smaller.
 
 A base costs time: it has to be read, decoded and hashed. So unless told to insist, a session takes
-a *look* first: of every group of spans a few chunks are compared with their bases by sample, and
-only if that promises a large gain is the group stored as differences. The number of looks is a
-fraction of the number of chunks, so a session that gains nothing loses next to nothing.
+a *look* first (``looks``): of every group of spans a few chunks are compared with their bases by
+sample, and only if that promises a gain worth its time is the group stored as differences. In groups
+without a verdict each new chunk is sampled itself.
 
 Chains are kept short, because each link costs a reader nearly as much as the chunk itself: what
 would be a difference to a chunk whose chain is full becomes one to a chunk further down. And nothing
@@ -22,23 +22,32 @@ hand, since its pack may not be published yet.
 from __future__ import annotations
 
 import enum
-from functools import cached_property
+import threading
+from concurrent.futures import wait
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mvc.chunkstore.chains import Buffers, ReadSlot
+from mvc.chunkstore.looks import PROMISING, choose_looks, judge_groups
 from mvc.errors import MvcError
 from mvc.formats.casts import round_words
 from mvc.formats.decoding import Encoding
-from mvc.formats.deltas import ESTIMATE_BYTES, MIN_DELTA_BYTES, encode_delta, estimate_delta
+from mvc.formats.deltas import (
+    ESTIMATE_BYTES,
+    MIN_DELTA_BYTES,
+    MOST_IN_DOUBT,
+    encode_delta,
+    estimate_delta,
+)
 from mvc.formats.encoding import EncodeScratch, encode_cast, encode_chunk
 from mvc.formats.pack import MAX_BASES, MAX_DEPTH
 from mvc.ids import hash_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from mvc.chunkstore.parallel import Crew
     from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.values import ChunkSpan
     from mvc.formats.encoding import EncodedChunk
@@ -47,20 +56,11 @@ if TYPE_CHECKING:
 
 MAX_CHAIN = 2
 """Differences between a chunk and whole bytes, as writers make them; readers allow more."""
-_PROMISING, _PROMISING_AT_HAND = 0.3, 0.4
-"""By default a group is stored as differences if they take at most this share of the bytes.
-
-Encoding a difference takes about twice as long as encoding the chunk; a third of that is reading and
-checking the base. If it saves two thirds of the bytes, what is not written makes up for most of it:
-measured, a commit takes up to a quarter longer on a fast disk, and less time on a slow one.
-"""
 _CLEARLY = 0.9
-_CHUNKS_PER_LOOK = 12
-_LOOKS_PER_GROUP = 3
 
 
 class DeltaMode(enum.Enum):
-    """When chunks are stored as differences: never, if a look promises much, or if smaller."""
+    """When chunks are stored as differences: never, if that saves a quarter, or if smaller."""
 
     NEVER = "never"
     AUTO = "auto"
@@ -74,10 +74,13 @@ class EncodeSlot(Buffers):
         super().__init__()
         self.scratch = EncodeScratch()
 
-    @cached_property
-    def reads(self) -> ReadSlot:
-        """Memory for reading bases from the store."""
-        return ReadSlot()
+
+class _Memory(threading.local):
+    """What bases and looks take: of a thread and not of a slot, since no result lies in it."""
+
+    def __init__(self) -> None:
+        self.reads = ReadSlot()
+        self.scratch = EncodeScratch()
 
 
 class RelativeEncoder:
@@ -105,21 +108,29 @@ class RelativeEncoder:
         self._is_written = is_written
         self._exact = exact
         self._written: dict[ChunkId, tuple[int, ChunkId]] = {}
-        self._promising: dict[int, float] = {}  # group → share that its ordinary encoding takes
+        self._memory = _Memory()
+        self._verdicts: dict[int, float | None] = {}
 
     def encode(self, span: ChunkSpan, plain: memoryview, slot: EncodeSlot) -> EncodedChunk:
         """Return a chunk as it is stored best; valid until the next use of the slot."""
         if span.cast is not None and self._is_rounding(span, plain, slot):
             return encode_cast(span.cast, tuple(master for master, _ in span.masters))
-        is_wanted = self._mode is DeltaMode.ALWAYS or span.group in self._promising
-        if is_wanted and span.base is not None and span.size_bytes >= MIN_DELTA_BYTES:
-            base = span.base if self._exact else self.find_base(span.base, span.size_bytes)
-            if base is not None:
-                data = slot.buffer("base", span.size_bytes)
-                if self._read(base, data, slot):
-                    share = self._promising.get(span.group)
-                    return encode_delta(plain, data, base, span.dtype, slot.scratch, share)
+        base = self._find_wanted(span)
+        if base is not None:
+            data = self._memory.reads.buffer("relative", span.size_bytes)
+            if self._read(base, data):
+                share = self._verdicts.get(span.group)
+                most = PROMISING if self._mode is DeltaMode.AUTO else MOST_IN_DOUBT
+                return encode_delta(plain, data, base, span.dtype, slot.scratch, share, most)
         return encode_chunk(plain, span.dtype, slot.scratch)
+
+    def _find_wanted(self, span: ChunkSpan) -> ChunkId | None:
+        """Return the chunk to try the difference to, or None if none is to be tried."""
+        if self._mode is DeltaMode.NEVER or span.size_bytes < MIN_DELTA_BYTES:
+            return None
+        if span.base is None or self._verdicts.get(span.group, 0) is None:
+            return None
+        return span.base if self._exact else self.find_base(span.base, span.size_bytes)
 
     def note(self, chunk_id: ChunkId, body: EncodedChunk) -> None:
         """Take note of a record that this session has written."""
@@ -156,7 +167,7 @@ class RelativeEncoder:
             wanted = copies[0].bases[0] if is_delta else None
         return chain or None
 
-    def _read(self, chunk_id: ChunkId, plain: memoryview, slot: EncodeSlot) -> bool:
+    def _read(self, chunk_id: ChunkId, plain: memoryview) -> bool:
         """Fill ``plain`` with a chunk, hashed; return False if it cannot be read."""
         place = self._at_hand.get(chunk_id)
         if place is not None:
@@ -171,7 +182,7 @@ class RelativeEncoder:
         if self._is_written(chunk_id) is not None and not self._exact:
             return False
         try:
-            self._reader.read_chunk(chunk_id, plain, slot.reads, "")
+            self._reader.read_chunk(chunk_id, plain, self._memory.reads, "")
         except MvcError:
             return False  # damaged: storing without it is safe, and fsck reports it
         return True
@@ -184,11 +195,11 @@ class RelativeEncoder:
             return False
         for master, size_bytes in span.masters:
             half = size_bytes // 2
-            memory = slot.buffer("base", size_bytes + half)
+            memory = self._memory.reads.buffer("relative", size_bytes + half)
             words, rounded = memory[:size_bytes], np.frombuffer(memory[size_bytes:], np.uint8)
             if not size_bytes or size_bytes % 4 or half > rest.size:
                 return False
-            if not self._is_master(master) or not self._read(master, words, slot):
+            if not self._is_master(master) or not self._read(master, words):
                 return False
             arena = slot.scratch.arena
             round_words(span.cast, np.frombuffer(words, np.uint8), rounded, arena)
@@ -217,57 +228,30 @@ class RelativeEncoder:
                 return True
         return True
 
-    def look(self, source: ByteSource, spans: Sequence[ChunkSpan]) -> None:
-        """Find the groups of spans whose differences promise a large gain."""
-        self._promising = {}
+    def look(self, source: ByteSource, spans: Sequence[ChunkSpan], crew: Crew) -> None:
+        """Find out for which groups of spans differences promise a gain."""
+        self._verdicts = {}
         if self._mode is not DeltaMode.AUTO:
             return
-        groups: dict[int, list[ChunkSpan]] = {}
-        for span in spans:
-            if span.base is not None and span.size_bytes >= MIN_DELTA_BYTES:
-                groups.setdefault(span.group, []).append(span)
-        # Large groups first: with few looks to spend, they are where a gain counts.
-        looks = max(1, sum(map(len, groups.values())) // _CHUNKS_PER_LOOK)
-        each = max(1, min(_LOOKS_PER_GROUP, looks // max(1, len(groups))))
-        slot = EncodeSlot()
-        promising: dict[int, float] = {}
-        sizes = {group: sum(one.size_bytes for one in many) for group, many in groups.items()}
-        for group, members in sorted(groups.items(), key=lambda item: -sizes[item[0]]):
-            if looks <= 0:
-                break
-            chosen = _spread(members, min(looks, each))
-            looks -= len(chosen)
-            share = self._find_promise(source, chosen, slot)
-            if share is not None:
-                promising[group] = share
-        self._promising = promising
+        jobs = [crew.submit(self._estimate, source, span) for span in choose_looks(spans)]
+        try:
+            looks = [look for job in jobs if (look := job.result()) is not None]
+        finally:
+            for job in jobs:
+                job.cancel()
+            wait(jobs)
+        self._verdicts = judge_groups(spans, looks)
 
-    def _find_promise(
-        self, source: ByteSource, spans: Iterable[ChunkSpan], slot: EncodeSlot
-    ) -> float | None:
-        """Return the share that chunks take without differences, or None if those gain little."""
-        plain_bytes = delta_bytes = ordinary_bytes = 0
-        at_hand = True
-        for span in spans:
-            base = self.find_base(span.base, span.size_bytes)
-            if base is None:
-                continue
-            plain = slot.buffer("plain", span.size_bytes)
-            data = slot.buffer("base", span.size_bytes)
-            source.read_into(span.offset, plain)
-            if self._read(base, data, slot) and plain != data:
-                delta, ordinary = estimate_delta(plain, data, span.dtype, slot.scratch)
-                delta_bytes += delta
-                ordinary_bytes += ordinary
-                plain_bytes += min(span.size_bytes, ESTIMATE_BYTES)
-                at_hand &= base in self._at_hand
-        limit = _PROMISING_AT_HAND if at_hand else _PROMISING
-        if not 0 < ordinary_bytes * limit >= delta_bytes:
+    def _estimate(
+        self, source: ByteSource, span: ChunkSpan
+    ) -> tuple[ChunkSpan, float, float] | None:
+        """Return the shares that a sample takes as a difference and whole; None if none can be had."""
+        base, reads = self._find_wanted(span), self._memory.reads
+        plain, data = (reads.buffer(use, span.size_bytes) for use in ("plain", "relative"))
+        source.read_into(span.offset, plain)
+        if base is None or not self._read(base, data):
             return None
-        return ordinary_bytes / plain_bytes
-
-
-def _spread(spans: Sequence[ChunkSpan], count: int) -> list[ChunkSpan]:
-    """Return some of the spans, spread evenly, away from the ends if possible."""
-    count = min(count, len(spans))
-    return [spans[(2 * i + 1) * len(spans) // (2 * count)] for i in range(count)]
+        as_delta, whole = estimate_delta(plain, data, span.dtype, self._memory.scratch)
+        sample_bytes = min(span.size_bytes, ESTIMATE_BYTES)
+        # Equal samples tell nothing of the chunks that did change.
+        return (span, as_delta / sample_bytes, whole / sample_bytes) if as_delta else None

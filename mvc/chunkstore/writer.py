@@ -136,7 +136,7 @@ class ChunkWriter:
         self._next += len(spans)
         ids: list[ChunkId] = []
         try:
-            self._relatives.look(source, spans)
+            self._relatives.look(source, spans, self._crew)
             with closing(self._encode_all(source, batches)) as results:
                 for encoded in results:
                     with interrupts_held():

@@ -66,7 +66,7 @@ def pack_nibbles(plane: Bytes, base: int, arena: Bytes) -> tuple[bytes, Bytes] |
     """
     offset = np.uint8(base)
     np.subtract(plane, offset, out=plane)
-    positions = _find_rare(plane, arena)
+    positions = _find_at_least(WINDOW, plane, arena)
     if positions.size > plane.size // WORDS_PER_EXCEPTION:
         np.add(plane, offset, out=plane)
         return None
@@ -188,47 +188,29 @@ def _part_halves(packed: Bytes, plane: Bytes) -> None:
     np.right_shift(packed[: plane.size - half], 4, out=plane[half:])
 
 
-def _find_rare(plane: Bytes, arena: Bytes) -> Positions:
-    """Return where ``plane`` is outside the window, ascending."""
-    found = []
-    for start in range(0, plane.size, arena.size):
-        block = plane[start : start + arena.size]
-        outside = arena[: block.size + -block.size % 8].view(np.bool_)
-        outside[block.size :] = False
-        np.greater_equal(block, WINDOW, out=outside[: block.size])
-        # Looking at eight at a time first pays because nearly all are empty.
-        eights = outside.view(np.uint64)
-        hits = np.flatnonzero(eights != 0)
-        rows, columns = np.nonzero(outside.reshape(-1, 8)[hits])
-        found.append(start + 8 * hits[rows] + columns)
-    return np.concatenate(found)
-
-
 def _find_at_least(limit: int, plane: Bytes, arena: Bytes) -> Positions:
-    """Return where ``plane`` is ``limit`` or more, ascending; faster than the above for many."""
+    """Return where ``plane`` is ``limit`` or more, ascending; the arena is a multiple of 8 bytes."""
     found = []
     for start in range(0, plane.size, arena.size):
         block = plane[start : start + arena.size]
-        hits = arena[: block.size].view(np.bool_)
-        np.greater_equal(block, limit, out=hits)
-        found.append(np.flatnonzero(hits) + start)
+        hits = arena[: block.size + -block.size % 8].view(np.bool_)
+        hits[block.size :] = False
+        np.greater_equal(block, limit, out=hits[: block.size])
+        # Looking at eight at a time first pays because most are empty.
+        eights = hits.view(np.uint64)
+        rows = np.flatnonzero(eights != 0)
+        places = np.flatnonzero(eights[rows].view(np.bool_))
+        found.append(start + 8 * rows[places >> 3] + (places & 7))
     return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def _encode_gaps(positions: Positions, values: Bytes, words: int) -> tuple[Bytes, Bytes] | None:
     if not 0 < positions.size <= words // WORDS_PER_ENTRY:
         return None
-    skipped = np.empty_like(positions)
-    skipped[0] = positions[0]
-    np.subtract(positions[1:], positions[:-1], out=skipped[1:])
-    skipped[1:] -= 1
-    if int(skipped.max()) < _GAP_LIMIT:
-        return skipped.astype(np.uint8), values
-    places = np.arange(positions.size) + np.cumsum(skipped // _GAP_LIMIT)
-    count = int(places[-1]) + 1
-    if count > words // WORDS_PER_ENTRY:
+    skipped = np.diff(positions, prepend=-1) - 1
+    far = np.flatnonzero(skipped >= _GAP_LIMIT)
+    bridges = np.repeat(far, skipped[far] // _GAP_LIMIT)
+    if positions.size + bridges.size > words // WORDS_PER_ENTRY:
         return None
-    gaps, added = np.full(count, _GAP_LIMIT - 1, np.uint8), np.zeros(count, np.uint8)
-    gaps[places] = skipped % _GAP_LIMIT
-    added[places] = values
-    return gaps, added
+    gaps = np.insert(skipped.astype(np.uint8), bridges, _GAP_LIMIT - 1)
+    return gaps, np.insert(values, bridges, 0)

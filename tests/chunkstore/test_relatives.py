@@ -15,7 +15,8 @@ from mvc.dtypes import get_dtype
 from mvc.errors import StorageError
 from mvc.formats.casts import round_words
 from mvc.formats.decoding import Encoding
-from mvc.formats.deltas import MIN_DELTA_BYTES
+from mvc.formats.deltas import ESTIMATE_BYTES, MIN_DELTA_BYTES
+from mvc.formats.encoding import EncodeScratch
 from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES
 from mvc.formats.planes import ARENA_BYTES
 from mvc.ids import ChunkId, hash_chunk
@@ -218,7 +219,8 @@ def test_a_look_is_bounded_and_decides_group_by_group():
     source = BytesSource(b"".join(news))
     with store.writer(AUTO) as writer:
         storage.reads.clear()
-        writer._relatives.look(source, spans_of(news, base=ids_of(olds), group=groups))
+        spans = spans_of(news, base=ids_of(olds), group=groups)
+        writer._relatives.look(source, spans, writer._crew)
         looked = [key for key, *_ in storage.reads if key.endswith(".pack")]
         assert 4 <= len(source.reads) <= 96 // 12
         assert len(looked) <= len(source.reads)
@@ -226,6 +228,79 @@ def test_a_look_is_bounded_and_decides_group_by_group():
     assert ids == ids_of(news)
     found = encodings(store, news)
     assert [one == Encoding.DELTA for one in found] == [group < 2 for group in groups]
+
+
+def moved(masters, share, dtype=BF16):
+    """Weights as ``dtype``, and as they are after moving by a share of their size."""
+    later = [step(one, 500 + number, 0.02 * share) for number, one in enumerate(masters)]
+    if dtype == F32:
+        return masters, later
+    kind = 1 if dtype == BF16 else 2
+    return tuple([rounded(one, kind=kind) for one in many] for many in (masters, later))
+
+
+def stored_bytes(store, chunks):
+    return sum(store.find(chunk_id).stored_size_bytes for chunk_id in ids_of(chunks))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "share", "expected"),
+    [
+        (BF16, 0.02, Encoding.DELTA),  # takes 0.54 of what the chunk takes whole
+        (BF16, 0.5, Encoding.PLANES),  # 1.00
+        (get_dtype("F16"), 0.02, Encoding.DELTA),  # 0.69
+        (F32, 0.02, Encoding.PLANES),  # 0.82: less than a quarter is saved
+        (F32, 0.001, Encoding.DELTA),  # 0.67
+    ],
+)
+@pytest.mark.parametrize("groups", [1, 6, 24], ids="{} groups".format)
+def test_a_difference_is_stored_by_default_if_it_saves_a_quarter(dtype, share, expected, groups):
+    """Whether a look saw the group of a chunk or not."""
+    olds, news = moved([weights(seed, 2 * SIZE) for seed in range(24)], share, dtype)
+    stored = {}
+    for mode in (AUTO, ALWAYS):
+        storage = MemoryStorage()
+        store = ChunkStore(storage, threads=2)
+        add(store, olds, dtype=dtype)
+        group = [i % groups for i in range(24)]
+        found = add(store, news, mode, dtype=dtype, base=ids_of(olds), group=group)
+        assert mode is ALWAYS or found == [expected] * 24
+        stored[mode] = stored_bytes(store, news)
+        check(store, storage, [*olds, *news])
+    if expected == Encoding.DELTA:
+        assert stored[AUTO] == stored[ALWAYS] < 0.75 * stored_bytes(store, olds)
+
+
+def test_what_no_look_saw_change_is_tried_chunk_by_chunk(store, storage):
+    """One layer of many was trained: the looks meet those that were not."""
+    olds, news = moved([weights(seed) for seed in range(24)], 0.02)
+    chunks = [*olds[:7], news[7], *olds[8:20], weights(99, SIZE // 2), *olds[21:]]
+    add(store, olds, dtype=BF16)
+    found = add(store, chunks, AUTO, dtype=BF16, base=ids_of(olds))
+    assert found[7] == Encoding.DELTA
+    assert found[20] == Encoding.PLANES
+    check(store, storage, [*olds, *chunks])
+
+
+def test_little_is_tried_where_nothing_is_gained(monkeypatch):
+    """Of each dozen chunks one base is read, and no difference is encoded but of samples."""
+    inner, tried = MemoryStorage(), []
+    olds, news = ([weights(seed + i, 8 * SIZE) for i in range(48)] for seed in (0, 1000))
+    add(ChunkStore(inner), olds)
+    storage = WatchedStorage(inner)
+    store = ChunkStore(storage, threads=2)
+    find_missing(store, [])
+    storage.reads.clear()
+    split = EncodeScratch.split_difference
+    monkeypatch.setattr(
+        EncodeScratch,
+        "split_difference",
+        lambda self, plain, *rest: tried.append(plain.size) or split(self, plain, *rest),
+    )
+    groups = [i % 12 for i in range(48)]
+    assert add(store, news, AUTO, base=ids_of(olds), group=groups) == [Encoding.PLANES] * 48
+    assert tried == [ESTIMATE_BYTES] * 4
+    assert len([key for key, *_ in storage.reads if key.endswith(".pack")]) <= 2 * len(tried)
 
 
 def test_a_session_that_says_never_reads_no_base():

@@ -30,7 +30,7 @@ def config(
 
     user.name and user.email say who commits; they default to the user's Git config. mvc.chunkbytes
     is the chunk length for files added from then on. mvc.delta is when their chunks are stored as
-    differences: never, auto (if that saves a lot) or always. mvc.autorepack = true lets commits
+    differences: never, auto (if that saves a quarter) or always. mvc.autorepack = true lets commits
     start a repack in the background.
 
     Your own settings (--global) count where a repository says nothing. Only there are
