@@ -976,7 +976,7 @@ class Repo:
             ],
             progress=progress,
         )
-        operations.aftercare.keep_up(self._context)
+        operations.aftercare.keep_up(self._context, result)
         return result
 
     def commit_image(
@@ -1014,7 +1014,7 @@ class Repo:
             describe=describe,
             progress=progress,
         )
-        operations.aftercare.keep_up(self._context)
+        operations.aftercare.keep_up(self._context, result)
         return result
 
     def outline_state(self, revision: str = "HEAD") -> dict[str, Any]:

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
     from mvc.storage.protocol import Storage
 
+GATHER_PACKS = 50
+"""So many packs of a class are joined,"""
+GATHER_BYTES = 2**26
+"""or so many bytes, as fill one pack."""
+CLASSES_BYTES = ((0, 2**18), (2**18, 2**24))
+"""Packs from the first length on, and shorter than the second, are of one class."""
 PACKS = "packs/"
 _PACK_SUFFIX = ".pack"
 _INDEX_SUFFIX = ".idx"
@@ -55,6 +61,22 @@ class PackListing:
     def lost_packs(self) -> set[PackId]:
         """Packs of which only the index is there."""
         return self.indexes.keys() - self.packs.keys()
+
+
+def find_crowd(listing: PackListing) -> list[PackId]:
+    """Return packs to join now, oldest first: not much more than fill one, if many are of a class."""
+    for low, high in CLASSES_BYTES:
+        packs = {pack: size for pack, size in listing.packs.items() if low <= size < high}
+        if len(packs) < GATHER_PACKS and sum(packs.values()) < GATHER_BYTES:
+            continue
+        due: list[PackId] = []
+        left = GATHER_BYTES
+        for pack in sorted(packs, key=lambda pack: (listing.made_s[pack], pack)):
+            if left > 0:
+                due.append(pack)
+                left -= packs[pack]
+        return due
+    return []
 
 
 def find_stored_sizes(storage: Storage, wanted: Collection[ChunkId]) -> dict[ChunkId, int] | None:

@@ -234,6 +234,10 @@ class ObjectStore:
         with self._mutex:
             self._sound.difference_update(object_ids)
 
+    def loose_path(self, object_id: GitId) -> Path:
+        """Return where an object is, or would be, a file of its own."""
+        return Path(self._path_text(object_id))
+
     def check_loose(self, object_id: GitId) -> None:
         """Read and hash one loose object."""
         self._read_loose(object_id)

@@ -2,7 +2,15 @@
 
 ``commit --delta`` also means what an ``add`` stored before, whole; that is encoded again here.
 
-Many small packs are joined on the spot (``upkeep.gather``). Other upkeep is ``repack --auto`` in another process, if ``mvc.autorepack`` is true. The process is
+Many small packs and loose objects are *gathered* on the spot, so that a long history lies in few files:
+as do the levels of a log-structured store, packs of about the same length become one. Each byte is
+written once more per class of length, and there are never many packs of a class. What is joined is
+every record as it is, so nothing has to know what history needs, and the work of one call is bounded.
+It is done alone, under the sweep lock, but only if nobody else writes at that moment. New packs are
+durable before old ones go, and readers look for their chunks again, as after any sweep. A kill in
+between leaves some chunks twice; the next gathering that meets them keeps one.
+
+Other upkeep is ``repack --auto`` in another process, if ``mvc.autorepack`` is true. The process is
 detached, has low priority, and ends at once if another one is at work. What it does is safe beside
 commits and may be killed, so no one has to wait for it.
 
@@ -16,13 +24,20 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mvc.chunkstore.listing import find_crowd
 from mvc.errors import MvcError
-from mvc.upkeep.gather import gather
+from mvc.history.object_gather import (
+    find_loose,
+    find_short_packs,
+    gather_objects,
+    has_many_loose,
+)
 from mvc.workspace.commits import summarise
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
+    from mvc.ids import GitId
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context
 
@@ -41,7 +56,7 @@ def follow_commit(context: Context, result: CommitResult, *, delta: bool | None)
 
             repack_commit(context, result.commit)
             result = replace(result, written_bytes=_count_written(context, result))
-    keep_up(context)
+    keep_up(context, result)
     return result
 
 
@@ -52,11 +67,31 @@ def _count_written(context: Context, result: CommitResult) -> int:
     return summarise(context, result.commit, base, tree, 0.0, branch=result.branch).written_bytes
 
 
-def keep_up(context: Context) -> None:
+def keep_up(context: Context, result: CommitResult) -> None:
     """Join small files if there are many, and start a repack if that is switched on and due."""
     with contextlib.suppress(OSError, MvcError):  # the next commit tries again
-        gather(context)
+        gather(context, result.commit)
     start_upkeep(context)
+
+
+def gather(context: Context, newest: GitId) -> None:
+    """Join small packs and loose objects if there are many; ``newest`` is a commit made just now.
+
+    ConflictError: somebody else is writing right now.
+    """
+    history = context.history
+    is_crowded = has_many_loose(history.objects, newest)
+    if not (is_crowded or find_short_packs(history.objects) or find_crowd(context.list_packs())):
+        return
+    from mvc.upkeep.sweep import upkeep_lock  # noqa: PLC0415  brings NumPy, needed rarely
+
+    # In this order, so that a gc or repack that begins now waits and does not fail.
+    with history.sweep_alone(wait=False), upkeep_lock(context):
+        due = find_crowd(context.list_packs())
+        if due:
+            context.store.gather(due)
+        loose = find_loose(history.objects, newest) if is_crowded else ()
+        gather_objects(history, loose, find_short_packs(history.objects))
 
 
 def start_upkeep(context: Context) -> bool:

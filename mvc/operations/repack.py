@@ -18,6 +18,7 @@ import numpy as np
 
 from mvc.chunkstore.copies import NONE
 from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES, Wanted, plan_sweep
+from mvc.history.object_gather import plan_gathering
 from mvc.upkeep.pairs import PairSamples, find_pairs, plan_chains
 from mvc.upkeep.repacked import find_paired, find_tips, is_due, write_note
 from mvc.upkeep.sweep import DEFAULT_GRACE_S, Sweep, find_needed, find_unnamed, mark, upkeep_lock
@@ -50,6 +51,7 @@ class RepackPlan:
         chunks: chunks to be tried as differences.
         gain_bytes: roughly what the differences save, going by samples.
         small_packs: packs that are gathered into larger ones.
+        git_files: loose Git objects, and short packs of them, that become one pack.
         grace_s: garbage younger than this stays; None means that all of it stays.
         marks: what was needed when this was planned; None if nothing is to be removed.
         unnamed: chunks of young packs that nothing names.
@@ -61,6 +63,7 @@ class RepackPlan:
     chunks: int
     gain_bytes: int
     small_packs: int
+    git_files: int
     grace_s: float | None
     marks: Marks | None = field(repr=False)
     unnamed: Ids = field(repr=False)
@@ -75,7 +78,7 @@ class RepackPlan:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
-        return self.sweep.is_empty
+        return self.sweep.is_empty and not self.git_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,10 @@ def plan_repack(
     started_s = time.time()
     grace_s = DEFAULT_GRACE_S if grace_s is None else grace_s
     marks = mark(context, grace_s=grace_s, expiry=None) if only is None else None
+    git_files = 0
+    if marks is not None:
+        loose, packs = plan_gathering(context.history, marks.objects, older_than_s=grace_s)
+        git_files = len(loose) + len(packs)
     commits = walk_all(context)
     pairs = _find_new_pairs(context, commits, everything=everything, only=only)
     copies = context.store.copies()
@@ -142,6 +149,7 @@ def plan_repack(
             if copies.chunk_id(chunk) in tried
         ),
         small_packs=int((sizes < SMALL_PACK_BYTES).sum()) if sweep.rewritten_packs else 0,
+        git_files=git_files,
         grace_s=grace_s if only is None else None,
         marks=marks,
         unnamed=copies.ids[unnamed],
@@ -176,6 +184,8 @@ def run_repack(context: Context, plan: RepackPlan, progress: ByteProgress = None
         if plan.sweep.batches and plan.grace_s is not None:
             sweep.remove_objects()
         tally = sweep.run({chunk: pair.dtype for chunk, pair in plan.dtypes.items()}, progress)
+        if plan.git_files:
+            sweep.gather_objects()
         if plan.tips:
             write_note(context, plan.tips)
     copies = context.store.copies()

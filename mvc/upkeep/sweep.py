@@ -30,6 +30,7 @@ import numpy as np
 from mvc.chunkstore.copies import NONE
 from mvc.errors import ConflictError, CorruptionError, FormatError
 from mvc.fs import exclusive_lock
+from mvc.history.object_gather import gather_objects, plan_gathering
 from mvc.history.object_sweep import find_recent, list_garbage, remove_objects
 from mvc.history.reachability import DAY_S, expire_reflogs, reachable_objects
 from mvc.ids import ID_BYTES
@@ -274,6 +275,14 @@ class Sweep:
             leftovers = remove_leftovers(self.context)
             self.tally.leftovers = len(leftovers)
             self.tally.object_bytes += sum(item.size_bytes for item in leftovers)
+
+    def gather_objects(self) -> None:
+        """Move Git objects that are needed from loose files and short packs into one pack."""
+        history = self.context.history
+        with history.sweep_alone():
+            needed = self._look().objects
+            loose, packs = plan_gathering(history, needed, older_than_s=self.grace_s)
+            gather_objects(history, loose, packs, needed)
 
     def _look(self) -> Marks:
         self.marks = mark(self.context, grace_s=self.grace_s, expiry=self.expiry, before=self.marks)

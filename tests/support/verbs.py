@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from mvc import ConflictError, Repo
+from mvc.chunkstore import listing
+from mvc.history import object_gather
 from mvc.history.values import Identity, Stamp
-from mvc.upkeep import gather as gathering
+from mvc.operations import aftercare
 
 WHO = Identity("Ann", "ann@example.org")
 
@@ -171,8 +173,10 @@ def repack(root):
 def gather(root):
     """Join small packs as a commit does, from the second on."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gathering, "GATHER_PACKS", 2)
-        gathering.gather(Repo.open(root, identity=WHO)._context)
+        patch.setattr(listing, "GATHER_PACKS", 2)
+        patch.setattr(object_gather, "_CROWD", 1)
+        context = Repo.open(root, identity=WHO)._context
+        aftercare.gather(context, context.history.head().commit)
 
 
 def prune(root, keep_last):

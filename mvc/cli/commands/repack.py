@@ -65,7 +65,7 @@ def _repack_fields(plan: RepackPlan, result: RepackResult | None) -> dict[str, o
         "packs": sweep.packs,
         "pack_bytes": sweep.pack_bytes if result is None else result.pack_bytes,
         **pick(sweep, "remove_packs=removed_packs rewrite_packs=rewritten_packs"),
-        **pick(plan, "small_packs try_chunks=chunks"),
+        **pick(plan, "small_packs git_files try_chunks=chunks"),
         "deltas": None if result is None else result.deltas,
         "kept_packs": 0 if result is None else result.kept_packs,
         "bytes": plan.freed_bytes if result is None else result.freed_bytes,
@@ -77,17 +77,21 @@ def _write_repack(out: Output, plan: RepackPlan, result: RepackResult | None) ->
     if plan.is_empty:
         out.line(f"nothing to do: {packs_text(sweep.packs, sweep.pack_bytes)}")
         return
+    would = "would be " if result is None else ""
     packs = count_text(sweep.rewritten_packs, "pack")
-    verb = "would be rewritten" if result is None else "rewritten"
     small = f", {plan.small_packs:,} of them small" if plan.small_packs else ""
-    out.line(f"{packs} {verb}{small}")
+    if sweep.rewritten_packs or not plan.git_files:
+        out.line(f"{packs} {would}rewritten{small}")
+    if plan.git_files:
+        out.line(
+            f"{count_text(plan.git_files, 'file')} of Git objects {would}gathered into one pack"
+        )
     if plan.chunks:
         tried = count_text(plan.chunks, "chunk")
         found = "to try" if result is None else f"tried, {result.deltas:,} stored"
         out.line(f"{tried} {found} as differences")
     if sweep.dropped_chunks:
-        verb = "would be removed" if result is None else "removed"
-        out.line(f"{count_text(sweep.dropped_chunks, 'unreachable chunk')} {verb}")
+        out.line(f"{count_text(sweep.dropped_chunks, 'unreachable chunk')} {would}removed")
     write_freed(out, plan, result)
     if result is not None:
         count = sweep.packs - result.removed_packs + result.new_packs

@@ -1,0 +1,164 @@
+"""Moves loose objects into packs, and joins short packs, so that a long history lies in few files.
+
+The order is that of any sweep: a new pack is durable before anything goes, and only a process that is
+alone under the sweep lock removes. A kill in between leaves objects twice, which is harmless: each
+copy is whole. Readers that find an object gone look in the packs again.
+
+Packs that stock Git has something to say about (``.keep``, ``.rev``, a ``multi-pack-index``) are its
+own business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from mvc import fs
+from mvc.errors import CorruptionError, UsageError, translate_os_errors
+from mvc.history.git_pack import write_pack
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Container, Iterable, Sequence
+
+    from mvc.history.git import GitHistory
+    from mvc.history.objects import ObjectStore
+    from mvc.ids import GitId
+
+GATHER_OBJECTS = 256
+"""About so many loose objects are moved into a pack: as many as there are folders of them."""
+GATHER_PACKS = 10
+"""So many packs of a class are joined."""
+CLASSES_BYTES = ((0, 2**20), (2**20, 2**24))
+"""Packs from the first length on, and shorter than the second, are of one class."""
+FEW_OBJECTS = 50
+"""Fewer loose objects than this are no reason to repack."""
+MAX_LOOSE_BYTES = 2**20
+"""Longer files stay loose: they are few, and moving them would cost more than it is worth."""
+_CROWD = 5  # in a folder that just got one: among 256 loose objects one commit in eleven meets it
+
+
+def has_many_loose(objects: ObjectStore, newest: GitId) -> bool:
+    """Tell whether many objects are loose, by the one folder that the newest lies in.
+
+    Ids are random, so this is as good as another folder each time, and costs one look.
+    """
+    try:
+        return len(os.listdir(objects.folder / newest[:2])) >= _CROWD
+    except OSError:
+        return False
+
+
+def find_loose(objects: ObjectStore, commit: GitId) -> list[GitId]:
+    """Return the loose objects of a commit and of those before it, up to what lies in packs."""
+    from mvc.history.reachability import read_links  # noqa: PLC0415  not for each look
+
+    found: dict[GitId, None] = {}
+    pending = [(commit, "commit")]
+    while pending:
+        object_id, kind = pending.pop()
+        if object_id not in found and _is_short(objects, object_id):
+            found[object_id] = None
+            pending += read_links(objects, object_id, kind) if kind != "blob" else ()
+    return list(found)
+
+
+def _is_short(objects: ObjectStore, object_id: GitId) -> bool:
+    stat = fs.find_stat(objects.loose_path(object_id))
+    return stat is not None and stat.is_regular and stat.size_bytes <= MAX_LOOSE_BYTES
+
+
+def find_short_packs(objects: ObjectStore) -> list[str]:
+    """Return the names of packs to join now: all of a class in which there are many."""
+    stats = _list_short_packs(objects)
+    for low, high in CLASSES_BYTES:
+        names = sorted(name for name, stat in stats.items() if low <= stat.st_size < high)
+        if len(names) >= GATHER_PACKS:
+            return names
+    return []
+
+
+def plan_gathering(
+    history: GitHistory, reachable: Collection[GitId], *, older_than_s: float
+) -> tuple[list[GitId], list[str]]:
+    """Return the loose objects and the packs to make one pack of; nothing if they are few already.
+
+    A pack with garbage that is still too young to go stays as it is, and so keeps its age.
+    """
+    from mvc.history.object_sweep import find_recent  # noqa: PLC0415  as above
+
+    objects = history.objects
+    young = find_recent(history, reachable, older_than_s=older_than_s)
+    loose = [one for one in objects.iterate_loose() if one in reachable and _is_short(objects, one)]
+    packs = list[str]()
+    for name in sorted(_list_short_packs(objects)):
+        with contextlib.suppress(CorruptionError):
+            if young.isdisjoint(objects.packs.read_ids(name)):
+                packs.append(name)
+    return (loose, packs) if len(loose) >= FEW_OBJECTS or len(packs) > 1 else ([], [])
+
+
+def _list_short_packs(objects: ObjectStore) -> dict[str, os.stat_result]:
+    """Return name → stat of short packs of which there are pack and index and nothing else."""
+    suffixes: dict[str, set[str]] = {}
+    stats: dict[str, os.stat_result] = {}
+    with translate_os_errors("list the Git packs"), contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(objects.folder / "pack"):
+            name, _, suffix = entry.name.partition(".")
+            suffixes.setdefault(name, set()).add(suffix)
+            if suffix == "pack":
+                stats[name] = entry.stat(follow_symlinks=False)
+    if "multi-pack-index" in suffixes:
+        return {}
+    short = {name: stat for name, stat in stats.items() if stat.st_size < CLASSES_BYTES[-1][1]}
+    return {name: stat for name, stat in short.items() if suffixes[name] == {"pack", "idx"}}
+
+
+def gather_objects(
+    history: GitHistory,
+    loose: Sequence[GitId],
+    packs: Sequence[str],
+    kept: Container[GitId] | None = None,
+) -> None:
+    """Move loose objects, and those of some packs, into one pack, which is as old as the youngest.
+
+    Of the packs only what is ``kept`` goes over, if that is said. Only under ``sweep_alone()``. What
+    is damaged stays as it is, for fsck to report.
+    """
+    if not history.is_alone:
+        raise UsageError("objects are moved under the sweep lock only")
+    objects = history.objects
+    moved = [one for one in loose if _is_sound(objects, one)]
+    wanted, gone = dict.fromkeys(moved), list[str]()
+    for name in packs:
+        with contextlib.suppress(CorruptionError):
+            ids = objects.packs.read_ids(name)
+            wanted |= dict.fromkeys(one for one in ids if kept is None or one in kept)
+            gone.append(name)
+    if wanted:
+        folder = objects.folder / "pack"
+        files = [*map(objects.loose_path, moved), *(folder / f"{name}.pack" for name in gone)]
+        age_ns = max(path.stat().st_mtime_ns for path in files)
+        path = write_pack(folder, len(wanted), ((one, *objects.read(one)) for one in wanted))
+        os.utime(path, ns=(age_ns, age_ns))  # or garbage in it would never be old enough to go
+        gone = [name for name in gone if name != path.stem]
+    _remove(objects, moved, gone)
+
+
+def _is_sound(objects: ObjectStore, object_id: GitId) -> bool:
+    with contextlib.suppress(CorruptionError):
+        objects.check_loose(object_id)
+        return True
+    return False
+
+
+def _remove(objects: ObjectStore, loose: Iterable[GitId], packs: Iterable[str]) -> None:
+    """Remove what a pack has by now; loose objects that come back after a loss of power are whole."""
+    folder = objects.folder / "pack"
+    names = [folder / name for name in packs]
+    fs.remove_file(*(name.with_suffix(".idx") for name in names))
+    fs.remove_file(*(name.with_suffix(".pack") for name in names))
+    for object_id in loose:
+        path = objects.loose_path(object_id)
+        with translate_os_errors(f"remove {path}"):
+            path.unlink(missing_ok=True)
