@@ -56,7 +56,7 @@ def parse_gguf(source: ByteSource) -> FileLayout:
     """
     cursor = _Cursor(source)
     if cursor.take(4) != magic.GGUF:
-        raise FormatError("file does not begin with the magic of gguf")
+        raise FormatError("file does not begin with the GGUF magic")
     version = cursor.take_int(4)
     if version not in VERSIONS:
         swapped = version and version & 0xFFFF == 0  # a small number with its bytes swapped

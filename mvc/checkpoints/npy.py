@@ -111,7 +111,7 @@ def _fortran_strides(shape: tuple[int, ...]) -> tuple[int, ...] | None:
 def _read_header(source: ByteSource, start: int, end: int) -> _Header:
     head = read_bytes(source, start, min(_HEAD_BYTES, end - start))
     if not head.startswith(magic.NPY) or len(head) < _HEAD_BYTES:
-        raise FormatError("array does not begin with the magic of npy")
+        raise FormatError("array does not begin with the npy magic")
     version = head[6]
     if version not in (1, 2, 3):
         raise FormatError(f"npy version {version} is not known")

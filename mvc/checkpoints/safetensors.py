@@ -143,14 +143,14 @@ def _place_tensors(
         begin, end = tensor.data_offsets
         if begin != position or end < begin:
             raise FormatError(
-                f"tensor {name[:80]!r} lies at {begin}..{end} where {position} was to follow"
+                f"tensor {name[:80]!r} is at {begin}..{end}, but byte {position} comes next"
             )
         if tensor.dtype not in DTYPES:
             raise FormatError(f"tensor {name[:80]!r} has the unknown dtype {tensor.dtype[:80]!r}")
         segment = single_tensor(name, tensor.dtype, tensor.shape, start + begin)
         if segment.size_bytes != end - begin:
             raise FormatError(
-                f"tensor {name[:80]!r} of {segment.size_bytes:,} bytes lies in {end - begin:,}"
+                f"tensor {name[:80]!r} has {segment.size_bytes:,} bytes, but room for {end - begin:,}"
             )
         segments.append(segment)
         position = end

@@ -151,7 +151,7 @@ class ChainReader:
             decode_chunk(record.encoding, body, plain, slot.scratch)
             return
         if parse_references(body).bases != record.bases:
-            raise FormatError("its bases are others than the pack index says")
+            raise FormatError("its bases are not those in the pack index")
         below = (descent or Descent()).below(record.encoding)
         self._decode(record.encoding, body, plain, slot, fill or self._filler(slot, below))
 
@@ -172,14 +172,14 @@ class ChainReader:
         """Decode the masters one by one and round each into its part of ``plain``."""
         references = parse_cast(body)
         if len(plain) % 2:
-            raise FormatError("a cast makes whole words only")
+            raise FormatError("a cast produces whole words only")
         words = np.frombuffer(plain, np.uint8)
         rest = 2 * len(plain)
         for base in references.bases:
             is_last = base is references.bases[-1]
             size_bytes = rest if is_last else self._size(base)
             if not 0 < size_bytes <= rest or size_bytes % 4:
-                raise FormatError("the bases of a cast are not as long as it needs them")
+                raise FormatError("the bases of a cast have the wrong length")
             master = slot.buffer("master", size_bytes)
             fill(base, master)
             start = len(plain) - rest // 2
@@ -187,7 +187,7 @@ class ChainReader:
             round_words(references.words, np.frombuffer(master, np.uint8), part, slot.scratch.arena)
             rest -= size_bytes
         if rest:
-            raise FormatError("the bases of a cast are not as long as it needs them")
+            raise FormatError("the bases of a cast have the wrong length")
 
     def find_dtype(self, chunk_id: ChunkId, slot: ReadSlot) -> DType | None:
         """Return what the words of a chunk are, if its body tells: a delta or a cast does."""

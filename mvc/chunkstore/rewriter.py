@@ -165,7 +165,7 @@ def _check_pack(storage: Storage, index: PackIndex, slot: ReadSlot, progress: By
             progress(len(data))
     if hasher.hexdigest() != index.pack:
         raise CorruptionError(
-            f"pack {index.pack} is damaged: it is not what its name says", hint=FSCK_HINT
+            f"pack {index.pack} is damaged: its content does not match its name", hint=FSCK_HINT
         )
 
 

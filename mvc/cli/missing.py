@@ -11,7 +11,7 @@ from mvc.workspace.settings import read_user_settings
 
 _NO_REMOTES = "mvc has no remotes: the repository is the folder .mvc, and docs/backup.md copies it"
 _PICK = (
-    'models are not merged: "mvc diff A...B" compares two branches, and '
+    'mvc does not merge models: "mvc diff A...B" compares two branches, and '
     '"mvc export REV PATH -o FILE" takes tensors of one'
 )
 _FORWARD = (

@@ -209,7 +209,7 @@ def parse_references(body: bytes | memoryview) -> References:
     count, words, coding, zero, crc = _REFERENCES.unpack_from(body)
     end = REFERENCES_BYTES + ID_BYTES * count
     if not 0 < count <= MAX_BASES or zero or len(body) < end:
-        raise FormatError("body has references that cannot be")
+        raise FormatError("body has impossible references")
     ids = bytes(body[REFERENCES_BYTES:end])
     if crc32(ids, crc32(bytes(body[:4]))) != crc:
         raise FormatError("the references of a body are damaged")

@@ -142,7 +142,7 @@ def parse_pack_index(data: bytes) -> PackIndex:
     if version not in (PLAIN_VERSION, REFERRING_VERSION):
         raise FormatError(f"pack index has format version {version}", hint="use a newer mvc")
     if zero or not 0 < count <= MAX_PACK_RECORDS or pack_size_bytes > MAX_PACK_BYTES:
-        raise FormatError("pack index has a header that cannot be")
+        raise FormatError("pack index has an impossible header")
     base_counts = _parse_base_counts(data, version, count)
     if len(data) != _bases_at(version, count) + int(base_counts.sum()) * ID_BYTES + ID_BYTES:
         raise FormatError(f"pack index of {count:,} chunks has {len(data):,} bytes")

@@ -329,7 +329,7 @@ def _make_entry(path: str, mode: int, blob: GitId) -> TreeEntry:
     kept = clean_mode(mode)
     if kept is None:
         raise FormatError(
-            f"path {path!r} has mode {mode:o}: neither file, link nor folder",
+            f"path {path!r} has mode {mode:o}: not a file, link or folder",
             hint="mvc does not keep submodules",
         )
     return TreeEntry(kept, blob)

@@ -294,7 +294,9 @@ class RefStore:
         clash = next((found for found in above if self.find(found) is not None), None)
         clash = clash or next(iter(self.names(name + "/")), None)
         if clash is not None:
-            raise ConflictError(f"{name} cannot exist beside {clash}", hint="choose another name")
+            raise ConflictError(
+                f"{name} cannot exist together with {clash}", hint="choose another name"
+            )
         remove_empty_folders(self._git_dir / name)
         self.logs.clear_way(name, above)
 

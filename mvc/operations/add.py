@@ -200,9 +200,7 @@ class _Selection:
     def _nothing(self, pattern: str) -> NotFoundError | UsageError:
         obstacle = find_obstacle(self._worktree, pattern)
         if obstacle is not None:
-            return UsageError(
-                f"path {pattern!r} lies beyond {obstacle!r}, which is a link or a file"
-            )
+            return UsageError(f"path {pattern!r} is beyond {obstacle!r}, which is a link or a file")
         if self.find_stat(pattern) is None:
             return NotFoundError(f"path {pattern!r} does not exist")
         inner = find_inner_repository(self._worktree, pattern)
@@ -213,7 +211,7 @@ class _Selection:
             return UsageError(
                 f"{pattern!r} is ignored by .mvcignore", hint="`force` adds it anyway"
             )
-        return UsageError(f"{pattern!r} holds no file")
+        return UsageError(f"{pattern!r} contains no files")
 
     def _find_shards(self, patterns: Sequence[str]) -> list[str]:
         """Return the shards of sharded checkpoints whose index files the patterns name."""

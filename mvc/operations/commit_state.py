@@ -198,7 +198,7 @@ def _move_branch(
         return
     with context.history.lock():  # neither index nor files follow another branch
         if context.history.head().branch == place.branch:
-            raise ConflictError(f"HEAD went to {place.branch!r} meanwhile", hint="commit it again")
+            raise ConflictError(f"HEAD moved to {place.branch!r} meanwhile", hint="commit it again")
         ref = f"{HEADS}{place.branch}"
         context.history.update_ref(ref, new, expected=place.tip, message=reason, stamp=stamp)
 

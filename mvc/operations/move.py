@@ -82,11 +82,11 @@ def _check_place(
     stat = find_file_stat(context.worktree, place)
     if stat is not None and (stat.is_directory or not force):
         hint = "move it away" if stat.is_directory else "`force` replaces it"
-        raise ConflictError(f"{place!r} exists already", hint=hint)
+        raise ConflictError(f"{place!r} already exists", hint=hint)
     if stat is not None and is_folder:
         raise ConflictError(f"{place!r} is a file, which a folder cannot replace")
     if place in index.entries and not force:
-        raise ConflictError(f"{place!r} is tracked already", hint="`force` replaces it")
+        raise ConflictError(f"{place!r} is already tracked", hint="`force` replaces it")
 
 
 def _is_on_disk(context: Context, index: Index, source: str, tracked: Sequence[str]) -> bool:

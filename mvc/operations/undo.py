@@ -230,7 +230,7 @@ def _move_step(
         _check_exists(context, target)
     elif head.branch is None:
         raise ConflictError(
-            f"{move.message!r} made the first commit, and HEAD is on no branch now",
+            f"{move.message!r} made the first commit, and HEAD is no longer on a branch",
             hint='"mvc switch" to one first',
         )
     return _Step(move.message, kind, head.branch, target, message)

@@ -32,7 +32,7 @@ def follow_run(
     if not runs:
         raise NotFoundError(
             "there is no training run here",
-            hint="a training with a Checkpointer of mvc_hooks shows up here",
+            hint="a run with a Checkpointer of mvc_hooks shows up here",
         )
     latest = sorted(runs, key=runs.__getitem__, reverse=True)
     if branch is not None and branch not in runs:

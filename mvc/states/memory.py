@@ -158,7 +158,7 @@ def check_storage(storage: Any, address: int, size_bytes: int) -> None:
     if storage.data_ptr() != address or storage.nbytes() != size_bytes:
         raise ConflictError(
             "a tensor's storage was resized or freed before its bytes were read",
-            hint="commit a copy of the state, or wait with changes until the commit is done",
+            hint="commit a copy of the state, or change it only once the commit is done",
         )
 
 

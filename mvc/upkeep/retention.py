@@ -96,12 +96,13 @@ class RetentionPolicy:
             raise UsageError(f"an age of {self.keep_within_s} s is negative")
         if (self.keep_best is None) != (self.metric is None):
             raise UsageError(
-                "what is best needs both a number and a metric",
+                "keeping the best commits takes both a number and a metric",
                 hint="give `keep_best` and `metric`",
             )
         if self.maximise and self.keep_best is None:
             raise UsageError(
-                "that higher is better matters only for the best commits", hint="give `keep_best`"
+                "which metric values are better matters only for the best commits",
+                hint="give `keep_best`",
             )
         rules = (self.keep_last, self.keep_every, self.keep_best, self.keep_within_s)
         if not (self.keep_tagged or self.keep_branch_tips) and rules.count(None) == len(rules):

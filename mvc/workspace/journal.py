@@ -123,7 +123,7 @@ def parse_journal(data: bytes) -> Transition:
     """Return what a journal says, every rule checked: a FormatError if no mvc would write it."""
     line, _, rest = data.partition(b"\n")
     if rest != blake3(line).hexdigest().encode() + b"\n":
-        raise CorruptionError("its checksum does not hold")
+        raise CorruptionError("its checksum does not match")
     try:
         version = msgspec.json.decode(line, type=_Version).version
         if version > _VERSION:

@@ -67,7 +67,7 @@ def select_paths(patterns: Sequence[str], paths: Iterable[str]) -> list[str]:
         matches = table.find(pattern)
         if not matches and pattern:
             raise NotFoundError(
-                f"path {pattern!r} is not known here", hint='"mvc ls" lists what is tracked'
+                f"path {pattern!r} matches no file", hint='"mvc ls" lists what is tracked'
             )
         wanted.update(matches)
     return [path for path in paths if path in wanted]

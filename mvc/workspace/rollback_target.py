@@ -46,7 +46,7 @@ class BranchLine:
         name = head.branch if branch is None else branch
         if name is None:
             raise UsageError(
-                "HEAD is on no branch, and a rollback moves one",
+                "HEAD is not on a branch, and a rollback moves one",
                 hint="name it with `branch`",
             )
         if name == head.branch and head.commit is None:

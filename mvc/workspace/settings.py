@@ -36,7 +36,7 @@ def check_setting(key: str, value: str, *, is_users: bool) -> str:
         raise UsageError(f"mvc has no setting {key!r}", hint=hint)
     if key.startswith(_USERS) and not is_users:
         raise UsageError(
-            f"{key} is a setting of yours, not of a repository",
+            f"{key} is a user setting; a repository cannot set it",
             hint=f'"mvc config --global {key} VALUE" sets it',
         )
     _check_choice(key, value)

@@ -67,7 +67,7 @@ def select_tensors(
                 )
             chosen[view.name] = StoredTensor(path, view, stored, manifest.chunk_bytes)
     if not chosen:
-        raise NotFoundError(f"no tensor of {revision} fits", hint='"mvc ls" lists them')
+        raise NotFoundError(f"no tensor of {revision} matches", hint='"mvc ls" lists them')
     by_path: dict[str, list[ChunkId]] = {}
     for tensor in chosen.values():
         by_path.setdefault(tensor.path, []).extend(tensor.stored.chunks)

@@ -583,7 +583,7 @@ def test_an_index_with_other_bases_than_the_pack():
     storage.delete(f"packs/{honest}.idx")
     overwrite(storage, f"packs/{other}.pack", data)
     overwrite(storage, f"packs/{other}.idx", lie.read(f"packs/{other}.idx"))
-    assert "others than the pack index says" in refuse(storage, chunks[2])[0]
+    assert "not those in the pack index" in refuse(storage, chunks[2])[0]
 
 
 def test_every_damaged_byte_of_a_chain_is_noticed():

@@ -113,7 +113,7 @@ MISTAKES = [
     (["cat", "a", "b", "c", "d"], 2, "unexpected argument 'd'", "--help"),
     (["export", "HEAD"], 2, "name a folder", "mvc export --help"),
     (["export", "nope", "-o", "x"], 3, "'nope' does not exist", ""),
-    (["export", "HEAD", "--tensors", "zz*", "-o", "x"], 3, "fits", ""),
+    (["export", "HEAD", "--tensors", "zz*", "-o", "x"], 3, "matches", ""),
     (["export", "HEAD", "-o", "no/such/folder/x"], 2, "does not exist", ""),
     (["config", "name"], 3, "'name' is not set", "--list"),
     (["config", "name", "x"], 2, "'name' is not a config key", "section.name"),
@@ -122,7 +122,7 @@ MISTAKES = [
     (["config", "mvc.dleta", "auto"], 2, "mvc has no setting 'mvc.dleta'", "'mvc.delta'"),
     (["config", "mvc.chunkbytes", "4k"], 2, "not a number of bytes", "4194304"),
     (["config", "user.name", " "], 2, "user.name ' ' is empty", ""),
-    (["config", "alias.ci", "commit"], 2, "a setting of yours", "--global alias.ci"),
+    (["config", "alias.ci", "commit"], 2, "a user setting", "--global alias.ci"),
     (["config", "--unset", "a.b", "c.d"], 2, "--unset takes a key", "--help"),
     (["init", "config.json"], 2, "config.json", ""),
 ]

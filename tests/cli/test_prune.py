@@ -102,7 +102,7 @@ class TestPlan:
             (("--weights-only",), 2, "a policy that keeps nothing"),
             (("--keep-last", "0"), 2, "a rule with 0 keeps nothing"),
             (("--keep-last", "x"), 2, "whole number"),
-            (("--keep-best", "3"), 2, "needs both a number and a metric"),
+            (("--keep-best", "3"), 2, "takes both a number and a metric"),
             (("--keep-within", "soon"), 2, "'soon' is not a span of time"),
             (("--keep-last", "1", "--also-diverged", "x"), 3, "matches 'x'"),
         ],

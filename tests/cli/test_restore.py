@@ -23,5 +23,5 @@ def test_restore(shell):
 
 def test_a_revision_in_place_of_a_path(shell):
     answer = shell("restore", "v1", "config.json")
-    assert (answer.code, answer.error) == (3, "path 'v1' is not known here")
+    assert (answer.code, answer.error) == (3, "path 'v1' matches no file")
     assert answer.hint == '"mvc restore -s v1 PATH" takes files from that revision'

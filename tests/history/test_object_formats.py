@@ -127,7 +127,7 @@ def test_a_name_may_not_stand_twice(history):
 
 def test_submodules_and_strange_modes_are_named(history):
     for mode in (0o160000, 0o20000, 0o140000, 0):
-        with pytest.raises(FormatError, match="neither file, link nor folder"):
+        with pytest.raises(FormatError, match="not a file, link or folder"):
             history.read_tree(tree_of(history, (mode, b"s", "ab" * 20)))
 
 

@@ -78,7 +78,7 @@ class TestPatterns:
         with pytest.raises(NotFoundError):
             repo.add("*.nope")
         (root / "empty").mkdir()
-        with pytest.raises(UsageError, match="holds no file"):
+        with pytest.raises(UsageError, match="contains no files"):
             repo.add("empty")
         assert added(repo.add(".")) == []
 

@@ -82,7 +82,7 @@ def test_a_clean_file_is_not_read_again(repo, root):
 def test_the_target_exists(full, root):
     write(root, "untracked", text="precious")
     for target in ("b", "untracked"):
-        with pytest.raises(ConflictError, match="exists already"):
+        with pytest.raises(ConflictError, match="already exists"):
             full.move("a", target)
     assert (root / "untracked").read_text() == "precious"
     full.move("a", "untracked", force=True)
@@ -93,7 +93,7 @@ def test_the_target_exists(full, root):
 
 def test_a_tracked_target_that_is_gone_from_the_disk(full, root):
     (root / "b").unlink()
-    with pytest.raises(ConflictError, match="tracked already"):
+    with pytest.raises(ConflictError, match="already tracked"):
         full.move("a", "b")
     full.move("a", "b", force=True)
     assert files(root) == tracked(full) == ["b", "d/e/y", "d/x"]
@@ -101,7 +101,7 @@ def test_a_tracked_target_that_is_gone_from_the_disk(full, root):
 
 def test_no_folder_is_replaced(full, root):
     write(root, "t/d/keep")
-    with pytest.raises(ConflictError, match="'t/d' exists already"):
+    with pytest.raises(ConflictError, match="'t/d' already exists"):
         full.move("d", "t", force=True)
     assert (root / "t/d/keep").exists()
 
@@ -171,7 +171,7 @@ def test_through_a_link(full, root, tmp_path):
     (root / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConflictError, match="'link' is not a folder"):
         full.move("a", "link/a")
-    with pytest.raises(ConflictError, match="'link' exists"):
+    with pytest.raises(ConflictError, match="'link' already exists"):
         full.move("a", "link")
     assert list((tmp_path / "elsewhere").iterdir()) == []
 

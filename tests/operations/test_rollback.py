@@ -19,7 +19,7 @@ def test_no_branch(repo):
         repo.plan_rollback(step=1)
     commit = repo.commit("one", step=1, allow_empty=True).commit
     repo.checkout(commit)
-    with pytest.raises(UsageError, match="HEAD is on no branch") as caught:
+    with pytest.raises(UsageError, match="HEAD is not on a branch") as caught:
         repo.plan_rollback(step=1)
     assert "`branch`" in caught.value.hint
     assert repo.plan_rollback(step=1, branch="main").is_empty
@@ -239,7 +239,7 @@ def test_a_name_that_cannot_be_leaves_everything_as_it_is(trained):
     repo, commits = trained
     repo.create_branch("diverged/main", commits[100])
     before, plan = everything(repo), repo.plan_rollback()
-    with pytest.raises(ConflictError, match="cannot exist beside refs/heads/diverged/main"):
+    with pytest.raises(ConflictError, match="cannot exist together with refs/heads/diverged/main"):
         repo.rollback(plan)
     assert everything(repo) == before
     assert repo.show(commits[600]).diverged is None

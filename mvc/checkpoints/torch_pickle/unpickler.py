@@ -108,7 +108,7 @@ class _Machine:
         """Take everything above the last mark off the stack."""
         start = self.marks.pop()
         if start > len(self.stack):
-            raise FormatError("pickle takes more off its stack than lies there")
+            raise FormatError("pickle takes more off its stack than there is")
         values = self.stack[start:]
         del self.stack[start:]
         return values
@@ -129,7 +129,7 @@ class _Machine:
 
 def _proto(machine: _Machine) -> None:
     if machine.take(1) > MAX_PROTOCOL:
-        raise FormatError("pickle is of a protocol that is not known")
+        raise FormatError("pickle has an unknown protocol")
 
 
 def _frame(machine: _Machine) -> None:
@@ -176,7 +176,7 @@ def _memoize(machine: _Machine) -> None:
 def _short_tuple(size: int) -> Callable[[_Machine], None]:
     def run(machine: _Machine) -> None:
         if len(machine.stack) < size:  # a slice would silently take fewer
-            raise FormatError("pickle takes more off its stack than lies there")
+            raise FormatError("pickle takes more off its stack than there is")
         machine.stack[-size:] = [tuple(machine.stack[-size:])]
 
     return run
@@ -225,7 +225,7 @@ def _global(machine: _Machine) -> None:
 def _stack_global(machine: _Machine) -> None:
     name, module = machine.stack.pop(), machine.stack.pop()
     if not (isinstance(module, str) and isinstance(name, str)):
-        raise FormatError("pickle names a global by something that is not text")
+        raise FormatError("pickle names a global with something that is not text")
     machine.stack.append(machine.find_global(module, name))
 
 

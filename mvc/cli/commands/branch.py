@@ -100,7 +100,7 @@ def _rename_branch(names: Sequence[str], *, force: bool, as_json: bool) -> None:
     repo = open_repo()
     current = repo.head.branch
     if len(names) == 1 and current is None:
-        raise ConflictError("HEAD is on no branch", hint='name both: "mvc branch -m OLD NEW"')
+        raise ConflictError("HEAD is not on a branch", hint='name both: "mvc branch -m OLD NEW"')
     old = names[0] if len(names) == 2 else current or ""  # noqa: PLR2004  old and new
     repo.rename_branch(old, names[-1], force=force)
     if as_json:
