@@ -141,12 +141,12 @@ class GitHistory:
         header = self.objects.find_header(blob)
         return header[1] if header is not None and header[0] == "blob" else None
 
-    def blob_prefix(self, blob: GitId, count: int) -> bytes:
-        """Return the first ``count`` bytes of a blob without reading the rest; not hashed."""
-        kind, prefix = self.objects.read_prefix(blob, count)
+    def blob_start(self, blob: GitId, count: int) -> tuple[int, bytes]:
+        """Return length and first ``count`` bytes of a blob without reading the rest; not hashed."""
+        kind, size_bytes, start = self.objects.read_start(blob, count)
         if kind != "blob":
             raise FormatError(f"object {blob} is a {kind}, not a blob")
-        return prefix
+        return size_bytes, start
 
     def has_object(self, object_id: GitId) -> bool:
         """Return whether an object exists."""

@@ -71,10 +71,9 @@ class ObjectStore:
         object_id = hash_git_object(kind, data)
         if self._find_gathered(object_id) is not None:
             return object_id
-        path = Path(self._path_text(object_id))
         gathered = self._gathered
-        if self._is_sound(object_id, path):
-            self._reuse(object_id, path)
+        if self._is_sound(object_id):
+            self._reuse(object_id)
         elif gathered.objects is None or len(data) > _MAX_SMALL_BYTES:
             self._write_loose(object_id, kind, data)
         else:
@@ -109,6 +108,7 @@ class ObjectStore:
             folder = self.folder / "pack"
             with translate_damage(f"folder {folder}"):
                 write_pack(folder, len(objects), ((one, *objects[one]) for one in objects))
+            self.packs.look_again()
         objects.clear()
         self._gathered.size_bytes = 0
 
@@ -171,19 +171,21 @@ class ObjectStore:
         packed = self.packs.find_start(object_id, 0)
         return None if packed is None else packed[:2]
 
-    def read_prefix(self, object_id: GitId, count: int) -> tuple[str, bytes]:
-        """Return (kind, first ``count`` bytes), inflating no more than that; not hashed."""
+    def read_start(self, object_id: GitId, count: int) -> tuple[str, int, bytes]:
+        """Return (kind, length, first ``count`` bytes), inflating no more than that; not hashed."""
         gathered = self._find_gathered(object_id) is not None
         start = None if gathered else self._inflate_start(object_id, _MAX_HEADER + count)
         if start is None:
             packed = None if gathered else self.packs.find_start(object_id, count)
-            kind, data = self.read(object_id) if packed is None else packed[::2]
-            return kind, data[:count]
+            if packed is not None:
+                return packed
+            kind, data = self.read(object_id)
+            return kind, len(data), data[:count]
         kind, size_bytes, header_bytes = _parse_header(start, object_id)
         prefix = start[header_bytes : header_bytes + count]
         if len(prefix) < min(count, size_bytes):
             raise _damaged(object_id, "it ends too early")
-        return kind, prefix
+        return kind, size_bytes, prefix
 
     def find_prefix(self, prefix: str) -> list[GitId]:
         """Return the ids that begin with these hex digits (two at least), sorted."""
@@ -273,9 +275,9 @@ class ObjectStore:
         name = f"tmp_obj_{os.urandom(6).hex()}"  # stock Git prunes files of that name
         return fs.DurableFile(folder, mode=0o444, name=name)
 
-    def _is_sound(self, object_id: GitId, path: Path) -> bool:
+    def _is_sound(self, object_id: GitId) -> bool:
         """Return whether the object exists whole: a damaged one is written again, and so healed."""
-        is_loose = fs.find_stat(path) is not None
+        is_loose = fs.find_stat(self._path_text(object_id)) is not None
         try:
             if not is_loose and self.packs.find_path(object_id) is None:
                 return False
@@ -293,7 +295,8 @@ class ObjectStore:
             self._sound.clear()
         self._sound.add(object_id)
 
-    def _reuse(self, object_id: GitId, path: Path) -> None:
+    def _reuse(self, object_id: GitId) -> None:
+        path = Path(self._path_text(object_id))
         stat = fs.find_stat(path)
         if stat is None:  # whoever packed it has synced the bytes, perhaps not yet the names
             path = self.packs.find_path(object_id) or path

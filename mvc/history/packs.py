@@ -60,7 +60,9 @@ class PackedObjects:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._prefix = f"{folder / 'pack'}{os.sep}"
         self._indexes: dict[str, PackIndex] = {}
+        self._is_listed = False
         self._damage: CorruptionError | None = None
         self._lender: DiskObjectStore | None = None
         self._open = lru_cache(maxsize=_MAX_OPEN)(_OpenPack)
@@ -77,7 +79,7 @@ class PackedObjects:
 
     def has(self, object_id: GitId) -> bool:
         """Return whether a pack (or an alternate) has an object, by the indexes alone."""
-        if self.find_path(object_id) or (self._look_again() and self.find_path(object_id)):
+        if self.find_path(object_id) or (self.look_again() and self.find_path(object_id)):
             return True
         store = self._find_lender()
         if store is None:
@@ -98,7 +100,7 @@ class PackedObjects:
 
     def find_prefix(self, prefix: str) -> set[GitId]:
         """Return the ids of packed objects that begin with at least two hex digits."""
-        self._look_again()
+        self.look_again()
         found = {one for index in self._indexes.values() for one in index.find_prefix(prefix)}
         store = self._find_lender()
         if store is not None:
@@ -108,7 +110,9 @@ class PackedObjects:
 
     def find_path(self, object_id: GitId) -> Path | None:
         """Return the file of a pack that has an object; of packs made lately, None may be said."""
-        for name, _, _ in self._places(object_id, self._indexes or self._look_again()):
+        if not self._is_listed:
+            self.look_again()
+        for name, _, _ in self._places(object_id, self._indexes):
             path = self._path(name)
             if fs.find_stat(path) is not None:
                 return path
@@ -119,7 +123,7 @@ class PackedObjects:
 
         What lies beyond a damaged index cannot be told: that is a CorruptionError.
         """
-        self._look_again()
+        self.look_again()
         if self._damage is not None:
             raise self._damage
         return {self._path(name): index for name, index in self._indexes.items()}
@@ -161,7 +165,7 @@ class PackedObjects:
     def _first(self, object_id: GitId, read: Callable[[_OpenPack, int], _Result]) -> _Result | None:
         """Return what reading an object gives, from the first pack that has it whole, or None."""
         damage: CorruptionError | None = None
-        for look in (self._known, self._look_again):
+        for look in (self._known, self.look_again):
             for name, index, offset in self._places(object_id, look()):
                 try:
                     with translate_damage(f"object {object_id} in a Git pack"):
@@ -180,14 +184,14 @@ class PackedObjects:
     ) -> Iterator[tuple[str, PackIndex, int]]:
         """Yield which of these packs have an object, with where it begins."""
         digest = bytes.fromhex(object_id)
-        for name, index in list(indexes.items()):
-            with translate_damage(f"the index of Git pack {name}"):
+        with translate_damage("the index of a Git pack"):
+            for name, index in list(indexes.items()):
                 offset = index.find(digest)
-            if offset is not None:
-                yield name, index, offset
+                if offset is not None:
+                    yield name, index, offset
 
     def _open_pack(self, name: str, index: PackIndex) -> _OpenPack:
-        pack = self._open(self._path(name), index)
+        pack = self._open(f"{self._prefix}{name}.pack", index)
         if pack.is_removed:
             raise FileNotFoundError(name)  # what only an open file holds is gone
         return pack
@@ -195,10 +199,10 @@ class PackedObjects:
     def _known(self) -> dict[str, PackIndex]:
         return self._indexes
 
-    def _look_again(self) -> dict[str, PackIndex]:
+    def look_again(self) -> dict[str, PackIndex]:
         """Read the indexes of packs not met before, and return them."""
         names, found = self.names(), {}
-        self._damage = None
+        self._is_listed, self._damage = True, None
         for name in [one for one in names if one not in self._indexes]:
             from mvc.history.git_pack_index import PackIndex  # noqa: PLC0415  there may be none
 
@@ -240,7 +244,7 @@ class PackedObjects:
 class _OpenPack:
     """A pack that is being read; it is closed once nobody holds it."""
 
-    def __init__(self, path: Path, index: PackIndex) -> None:
+    def __init__(self, path: str, index: PackIndex) -> None:
         with fs.open_file(path) as file:
             self._descriptor = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._descriptor)

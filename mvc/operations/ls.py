@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mvc.dtypes import get_dtype, size_in_bytes
 from mvc.formats.manifest import tensor_id
-from mvc.workspace.manifests import find_manifest, stored_size
+from mvc.workspace.manifests import read_stored
 from mvc.workspace.pathspec import select_paths
 
 if TYPE_CHECKING:
@@ -64,9 +64,8 @@ def list_files(
 
 
 def _file_info(context: Context, path: str, entry: TreeEntry, pattern: str | None) -> FileInfo:
-    manifest = find_manifest(context, entry.blob)
+    manifest, size_bytes = read_stored(context, entry.blob)
     if manifest is None:
-        size_bytes = stored_size(context, entry.blob)
         return FileInfo(path, entry.mode, entry.blob, None, size_bytes, ())
     infos = tuple(
         TensorInfo(
@@ -80,4 +79,4 @@ def _file_info(context: Context, path: str, entry: TreeEntry, pattern: str | Non
         for view, stored in manifest.tensors()
         if pattern is None or fnmatch.fnmatchcase(view.name, pattern)
     )
-    return FileInfo(path, entry.mode, entry.blob, manifest.format, manifest.size_bytes, infos)
+    return FileInfo(path, entry.mode, entry.blob, manifest.format, size_bytes, infos)

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, StorageError
 from mvc.fs import RealFolders
 from mvc.history.ignore import IgnoreRules
+from mvc.history.object_formats import write_tree
 from mvc.history.paths import folders_of
-from mvc.workspace.recorded import head_tree, is_clean, make_entry, pair_renames, staged_tree
+from mvc.ids import hash_git_object
+from mvc.workspace.recorded import is_clean, make_entry, pair_renames, staged_tree, tree_of
 from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat, git_mode, scan_files, scan_ignored
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
-    from mvc.history.values import Index, IndexEntry, TreeEntry
+    from mvc.history.values import Head, Index, IndexEntry, TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
 
@@ -84,7 +86,7 @@ def status(context: Context, *, untracked: bool = True, ignored: bool = False) -
     recovered = recover(context)
     head = context.history.head()
     index = context.history.read_index()
-    staged = staged_changes(head_tree(context), index)
+    staged = _staged_changes(context, head, index)
     changed, refreshed = _worktree_changes(context, index)
     if refreshed:
         _refresh(context, index, refreshed)
@@ -111,6 +113,17 @@ def _outermost(path: str, tracked_folders: Container[str]) -> str:
     while end >= 0 and path[:end] in tracked_folders:
         end = path.find("/", end + 1)
     return path[: end + 1] or path
+
+
+def _staged_changes(
+    context: Context, head: Head, index: Index
+) -> dict[str, tuple[str, str | None]]:
+    """Return what differs between HEAD and the index; HEAD's trees are read only if some do."""
+    if head.commit is not None:
+        tree = context.history.read_commit(head.commit).tree
+        if write_tree(staged_tree(index), hash_git_object) == tree:
+            return {}
+    return staged_changes(tree_of(context, head.commit), index)
 
 
 def staged_changes(

@@ -50,7 +50,7 @@ class Versions:
     def _holds(self, blob: GitId) -> bool:
         known = self._is_manifest.get(blob)
         if known is None:
-            head = self._context.history.blob_prefix(blob, len(MANIFEST_PREFIX))
+            head = self._context.history.blob_start(blob, len(MANIFEST_PREFIX))[1]
             known = self._is_manifest[blob] = is_manifest(head)
         return known
 

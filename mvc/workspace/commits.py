@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import FormatError, UsageError
 from mvc.formats.manifest import tensor_id
 from mvc.history.messages import format_message
-from mvc.workspace.manifests import find_manifest
+from mvc.workspace.manifests import find_manifest, read_stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -154,15 +154,13 @@ class _Tally:
         self.plain_bytes = self.reused_bytes = 0
 
     def take(self, path: str, entry: TreeEntry) -> None:
-        manifest = find_manifest(self._context, entry.blob)
+        manifest, size_bytes = read_stored(self._context, entry.blob)
         old = self._base.get(path)
         same = old is not None and old.blob == entry.blob
+        self.plain_bytes += size_bytes
         if manifest is None:
-            size_bytes = self._context.history.find_blob_size(entry.blob) or 0
-            self.plain_bytes += size_bytes
             self.reused_bytes += size_bytes if same else 0
             return
-        self.plain_bytes += manifest.size_bytes
         self.tensors_total += manifest.tensors_total
         if same:
             self.reused_bytes += manifest.size_bytes

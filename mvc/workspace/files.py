@@ -17,10 +17,10 @@ from mvc.dtypes import get_dtype
 from mvc.errors import ConflictError, FormatError, NotFoundError, StorageError, UnsupportedError
 from mvc.formats.layout import FileLayout, find_gaps
 from mvc.formats.manifest import MANIFEST_PREFIX, Manifest, StoredSegment, cut_sizes, is_manifest
-from mvc.fs import FileStat, RealFolders, find_stat
+from mvc.fs import FileStat, RealFolders
 from mvc.history.values import MODE_SYMLINK
 from mvc.ids import hash_chunk, hash_git_object
-from mvc.sources import ByteSource, FileSource, read_bytes
+from mvc.sources import ByteSource, FileSource, MemorySource, read_bytes
 from mvc.workspace.content import GapStream, let_tick_pass, open_source
 from mvc.workspace.worktree import find_file_stat, git_mode, read_link
 
@@ -125,18 +125,26 @@ def _take_file(
     if not stat.is_regular:
         raise ConflictError(f"{path!r} is neither a file nor a link")
     let_tick_pass(stat)
-    with open_source(context.worktree / path, path) as source:
-        _check_unchanged(stat, source.stat, path)
+    with open_source(context.worktree / path, path) as file:
+        _check_unchanged(stat, file.stat, path)
+        source = _read_small(file, path)
         layout = read_layout(source, path.rpartition("/")[2]) if seen is None else seen[0]
         data, manifest, warning = _take_content(source, layout, path, cutter)
         stored = StoredFile(
             path, git_mode(stat), put_blob(data), stat, source.size_bytes, manifest, warning
         )
-    # A pass over many files looks at the folders above once more at its end: see check_reached.
-    worktree = context.worktree
-    after = find_file_stat(worktree, path) if folders is None else find_stat(worktree / path)
-    _check_unchanged(stat, after, path)
+    # A pass over many files looks at them all once more at its end, see check_reached; for a large
+    # one, to be told at once is worth a look more.
+    if folders is None or manifest is not None:
+        _check_unchanged(stat, find_file_stat(context.worktree, path, folders), path)
     return stored
+
+
+def _read_small(file: FileSource, path: str) -> ByteSource:
+    """Return a file that will be an ordinary blob in memory: it is read once, not in parts."""
+    if file.size_bytes > PLAIN_FILE_MAX_BYTES or is_checkpoint_name(path):
+        return file
+    return MemorySource(read_bytes(file, 0, file.size_bytes))
 
 
 def check_reached(context: Context, stored: Iterable[StoredFile]) -> None:
@@ -154,7 +162,7 @@ def _check_unchanged(before: FileStat, after: FileStat | None, path: str) -> Non
 
 
 def _take_content(
-    source: FileSource, layout: FileLayout, path: str, cutter: Cutter
+    source: ByteSource, layout: FileLayout, path: str, cutter: Cutter
 ) -> tuple[bytes, Manifest | None, str | None]:
     """Return the bytes of the blob to write, the manifest if they are one, and a warning."""
     if is_plain(source, layout, path):

@@ -15,20 +15,23 @@ if TYPE_CHECKING:
 
 def find_manifest(context: Context, blob: GitId) -> Manifest | None:
     """Return the manifest in a blob, or None if the blob is a plain file or link."""
-    history = context.history
-    if not is_manifest(history.blob_prefix(blob, len(MANIFEST_PREFIX))):
-        return None
-    if (history.find_blob_size(blob) or 0) > MAX_MANIFEST_BYTES:
-        raise FormatError(f"manifest {blob} is over the limit")
-    return context.manifests.read(blob)
+    return read_stored(context, blob)[0]
 
 
 def stored_size(context: Context, blob: GitId) -> int:
     """Return the length of the file that a blob stands for, in bytes."""
-    manifest = find_manifest(context, blob)
-    if manifest is not None:
-        return manifest.size_bytes
-    return context.history.find_blob_size(blob) or 0
+    return read_stored(context, blob)[1]
+
+
+def read_stored(context: Context, blob: GitId) -> tuple[Manifest | None, int]:
+    """Return both, with one look at the blob if it is not a manifest."""
+    size_bytes, start = context.history.blob_start(blob, len(MANIFEST_PREFIX))
+    if not is_manifest(start):
+        return None, size_bytes
+    if size_bytes > MAX_MANIFEST_BYTES:
+        raise FormatError(f"manifest {blob} is over the limit")
+    manifest = context.manifests.read(blob)
+    return manifest, manifest.size_bytes
 
 
 def is_complete(context: Context, blob: GitId) -> bool:

@@ -35,7 +35,7 @@ def test_a_blob_comes_back_whole_and_by_its_beginning(shared, data, count):
     blob = shared.write_blob(data)
     assert shared.read_blob(blob) == data
     assert shared.find_blob_size(blob) == len(data)
-    assert shared.blob_prefix(blob, count) == data[:count]
+    assert shared.blob_start(blob, count)[1] == data[:count]
 
 
 def test_ids_and_content_are_those_of_git(history):
@@ -52,9 +52,9 @@ def test_a_prefix_of_incompressible_bytes_needs_only_the_beginning_of_the_file(h
     blob = history.write_blob(data)
     path = loose_path(history, blob)
     replace(path, path.read_bytes()[:70_000])
-    assert history.blob_prefix(blob, 50_000) == data[:50_000]
+    assert history.blob_start(blob, 50_000)[1] == data[:50_000]
     with pytest.raises(CorruptionError):
-        history.blob_prefix(blob, 100_000)
+        history.blob_start(blob, 100_000)
     with pytest.raises(CorruptionError, match=blob):
         history.read_blob(blob)
 
@@ -67,7 +67,7 @@ def test_nothing_is_known_of_an_object_that_is_not_there(history):
         history.read_blob(missing)
     assert "mvc fsck" in caught.value.hint
     with pytest.raises(CorruptionError):
-        history.blob_prefix(missing, 4)
+        history.blob_start(missing, 4)
 
 
 @pytest.mark.parametrize("bad", ["", "../../etc/passwd", "AB" * 20, "ab" * 19, "zz" * 20])
@@ -109,7 +109,7 @@ def test_every_cut_and_every_addition_is_noticed(history):
 def test_garbage_in_place_of_an_object_is_corruption_and_nothing_else(shared, junk, deflate):
     blob = shared.write_blob(b"in the way of garbage")
     replace(loose_path(shared, blob), zlib.compress(junk) if deflate else junk)
-    for read in (shared.read_blob, shared.find_blob_size, lambda b: shared.blob_prefix(b, 10)):
+    for read in (shared.read_blob, shared.find_blob_size, lambda b: shared.blob_start(b, 10)):
         try:
             read(blob)
         except FormatError:
@@ -164,7 +164,7 @@ def test_asking_for_the_wrong_kind_is_an_error(history):
     with pytest.raises(FormatError, match="is a commit, not a blob"):
         history.read_blob(commit)
     with pytest.raises(FormatError, match="is a commit, not a blob"):
-        history.blob_prefix(commit, 3)
+        history.blob_start(commit, 3)
     assert history.find_blob_size(commit) is None
     with pytest.raises(FormatError, match="is a blob, not a commit"):
         history.read_commit(history.write_blob(b"x"))
@@ -234,7 +234,7 @@ def test_what_is_gathered_is_there_for_the_command_itself(history):
         for blob, content in write_many(history).items():
             assert history.read_blob(blob) == content
             assert history.find_blob_size(blob) == len(content)
-            assert history.blob_prefix(blob, 3) == content[:3]
+            assert history.blob_start(blob, 3)[1] == content[:3]
             assert history.has_object(blob)
         commit = history.write_commit(
             tree=history.write_tree({}), parents=[], message="m", author=at()

@@ -34,7 +34,7 @@ def test_a_repository_packed_by_git_stays_readable(history):
     with GitHistory.open(history.git_dir) as packed:
         for blob, number in blobs.items():
             assert packed.read_blob(blob) == b"blob %d" % number * 50
-            assert packed.blob_prefix(blob, 6) == (b"blob %d" % number * 50)[:6]
+            assert packed.blob_start(blob, 6)[1] == (b"blob %d" % number * 50)[:6]
             assert packed.find_blob_size(blob) == len(b"blob %d" % number * 50)
         assert packed.head().commit == head
         assert packed.resolve(head[:7]) == packed.resolve("v1") == head
@@ -92,7 +92,7 @@ def test_the_start_of_a_packed_object_is_read_without_the_rest(history, monkeypa
         assert history.has_object(blob)
         assert history.find_blob_size(blob) == len(content)
         for count in (0, 1, 40, 200):
-            assert history.blob_prefix(blob, count) == content[:count]
+            assert history.blob_start(blob, count)[1] == content[:count]
         assert sum(read) < 300_000 < 5 * max(map(len, contents.values()))
 
 
@@ -126,7 +126,7 @@ def test_a_damaged_start_of_a_packed_object_is_a_format_error_and_nothing_else(h
                 for object_id in ids.split():
                     with contextlib.suppress(FormatError):
                         opened.objects.find_header(object_id)
-                        opened.objects.read_prefix(object_id, 100)
+                        opened.objects.read_start(object_id, 100)
 
 
 def test_every_changed_byte_of_a_pack_is_noticed_or_harmless(history):
@@ -231,7 +231,7 @@ def test_what_another_repository_lends(history, tmp_path):
         assert other.read_blob(loose) == b"loose"
         for blob, content in contents.items():
             assert other.read_blob(blob) == content
-            assert other.blob_prefix(blob, 4) == content[:4]
+            assert other.blob_start(blob, 4)[1] == content[:4]
             assert other.has_object(blob)
             assert blob in other.objects.find_prefix(blob[:6])
 

@@ -418,9 +418,12 @@ def test_many_small_files_cost_few_syncs_and_files(repo, root, monkeypatch):
     monkeypatch.setattr(
         os, "fsync", lambda descriptor: (synced.append(descriptor), real(descriptor))
     )
+    read, preadv = [], os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *args: (read.append(args), preadv(*args))[1])
     objects = root / ".mvc" / "objects"
     assert len(repo.add(".").added) == 300
     assert len(synced) <= 8
+    assert len(read) < 310  # each file at once
     assert len([path for path in objects.rglob("*") if path.is_file()]) == 2  # pack and index
     synced.clear()
     commit = repo.commit("many").commit

@@ -189,3 +189,47 @@ def test_states_in_memory_are_clean(repo, root):
         repo.commit_state({"model": {"w": np.full(3, step)}}, message="s", step=step)
         assert repo.status().files == ()
     assert [path.name for path in root.iterdir()] == [".mvc"]
+
+
+def count_calls(monkeypatch, *names):
+    """Return the arguments of every later call of these functions of ``os``, by name."""
+    calls = {name: [] for name in names}
+
+    def counted(name, real):
+        def call(*args, **kwargs):
+            calls[name].append(args)
+            return real(*args, **kwargs)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(os, name, counted(name, getattr(os, name)))
+    return calls
+
+
+def test_many_clean_files_cost_one_look_each(repo, root, monkeypatch):
+    folders, files = 12, 240
+    for one in range(files):
+        path = root / f"d{one % folders}" / f"f{one}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"file {one}")
+    repo.add(".")
+    calls = count_calls(monkeypatch, "preadv", "pread", "open", "lstat", "scandir")
+    repo.commit("many")
+    # Of each blob its length and kind, once; the trees and the commit were only written.
+    assert len(calls["pread"]) < 2 * files + 50
+    assert Repo.open(root).status().is_clean
+    for made in calls.values():
+        made.clear()
+    opened = Repo.open(root)
+    assert opened.status().is_clean
+    seen = [str(args[0]) for args in calls["lstat"]]
+    assert sum("/f" in path for path in seen) == files
+    assert len(seen) < files + folders + 50
+    assert len(calls["scandir"]) == folders + 1
+    trees = [args for args in calls["open"] if "/objects/" in str(args[0])]
+    assert len(trees) <= 3  # the commit: its trees are known from the index
+    (root / "d3" / "f3").write_text("other")
+    assert [file.code for file in opened.status().files] == [" M"]
+    opened.add(".")
+    assert [file.code for file in opened.status().files] == ["M "]
