@@ -1,11 +1,15 @@
 """The wheel that users install holds both packages and works away from the source tree."""
 
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+
+import mvc
+from mvc.cli import NAMES
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,6 +38,30 @@ def test_the_wheel_holds_what_it_should(installed):
         "mvc_hooks/handover.py",
     } <= names
     assert not [name for name in names if name.startswith(("tests", "hooks/", "benchmarks"))]
+
+
+def test_man_pages_say_what_docs_cli_does(installed):
+    (folder,) = installed.glob("*.data/data/share/man/man1")
+    pages = {path.name: path.read_text() for path in folder.iterdir()}
+    assert set(pages) == {"mvc.1", *(f"mvc-{name}.1" for name in NAMES)}
+    assert pages["mvc-du.1"].startswith(f'.TH MVC\\-DU 1 "" "mvc {mvc.__version__}" "mvc"\n')
+    assert "mvc\\-du \\- show what branches, commits, tags" in pages["mvc-du.1"]
+    assert "\n.TP\n\\fB\\-\\-by KIND\\fR\nPrint one full list: branch, tag" in pages["mvc-du.1"]
+    assert "\n.SH EXIT CODES AND ERRORS\n" in pages["mvc.1"]
+    for text in pages.values():
+        assert "`" not in text
+        assert "](" not in text
+        assert "\n.SH SYNOPSIS\n" in text
+
+
+@pytest.mark.skipif(shutil.which("mandoc") is None, reason="mandoc is not installed")
+def test_mandoc_finds_no_fault_in_man_pages(installed):
+    pages = installed.glob("*.data/data/share/man/man1/*")
+    done = subprocess.run(
+        ["mandoc", "-Tlint", "-W", "warning", *pages], capture_output=True, text=True, check=False
+    )
+    faults = [line for line in done.stdout.splitlines() if "missing date" not in line]
+    assert faults == []
 
 
 def test_it_works_away_from_the_source(installed, tmp_path):
