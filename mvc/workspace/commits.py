@@ -9,19 +9,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, UsageError
-from mvc.formats.manifest import tensor_id
 from mvc.history.messages import format_message
 from mvc.workspace.manifests import find_manifest, read_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from mvc.formats.layout import TensorView
     from mvc.formats.manifest import Manifest
     from mvc.history.values import Stamp, TreeEntry
-    from mvc.ids import ChunkId, GitId, TensorId
+    from mvc.ids import ChunkId, GitId
     from mvc.workspace.annotations import Annotations
     from mvc.workspace.context import Context
     from mvc.workspace.released import ReleasedTwin
+
+    Tensor = tuple[TensorView, tuple[ChunkId, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +167,10 @@ class _Tally:
         if same:
             self.reused_bytes += manifest.size_bytes
             return
-        known: dict[str, TensorId] = {}
-        with contextlib.suppress(FormatError):
-            known = _tensor_ids(find_manifest(self._context, old.blob) if old is not None else None)
-        ids = _tensor_ids(manifest)
-        self.tensors_new += sum(known.get(name) != identity for name, identity in ids.items())
+        old_tensors, old_chunks = self._old
+        self.tensors_new += sum(pair not in old_tensors for pair in _tensors(manifest))
         for _, _, chunk, size_bytes in manifest.sized_chunks():
-            if chunk in self._old_chunks or chunk in self._seen:
+            if chunk in old_chunks or chunk in self._seen:
                 self.reused_bytes += size_bytes
                 continue
             self._seen.add(chunk)  # tied tensors and copies take space only once
@@ -182,16 +181,18 @@ class _Tally:
         return sum(self._context.stored_sizes(self._seen).values())
 
     @cached_property
-    def _old_chunks(self) -> set[ChunkId]:
-        found: set[ChunkId] = set()
+    def _old(self) -> tuple[set[Tensor], set[ChunkId]]:
+        """Tensors and chunks of the parent, in whatever files."""
+        tensors: set[Tensor] = set()
+        chunks: set[ChunkId] = set()
         for entry in self._base.values():
             with contextlib.suppress(FormatError):
                 manifest = find_manifest(self._context, entry.blob)
-                found.update(() if manifest is None else manifest.chunk_ids())
-        return found
+                if manifest is not None:
+                    tensors.update(_tensors(manifest))
+                    chunks.update(manifest.chunk_ids())
+        return tensors, chunks
 
 
-def _tensor_ids(manifest: Manifest | None) -> dict[str, TensorId]:
-    if manifest is None:
-        return {}
-    return {view.name: tensor_id(view, stored) for view, stored in manifest.tensors()}
+def _tensors(manifest: Manifest) -> Iterator[Tensor]:
+    return ((view, stored.chunks) for view, stored in manifest.tensors())

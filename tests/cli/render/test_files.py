@@ -70,7 +70,7 @@ def test_a_model_in_other_shards(empty):
     deleted = "deleted: model.safetensors  safetensors, 7 of 8 tensors now in other files"
     assert lines[-3].startswith(deleted)
     assert lines[-1] == said
-    empty.ok("commit", "-m", "shards")
+    assert empty.json("commit", "-m", "shards")["tensors"] == {"total": 8, "new": 1}
     stat = empty.ok("show", "--stat").lines
     assert stat[-1] == f" 4 files changed, 1 tensor (1 modified); {said}"
     files = {file["path"]: file for file in empty.json("show")["files"]}
