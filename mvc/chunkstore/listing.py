@@ -72,7 +72,7 @@ def find_crowd(listing: PackListing) -> list[PackId]:
         due: list[PackId] = []
         left = GATHER_BYTES
         for pack in sorted(packs, key=lambda pack: (listing.made_s[pack], pack)):
-            if left > 0:
+            if left > 0 and len(due) < 2 * GATHER_PACKS:
                 due.append(pack)
                 left -= packs[pack]
         return due

@@ -223,7 +223,7 @@ class ChunkStore:
 
     def gather(self, packs: Collection[PackId]) -> None:
         """Join packs into few, every record as it is; the caller is alone. Damaged ones stay."""
-        self.refresh()
+        self.mend_indexes()  # a pack that a kill left without one may be what counts from now on
         self._rewritten.clear()
         with self._new_writer(DeltaMode.NEVER, rewrite=True) as writer:
             gone = carry_packs(writer, self._reader, set(packs))

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from mvc.history.objects import ObjectStore
     from mvc.ids import GitId
 
-GATHER_OBJECTS = 256
-"""About so many loose objects are moved into a pack: as many as there are folders of them."""
 GATHER_PACKS = 10
 """So many packs of a class are joined."""
 CLASSES_BYTES = ((0, 2**20), (2**20, 2**24))
 """Packs from the first length on, and shorter than the second, are of one class."""
 FEW_OBJECTS = 50
-"""Fewer loose objects than this are no reason to repack."""
+"""Fewer loose objects than this are not worth a pack."""
+MANY_OBJECTS = 2000
+"""No more than this are moved after one commit."""
 MAX_LOOSE_BYTES = 2**20
 """Longer files stay loose: they are few, and moving them would cost more than it is worth."""
 _CROWD = 5  # in a folder that just got one: among 256 loose objects one commit in eleven meets it
@@ -50,17 +50,21 @@ def has_many_loose(objects: ObjectStore, newest: GitId) -> bool:
 
 
 def find_loose(objects: ObjectStore, commit: GitId) -> list[GitId]:
-    """Return the loose objects of a commit and of those before it, up to what lies in packs."""
+    """Return the loose objects of a commit and of those before it, up to what lies in packs.
+
+    Nothing if they are few. Where there are very many, the oldest stay for a repack.
+    """
     from mvc.history.reachability import read_links  # noqa: PLC0415  not for each look
 
     found: dict[GitId, None] = {}
     pending = [(commit, "commit")]
-    while pending:
+    while pending and len(found) < MANY_OBJECTS:
         object_id, kind = pending.pop()
         if object_id not in found and _is_short(objects, object_id):
             found[object_id] = None
-            pending += read_links(objects, object_id, kind) if kind != "blob" else ()
-    return list(found)
+            with contextlib.suppress(CorruptionError):
+                pending += read_links(objects, object_id, kind) if kind != "blob" else ()
+    return list(found) if len(found) >= FEW_OBJECTS else []
 
 
 def _is_short(objects: ObjectStore, object_id: GitId) -> bool:

@@ -26,6 +26,12 @@ from support.stockgit import at, git
 OLD_S = 40 * 24 * 3600
 
 
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    """Few objects are many."""
+    monkeypatch.setattr(object_gather, "FEW_OBJECTS", 3)
+
+
 def commit(history, text, *, branch="main", data=None):
     tip = history.find_ref(f"refs/heads/{branch}")
     entry = TreeEntry(MODE_FILE, history.write_blob(data or text.encode()))
@@ -70,6 +76,28 @@ def test_what_a_branch_needs_is_moved_and_the_rest_stays(history):
     check(history, reachable)
     assert commit(history, "more")  # on top of what lies in a pack
     assert len(find_loose(history.objects, history.get_branch("main"))) == 4
+
+
+def test_of_very_many_the_oldest_stay(history, monkeypatch):
+    """One commit after an upgrade does not pay for all that lies there."""
+    monkeypatch.setattr(object_gather, "MANY_OBJECTS", 8)
+    tip = [commit(history, f"{number}") for number in range(5)][-1]
+    reachable = reachable_objects(history)
+    gather(history, tip)
+    assert len(loose_of(history)) == 12
+    assert not history.objects.loose_path(tip).exists()
+    assert find_loose(history.objects, tip) == []
+    check(history, reachable)
+
+
+def test_a_damaged_commit_ends_the_look(history):
+    first, second = commit(history, "one"), commit(history, "two")
+    path = history.objects.loose_path(first)
+    path.chmod(0o644)
+    path.write_bytes(b"nothing")
+    gather(history, second)
+    assert len(loose_of(history)) == 4
+    assert path.read_bytes() == b"nothing"
 
 
 def test_long_objects_stay_loose(history):
@@ -189,13 +217,13 @@ class TestRepack:
     def age_of(self, history, name):
         return (history.git_dir / "objects/pack" / f"{name}.pack").stat().st_mtime_ns
 
-    def test_few_are_left_alone(self, history):
-        commit(history, "one")
-        loose = loose_of(history)
+    def test_few_are_left_alone(self, history, monkeypatch):
+        monkeypatch.setattr(object_gather, "FEW_OBJECTS", 5)
+        gather(history, commit(history, "one"))
+        assert len(loose_of(history)) == 4
         self.repack(history, 0)
-        assert loose_of(history) == loose
-        for number in range(object_gather.FEW_OBJECTS // 4):
-            commit(history, f"more {number}")
+        assert len(loose_of(history)) == 4
+        commit(history, "more")
         self.repack(history, 0)
         assert not loose_of(history)
 

@@ -114,6 +114,7 @@ def test_what_is_due():
     )  # what an older version left: a part of it at a time
     assert due[0] == 3
     assert len(due) == 5
+    assert len(find_crowd(Listing([low] * 2500))) == 2 * GATHER_PACKS
 
 
 def test_every_road_of_a_commit(repo, few):

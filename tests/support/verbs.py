@@ -175,8 +175,11 @@ def gather(root):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listing, "GATHER_PACKS", 2)
         patch.setattr(object_gather, "_CROWD", 1)
+        patch.setattr(object_gather, "FEW_OBJECTS", 1)
         context = Repo.open(root, identity=WHO)._context
         aftercare.gather(context, context.history.head().commit)
+        while listing.find_crowd(context.list_packs()):  # no call joins very many
+            aftercare.gather(context, context.history.head().commit)
 
 
 def prune(root, keep_last):
