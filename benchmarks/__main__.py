@@ -21,6 +21,7 @@ from benchmarks.children import Runner
 from benchmarks.hooks.section import measure_hooks
 from benchmarks.machine import describe_commit, describe_machine, describe_packages
 from benchmarks.peers import MODEL, Mvc, Tools, find_peers
+from benchmarks.small_files import measure_small_files
 from benchmarks.stopwatch import middle_seconds
 from benchmarks.sweep import folder_bytes, fresh_folder, measure_sweep
 
@@ -33,6 +34,7 @@ SECTIONS = (
     "ratio",
     "memory",
     "status",
+    "small_files",
     "diff",
     "log",
     "startup",
@@ -160,6 +162,13 @@ class Bench:
         """What status reads."""
         self.results["status"] = lookups.measure_status(
             self.runner, self.folder, self.mvc, self.model()
+        )
+
+    def small_files(self) -> None:
+        """Many small files beside stock Git."""
+        files = 100 if self.options.quick else 2000
+        self.results["small_files"] = measure_small_files(
+            self.runner, self.folder, self.mvc, files, self.rounds
         )
 
     def diff(self) -> None:

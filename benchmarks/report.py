@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import report_history, report_hooks
+from benchmarks import report_history, report_hooks, small_files
 from benchmarks.children import QUIET_SHARE
 from benchmarks.tables import MIB, Table, Target
 
@@ -75,6 +75,7 @@ def _list_targets(results: Results) -> Iterator[Target]:
     status = results.get("status", {})
     opened = len(status["data_files_opened"]) if status else None
     yield Target("status, data files opened", 0, opened)
+    yield from small_files.list_targets(results)
     diff = results.get("diff", {"tensors": 40_000, "chunks": 300_000, "seconds": {}})
     yield Target(
         f"diff --name-only, {diff['tensors']:,} tensors, {diff['chunks']:,} chunks",
@@ -103,6 +104,7 @@ def list_tables(results: Results) -> list[Table]:
         "ratio": _ratio_table,
         "memory": _memory_table,
         "status": _lookup_table,
+        "small_files": small_files.small_file_table,
         "versions": report_history.version_tables,
         "training": report_history.training_tables,
         "upkeep": report_history.upkeep_tables,
