@@ -48,6 +48,18 @@ def test_another_header_is_the_same(shell):
     )
 
 
+def test_many_shards_are_counted(shell):
+    path = shell.folder / "model.safetensors"
+    values = {name: value.copy() for name, value in load_file(path).items()}
+    path.unlink()
+    for number, name in enumerate(values):
+        save_file({name: values[name]}, shell.folder / f"m-{number:05d}-of-00009.safetensors")
+    names = ", ".join(f"m-{number:05d}-of-00009.safetensors" for number in range(3))
+    said = f"(in {names} and 6 more; the same 9 tensors in other files)"
+    assert shell.ok("verify").lines[0] == f"same tensors: model.safetensors  {said}"
+    assert len(shell.json("verify")["files"][1]["found_in"]) == 9
+
+
 def test_what_differs(shell):
     write_config(shell.folder / "config.json", lr=1)
     embed = np.zeros((80, 32), np.float32)

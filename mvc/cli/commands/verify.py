@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _REPLAY = "mvc_hooks.replay"
 _SIGNAL_BASE = 128
 _ROWS_ON_TERMINAL = 20
+_FILES_NAMED = 3
 _COLOURS = {"same": "green", "same-tensors": "green", "not-in-worktree": "dim"}
 _WORDS = {"same-tensors": "same tensors", "not-in-worktree": "not in the worktree"}
 _MARKS = {"modified": "M", "missing": "D", "extra": "A"}
@@ -158,9 +159,12 @@ def write_check(out: Output, check: WorktreeCheck, revision: str, *, quiet: bool
 def _explain(file: FileCheck) -> str:
     parts = []
     if file.found_in:
-        parts.append(f"in {', '.join(map(printable, file.found_in))}")
+        named, more = file.found_in[:_FILES_NAMED], len(file.found_in) - _FILES_NAMED
+        rest = f" and {more:,} more" if more > 0 else ""
+        parts.append(f"in {', '.join(map(printable, named))}{rest}")
     if file.status == "same-tensors":
-        parts.append(f"the same {count_text(file.tensors_total, 'tensor')} in another file")
+        where = "other files" if file.found_in[1:] else "another file"
+        parts.append(f"the same {count_text(file.tensors_total, 'tensor')} in {where}")
     if file.reason is not None:
         parts.append(printable(file.reason))
     if file.tensors:
