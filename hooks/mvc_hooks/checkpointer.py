@@ -432,7 +432,7 @@ class Checkpointer(StepRun):
         self._check_open()
         text: object = message
         if not isinstance(text, str) or not message.strip() or "\0" in message:
-            raise UsageError(f"{message!r} is not a message of a commit")
+            raise UsageError(f"{message!r} is not a commit message")
         self._run.tail.forget()
         self._commits.commit(message, metrics, is_asked=True)
 

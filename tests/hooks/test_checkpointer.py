@@ -147,7 +147,7 @@ def test_counts_of_every_kind_come_back_as_ints(keep):
 @pytest.mark.parametrize("message", [None, 5, " ", "a\0b"])
 def test_what_is_no_message_of_a_commit(keep, message):
     run = keep(every=1).steps(1)
-    with pytest.raises(UsageError, match="is not a message of a commit"):
+    with pytest.raises(UsageError, match="is not a commit message"):
         run.ckpt.commit(message)
     assert run.steps(1).ckpt.step_count == 2
 

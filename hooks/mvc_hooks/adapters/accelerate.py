@@ -42,7 +42,7 @@ def make_checkpointer(
     check_processes(accelerator.num_processes)
     models, optimizers = accelerator._models, accelerator._optimizers  # noqa: SLF001  there is no public list
     if not models and not optimizers:
-        raise UsageError("this accelerator has prepared nothing", hint="call its prepare() first")
+        raise UsageError("the accelerator has prepared nothing", hint="call its prepare() first")
     loaders = [_make_data(loader) for loader in accelerator._dataloaders]  # noqa: SLF001
     parts = {
         "model": one_or_all([accelerator.unwrap_model(model) for model in models]),

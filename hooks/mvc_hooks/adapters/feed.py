@@ -149,7 +149,7 @@ class FeedPart(DataPart):
         super().restore(target)
         for path in self.generators().keys() - target["generators"].keys():
             warnings.warn(
-                f"the commit does not hold the generator {path} of the data, which goes on as it is",
+                f"the commit has no state for the generator {path} of the data, which stays as it is",
                 stacklevel=2,
             )
         if is_between:

@@ -103,7 +103,7 @@ class SessionCallback:
 
     def _check_alone(self, callbacks: Iterable[object]) -> None:
         if any(isinstance(one, SessionCallback) and one is not self for one in callbacks):
-            raise UsageError("the trainer already has another callback of mvc")
+            raise UsageError("the trainer already has another mvc callback")
 
     def _start_session(self, trainer: Any) -> Session:
         self._trainer = trainer
@@ -166,7 +166,7 @@ class LibraryState:
         names = stored.keys() - {DETAILS}
         for name in sorted(names - live.keys()):
             raise ConflictError(
-                f"the commit has {name}, which is not there yet",
+                f"the commit has {name}, which does not exist yet",
                 hint="make it in the __init__ of its callback, or when training begins",
             )
         for name in sorted(live.keys() - names):

@@ -127,7 +127,7 @@ class DataPart(Part):
             self._drawn += 1
             self.batches_drawn += 1
             return batch
-        raise UsageError(f"{self.name} gives no batch", hint="look at its dataset and sampler")
+        raise UsageError(f"{self.name} yields no batches", hint="look at its dataset and sampler")
 
     @property
     def iterator(self) -> object:
@@ -265,7 +265,7 @@ class DataPart(Part):
             if self._lacks_workers and watch.is_persistent and self.epoch:
                 entry = UNKNOWN
                 warnings.warn(
-                    f"the commit is of an older version, which did not store what the workers of "
+                    f"an older version made the commit, and did not store what the workers of "
                     f"{self.name} draw: the order is as it was, random numbers in workers are not",
                     stacklevel=2,
                 )
@@ -363,7 +363,7 @@ class DataPart(Part):
         missing = restore_generators(self.loader, live, states)
         if missing and is_final:
             raise ConflictError(
-                f"{self.name} had a generator {missing[0]}, which is not there now",
+                f"{self.name} had a generator {missing[0]}, which no longer exists",
                 hint="make it before the checkpointer",
             )
 

@@ -117,7 +117,7 @@ def make_parts(objects: Mapping[str, object], reserved: Sequence[str] = ()) -> d
     for name in (*_RESERVED, *reserved):
         if name in objects:
             raise UsageError(
-                f"{name!r} is a name that mvc uses itself; choose another name for the part",
+                f"{name!r} is a reserved name; choose another name for the part",
                 hint=f"reserved names are {', '.join([*_RESERVED, *reserved])}",
             )
     names = ParameterNames(objects)

@@ -193,7 +193,7 @@ class ModulePart(Part):
         try:
             self.module.load_state_dict(state)  # one of the user may know no strict=
         except RuntimeError as error:
-            raise ConflictError(f"the model does not take its state: {error}") from error
+            raise ConflictError(f"the model does not accept its state: {error}") from error
 
     def _locate_own(self) -> set[tuple[object, ...] | None]:
         tensors = [*self.module.parameters(), *self.module.buffers()]

@@ -151,7 +151,7 @@ class OptimizerPart(Part):
         try:
             self._optimizer.load_state_dict(map_tensors(stored, torch.clone))
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConflictError(f"{self._name} does not take its state: {error}") from error
+            raise ConflictError(f"{self._name} does not accept its state: {error}") from error
 
     def _take(self, stored: dict[str, Any]) -> None:
         groups = self._optimizer.param_groups
@@ -336,7 +336,7 @@ class OptimizerDetails(Part):
         param = self._names.find(name) if isinstance(self._names, ParameterNames) else None
         if param is None:
             raise ConflictError(
-                f"a group that was added while the run went on has parameter {name!r}, which is in no model"
+                f"a group added during the run has parameter {name!r}, which is in no model"
             )
         return param
 

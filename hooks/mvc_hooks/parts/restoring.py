@@ -151,7 +151,7 @@ def _refuse(
     shown = differences if is_new else whole or differences[:1]
     names = ", ".join(f'"{format_path(one.path)}"' for one in shown[:_NAMED])
     if lost:
-        hint = f"{_list(lost)} could not be taken back: make the run anew"
+        hint = f"{_list(lost)} could not be undone: start the run again"
     elif is_new:
         hint = f"nothing was changed; allow=[{names}] keeps what is live"
     elif len(differences[0].path) == 1 and differences[0].live is None:

@@ -43,7 +43,7 @@ def restore_rng(state: object) -> None:
     devices = state["cuda"]
     if devices and len(devices) > torch.cuda.device_count():
         raise UsageError(
-            f"the state is of {len(devices)} CUDA devices, this machine has "
+            f"the state is from {len(devices)} CUDA devices, but this machine has "
             f"{torch.cuda.device_count()}"
         )
     random.setstate(state["python"])

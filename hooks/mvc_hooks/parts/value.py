@@ -196,7 +196,7 @@ class StatefulPart(Part):
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             kind = type(self._value).__name__
             raise ConflictError(
-                f"{self._name} ({kind}) does not take its state: {error}"
+                f"{self._name} ({kind}) does not accept its state: {error}"
             ) from error
 
     def _tell_edits(self, stored: Mapping[str, Any]) -> None:

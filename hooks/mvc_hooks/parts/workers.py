@@ -125,7 +125,7 @@ class Worker:
         self._generators = _find_generators()
         if missing:
             raise UsageError(
-                f"the dataset in a worker had a generator {missing[0]}, which is not there now",
+                f"the dataset in a worker had a generator {missing[0]}, which no longer exists",
                 hint="make it in the dataset's __init__ or in worker_init_fn",
             )
 

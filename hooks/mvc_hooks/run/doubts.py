@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 _MOST_PLACES, _MOST_LEAVES, _TAIL_NOTES = 4, 10_000, 3
 _CLOSED = (FunctionType, ModuleType, type, torch.Tensor, str, bytes)
 HALF_STEP = (
-    "step() came before backward(): it commits a step that is half done, whose batch a resume leaves "
-    "out; call it after optimizer.step()"
+    "step() came before backward(): it commits a half-finished step, and a resume skips its batch; "
+    "call it after optimizer.step()"
 )
 THREADED = (
     "{} draws its order in a thread of its own, ahead of the training: commits do not know how far, so a "
     "resume or rollback may get another order; draw it in the thread that calls next_batch()"
 )
 STRAY_LOADER = (
-    "a DataLoader is being iterated that the checkpointer was not given, or only after iter(): after a "
+    "the loop iterates a DataLoader that the checkpointer was not given, or got only after iter(): after a "
     "resume it starts from its beginning; pass dataloader=... and draw the batches with next_batch()"
 )
 

@@ -340,7 +340,7 @@ def test_an_average_that_begins_late_is_in_no_earlier_commit(tmp_path):
     with pytest.raises(ConflictError, match=r"Late\.ema was made after the commit"):
         fit_transformers(tmp_path, spike=(11,), callbacks=[Late()], **options)
     fit_transformers(tmp_path, until=15, callbacks=[Late()], every=4)
-    with pytest.raises(ConflictError, match=r"the commit has Late\.ema, which is not there yet"):
+    with pytest.raises(ConflictError, match=r"the commit has Late\.ema, which does not exist yet"):
         fit_transformers(tmp_path, callbacks=[Late()])
 
 

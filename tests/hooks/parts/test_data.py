@@ -284,7 +284,7 @@ def test_a_position_that_nobody_knows_is_an_error_not_a_guess():
     assert part.capture()["generators"], "those of the dataset are no matter of the order"
     with pytest.raises(UsageError, match="is an iterator"):
         DataPart("dataloader", iter([1]))
-    with pytest.raises(UsageError, match="gives no batch"):
+    with pytest.raises(UsageError, match="yields no batches"):
         DataPart("dataloader", []).next_batch()
 
 

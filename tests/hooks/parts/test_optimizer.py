@@ -342,5 +342,5 @@ def test_a_group_whose_parameters_have_no_name_is_refused(lab):
 
     live, optimizer, other = run()
     optimizer.add_param_group({"params": [other]})
-    with pytest.raises(ConflictError, match="added while the run went on has parameter None"):
+    with pytest.raises(ConflictError, match="added during the run has parameter None"):
         restore_parts(lab.commit(live), run()[0])

@@ -140,4 +140,4 @@ def test_an_object_that_cannot_go_back_is_named(lab):
     source = _source(lab, memory=_Memory(5))
     with pytest.raises(ConflictError, match="stuck") as caught:
         restore_parts(source, make_parts({"memory": Stuck(3)}))
-    assert caught.value.hint == "memory.table could not be taken back: make the run anew"
+    assert caught.value.hint == "memory.table could not be undone: start the run again"
