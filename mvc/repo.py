@@ -17,7 +17,7 @@ from mvc import operations, runs, states, upkeep, workspace
 from mvc.errors import UsageError, translate_os_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     import numpy as np
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mvc.chunkstore.values import WriteCounts
+    from mvc.history.ignore import IgnoreRule
     from mvc.history.values import Head, Identity, ReflogEntry
     from mvc.ids import GitId
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mvc.operations import (  # noqa: F401
         aftercare,
         cat,
+        check_ignore,
         checkout,
         commit,
         commit_state,
@@ -362,6 +364,21 @@ class Repo:
             CorruptionError: HEAD's tree or the index is damaged.
         """
         return operations.status.status(self._context, untracked=untracked, ignored=ignored)
+
+    def check_ignore(self, paths: Sequence[StrPath]) -> list[IgnoreRule | None]:
+        """Return for each path the rule of ``.mvcignore`` that keeps it from being added, or None.
+
+        Args:
+            paths: files, and folders, whose names end with ``/`` if they do not exist.
+
+        Raises:
+            FormatError: a ``.mvcignore`` is too long or has a pattern that would take too long.
+        """
+        names = [
+            path + "/" * os.fspath(name).endswith("/")
+            for path, name in zip(self._paths(paths), paths, strict=True)
+        ]
+        return operations.check_ignore.check_ignore(self._context, names)
 
     def log(
         self,

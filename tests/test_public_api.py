@@ -18,6 +18,7 @@ METHODS = """
 add(self, paths, *, force=False, tracked_only=False, delta=None, progress=None)
 branches(self)
 check_identity(self)
+check_ignore(self, paths)
 close(self)
 changes(self, revision='HEAD', *, paths=(), tensors=None, with_tensors=True)
 checkout(self, revision, *, paths=(), force=False, detach=False, progress=None)

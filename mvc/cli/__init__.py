@@ -13,6 +13,7 @@ COMMANDS = {
         "rm": "Remove files from the worktree and the index",
         "mv": "Move or rename files",
         "status": "Show what differs between HEAD, index and worktree",
+        "check-ignore": "Show which paths are ignored, and why",
         "diff": "Show which files and tensors changed",
         "commit": "Record what is staged in the history",
     },

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from typing import TYPE_CHECKING
 
 from mvc.cli import COMMANDS, NAMES
-from mvc.cli.parameters import Line
+from mvc.cli.parameters import Line, load_command
 from mvc.cli.session import open_repo
 from mvc.workspace.settings import OWN, read_user_settings
 
@@ -59,7 +58,7 @@ def _commands(word: str) -> Candidates:
 def _of_command(words: Sequence[str], word: str) -> Candidates:
     """Return what may follow a command and the words after it."""
     name, *before = words
-    line = Line(getattr(importlib.import_module(f"mvc.cli.commands.{name}"), name))
+    line = Line(load_command(name))
     if "--" in before:
         return [FILES]
     waiting, places = None, 0

@@ -6,7 +6,6 @@ in ``mvc.cli`` and imports nothing for a command that does not run.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from types import FunctionType
@@ -21,7 +20,7 @@ from mvc.cli import COMMANDS, NAMES
 from mvc.cli.errors import EXIT_CODES
 from mvc.cli.options import name_in_hint
 from mvc.cli.output import turn_off_pager
-from mvc.cli.parameters import Exit, Parameter, parse_whole
+from mvc.cli.parameters import Exit, Parameter, load_command, parse_whole
 from mvc.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -73,9 +72,8 @@ class LazyGroup(_PlainParameters, TyperGroup):
         """Import a command's module and return the command, or None if there is none."""
         if cmd_name not in NAMES:
             return None
-        module = importlib.import_module(f"mvc.cli.commands.{cmd_name}")
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
-        app.command(cmd_name, cls=Command)(_declare(getattr(module, cmd_name)))
+        app.command(cmd_name, cls=Command)(_declare(load_command(cmd_name)))
         return get_command(app)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from mvc.cli import NAMES, errors
 from mvc.cli.options import name_in_hint
 from mvc.cli.output import end_command, end_pager, prepare_streams
-from mvc.cli.parameters import Exit, read_line
+from mvc.cli.parameters import Exit, load_command, read_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +59,7 @@ def _run_plain(arguments: list[str]) -> bool:
     if not arguments or arguments[0] not in NAMES:
         return False
     name = arguments[0]
-    command = getattr(importlib.import_module(f"mvc.cli.commands.{name}"), name)
+    command = load_command(name)
     values = read_line(command, arguments[1:])
     if values is None:
         return False

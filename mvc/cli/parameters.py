@@ -8,6 +8,7 @@ right beyond doubt is read here; any other (``--help``, a mistake, a rare spelli
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
@@ -55,6 +56,13 @@ def parse_number(text: str) -> float | None:
     if whole is not None:
         return whole
     return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def load_command(name: str) -> Callable[..., None]:
+    """Import a command and return its function."""
+    name = name.replace("-", "_")
+    command: Callable[..., None] = getattr(import_module(f"mvc.cli.commands.{name}"), name)
+    return command
 
 
 def read_line(function: Callable[..., None], words: Sequence[str]) -> dict[str, Any] | None:

@@ -33,16 +33,22 @@ _STAR = rb"[^/]*"  # what dulwich makes of a star
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class IgnoreRule:
+    """One rule: its ``pattern`` as written on ``line`` (from 1) of the file ``source``."""
+
     excludes: bool
     folders_only: bool
     expression: re.Pattern[bytes]
+    pattern: str
+    source: str
+    line: int
 
     def matches(self, path: bytes, *, is_dir: bool) -> bool:
+        """Return whether the rule names a path, seen from the folder of its file."""
         return (is_dir or not self.folders_only) and self.expression.match(path) is not None
 
 
-_Chain = tuple[tuple[int, "Sequence[_Rule]"], ...]
+_Chain = tuple[tuple[int, "Sequence[IgnoreRule]"], ...]
 """Rules that reach into a folder, the innermost file first: (where paths below begin, rules)."""
 
 
@@ -54,19 +60,22 @@ class IgnoreRules:
         self._worktree = worktree
         self._name = name
         self._real = fs.RealFolders(worktree)
-        self._chains: dict[str, _Chain | None] = {}
+        self._chains: dict[str, _Chain | IgnoreRule] = {}
 
     def is_ignored(self, path: str, is_dir: bool) -> bool:  # noqa: FBT001  reads well at every call
         """Return whether a path is ignored; a link to a folder is not a folder."""
-        path = path.strip("/")
-        if is_dir:
-            return self._find_chain(path) is None
-        parent, _, name = path.rpartition("/")
-        chain = self._find_chain(parent)
-        return chain is None or name.casefold() in _ALWAYS or _decide(path, chain, is_dir=False)
+        return self.find_rule(path, is_dir) is not None
 
-    def _find_chain(self, folder: str) -> _Chain | None:
-        """Return the rules that reach into a folder, or None if it is ignored."""
+    def find_rule(self, path: str, is_dir: bool) -> IgnoreRule | None:  # noqa: FBT001  as above
+        """Return the rule that ignores a path, or a folder above it; None if none does."""
+        path = path.strip("/")
+        chain = self._find_chain(path if is_dir else path.rpartition("/")[0])
+        if isinstance(chain, IgnoreRule):
+            return chain
+        return None if is_dir else _decide(path, chain, is_dir=False)
+
+    def _find_chain(self, folder: str) -> _Chain | IgnoreRule:
+        """Return the rules that reach into a folder, or the one by which it is ignored."""
         missing = []
         while folder and folder not in self._chains:
             missing.append(folder)
@@ -75,16 +84,15 @@ class IgnoreRules:
             self._chains[""] = self._extend((), "")
         chain = self._chains[folder]
         for inner in reversed(missing):
-            if chain is not None:
-                is_kept = inner.rpartition("/")[2].casefold() not in _ALWAYS
-                is_kept = is_kept and not _decide(inner, chain, is_dir=True)
-                chain = self._extend(chain, inner) if is_kept else None
+            if not isinstance(chain, IgnoreRule):
+                chain = _decide(inner, chain, is_dir=True) or self._extend(chain, inner)
             self._chains[inner] = chain
         return chain
 
     def _extend(self, chain: _Chain, folder: str) -> _Chain:
         """Put the rules of a folder's own file, the last first, before those from above."""
-        rules = tuple(reversed(parse_rules(self._read_rules(folder))))
+        source = f"{folder}/{self._name}" if folder else self._name
+        rules = tuple(reversed(parse_rules(self._read_rules(folder), source)))
         return ((len(folder) + 1 if folder else 0, rules), *chain) if rules else chain
 
     def _read_rules(self, folder: str) -> bytes:
@@ -103,27 +111,34 @@ class IgnoreRules:
             return b""  # there is none, or it is a link
 
 
-def _decide(path: str, chain: _Chain, *, is_dir: bool) -> bool:
+def _decide(path: str, chain: _Chain, *, is_dir: bool) -> IgnoreRule | None:
     """Apply the rules that could name a path itself; its folders are not ignored."""
+    name = path.rpartition("/")[2].casefold()
+    if name in _ALWAYS:
+        return IgnoreRule(True, False, re.compile(b""), name, "mvc", 0)  # noqa: FBT003  not from a file
     for start, rules in chain:
         relative = encode_path(path[start:])
         for rule in rules:
             if rule.matches(relative, is_dir=is_dir):
-                return rule.excludes
-    return False
+                return rule if rule.excludes else None
+    return None
 
 
-def parse_rules(data: bytes) -> list[_Rule]:
+def parse_rules(data: bytes, source: str = IGNORE_NAME) -> list[IgnoreRule]:
     """Return the rules of a file, in order; lines that Git would not understand are skipped."""
     if not data.strip():
         return []
     from dulwich.ignore import read_ignore_patterns  # noqa: PLC0415  most worktrees have no rules
 
-    lines = read_ignore_patterns(data.splitlines(keepends=True))  # type: ignore[arg-type]  # it only loops over lines
-    return [rule for rule in map(_parse_rule, lines) if rule is not None]
+    rules = []
+    for number, line in enumerate(data.splitlines(keepends=True), 1):
+        for pattern in read_ignore_patterns([line]):  # type: ignore[arg-type]  # it only loops over lines
+            rule = _parse_rule(pattern, source, number)
+            rules += [] if rule is None else [rule]
+    return rules
 
 
-def _parse_rule(line: bytes) -> _Rule | None:
+def _parse_rule(line: bytes, source: str, number: int) -> IgnoreRule | None:
     excludes = not line.startswith(b"!")
     pattern = line if excludes else line[1:]
     if excludes and line.startswith((rb"\!", rb"\#")):
@@ -140,7 +155,8 @@ def _parse_rule(line: bytes) -> _Rule | None:
         expression = re.compile(_make_atomic(translate(name)))
     except MalformedPattern:
         return None
-    return _Rule(excludes, pattern.endswith(b"/"), expression)
+    shown = re.sub(rb" $", rb"\\ ", line).decode("utf-8", "surrogateescape")
+    return IgnoreRule(excludes, pattern.endswith(b"/"), expression, shown, source, number)
 
 
 def _make_atomic(expression: bytes) -> bytes:

@@ -57,16 +57,26 @@ def make(root, rules):
         (root / name).write_text(text)
 
 
-def ask_git(root, paths):
+def ask_git(root, paths, *options):
     subprocess.run(["git", "init", "-q", str(root)], check=True, env={**os.environ, "HOME": "/"})
     shown = subprocess.run(
-        ["git", "-c", "core.excludesFile=", "check-ignore", "--no-index", "-z", "--stdin"],
+        [
+            "git",
+            "-c",
+            "core.excludesFile=",
+            "check-ignore",
+            "--no-index",
+            "-z",
+            "--stdin",
+            *options,
+        ],
         input="\0".join(paths).encode(),
         capture_output=True,
         check=False,
         cwd=root,
     )
-    return set(shown.stdout.decode().split("\0")) - {""}
+    fields = shown.stdout.decode().split("\0")[:-1]
+    return set(zip(*[iter(fields)] * 4, strict=True)) if options else set(fields)
 
 
 def test_files_are_ignored_as_git_ignores_them(tmp_path):
@@ -75,6 +85,13 @@ def test_files_are_ignored_as_git_ignores_them(tmp_path):
     make(theirs, {".gitignore": RULES, **{k.replace("mvc", "git"): v for k, v in NESTED.items()}})
     rules = IgnoreRules(ours)
     assert {path for path in PATHS if rules.is_ignored(path, False)} == ask_git(theirs, PATHS)
+    found = [(path, rules.find_rule(path, False)) for path in PATHS]
+    told = {
+        (rule.source.replace("mvc", "git"), str(rule.line), rule.pattern, path)
+        for path, rule in found
+        if rule is not None
+    }
+    assert told == {one for one in ask_git(theirs, PATHS, "-v") if not one[2].startswith("!")}
 
 
 _PARTS = st.sampled_from(

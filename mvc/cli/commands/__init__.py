@@ -1,1 +1,1 @@
-"""The command ``mvc NAME`` is the function ``NAME`` of the module ``NAME``."""
+"""The command ``mvc NAME`` is the function ``NAME`` of the module ``NAME``; ``_`` stands for ``-``."""

@@ -1,0 +1,48 @@
+"""Show which paths are ignored, and by which rule."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from mvc.cli.errors import NEGATIVE
+from mvc.cli.options import CommandUsageError, Json
+from mvc.cli.output import pick, printable, stdout, write_json
+from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.session import open_repo, to_paths
+
+if TYPE_CHECKING:
+    from mvc.history.ignore import IgnoreRule
+
+
+def check_ignore(
+    paths: Annotated[list[str] | None, Argument(metavar="[PATH]...")] = None,
+    verbose: Annotated[
+        bool, Option("-v", "--verbose", help="Also print the rule: FILE:LINE:PATTERN.")
+    ] = False,
+    stdin: Annotated[
+        bool, Option("--stdin", help="Read the paths from stdin, one a line.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Print those PATHs that .mvcignore keeps from being added.
+
+    They need not exist; one that ends with / is a folder. What is tracked is not ignored. The exit
+    code is 1 if none of them is ignored.
+    """
+    names = sys.stdin.read().splitlines() if stdin else paths or []
+    if stdin == bool(paths):
+        raise CommandUsageError("name paths, or pass --stdin")
+    rules = open_repo().check_ignore(to_paths(names))
+    found = [(name, rule) for name, rule in zip(names, rules, strict=True) if rule is not None]
+    if as_json:
+        write_json([{"path": name, **pick(rule, "source line pattern")} for name, rule in found])
+    else:
+        stdout().lines(_line(name, rule if verbose else None) for name, rule in found)
+    if not found:
+        raise Exit(NEGATIVE)
+
+
+def _line(name: str, rule: IgnoreRule | None) -> str:
+    told = "" if rule is None else f"{printable(f'{rule.source}:{rule.line}:{rule.pattern}')}\t"
+    return told + printable(name)
