@@ -1,8 +1,6 @@
 """``python -m mvc`` is ``mvc``."""
 
-import sys
-
-from mvc.cli.main import run
+from mvc.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(run())
+    main()

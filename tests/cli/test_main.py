@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from mvc.cli import NAMES
 from mvc.cli.main import run
 from support.models import write_model
@@ -37,6 +39,28 @@ def test_a_whole_job_as_processes(bare):
         assert result.stderr == b""
     assert json.loads(result.stdout)[0]["subject"] == "base"
     assert bare.process("diff", "nope").returncode == 3
+
+
+_ENDS = """
+import atexit, sys, threading
+from mvc.cli.main import main
+atexit.register(print, "taken apart")
+if sys.argv.pop() == "busy":
+    threading.Thread(target=lambda: print(threading.main_thread().join() or "thread")).start()
+main()
+"""
+
+
+@pytest.mark.parametrize(("state", "last"), [("idle", b""), ("busy", b"thread\ntaken apart\n")])
+def test_the_process_ends_at_once_unless_a_thread_is_at_work(bare, state, last):
+    def end(*arguments):
+        return subprocess.run(
+            [sys.executable, "-c", _ENDS, *arguments, state],
+            cwd=bare.folder, capture_output=True, check=False, env={**os.environ, **bare.environment},
+        )  # fmt: skip
+
+    assert end("help", "commit").stdout == bare.process("help", "commit").stdout + last
+    assert (end("nope").returncode, end("status").returncode) == (2, 10)
 
 
 def test_a_reader_that_goes_away_is_no_error(shell):
