@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from mvc.cli.options import CommandUsageError, Json
 from mvc.cli.output import paged, pick, printable, write_json
 from mvc.cli.parameters import Argument, Option
-from mvc.cli.render.files import TENSOR_FIELDS
+from mvc.cli.render.listing import TENSOR_FIELDS
 from mvc.cli.render.text import shape_text, size_text
 from mvc.cli.session import is_revision, open_repo, parse_place, to_paths
 from mvc.errors import NotFoundError

@@ -7,7 +7,7 @@ from typing import Annotated
 from mvc.cli.options import Json, Tensors
 from mvc.cli.output import paged, printable, write_json
 from mvc.cli.parameters import Argument, Option
-from mvc.cli.render.files import file_fields, write_listing
+from mvc.cli.render.listing import file_fields, write_listing
 from mvc.cli.session import open_repo, split_revision
 
 

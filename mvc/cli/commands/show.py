@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from mvc.cli.options import All, Json, NameOnly, NameStatus, Stat, Tensors, choose_one
 from mvc.cli.output import paged, printable, write_json
 from mvc.cli.parameters import Argument
-from mvc.cli.render.files import WITH_TENSORS, diff_fields, file_fields, write_diff, write_listing
+from mvc.cli.render.files import WITH_TENSORS, diff_fields, write_diff
+from mvc.cli.render.listing import file_fields, write_listing
 from mvc.cli.session import open_repo, parse_place, split_revision
 
 if TYPE_CHECKING:

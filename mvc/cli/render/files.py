@@ -1,4 +1,4 @@
-"""Files and their tensors, and how they differ, as text and as JSON."""
+"""How files and their tensors differ, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -22,12 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mvc.operations.file_diff import FileDiff
-    from mvc.operations.ls import FileInfo, TensorInfo
     from mvc.operations.tensor_diff import TensorDiff
     from mvc.workspace.tensor_compare import TensorCheck
 
-TENSOR_FIELDS = "dtype shape size_bytes chunks id"
-_SHORT_TENSOR_ID = 12
 LETTERS = {"added": "A", "removed": "D", "modified": "M", "renamed": "R"}
 _COLOURS = {"added": "green", "removed": "red", "modified": "yellow", "renamed": "cyan"}
 WITH_TENSORS = ("rows", "stat")
@@ -119,11 +116,20 @@ def moved_text(files: Sequence[FileDiff]) -> str:
     return f"the same {count_text(moved, 'tensor')} {verb} in other files" if moved else ""
 
 
+def _moved_count(file: FileDiff) -> int:
+    moved = file.moved_from if file.status == "added" else file.moved_to
+    return sum(count for _, count in moved)
+
+
+def _is_known(file: FileDiff) -> bool:
+    """Return whether tensors of a file are compared with those of another one."""
+    return len(file.tensors) < file.tensors_total or any(one.old_path for one in file.tensors)
+
+
 def _tensors_text(file: FileDiff) -> str:
     """Return how many tensors a new or deleted file has, and how many of them another one has."""
-    text, is_new = count_text(file.tensors_total, "tensor"), file.status == "added"
-    moved = sum(count for _, count in (file.moved_from if is_new else file.moved_to))
-    where = "from other files" if is_new else "now in other files"
+    text, moved = count_text(file.tensors_total, "tensor"), _moved_count(file)
+    where = "from other files" if file.status == "added" else "now in other files"
     return f"{moved:,} of {text} {where}" if moved else text
 
 
@@ -141,8 +147,7 @@ def _title(out: Output, file: FileDiff) -> str:
 
 def _rows(out: Output, file: FileDiff, room: _Room, *, everything: bool) -> Iterator[str]:
     is_whole = file.status in ("added", "removed")
-    is_known = len(file.tensors) < file.tensors_total or any(one.old_path for one in file.tensors)
-    if file.tensors and (everything or not is_whole or is_known):
+    if file.tensors and (everything or not is_whole or _is_known(file)):
         yield from _tensor_rows(out, file.tensors, room)
     if not is_whole:
         yield from _text_lines(out, file, room)
@@ -224,17 +229,22 @@ def _write_stat(out: Output, files: Sequence[FileDiff]) -> None:
 
 
 def _stat_text(file: FileDiff) -> str:
-    if file.status in ("added", "removed"):
-        tensors = f", {_tensors_text(file)}" if file.tensors_total else ""
-        return f"{CHANGES[file.status]}, {size_text(file.size_bytes)}{tensors}"
-    if file.format is None or not file.tensors:
-        return f"{CHANGES[file.status]}, {size_text(file.size_bytes)}"
+    """Return a file's line; ``=3`` are tensors that a new or deleted file shares with others."""
     counts = Counter(tensor.status for tensor in file.tensors)
     signs = [("+", "added"), ("-", "removed"), ("~", "modified"), (">", "renamed")]
-    changes = " ".join(f"{sign}{counts[status]:,}" for sign, status in signs if counts[status])
-    chunks = sum(tensor.chunks_changed for tensor in file.tensors)
+    changes = [f"{sign}{counts[status]:,}" for sign, status in signs if counts[status]]
     total = count_text(file.tensors_total, "tensor")
-    return f"{len(file.tensors):,} of {total} ({changes}), {count_text(chunks, 'new chunk')}"
+    if file.status in ("added", "removed"):
+        text = f"{CHANGES[file.status]}, {size_text(file.size_bytes)}"
+        moved = _moved_count(file)
+        changes = [*([f"={moved:,}"] if moved else []), *changes]
+        known = f" ({' '.join(changes)})" if changes and _is_known(file) else ""
+        return f"{text}, {total}{known}" if file.tensors_total else text
+    if file.format is None or not file.tensors:
+        return f"{CHANGES[file.status]}, {size_text(file.size_bytes)}"
+    chunks = sum(tensor.chunks_changed for tensor in file.tensors)
+    new = count_text(chunks, "new chunk")
+    return f"{len(file.tensors):,} of {total} ({' '.join(changes)}), {new}"
 
 
 def _stat_summary(files: Sequence[FileDiff]) -> str:
@@ -246,41 +256,6 @@ def _stat_summary(files: Sequence[FileDiff]) -> str:
     parts = ", ".join(f"{counts[status]:,} {status}" for status in LETTERS if counts[status])
     text = f"{text}, {count_text(total, 'tensor')} ({parts})"
     return f"{text}; {moved}" if moved else text
-
-
-def file_fields(info: FileInfo) -> dict[str, object]:
-    """Return one file for ``--json``."""
-    tensors = [pick(one, f"name {TENSOR_FIELDS}") for one in in_layer_order(info.tensors)]
-    head = {"path": info.path, "mode": f"{info.mode:06o}"}
-    return {**head, **pick(info, "blob format size_bytes"), "tensors": tensors}
-
-
-def write_listing(out: Output, files: Sequence[FileInfo], *, long: bool) -> None:
-    """Write files, each followed by its tensors."""
-    for info in files:
-        facts = [] if info.format is None else [info.format]
-        if info.tensors:
-            facts.append(count_text(len(info.tensors), "tensor"))
-        facts.append(size_text(info.size_bytes))
-        path = out.style(printable(info.path), "bold")
-        out.line(f"{path}  {out.style(', '.join(facts), 'dim')}")
-        out.lines(_tensor_lines(out, info.tensors, long=long))
-
-
-def _tensor_lines(out: Output, tensors: Sequence[TensorInfo], *, long: bool) -> list[str]:
-    rows = [
-        (
-            printable(tensor.name),
-            shape_text(tensor.dtype, tensor.shape),
-            size_text(tensor.size_bytes),
-            *((count_text(tensor.chunks, "chunk"), tensor.id[:_SHORT_TENSOR_ID]) if long else ()),
-        )
-        for tensor in in_layer_order(tensors)
-    ]
-    aligns = "<<>><" if long else "<<>"
-    width, spare = None if out.width is None else out.width - 2 * len(aligns), 3 if long else None
-    shown = columns(rows, aligns, width=width, spare=spare)
-    return [f"  {'  '.join(row)}".rstrip() for row in shown]
 
 
 def change_rows(

@@ -72,6 +72,8 @@ def test_a_model_in_other_shards(empty):
     assert lines[-1] == said
     assert empty.json("commit", "-m", "shards")["tensors"] == {"total": 8, "new": 1}
     stat = empty.ok("show", "--stat").lines
+    assert stat[-2].endswith(" KiB, 8 tensors (=7)")
+    assert stat[-4].endswith(" KiB, 4 tensors (=3 ~1)")
     assert stat[-1] == f" 4 files changed, 1 tensor (1 modified); {said}"
     files = {file["path"]: file for file in empty.json("show")["files"]}
     assert files["model.safetensors"]["moved_to"] == {"m-0.safetensors": 4, "m-1.safetensors": 3}
