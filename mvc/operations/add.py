@@ -6,8 +6,9 @@ the entries into the index as it stands then, so two adds at once both keep what
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.safetensors import MAX_INDEX_BYTES, find_shards
@@ -19,15 +20,16 @@ from mvc.history.paths import find_path_fault
 from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.files import StoredFile, check_reached, find_layout, store_file
+from mvc.workspace.files import Cutter, StoredFile, check_reached, find_layout, store_file
 from mvc.workspace.pathspec import PathTable, is_wildcard, select_paths
 from mvc.workspace.recorded import head_tree, make_entry, merge_entries, update_index
 from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat, find_inner_repository, find_obstacle, scan_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from mvc.chunkstore.writer import ChunkWriter
     from mvc.fs import FileStat
     from mvc.history.values import Index, IndexEntry
     from mvc.progress import ByteProgress
@@ -238,24 +240,41 @@ def store_planned(
     context: Context, plan: AddPlan, progress: ByteProgress = None, *, delta: bool | None = None
 ) -> AddResult:
     """Store what a plan reads; nothing is staged yet."""
-    counts = WriteCounts(0, 0, 0, 0, 0)
-    stored: list[StoredFile] = []
-    if plan.read:
-        from mvc.workspace.bases import Relatives, masters_first  # noqa: PLC0415  brings NumPy
+    writers: list[ChunkWriter] = []
+    with ExitStack() as stack:
 
-        announce(progress, plan.size_bytes)
-        with context.store.writer(context.delta_mode(insist=delta)) as writer:
+        @cache
+        def open_cutter() -> Cutter:
+            from mvc.workspace.bases import Relatives  # noqa: PLC0415  brings NumPy
+
+            writer = stack.enter_context(context.store.writer(context.delta_mode(insist=delta)))
+            writers.append(writer)
             relatives = Relatives(context, writer, head_tree(context))
-            # A file alone has no masters among the others, and is opened once less.
-            folders = RealFolders(context.worktree)
-            several = plan.read if len(plan.read) > 1 else ()
-            looks = {path: find_layout(context, path, folders) for path in several}
-            layouts = {path: look[0] for path, look in looks.items() if look is not None}
-            stored = [
-                store_file(context, writer, path, progress, relatives, looks.get(path), folders)
-                for path in masters_first(plan.read, layouts)
-            ]
-            check_reached(context, stored)
-        counts = writer.counts
+            return Cutter(writer, context.chunk_bytes, progress, relatives)
+
+        stored = _store_files(context, plan, open_cutter, progress)
     stored.sort(key=lambda file: file.path)
+    counts = writers[0].counts if writers else WriteCounts()
     return AddResult(tuple(stored), plan.drop, plan.unchanged, counts)
+
+
+def _store_files(
+    context: Context, plan: AddPlan, open_cutter: Callable[[], Cutter], progress: ByteProgress
+) -> list[StoredFile]:
+    order: Sequence[str] = plan.read
+    if order:
+        announce(progress, plan.size_bytes)
+    folders = RealFolders(context.worktree)
+    # A file alone has no masters among the others, and is opened once less.
+    several = order if len(order) > 1 else ()
+    looks = {path: find_layout(context, path, folders) for path in several}
+    layouts = {path: look[0] for path, look in looks.items() if look is not None}
+    if layouts:
+        from mvc.workspace.bases import masters_first  # noqa: PLC0415  brings NumPy
+
+        order = masters_first(order, layouts)
+    stored = [
+        store_file(context, path, open_cutter, progress, looks.get(path), folders) for path in order
+    ]
+    check_reached(context, stored)
+    return stored

@@ -65,25 +65,25 @@ class StoredFile:
 
 def store_file(
     context: Context,
-    writer: ChunkWriter,
     path: str,
+    open_cutter: Callable[[], Cutter],
     progress: ByteProgress = None,
-    relatives: Relatives | None = None,
     seen: SeenLayout | None = None,
     folders: RealFolders | None = None,
 ) -> StoredFile:
     """Store one file of the worktree; its blob is written, but nothing refers to it yet.
 
-    ``seen`` is what ``find_layout`` returned earlier; the file must not have changed since.
+    ``open_cutter`` is asked if the file goes into chunks. ``seen`` is what ``find_layout`` returned
+    earlier; the file must not have changed since.
     """
-    cutter = Cutter(writer, context.chunk_bytes, progress, relatives)
-    return _take_file(context, path, cutter, context.history.write_blob, seen, folders)
+    put_blob = context.history.write_blob
+    return _take_file(context, path, open_cutter, progress, put_blob, seen, folders)
 
 
 def hash_file(context: Context, path: str, progress: ByteProgress = None) -> StoredFile:
     """Return what ``store_file`` would, without storing anything."""
     cutter = Cutter(ChunkHasher(), context.chunk_bytes, progress)
-    return _take_file(context, path, cutter, partial(hash_git_object, "blob"))
+    return _take_file(context, path, lambda: cutter, progress, partial(hash_git_object, "blob"))
 
 
 class ChunkHasher:
@@ -107,7 +107,8 @@ class ChunkHasher:
 def _take_file(
     context: Context,
     path: str,
-    cutter: Cutter,
+    open_cutter: Callable[[], Cutter],
+    progress: ByteProgress,
     put_blob: Callable[[bytes], GitId],
     seen: SeenLayout | None = None,
     folders: RealFolders | None = None,
@@ -129,7 +130,7 @@ def _take_file(
         _check_unchanged(stat, file.stat, path)
         source = _read_small(file, path)
         layout = read_layout(source, path.rpartition("/")[2]) if seen is None else seen[0]
-        data, manifest, warning = _take_content(source, layout, path, cutter)
+        data, manifest, warning = _take_content(source, layout, path, open_cutter, progress)
         stored = StoredFile(
             path, git_mode(stat), put_blob(data), stat, source.size_bytes, manifest, warning
         )
@@ -162,16 +163,21 @@ def _check_unchanged(before: FileStat, after: FileStat | None, path: str) -> Non
 
 
 def _take_content(
-    source: ByteSource, layout: FileLayout, path: str, cutter: Cutter
+    source: ByteSource,
+    layout: FileLayout,
+    path: str,
+    open_cutter: Callable[[], Cutter],
+    progress: ByteProgress,
 ) -> tuple[bytes, Manifest | None, str | None]:
     """Return the bytes of the blob to write, the manifest if they are one, and a warning."""
     if is_plain(source, layout, path):
         data = read_bytes(source, 0, source.size_bytes)
-        if cutter.progress is not None:
-            cutter.progress(len(data))
+        if progress is not None:
+            progress(len(data))
         return data, None, layout.warning
     from mvc.formats.manifest_lines import encode_manifest  # noqa: PLC0415  plain files need none
 
+    cutter = open_cutter()
     manifest = cutter.store(source, layout, path)
     try:
         return encode_manifest(manifest), manifest, layout.warning
