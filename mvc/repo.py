@@ -232,7 +232,7 @@ class Repo:
             paths: what to add; ``"."`` is everything.
             force: add files that ``.mvcignore`` names, too.
             tracked_only: leave files alone that are not tracked yet.
-            delta: store tensors as differences to those of the last commit: always, never, or
+            delta: store tensors as differences from those of the last commit: always, never, or
                 (None) as ``mvc.delta`` of the config says, by default if that saves a quarter.
             progress: called with bytes read since the last call.
 

@@ -1,4 +1,4 @@
-"""Encoding a chunk as its difference to another one, if that is smaller.
+"""Encoding a chunk as its difference from another one, if that is smaller.
 
 A sample tells whether it is: the same places of the chunk and of its base, encoded both ways by the
 compressors that would encode the whole. If the sample is clear, only the better way is tried; if

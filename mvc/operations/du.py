@@ -2,7 +2,7 @@
 
 *Alone* is what would be freed if only this one were gone: a branch deleted, a commit's content
 released, and ``gc`` run. Nothing else that has a name may need it, neither directly nor because a
-chunk of it is stored as a difference to it. *Shared* is the rest of what it needs. So the
+chunk of it is stored as a difference from it. *Shared* is the rest of what it needs. So the
 ``alone`` of two that share something leave that out, and add up to less than both together.
 
 Everything is read once (``holdings``). For each list, users are numbered, the chunks that their

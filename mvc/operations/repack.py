@@ -201,7 +201,7 @@ def run_repack(context: Context, plan: RepackPlan, progress: ByteProgress = None
 
 
 def repack_commit(context: Context, commit: GitId) -> None:
-    """Store what a commit added as differences to its parent, wherever that is smaller.
+    """Store what a commit added as differences from its parent, wherever that is smaller.
 
     For chunks that an ``add`` stored whole before differences were asked for.
     """

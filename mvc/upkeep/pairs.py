@@ -174,7 +174,7 @@ class PairSamples:
         self._shares: dict[_PairKind, float] = {}
 
     def is_promising(self, chunk: int, base: int) -> bool:
-        """Return whether it is worth trying to store a chunk as a difference to a forebear."""
+        """Return whether it is worth trying to store a chunk as a difference from a forebear."""
         key = self._key(chunk, base)
         samples = self._samples.setdefault(key, [])
         if len(samples) < _SAMPLES:
