@@ -12,6 +12,7 @@ import stat as stat_bits
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
+from mvc.history.object_formats import MODE_TREE, encode_folder
 from mvc.history.refnames import NOTES, check_ref_name
 from mvc.history.values import MODE_FILE, TreeEntry
 from mvc.ids import GitId, is_git_id
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from mvc.history.git import GitHistory
+    from mvc.history.objects import ObjectStore
     from mvc.history.values import Stamp
 
 _PAIR = 2
@@ -96,11 +98,14 @@ def write_notes(
             raise UsageError(f"{noted!r} is not a commit id")
     with history.no_sweep(), history.lock():
         tip = history.find_ref(ref)
-        before = {} if tip is None else history.read_tree(tip)
-        after = _merge(history, before, changes)
-        if after == before:
+        old = None if tip is None else history.read_commit(tip).tree
+        tree = None if old is None else _change_folders(history.objects, old, changes)
+        if tree is None:
+            tree = history.write_tree(
+                _merge(history, history.read_tree(old) if old else {}, changes)
+            )
+        if tree == old or (old is None and not any(changes.values())):
             return
-        tree = history.write_tree(after)
         new = history.write_commit(
             tree=tree,
             parents=[] if tip is None else [tip],
@@ -108,6 +113,41 @@ def write_notes(
             author=stamp,
         )
         history.update_ref(ref, new, expected=tip, message=message, stamp=stamp)
+
+
+def _change_folders(
+    objects: ObjectStore, tree: GitId, changes: Mapping[GitId, bytes | None]
+) -> GitId | None:
+    """Return the new tree, or None unless all notes lie in folders, as very many do.
+
+    Only the folders of these notes are read and written, so a note costs the same however many
+    there are.
+    """
+    root = _read_folder(objects, tree)
+    folders = {name for name, (mode, _) in root.items() if stat_bits.S_ISDIR(mode)}
+    if not folders or any(_noted_id(name.decode("ascii", "replace")) for name in root):
+        return None
+    for first in sorted({noted[:_PAIR] for noted in changes}):
+        name = first.encode()
+        folder = _read_folder(objects, GitId(root[name][1].decode())) if name in folders else {}
+        if name in root.keys() - folders or any(
+            stat_bits.S_ISDIR(mode) for mode, _ in folder.values()
+        ):
+            return None
+        for noted, text in changes.items():
+            if noted.startswith(first):
+                folder.pop(noted[_PAIR:].encode(), None)
+                if text is not None:
+                    blob = objects.write("blob", text)
+                    folder[noted[_PAIR:].encode()] = (MODE_FILE, blob.encode())
+        root.pop(name, None)
+        if folder:
+            root[name] = (MODE_TREE, objects.write("tree", encode_folder({**folder})).encode())
+    return objects.write("tree", encode_folder({**root}))
+
+
+def _read_folder(objects: ObjectStore, tree: GitId) -> dict[bytes, tuple[int, bytes]]:
+    return {name: (mode, found.encode()) for name, mode, found in objects.read_tree_items(tree)}
 
 
 def _merge(

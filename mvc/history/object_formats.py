@@ -36,14 +36,14 @@ MAX_ENTRIES = 2_000_000
 """Files and folders of one commit."""
 MAX_PATHS_CHARS = 256 * 1024 * 1024
 """Length of all its paths together: what a commit may take in memory."""
-_MODE_TREE = 0o040000
+MODE_TREE = 0o040000
 KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
 """The kinds of objects, by their numbers in packs."""
 LEVEL = 1
 """Of zlib: the rest of its levels cost twice the time for two percent of a manifest."""
 _TREE_ENTRY = re.compile(rb"([0-7]{1,10}) ([^\0]*)\0(.{20})", re.DOTALL)
 
-_Folder = dict[bytes, "tuple[int, bytes] | _Folder"]
+Folder = dict[bytes, "tuple[int, bytes] | Folder"]
 
 
 def encode_identity(who: Identity) -> bytes:
@@ -226,7 +226,7 @@ def write_tree(
 
     ``write_object`` stores (kind, content) and returns the id.
     """
-    root: _Folder = {}
+    root: Folder = {}
     for path, entry in entries.items():
         fault = find_path_fault(path)
         if fault is not None:
@@ -237,9 +237,9 @@ def write_tree(
     return _write_folder(root, write_object)
 
 
-def _place(root: _Folder, path: str, entry: TreeEntry) -> None:
+def _place(root: Folder, path: str, entry: TreeEntry) -> None:
     *folders, name = encode_path(path).split(b"/")
-    folder: _Folder = root
+    folder: Folder = root
     for part in folders:
         inner = folder.setdefault(part, {})
         if not isinstance(inner, dict):
@@ -250,25 +250,26 @@ def _place(root: _Folder, path: str, entry: TreeEntry) -> None:
     folder[name] = (entry.mode, entry.blob.encode())
 
 
-def _write_folder(root: _Folder, write_object: Callable[[str, bytes], GitId]) -> GitId:
+def _write_folder(root: Folder, write_object: Callable[[str, bytes], GitId]) -> GitId:
     """Write trees from the leaves up, without recursion: a path may be two thousand deep."""
-    order: list[tuple[_Folder, _Folder | None, bytes]] = [(root, None, b"")]
+    order: list[tuple[Folder, Folder | None, bytes]] = [(root, None, b"")]
     for folder, _, _ in order:  # grows while it is read
         order.extend(
             (inner, folder, name) for name, inner in folder.items() if isinstance(inner, dict)
         )
     written = GitId("")
     for folder, parent, name in reversed(order):
-        written = write_object("tree", _encode_folder(folder))
+        written = write_object("tree", encode_folder(folder))
         if parent is not None:
-            parent[name] = (_MODE_TREE, written.encode())
+            parent[name] = (MODE_TREE, written.encode())
     return written
 
 
-def _encode_folder(folder: _Folder) -> bytes:
+def encode_folder(folder: Folder) -> bytes:
+    """Return the bytes of a tree object, from name → (mode, hex id); folders inside are left out."""
     items = [(name, *item) for name, item in folder.items() if isinstance(item, tuple)]
     # Git sorts a folder as if its name ended with a slash.
-    items.sort(key=lambda item: item[0] + b"/" if item[1] == _MODE_TREE else item[0])
+    items.sort(key=lambda item: item[0] + b"/" if item[1] == MODE_TREE else item[0])
     return b"".join(
         b"%o %s\0%s" % (mode, name, bytes.fromhex(object_id.decode()))
         for name, mode, object_id in items

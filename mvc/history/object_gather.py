@@ -49,22 +49,26 @@ def has_many_loose(objects: ObjectStore, newest: GitId) -> bool:
         return False
 
 
-def find_loose(objects: ObjectStore, commit: GitId) -> list[GitId]:
-    """Return the loose objects of a commit and of those before it, up to what lies in packs.
+def find_loose(objects: ObjectStore, starts: Iterable[GitId]) -> list[GitId]:
+    """Return the loose objects of some commits and of those before them, up to what lies in packs.
 
     Nothing if they are few. Where there are very many, the oldest stay for a repack.
     """
     from mvc.history.reachability import read_links  # noqa: PLC0415  not for each look
 
-    found: dict[GitId, None] = {}
-    pending = [(commit, "commit")]
+    found: list[GitId] = []
+    seen: set[GitId] = set()
+    pending = [(one, "") for one in starts]
     while pending and len(found) < MANY_OBJECTS:
         object_id, kind = pending.pop()
-        if object_id not in found and _is_short(objects, object_id):
-            found[object_id] = None
+        if object_id in seen:
+            continue
+        seen.add(object_id)
+        if _is_short(objects, object_id):
+            found.append(object_id)
             with contextlib.suppress(CorruptionError):
                 pending += read_links(objects, object_id, kind) if kind != "blob" else ()
-    return list(found) if len(found) >= FEW_OBJECTS else []
+    return found if len(found) >= FEW_OBJECTS else []
 
 
 def _is_short(objects: ObjectStore, object_id: GitId) -> bool:

@@ -32,6 +32,7 @@ from mvc.history.object_gather import (
     gather_objects,
     has_many_loose,
 )
+from mvc.history.refnames import NOTES
 from mvc.workspace.commits import summarise
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def gather(context: Context, newest: GitId) -> None:
         due = find_crowd(context.list_packs())
         if due:
             context.store.gather(due)
-        loose = find_loose(history.objects, newest) if is_crowded else ()
+        starts = [*history.list_refs(NOTES).values(), newest]
+        loose = find_loose(history.objects, starts) if is_crowded else []
         gather_objects(history, loose, find_short_packs(history.objects))
 
 

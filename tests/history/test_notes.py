@@ -176,6 +176,27 @@ def test_single_notes_are_found_without_reading_the_others(history, monkeypatch,
     assert len(read) <= 7
 
 
+def test_a_note_costs_the_same_among_many(history, monkeypatch):
+    """Of hundreds in folders only the folder of this one is read and written."""
+    noted = some_ids(700)
+    write(history, {one: one.encode() for one in noted[:-2]})
+    calls = []
+    for name in ("read", "write"):
+        real = getattr(history.objects, name)
+        monkeypatch.setattr(
+            history.objects, name, lambda *args, _real=real: calls.append(args) or _real(*args)
+        )
+    write(history, {noted[-1]: b"new", noted[0]: None, noted[1]: b"other"})
+    assert len(calls) < 24
+    wanted = {one: one.encode() for one in noted[2:-2]} | {noted[1]: b"other", noted[-1]: b"new"}
+    assert texts(history) == wanted
+    tip = history.find_ref(REF)
+    write(history, {noted[0]: None, noted[1]: b"other"})
+    assert history.find_ref(REF) == tip
+    write(history, dict.fromkeys(noted))
+    assert texts(history) == {}
+
+
 def test_single_notes_in_folders_of_any_depth(history):
     noted = some_ids(3)
     blob = history.write_blob(b"text")

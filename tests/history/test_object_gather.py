@@ -48,7 +48,7 @@ def loose_of(history):
 
 def gather(history, tip, packs=(), kept=None):
     with history.sweep_alone():
-        gather_objects(history, find_loose(history.objects, tip), packs, kept)
+        gather_objects(history, find_loose(history.objects, [tip]), packs, kept)
 
 
 def packs_of(history):
@@ -75,7 +75,7 @@ def test_what_a_branch_needs_is_moved_and_the_rest_stays(history):
     assert {other, blob} < left
     check(history, reachable)
     assert commit(history, "more")  # on top of what lies in a pack
-    assert len(find_loose(history.objects, history.get_branch("main"))) == 4
+    assert len(find_loose(history.objects, [history.get_branch("main")])) == 4
 
 
 def test_of_very_many_the_oldest_stay(history, monkeypatch):
@@ -86,7 +86,7 @@ def test_of_very_many_the_oldest_stay(history, monkeypatch):
     gather(history, tip)
     assert len(loose_of(history)) == 12
     assert not history.objects.loose_path(tip).exists()
-    assert find_loose(history.objects, tip) == []
+    assert find_loose(history.objects, [tip]) == []
     check(history, reachable)
 
 
@@ -184,7 +184,7 @@ class TestRepack:
         gather(history, commit(history, "one"))
         keep, drop = commit(history, "keep"), commit(history, "drop", branch="gone")
         with history.sweep_alone():
-            loose = [*find_loose(history.objects, keep), *find_loose(history.objects, drop)]
+            loose = [*find_loose(history.objects, [keep]), *find_loose(history.objects, [drop])]
             gather_objects(history, loose, [])
         history.delete_ref("refs/heads/gone", expected=drop, stamp=at())
         then_s = time.time() - OLD_S

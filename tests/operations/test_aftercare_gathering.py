@@ -11,6 +11,7 @@ import pytest
 from mvc import Repo, fs
 from mvc.chunkstore import listing
 from mvc.chunkstore.listing import CLASSES_BYTES, GATHER_PACKS, find_crowd
+from mvc.history import object_gather
 from mvc.operations.aftercare import gather
 from mvc.upkeep.sweep import upkeep_lock
 from support.kept_repo import WHO, commit_step, load_exactly
@@ -130,6 +131,18 @@ def test_every_road_of_a_commit(repo, few):
     (repo.worktree / "w.npy").unlink()
     repo.checkout("main@2")
     assert (repo.worktree / "w.npy").read_bytes() == (repo.worktree / "again.npy").read_bytes()
+
+
+def test_health_marks_are_gathered_too(repo, monkeypatch):
+    """A training run writes one after each commit; no commit leads to them."""
+    monkeypatch.setattr(object_gather, "_CROWD", 1)
+    monkeypatch.setattr(object_gather, "FEW_OBJECTS", 5)
+    for number in range(6):
+        repo.mark_healthy(repo.resolve("HEAD")) if number else None
+        commit_numbers(repo, [number])
+    assert not list(repo._context.history.objects.iterate_loose())
+    assert len(repo.healthy()) == 5
+    git(repo.git_dir, "fsck", "--strict")
 
 
 def test_differences_stay_differences(repo, few):
