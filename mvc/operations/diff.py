@@ -140,10 +140,10 @@ def _find_moved(
     after: Mapping[str, Side],
 ) -> list[FileDiff]:
     """Leave out the tensors that only lie in other files; say how many those are."""
-    from mvc.operations.tensor_diff import by_name, pair_across_files  # noqa: PLC0415  names need none
+    from mvc.operations.tensor_diff import by_name, pair_moved  # noqa: PLC0415  names need none
 
     changes = {file.path: file.tensors for file in files if file.tensors}
-    changes, moved = pair_across_files(
+    changes, moved = pair_moved(
         changes,
         lambda path: by_name(find_manifest_of(context, before[path])),
         lambda path: by_name(find_manifest_of(context, after[path])),

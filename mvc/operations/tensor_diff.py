@@ -1,8 +1,8 @@
 """Which tensors differ between versions of files, also where they lie in other files now.
 
 A model that was saved in other shards, or in another format, has the same tensors elsewhere: that is
-no change. So what is new in one file is looked for among what is gone from all others: the same bytes
-under the same name, then, in the same folder, the same name or the same bytes.
+no change. So what is new in a file is looked for among what is gone: the same name and bytes in any file,
+the same bytes in the same file; then, in files of the same folder, the same name or the same bytes.
 """
 
 from __future__ import annotations
@@ -57,26 +57,14 @@ class TensorDiff:
 
 
 def compare_tensors(old: Manifest | None, new: Manifest | None) -> tuple[TensorDiff, ...]:
-    """Compare two versions of a file tensor by tensor; equal bytes under a new name are renamed."""
+    """Compare two versions of a file tensor by tensor, by their names."""
     before, after = by_name(old), by_name(new)
-    gone = {name: pair for name, pair in before.items() if name not in after}
-    # Tied tensors have the same id; ids cost a hash, and only renames need them.
-    renamed = pair_renames(
-        {name: tensor_id(*pair) for name, pair in gone.items()},
-        ((name, tensor_id(*pair)) for name, pair in after.items() if name not in before),
-    )
-    found: list[TensorDiff] = []
-    for name, (view, stored) in after.items():
-        if name in before:
-            change = _compare_tensor(before[name], (view, stored))
-            found.extend([] if change is None else [change])
-        else:
-            old_name = renamed.get(name)
-            found.append(_whole(view, stored, "added" if old_name is None else "renamed", old_name))
-    for old_name in renamed.values():
-        del gone[old_name]
-    found.extend(_whole(view, stored, "removed") for view, stored in gone.values())
-    return tuple(found)
+    found = [
+        _compare_tensor(before[name], pair) if name in before else _whole(*pair, "added")
+        for name, pair in after.items()
+    ]
+    found += [_whole(*pair, "removed") for name, pair in before.items() if name not in after]
+    return tuple(change for change in found if change is not None)
 
 
 def by_name(manifest: Manifest | None) -> dict[str, Pair]:
@@ -123,15 +111,15 @@ def _compare_tensor(old: Pair, new: Pair) -> TensorDiff | None:
     )
 
 
-def pair_across_files(
+def pair_moved(
     changes: Mapping[str, Sequence[TensorDiff]],
     before: Callable[[str], Tensors],
     after: Callable[[str], Tensors],
 ) -> tuple[dict[str, tuple[TensorDiff, ...]], Counter[tuple[str, str]]]:
-    """Find tensors that are gone from one file and new in another.
+    """Find tensors that are gone from a file, and new in it under another name, or in another file.
 
     Args:
-        changes: path → what differs within each file.
+        changes: path → what differs within each file, by name.
         before: returns the tensors of a path on the old side.
         after: returns those on the new side.
 
@@ -141,7 +129,7 @@ def pair_across_files(
     gone = _places(changes, "removed", before)
     came = _places(changes, "added", after) if gone else {}
     pairs: dict[Place, Place] = {}
-    for key_of in (_name_and_bytes, _folder_and_name, _folder_and_bytes) if came else ():
+    for key_of in _KEYS if came else ():
         taken = set(pairs.values())
         old = {place: key_of(place, pair) for place, pair in gone.items() if place not in taken}
         new = ((place, key_of(place, came[place])) for place in came if place not in pairs)
@@ -164,6 +152,19 @@ def pair_across_files(
     return rest, moved
 
 
+def _folder(place: Place) -> str:
+    return place[0].rpartition("/")[0]
+
+
+_KEYS: tuple[Callable[[Place, Pair], Hashable], ...] = (
+    lambda _, pair: (pair[0], pair[1].chunks),
+    lambda place, pair: (place[0], tensor_id(*pair)),
+    lambda place, _: (_folder(place), place[1]),
+    lambda place, pair: (_folder(place), tensor_id(*pair)),
+)
+"""By what a tensor is found again, first things first; tied tensors have the same id."""
+
+
 def _places(
     changes: Mapping[str, Sequence[TensorDiff]], status: str, tensors_of: Callable[[str], Tensors]
 ) -> dict[Place, Pair]:
@@ -175,23 +176,12 @@ def _places(
     return found
 
 
-def _name_and_bytes(_: Place, pair: Pair) -> Hashable:
-    view, stored = pair
-    return view, stored.chunks
-
-
-def _folder_and_name(place: Place, _: Pair) -> Hashable:
-    return place[0].rpartition("/")[0], place[1]
-
-
-def _folder_and_bytes(place: Place, pair: Pair) -> Hashable:
-    return place[0].rpartition("/")[0], tensor_id(*pair)
-
-
 def _compare_moved(place: Place, pair: Pair, old_place: Place, old: Pair) -> TensorDiff | None:
-    """Return how a tensor differs from one in another file, or None if it only moved."""
+    """Return how a tensor differs from the one it was, or None if only its file is another."""
     if place[1] == old_place[1]:
         change = _compare_tensor(old, pair)
     else:
         change = _whole(*pair, "renamed", old_place[1])
-    return None if change is None else replace(change, old_path=old_place[0])
+    if change is None or place[0] == old_place[0]:
+        return change
+    return replace(change, old_path=old_place[0])

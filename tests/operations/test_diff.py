@@ -312,6 +312,23 @@ class TestOtherFiles:
         assert found["m1"].moved_from == (("m2.safetensors", 2),)
         assert not found["m1"].tensors + found["m2"].tensors
 
+    def test_equal_tensors_of_other_shards_are_not_renamed(self, saved):
+        zeros = {f"layers.{number}.bias": np.zeros(8, np.float32) for number in range(6)}
+        names = sorted(zeros)
+        saved(
+            **{
+                m: {name: zeros[name] for name in p}
+                for m, p in (("m1", names[:2]), ("m2", names[2:]))
+            }
+        )
+        found = saved(
+            **{
+                m: {name: zeros[name] for name in p}
+                for m, p in (("m1", names[3:]), ("m2", names[:3]))
+            }
+        )
+        assert not any(file.tensors for file in found.values())
+
     def test_only_what_changed_is_listed(self, saved):
         saved(model=MODEL)
         found = saved(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from mvc.cli.options import Json, Quiet, ShowProgress
 from mvc.cli.output import write_json
@@ -12,11 +11,6 @@ from mvc.cli.progress import byte_progress
 from mvc.cli.render.moves import result_fields, write_restored
 from mvc.cli.session import is_revision, open_repo, to_paths
 from mvc.errors import NotFoundError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from mvc.repo import Repo
 
 
 def restore(
@@ -39,29 +33,20 @@ def restore(
     Without --source, the worktree is restored from the index, and the index from HEAD.
     """
     repo = open_repo()
-    with (
-        _name_source(repo, paths, source),
-        byte_progress("restoring", wanted=progress and not quiet) as bar,
-    ):
-        result = repo.restore(
-            to_paths(paths),
-            source=source,
-            staged=staged,
-            worktree=worktree or not staged,
-            progress=bar,
-        )
+    with byte_progress("restoring", wanted=progress and not quiet) as bar:
+        try:
+            result = repo.restore(
+                to_paths(paths),
+                source=source,
+                staged=staged,
+                worktree=worktree or not staged,
+                progress=bar,
+            )
+        except NotFoundError as error:
+            if source is None and is_revision(repo, paths[0]):
+                error.hint = f'"mvc restore -s {paths[0]} PATH" takes files from that revision'
+            raise
     if as_json:
         write_json(result_fields(result))
     elif not quiet and result.written:
         write_restored(repo, result, source, "HEAD" if staged else "the index")
-
-
-@contextlib.contextmanager
-def _name_source(repo: Repo, names: list[str], source: str | None) -> Iterator[None]:
-    """Let the error of a revision in place of a path say how to name it."""
-    try:
-        yield
-    except NotFoundError as error:
-        if source is None and is_revision(repo, names[0]):
-            error.hint = f'"mvc restore -s {names[0]} PATH" takes files from that revision'
-        raise
