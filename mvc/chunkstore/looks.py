@@ -7,6 +7,8 @@ and where no look saw a change, all other groups of the same type do, if they ar
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from mvc.formats.deltas import MIN_DELTA_BYTES
@@ -24,8 +26,32 @@ Encoding a difference, with reading and checking its base, takes about twice as 
 chunk, and what is not written makes up for some of it: measured, a commit takes up to half as long
 again on a fast disk, and less time on a slow one.
 """
+_WORTH_A_LINK = 0.03
+"""A base that is a difference itself is taken only if that saves this share of the chunk."""
 _CHUNKS_PER_LOOK = 12
 _LOOKS_PER_GROUP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Shares of its bytes that a sample of a span takes: whole, and as differences.
+
+    These are to the nearest chunk that may be its base, and to the last one in the row of bases.
+    """
+
+    span: ChunkSpan
+    whole: float
+    near: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The share that chunks take whole; whether differences gain enough, and those to the last base."""
+
+    whole: float
+    gains: bool
+    to_last: bool
 
 
 def choose_looks(spans: Sequence[ChunkSpan]) -> list[ChunkSpan]:
@@ -45,30 +71,29 @@ def choose_looks(spans: Sequence[ChunkSpan]) -> list[ChunkSpan]:
     return chosen
 
 
-def judge_groups(
-    spans: Iterable[ChunkSpan], looks: Iterable[tuple[ChunkSpan, float, float]]
-) -> dict[int, float | None]:
-    """Return group → share of its bytes that it takes whole, or None to store no differences.
-
-    ``looks`` are the spans that changed, with the shares that their samples take as a difference
-    and whole. Groups without a verdict are left out.
-    """
-    seen: dict[int, list[tuple[float, float]]] = {}
-    for span, as_delta, whole in looks:
-        seen.setdefault(span.group, []).append((as_delta, whole))
-    verdicts: dict[int, float | None] = {}
-    for group, shares in seen.items():
-        as_delta, whole = map(sum, zip(*shares, strict=True))
-        verdicts[group] = whole / len(shares) if as_delta <= PROMISING * whole else None
+def judge_groups(spans: Iterable[ChunkSpan], looks: Iterable[Look]) -> dict[int, Verdict]:
+    """Return what to do with each group of spans; groups without a verdict are left out."""
+    seen: dict[int, list[Look]] = {}
+    for look in looks:
+        seen.setdefault(look.span.group, []).append(look)
+    verdicts = {group: judge(many) for group, many in seen.items()}
     dtypes = {span.group: span.dtype for span in spans}
-    alike: dict[DType | None, list[float | None]] = {}
+    alike: dict[DType | None, list[Verdict]] = {}
     for group, verdict in verdicts.items():
         alike.setdefault(dtypes[group], []).append(verdict)
     for group, dtype in dtypes.items():
         known = alike.get(dtype, [])
-        if len({verdict is None for verdict in known}) == 1:
+        if len({verdict.gains for verdict in known}) == 1:
             verdicts.setdefault(group, known[0])
     return verdicts
+
+
+def judge(looks: Sequence[Look]) -> Verdict:
+    """Return what to do with chunks that change as those of one or more looks did."""
+    whole = fmean(look.whole for look in looks)
+    near, last = fmean(look.near for look in looks), fmean(look.last for look in looks)
+    to_last = last - near < _WORTH_A_LINK * whole
+    return Verdict(whole, (last if to_last else near) <= PROMISING * whole, to_last)
 
 
 def _spread(spans: Sequence[ChunkSpan], count: int) -> list[ChunkSpan]:

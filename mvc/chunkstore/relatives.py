@@ -10,9 +10,10 @@ a *look* first (``looks``): of every group of spans a few chunks are compared wi
 sample, and only if that promises a gain worth its time is the group stored as differences. In groups
 without a verdict each new chunk is sampled itself.
 
-Chains are kept short, because each link costs a reader nearly as much as the chunk itself: what
-would be a difference to a chunk whose chain is full becomes one to a chunk further down. And nothing
-is stored as the rounding of what is, or rests on, a rounding itself: that would have no end.
+Chains are kept short, because each link costs a reader nearly as much as the chunk itself. So looks
+compare with the last chunk of a chain as well, and a difference is taken to that unless one further
+up is much nearer. And nothing is stored as the rounding of what is, or rests on, a rounding itself:
+that would have no end.
 
 How a chunk is encoded depends on what was added in which order, never on how far the threads are: a
 chunk that this session stores counts from the next ``add`` on, and is read only from where it is at
@@ -29,17 +30,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.chunkstore.chains import Buffers, ReadSlot
-from mvc.chunkstore.looks import PROMISING, choose_looks, judge_groups
+from mvc.chunkstore.looks import Look, Verdict, choose_looks, judge, judge_groups
 from mvc.errors import MvcError
 from mvc.formats.casts import round_words
 from mvc.formats.decoding import Encoding
-from mvc.formats.deltas import (
-    ESTIMATE_BYTES,
-    MIN_DELTA_BYTES,
-    MOST_IN_DOUBT,
-    encode_delta,
-    estimate_delta,
-)
+from mvc.formats.deltas import ESTIMATE_BYTES, MIN_DELTA_BYTES, encode_delta, estimate_delta
 from mvc.formats.encoding import EncodeScratch, encode_cast, encode_chunk
 from mvc.formats.pack import MAX_BASES, MAX_DEPTH
 from mvc.ids import hash_chunk
@@ -56,7 +51,6 @@ if TYPE_CHECKING:
 
 MAX_CHAIN = 2
 """Differences between a chunk and whole bytes, as writers make them; readers allow more."""
-_CLEARLY = 0.9
 
 
 class DeltaMode(enum.Enum):
@@ -81,6 +75,7 @@ class _Memory(threading.local):
     def __init__(self) -> None:
         self.reads = ReadSlot()
         self.scratch = EncodeScratch()
+        self.held: ChunkId | None = None
 
 
 class RelativeEncoder:
@@ -109,63 +104,80 @@ class RelativeEncoder:
         self._exact = exact
         self._written: dict[ChunkId, tuple[int, ChunkId]] = {}
         self._memory = _Memory()
-        self._verdicts: dict[int, float | None] = {}
+        self._verdicts: dict[int, Verdict] = {}
 
     def encode(self, span: ChunkSpan, plain: memoryview, slot: EncodeSlot) -> EncodedChunk:
         """Return a chunk as it is stored best; valid until the next use of the slot."""
         if span.cast is not None and self._is_rounding(span, plain, slot):
             return encode_cast(span.cast, tuple(master for master, _ in span.masters))
-        base = self._find_wanted(span)
-        if base is not None:
-            data = self._memory.reads.buffer("relative", span.size_bytes)
-            if self._read(base, data):
-                share = self._verdicts.get(span.group)
-                most = PROMISING if self._mode is DeltaMode.AUTO else MOST_IN_DOUBT
-                return encode_delta(plain, data, base, span.dtype, slot.scratch, share, most)
-        return encode_chunk(plain, span.dtype, slot.scratch)
+        base, share = self._choose(span, plain)
+        data = None if base is None else self._read_base(base, span.size_bytes)
+        if base is None or data is None:
+            return encode_chunk(plain, span.dtype, slot.scratch)
+        return encode_delta(plain, data, base, span.dtype, slot.scratch, share)
 
-    def _find_wanted(self, span: ChunkSpan) -> ChunkId | None:
-        """Return the chunk to try the difference to, or None if none is to be tried."""
-        if self._mode is DeltaMode.NEVER or span.size_bytes < MIN_DELTA_BYTES:
-            return None
-        if span.base is None or self._verdicts.get(span.group, 0) is None:
-            return None
-        return span.base if self._exact else self.find_base(span.base, span.size_bytes)
+    def _choose(self, span: ChunkSpan, plain: memoryview) -> tuple[ChunkId | None, float | None]:
+        """Return the base to try, and the share that such chunks take whole if a gain is known."""
+        insists = self._mode is DeltaMode.ALWAYS
+        verdict = self._verdicts.get(span.group)
+        if verdict is not None and not (verdict.gains or insists):
+            return None, None
+        bases = self._find_bases(span)
+        if bases and verdict is None and (len(bases) > 1 or not insists):
+            look = self._compare(span, plain, bases)
+            verdict = None if look is None else judge([look])
+        gains = verdict is not None and verdict.gains
+        if not bases or not (gains or insists):
+            return None, None
+        is_last = verdict is None or verdict.to_last
+        return bases[-1 if is_last else 0], verdict.whole if verdict and gains else None
+
+    def _compare(self, span: ChunkSpan, plain: memoryview, bases: Sequence[ChunkId]) -> Look | None:
+        """Look at a span by sample; None if no base can be read."""
+        whole, shares = 0, []
+        sample_bytes = min(span.size_bytes, ESTIMATE_BYTES)
+        for base in dict.fromkeys((bases[0], bases[-1])):
+            data = self._read_base(base, span.size_bytes)
+            if data is not None:
+                scratch = self._memory.scratch
+                as_delta, whole = estimate_delta(plain, data, span.dtype, scratch)
+                shares.append(as_delta / sample_bytes)
+        return Look(span, whole / sample_bytes, shares[0], shares[-1]) if shares else None
 
     def note(self, chunk_id: ChunkId, body: EncodedChunk) -> None:
         """Take note of a record that this session has written."""
         if body.bases:
             self._written[chunk_id] = (body.encoding, body.bases[0])
 
-    def find_base(self, wanted: ChunkId | None, size_bytes: int) -> ChunkId | None:
-        """Return the chunk to take the difference to: the wanted one, or one below in its chain.
+    def _find_bases(self, span: ChunkSpan) -> list[ChunkId]:
+        """Return what a span may be a difference to, each the base of the one before it."""
+        if self._mode is DeltaMode.NEVER or span.base is None or span.size_bytes < MIN_DELTA_BYTES:
+            return []
+        if self._exact:
+            return [span.base]
+        return self._find_chain(span.base, span.size_bytes)[-MAX_CHAIN:]
 
-        If the chain is full, the choice is between the base of the wanted chunk, which is a little
-        older, and the start, which is old but leaves room for others above. The former is taken as
-        long as differences to it are clearly smaller than it is itself.
-        """
-        chain = self._find_chain(wanted, size_bytes)
-        if chain is None:
-            return None
-        if len(chain) <= MAX_CHAIN:
-            return chain[0]
-        places = [self._catalog.find(chunk_id) for chunk_id in chain[:2]]
-        sizes = [0 if place is None else place.stored_size_bytes for place in places]
-        return chain[1] if sizes[0] < _CLEARLY * sizes[1] else chain[-1]
-
-    def _find_chain(self, wanted: ChunkId | None, size_bytes: int) -> list[ChunkId] | None:
-        """Return a chunk, its base, and so on; None if something is missing or does not fit."""
+    def _find_chain(self, wanted: ChunkId | None, size_bytes: int) -> list[ChunkId]:
+        """Return a chunk, its base, and so on; nothing if something is missing or does not fit."""
         chain: list[ChunkId] = []
-        if wanted is None or (not self._exact and self._is_written(wanted) is not None):
-            return None
+        if wanted is None or self._is_written(wanted) is not None:
+            return []
         while wanted is not None and wanted not in chain:
             copies = [c for c in self._catalog.find_all(wanted) if c.plain_size_bytes == size_bytes]
             if not copies or not self._catalog.contains_each([wanted])[0]:
-                return None
+                return []
             chain.append(wanted)
             is_delta = all(copy.encoding == Encoding.DELTA for copy in copies)
             wanted = copies[0].bases[0] if is_delta else None
-        return chain or None
+        return chain
+
+    def _read_base(self, chunk_id: ChunkId, size_bytes: int) -> memoryview | None:
+        """Return a chunk, hashed, in memory that the next call uses again; None if there is none."""
+        memory = self._memory
+        data = memory.reads.buffer("relative", size_bytes)
+        if memory.held != chunk_id:
+            memory.held = chunk_id if self._read(chunk_id, data) else None
+        return None if memory.held is None else data
 
     def _read(self, chunk_id: ChunkId, plain: memoryview) -> bool:
         """Fill ``plain`` with a chunk, hashed; return False if it cannot be read."""
@@ -195,6 +207,7 @@ class RelativeEncoder:
             return False
         for master, size_bytes in span.masters:
             half = size_bytes // 2
+            self._memory.held = None
             memory = self._memory.reads.buffer("relative", size_bytes + half)
             words, rounded = memory[:size_bytes], np.frombuffer(memory[size_bytes:], np.uint8)
             if not size_bytes or size_bytes % 4 or half > rest.size:
@@ -231,27 +244,24 @@ class RelativeEncoder:
     def look(self, source: ByteSource, spans: Sequence[ChunkSpan], crew: Crew) -> None:
         """Find out for which groups of spans differences promise a gain."""
         self._verdicts = {}
-        if self._mode is not DeltaMode.AUTO:
+        if self._mode is DeltaMode.NEVER or self._exact:
             return
-        jobs = [crew.submit(self._estimate, source, span) for span in choose_looks(spans)]
+        jobs = [crew.submit(self._look_at, source, span) for span in choose_looks(spans)]
         try:
-            looks = [look for job in jobs if (look := job.result()) is not None]
+            looks = [job.result() for job in jobs]
         finally:
             for job in jobs:
                 job.cancel()
             wait(jobs)
-        self._verdicts = judge_groups(spans, looks)
-
-    def _estimate(
-        self, source: ByteSource, span: ChunkSpan
-    ) -> tuple[ChunkSpan, float, float] | None:
-        """Return the shares that a sample takes as a difference and whole; None if none can be had."""
-        base, reads = self._find_wanted(span), self._memory.reads
-        plain, data = (reads.buffer(use, span.size_bytes) for use in ("plain", "relative"))
-        source.read_into(span.offset, plain)
-        if base is None or not self._read(base, data):
-            return None
-        as_delta, whole = estimate_delta(plain, data, span.dtype, self._memory.scratch)
-        sample_bytes = min(span.size_bytes, ESTIMATE_BYTES)
         # Equal samples tell nothing of the chunks that did change.
-        return (span, as_delta / sample_bytes, whole / sample_bytes) if as_delta else None
+        self._verdicts = judge_groups(
+            spans, [one for one in looks if one and one.near and one.last]
+        )
+
+    def _look_at(self, source: ByteSource, span: ChunkSpan) -> Look | None:
+        bases = self._find_bases(span)
+        if not bases:
+            return None
+        plain = self._memory.reads.buffer("plain", span.size_bytes)
+        source.read_into(span.offset, plain)
+        return None if hash_chunk(plain) == span.base else self._compare(span, plain, bases)

@@ -47,7 +47,6 @@ _WORTHWHILE = 0.97
 """A difference is kept if it takes at most this share of the ordinary encoding."""
 _DOUBT = 0.05
 """A sample that is further from the line than this is believed."""
-MOST_IN_DOUBT = _WORTHWHILE + _DOUBT
 _WORTHWHILE_PLANE = 0.9
 """A plane that would take more stays raw, which costs nothing to undo."""
 _MOST_SCATTERED, _MOST_TAILS = 0.1, 0.06
@@ -65,15 +64,13 @@ def encode_delta(
     dtype: DType | None,
     scratch: EncodeScratch,
     ordinary_share: float | None = None,
-    most: float = MOST_IN_DOUBT,
 ) -> EncodedChunk:
     """Encode a chunk as its difference to ``base``, or by itself if that is no larger.
 
     Chunks that differ in length, are below ``MIN_DELTA_BYTES``, opaque, or of a dtype that packs
     several elements into a block are never stored as differences. The result is valid until the
     next use of ``scratch``. ``ordinary_share`` is the share of such a chunk that its ordinary
-    encoding takes, if that and a gain by the difference are known: then no sample is taken. If one
-    is and the difference takes more of it than the share ``most``, the chunk is encoded by itself.
+    encoding takes, if that and a gain by the difference are known: then no sample is taken.
     """
     width = _find_width(plain, base, dtype)
     if dtype is None or not width:
@@ -83,7 +80,7 @@ def encode_delta(
         if delta.size_bytes <= (_WORTHWHILE - _DOUBT) * ordinary_share * plain.nbytes:
             return delta
     delta_bytes, ordinary_bytes = estimate_delta(plain, base, dtype, scratch)
-    if delta_bytes > most * ordinary_bytes:
+    if delta_bytes > (_WORTHWHILE + _DOUBT) * ordinary_bytes:
         return encode_chunk(plain, dtype, scratch)
     # Near the line a sample cannot tell, so both are encoded and the real sizes compared.
     is_clear = delta_bytes < (_WORTHWHILE - _DOUBT) * ordinary_bytes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mvc.chunkstore.looks import choose_looks, judge_groups
+from mvc.chunkstore.looks import Look, Verdict, choose_looks, judge, judge_groups
 from mvc.chunkstore.values import ChunkSpan
 from mvc.dtypes import get_dtype
 from mvc.formats.deltas import MIN_DELTA_BYTES
@@ -41,23 +41,30 @@ def test_only_chunks_that_may_be_differences_are_looked_at():
     assert groups_of(choose_looks([*others, span(0), span(0)])) == [0]
 
 
+def look(group, dtype=F32, whole=0.6, near=0.3, last=0.3):
+    return Look(span(group, dtype=dtype), whole, near, last)
+
+
 def test_groups_without_a_look_go_by_others_of_their_type():
     spans = [span(group, dtype=BF16 if group < 4 else F32) for group in range(8)]
-    good, bad = (0.3, 0.6), (0.59, 0.6)
     assert judge_groups(spans, []) == {}
-    looks = [(spans[0], *good), (spans[4], *bad)]
-    assert judge_groups(spans, looks) == {0: 0.6, 1: 0.6, 2: 0.6, 3: 0.6} | dict.fromkeys(
-        range(4, 8)
-    )
-    mixed = judge_groups(spans, [*looks, (spans[5], *good)])
-    assert mixed[4] is None
-    assert mixed[5] == 0.6
+    looks = [look(0, BF16), look(4, near=0.59, last=0.59)]
+    of_one_mind = judge_groups(spans, looks)
+    assert [of_one_mind[group].gains for group in range(8)] == [True] * 4 + [False] * 4
+    assert {of_one_mind[group].whole for group in range(8)} == {0.6}
+    mixed = judge_groups(spans, [*looks, look(5)])
+    assert [group for group, verdict in mixed.items() if verdict.gains] == [0, 5, 1, 2, 3]
     assert not mixed.keys() & {6, 7}
-    assert mixed[3] == 0.6
 
 
-@pytest.mark.parametrize(("as_delta", "is_taken"), [(0.44, True), (0.46, False)])
-def test_a_group_is_judged_by_all_of_its_looks(as_delta, is_taken):
-    looks = [(span(0), as_delta - 0.2, 0.5), (span(0), as_delta + 0.2, 0.7)]
-    verdict = judge_groups([span(0)], looks)[0]
-    assert verdict == (pytest.approx(0.6) if is_taken else None)
+@pytest.mark.parametrize(("share", "gains"), [(0.44, True), (0.46, False)])
+def test_a_group_is_judged_by_all_of_its_looks(share, gains):
+    looks = [look(0, whole=0.6 + by, near=share + 2 * by, last=1) for by in (-0.1, 0.1)]
+    assert judge(looks) == Verdict(pytest.approx(0.6), gains=gains, to_last=False)
+
+
+@pytest.mark.parametrize(
+    ("near", "last", "to_last"), [(0.3, 0.3, True), (0.3, 0.31, True), (0.3, 0.33, False)]
+)
+def test_the_last_base_is_taken_unless_another_is_nearer(near, last, to_last):
+    assert judge([look(0, near=near, last=last)]).to_last == to_last

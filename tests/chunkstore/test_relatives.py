@@ -328,6 +328,38 @@ def test_chains_stay_short(storage):
     check(store, storage, chunks)
 
 
+@pytest.mark.parametrize("mode", [AUTO, ALWAYS])
+@pytest.mark.parametrize("count", [1, 24])
+def test_a_difference_is_to_what_it_resembles_most(store, storage, mode, count):
+    """To the parent commit's chunk, or, where a detour led there, to what that is based on."""
+    first, detour = moved([weights(seed) for seed in range(count)], 0.02)
+    add(store, first, dtype=BF16)
+    add(store, detour, mode, dtype=BF16, base=ids_of(first))
+    made = []
+    for like in (first, detour):
+        words = [np.frombuffer(chunk, "<u2").copy() for chunk in like]
+        for one in words:
+            one[::50] += 1
+        made.append([one.tobytes() for one in words])
+        add(store, made[-1], mode, dtype=BF16, base=ids_of(detour))
+        bases = [store.find(chunk_id).bases for chunk_id in ids_of(made[-1])]
+        assert bases == [(chunk_id,) for chunk_id in ids_of(like)]
+    check(store, storage, [*first, *detour, *made[0], *made[1]])
+
+
+def test_unchanged_chunks_cost_no_look():
+    """Rows were appended to an embedding: no base of what stayed is read."""
+    inner = MemoryStorage()
+    olds = [weights(seed) for seed in range(36)]
+    add(ChunkStore(inner), olds)
+    storage = WatchedStorage(inner)
+    store = ChunkStore(storage, threads=2)
+    find_missing(store, [])
+    storage.reads.clear()
+    add(store, [*olds, weights(99, 4096)], AUTO, base=[*ids_of(olds), None])
+    assert storage.reads == []
+
+
 def test_a_base_that_is_broken_or_too_deep_is_not_taken(storage):
     chunks = [weights(1)]
     for number in range(10):
