@@ -117,6 +117,7 @@ def report(error: Exception, *, as_json: bool) -> int:
 
 def report_interrupt(error: KeyboardInterrupt, *, as_json: bool) -> int:
     """Say what stays of the work that Ctrl-C ended, if that is known; return the exit code."""
-    if not as_json:
-        stderr().lines(f"interrupted: {note}" for note in getattr(error, "__notes__", ()))
+    notes = getattr(error, "__notes__", ())
+    if notes and not as_json:
+        stderr().line(f"interrupted: {'; '.join(notes)}")
     return INTERRUPTED

@@ -62,6 +62,8 @@ class ByteBar:
         bar.update(task, completed=self._done_bytes, total=self._expected_bytes or None)
 
     def _show(self) -> tuple[Progress, TaskID]:
+        import shutil
+
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -88,7 +90,8 @@ class ByteBar:
             DownloadColumn(binary_units=True),
             SpeedColumn(),
             TimeRemainingColumn(),
-            console=Console(file=sys.stderr),
+            # Two columns stay free: a terminal's "^C" would break the line, which is then not removed.
+            console=Console(file=sys.stderr, width=shutil.get_terminal_size().columns - 2),
             transient=True,
             expand=True,
         )

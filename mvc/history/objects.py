@@ -93,6 +93,9 @@ class ObjectStore:
         try:
             yield
             self._write_gathered()
+        except KeyboardInterrupt:
+            self._write_gathered()  # so that the same command goes on from there
+            raise
         finally:
             self._gathered.objects = None
 

@@ -105,7 +105,11 @@ def add(
     """Store files and stage them; the index changes only once everything is durable."""
     recover(context)
     plan = plan_add(context, patterns, force=force, tracked_only=tracked_only)
-    result = store_planned(context, plan, progress, delta=delta)
+    try:
+        result = store_planned(context, plan, progress, delta=delta)
+    except KeyboardInterrupt as error:
+        error.add_note("nothing was staged")
+        raise
     result.stage(context)
     return result
 

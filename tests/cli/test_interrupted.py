@@ -111,7 +111,9 @@ def test_an_add_that_ctrl_c_ended_goes_on(empty):
                 break
     said = adding.communicate()[1].decode()
     assert adding.returncode == 130
-    stored = re.fullmatch(r"interrupted: (\S+) MiB of it are stored; .* goes on from there\n", said)
+    stored = re.fullmatch(
+        r"interrupted: (\S+) MiB of it are stored; .* from there; nothing was staged\n", said
+    )
     assert empty.json("status")["files"][0]["staged"] == "unmodified"
     written = empty.json("add", "large.bin")["bytes"]
     assert written["reused"] / 2**20 == float(stored[1]) >= _LARGE_BYTES / 8 / 2**20

@@ -254,6 +254,17 @@ def test_a_command_that_fails_leaves_nothing_it_gathered(history):
     assert all(loose_path(history, blob).exists() for blob in blobs)
 
 
+def test_after_ctrl_c_what_was_gathered_stays(history):
+    with pytest.raises(KeyboardInterrupt), history.gathering():
+        blobs = write_many(history)
+        raise KeyboardInterrupt
+    assert len(packs_of(history)) == 1
+    opened = GitHistory.open(history.git_dir)
+    assert all(opened.read_blob(blob) == content for blob, content in blobs.items())
+    assert write_many(opened) == blobs
+    assert list(history.objects.iterate_loose()) == []
+
+
 def test_old_packs_are_young_again_once_their_objects_are_used(history):
     with history.gathering():
         blobs = write_many(history)
