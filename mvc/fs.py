@@ -258,7 +258,7 @@ def start_writeback(descriptor: int) -> None:
 
 
 class DurableFile:
-    """A file being written beside its target; visible and durable only after ``publish``.
+    """A file being written next to its target; visible and durable only after ``publish``.
 
     A writer that failed once refuses everything but ``abort``. Leaving the ``with`` block
     without ``publish`` removes the temporary file.

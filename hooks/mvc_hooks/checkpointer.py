@@ -1,4 +1,4 @@
-"""Checkpointer: a commit every so many steps beside the training, and a rollback when it diverges.
+"""Checkpointer: a commit every so many steps in the background, and a rollback when the run diverges.
 
     ckpt = Checkpointer("runs/gpt", model=model, optimizer=optimizer, dataloader=loader, every=1000)
     for step in ckpt.steps(100_000):
@@ -70,7 +70,7 @@ class Checkpointer(StepRun):
         repo: the repository.
         branch: the branch that this run writes.
         rollbacks: a report for every rollback, oldest first.
-        environment_changes: what is different in the environment since the commit that was
+        environment_changes: what changed in the environment since the commit that the run
             resumed from: (item, then, now).
         resumed_from: id of that commit, or None.
     """
@@ -417,7 +417,7 @@ class Checkpointer(StepRun):
         return self._run.watch.report(self.step_count)
 
     def commit(self, message: str, **metrics: float) -> None:
-        """Commit the live state now, beside the training; best called between two steps.
+        """Commit the live state now, in the background; best called between two steps.
 
         In the middle of gradient accumulation the gradients are part of it.
 

@@ -15,8 +15,8 @@ class CommitReport:
     Attributes:
         commit: its id, or None if it failed.
         stall_s: how long the training stood still for it.
-        write_s: how long the writer took, beside the training.
-        plain_bytes: size of the state, of which ``written_bytes`` went into the repository.
+        write_s: how long the writer took, in the background.
+        plain_bytes: size of the state; ``written_bytes`` of it went into the repository.
         queue_depth: snapshots in the queue when it joined, itself included.
     """
 

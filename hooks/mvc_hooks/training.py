@@ -97,7 +97,7 @@ class StepRun:
         """Check that the run was not closed, if it can be."""
 
     def _write_note(self) -> float:
-        """Return what the other ranks are told along with a reading."""
+        """Return what goes to the other ranks along with a reading."""
         return 0.0
 
 

@@ -198,7 +198,7 @@ class PackCatalog:
 
 
 def find_broken(tables: Sequence[ChunkTable]) -> frozenset[ChunkId]:
-    """Return the chunks of which no copy can be decoded, because something they need is lost."""
+    """Return the chunks without a copy that can be decoded, because something they need is lost."""
     indexes = [index for table in tables for index in table.packs]
     if all(index.base_starts is None for index in indexes):
         return frozenset()

@@ -1,7 +1,7 @@
 """fsck of packs and pack indexes: is what the store holds what it says it holds? And if not, salvage.
 
 Without data, everything but the bodies is read: lengths, headers, footers, every record header,
-and the index beside them. With data, every pack is hashed against its name and every chunk is
+and the index next to them. With data, every pack is hashed against its name and every chunk is
 decoded and hashed against its id, in one pass over the file. Packs are checked side by side, one
 per thread; problems come out in the order of the packs. Finding a problem never ends the check.
 

@@ -168,7 +168,7 @@ class StoredCopies:
             closed = grown
 
     def find_lost(self) -> frozenset[ChunkId]:
-        """Return the chunks of which no copy can be decoded, because something they need is lost."""
+        """Return the chunks without a copy that can be decoded, because something they need is lost."""
         return frozenset(map(self.chunk_id, np.flatnonzero(self.chosen == NONE).tolist()))
 
     def depths(self) -> Numbers:

@@ -1,4 +1,4 @@
-"""The folder of packs, and how much some chunks take there, told without NumPy.
+"""The folder of packs, and how much room some chunks take there, without NumPy.
 
 A commit of what is staged says how much it stored; importing NumPy for that would take longer than
 the commit itself. ``catalog`` knows all about where chunks are.
@@ -59,7 +59,7 @@ class PackListing:
 
     @property
     def lost_packs(self) -> set[PackId]:
-        """Packs of which only the index is there."""
+        """Packs that are gone, with only their index left."""
         return self.indexes.keys() - self.packs.keys()
 
 

@@ -142,7 +142,7 @@ def _is_sound(reader: ChunkReader, index: PackIndex) -> bool:
 
 
 def _carry(writer: ChunkWriter, storage: Storage, index: PackIndex, rows: Collection[int]) -> None:
-    """Copy some records of a pack, all of which was hashed before."""
+    """Copy some records of a pack whose every byte was hashed before."""
     slot = ReadSlot()
     wanted = set(rows)
     for group in _group(index):

@@ -1,6 +1,6 @@
 """Which packs go, which are rewritten, and what is encoded again: pure, before anything is done.
 
-Nothing is removed from within a pack: a pack of which enough is garbage is *rewritten*, its needed
+Nothing is removed from within a pack: a pack with enough garbage is *rewritten*, its needed
 records carried over as they are. Needed is what callers say, and all that it is based on: a chunk
 that nothing names any more may be the base of one that is kept. Such a base is *held*, unless it
 costs more (with all that only it needs) than storing what builds on it without it; then that is

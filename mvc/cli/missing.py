@@ -1,4 +1,4 @@
-"""Words that are no command: aliases, and what to do instead; imported only when one is typed."""
+"""Words that are not commands: aliases, and what to do instead; imported only when one is typed."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _NUMBER = re.compile(
 
 
 class Parameter:
-    """One parameter of a command: its names and what else typer is told of it."""
+    """One parameter of a command: its names and what else typer needs to know about it."""
 
     def __init__(self, *names: str, **settings: Any) -> None:
         self.names = names

@@ -1,6 +1,6 @@
 """From a stored body back to a chunk's plain bytes: the part that is fixed forever.
 
-docs/format.md, section 3, says what the bodies are. The tag is stored beside the body. Bodies are
+docs/format.md, section 3, says what the bodies are. The tag is stored with the body. Bodies are
 hostile: every size is checked against the plain size, which the caller knows, before memory is
 taken for it.
 """

@@ -65,7 +65,7 @@ def encode_delta(
     scratch: EncodeScratch,
     ordinary_share: float | None = None,
 ) -> EncodedChunk:
-    """Encode a chunk as its difference to ``base``, or by itself if that is no larger.
+    """Encode a chunk as its difference from ``base``, or by itself if that takes no more.
 
     Chunks that differ in length, are below ``MIN_DELTA_BYTES``, opaque, or of a dtype that packs
     several elements into a block are never stored as differences. The result is valid until the

@@ -1,7 +1,7 @@
 """The pack file: many encoded chunks one after another, each record describing itself.
 
 docs/format.md, section 4, shows the layout. Records follow each other without a hole, so a pack is
-readable from its first byte on with no index beside it, and an index can be made from the pack
+readable from its first byte on without its index, and an index can be made from the pack
 alone. The CRC guards the walk from header to header; a body is guarded by its chunk id.
 
 Nothing here knows what an encoding tag means, except that bodies with tags from ``FIRST_REFERRING``

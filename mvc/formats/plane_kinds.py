@@ -1,4 +1,4 @@
-"""Planes of which most bytes are close together: as nibbles, as a list, or as both.
+"""Planes whose bytes are mostly close together: as nibbles, as a list, or as both.
 
 docs/format.md, section 3, shows the layouts.
 

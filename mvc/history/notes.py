@@ -1,4 +1,4 @@
-"""Git notes: a text for a commit, kept beside it, without changing its id.
+"""Git notes: text attached to a commit without changing its id.
 
 A notes ref is like a branch. The tree of its newest commit has one blob per noted commit, and the
 blob's path is that commit's id, cut by slashes after any pairs of its digits so that no folder

@@ -1,6 +1,6 @@
 """Git objects that nothing reaches: listing what may go, and removing it.
 
-Loose objects are removed, and packs of which nothing is needed, at an age at which nobody is still
+Loose objects are removed, and packs that nothing needs any more, once they are so old that nobody is still
 making them. What is needed and what is not may share a pack: it stays.
 
 Objects go in the reverse of the order in which they were written, each kind durably gone before

@@ -139,7 +139,7 @@ def _find_moved(
     before: Mapping[str, Side],
     after: Mapping[str, Side],
 ) -> list[FileDiff]:
-    """Leave out the tensors that only lie in other files; say how many those are."""
+    """Leave out the tensors that only moved to other files, and count them."""
     from mvc.operations.tensor_diff import by_name, pair_moved  # noqa: PLC0415  names need none
 
     changes = {file.path: file.tensors for file in files if file.tensors}

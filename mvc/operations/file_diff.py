@@ -25,14 +25,14 @@ class FileDiff:
         status: ``added``, ``removed``, ``modified`` or ``renamed``.
         old_path: path before it was renamed.
         format: checkpoint format, or None for plain files and links.
-        tensors: tensors that differ, in file order; one that only lies in another file does not.
+        tensors: tensors that differ, in file order, without those that only moved to another file.
         tensors_total: tensors of the file on the new side (old if removed).
         other_changed: whether bytes outside tensors (header, metadata) or a plain file differ.
         mode_changed: whether the executable bit or the kind of file differs.
         size_bytes: length of the new file, or of the old one if removed.
         lines: changed lines of a modified plain text, in hunks as of ``diff -u``.
-        moved_from: (path, how many) of the files in which equal tensors lay before.
-        moved_to: (path, how many) of the files in which equal tensors lie now.
+        moved_from: (path, how many) of the files that held equal tensors before.
+        moved_to: (path, how many) of the files that hold equal tensors now.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Which tensors differ between versions of files, also where they lie in other files now.
+"""Which tensors differ between versions of files, also across files.
 
 A model that was saved in other shards, or in another format, has the same tensors elsewhere: that is
 no change. So what is new in a file is looked for among what is gone: the same name and bytes in any file,
@@ -40,7 +40,7 @@ class TensorDiff:
         chunks_changed: chunks that the other side's tensor does not have.
         chunks_total: chunks of the tensor.
         size_bytes: its bytes.
-        old_path: the file that it lay in before, if that was another one.
+        old_path: the file that held it before, if that was another one.
     """
 
     name: str

@@ -9,7 +9,7 @@ _NO_END = "\\ No newline at end of file"
 
 
 def changed_lines(old: bytes, new: bytes) -> tuple[str, ...]:
-    """Return hunks with three lines of context; nothing if either is no text, or too much differs."""
+    """Return hunks with three lines of context; nothing if either is not text, or too much differs."""
     before, after = _lines(old), _lines(new)
     if before is None or after is None:
         return ()

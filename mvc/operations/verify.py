@@ -1,7 +1,7 @@
 """verify: does a live state, or the worktree, hold bit for bit what a commit holds?
 
 In the worktree every file is read: stat data is not trusted. What counts are tensors: a file with
-another header, format or number of shards is told from one whose tensors differ.
+another header, format or number of shards is distinguished from one whose tensors differ.
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ class RunView:
         alarms: what detectors found.
         rollbacks: where it went back.
         events: other things that happened, without errors.
-        errors: what went wrong beside the training.
+        errors: what went wrong outside the training itself.
         damaged_lines: lines of the feed that are not records.
     """
 

@@ -43,7 +43,7 @@ _FACTORIES: dict[str, Callable[[], object]] = {
     )
 }
 _FACTORY_NAMES = {factory: name for name, factory in _FACTORIES.items()}
-# Fields of a tagged container beside its items.
+# Fields of a tagged container in addition to its items.
 _MAPPING_FIELDS = {
     "dict": (),
     "OrderedDict": ("metadata",),

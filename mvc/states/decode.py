@@ -152,7 +152,7 @@ class DecodeWalk:
 
 
 def _make_set(kind: Callable[[list[object]], Any], keys: list[object]) -> Any:
-    """Return a set or tuple of keys, each of which must be there once in a set."""
+    """Return a set or tuple of keys, which in a set must each occur once."""
     try:
         value = kind(keys)
     except TypeError:

@@ -2,7 +2,7 @@
 
 An element type is spelled in ``state.json`` the way its library spells it: ``bfloat16`` for a
 torch tensor, ``<f4`` or ``datetime64``'s ``<M8[s]`` for a NumPy array, ``float8_e4m3fn`` for an
-array of ml_dtypes. The file beside it must load in any tool, so what safetensors cannot hold is
+array of ml_dtypes. The tensor file must load in any tool, so what safetensors cannot hold is
 stored as another dtype of the same bytes:
 
     ========================  ======================================

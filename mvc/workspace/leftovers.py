@@ -1,8 +1,8 @@
-"""What killed processes left: scratch folders and temporary files that nobody will rename any more.
+"""What killed processes left behind: scratch folders and temporary files that nobody will rename.
 
 Nothing that a live process uses is among them. A scratch folder and a file that is being written are
-locked by their process, and the kernel drops that lock when it ends; whoever has staged files beside
-their targets holds the sweep lock. What a journal waits for is no leftover either.
+locked by their process, and the kernel drops that lock when it ends; whoever has staged files next to their
+targets holds the sweep lock. What a journal waits for is not a leftover either.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A branch goes back along its first parents, newest commit first; only a commit that was named may be
 any ancestor. Commits whose content was released are skipped, and a named one is refused: what
-cannot be restored is no place to go back to.
+cannot be restored is not a place to go back to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settings: which there are, what values they take, and those of the user beside the repository's.
+"""Settings: which ones exist, what values they take, and the user's own beside the repository's.
 
 The user's own lie in ``$XDG_CONFIG_HOME/mvc/config`` (``~/.config/mvc/config``) and count where a
 repository says nothing. What runs programs or rewrites command lines is the user's alone: a repository

@@ -88,7 +88,7 @@ def stage_all(
 ) -> tuple[FileWrite, ...]:
     """Stage the files to write, durably, and return the writes with their places.
 
-    Files go beside their targets if those are not on the file system of ``folder``; ``stack`` removes
+    Files go next to their targets if those are not on the file system of ``folder``; ``stack`` removes
     these again, unless a journal needs them by then.
     """
     staged: list[FileWrite] = []
@@ -111,7 +111,7 @@ def _stage(context: Context, write: FileWrite, place: Path, progress: ByteProgre
 
 
 def _find_place(context: Context, path: str, folder: Path) -> Path:
-    """Return the staging folder, or one beside the target if that is on another file system."""
+    """Return the staging folder, or one next to the target if that is on another file system."""
     parent = (context.worktree / path).parent
     while find_obstacle(context.worktree, path) is not None or not parent.is_dir():
         parent, path = parent.parent, path.rpartition("/")[0]

@@ -1,6 +1,6 @@
 """Taking the worktree, the index and HEAD from one state to another, all or nothing.
 
-    plan ──► stage every new file beside the repository, durable
+    plan ──► stage every new file next to the repository, durable
          ──► write a journal of all that is to happen, durable      ← the point of no return
          ──► apply: remove, rename into place, index, HEAD
          ──► remove the journal

@@ -12,7 +12,7 @@
 The loop is the user's, and everything that ``Checkpointer`` documents holds. Batches come from
 ``ckpt.next_batch()``, which returns to any position by drawing the pass again as it was. That
 replaces ``skip_first_batches``, which does not restore random number generators. ``save_state`` may be called
-beside it, and ``load_state`` before: a branch without commits begins with what it loaded.
+alongside, and ``load_state`` before: a branch without commits begins with what it loaded.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class EvaluationLoaders:
                     self._watches[-1].restore(self._restored.pop(0))
 
     def _forget_dead(self) -> None:
-        """Leave out loaders in whose place the library has made others."""
+        """Leave out loaders that the library has replaced."""
         self._watches = [watch for watch in self._watches if watch.is_persistent]
 
     def capture(self) -> list[dict[str, Any]]:
@@ -46,7 +46,7 @@ class EvaluationLoaders:
         return states
 
     def restore(self, states: list[dict[str, Any]]) -> None:
-        """Begin anew where the states say, or where there is none."""
+        """Begin again where the states say, or at the start where there is none."""
         self._forget_dead()
         for index, watch in enumerate(self._watches):
             watch.restore(states[index] if index < len(states) else {})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mvc_hooks.adapters.session import Session
 
 log = logging.getLogger("mvc_hooks")
-# What loops remember beside their counters: the x axis of loggers, and when loaders were made.
+# What loops remember besides their counters: the x axis of loggers, and when loaders were made.
 _REMEMBERED = ("_batches_that_stepped", "_last_train_dl_reload_epoch", "_last_val_dl_reload_epoch")
 # What Lightning's own callbacks remember without having it in their state_dict.
 _UNSAVED = (
@@ -123,7 +123,7 @@ class LightningState(LibraryState):
         self._callback_states = [(one, _copy(one.state_dict())) for one in self._list_callbacks()]
 
     def _find_stateful(self) -> dict[str, Any]:
-        """Return what the module holds: schedulers that it steps by hand, averages that are no module."""
+        """Return what the module holds: schedulers that it steps by hand, averages that are not modules."""
         known = set(map(id, self._session.objects))
         return {
             f"module.{name}": value
@@ -158,7 +158,7 @@ class LightningState(LibraryState):
         fetcher.fetched = inner.batch_progress.current.ready - is_counted
 
     def give_back(self) -> None:
-        """Report what an ended fit did, of which nothing is left to do: Lightning calls no hook then."""
+        """Report what a finished fit did: with nothing left to do, Lightning calls no hook."""
         state, self._restored = self._restored, None
         if state is None:
             return
@@ -290,7 +290,7 @@ def _pick(owner: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _copy(state: Any) -> Any:
-    """Return a copy whose tensors share nothing: which of them do is no state of the library."""
+    """Return a copy whose tensors share nothing: which ones do is not state of the library."""
     return map_leaves(
         state,
         lambda leaf, _: (

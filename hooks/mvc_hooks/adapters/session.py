@@ -78,7 +78,7 @@ class SessionCallback:
         """Make a callback for one trainer.
 
         ``path`` and ``options`` are as for ``Checkpointer``, with further parts by name (``ema=ema``).
-        ``grad_norm`` measures the norm of the gradients at every step, to watch it beside the loss:
+        ``grad_norm`` measures the norm of the gradients at every step, to watch it along with the loss:
         Lightning measures it before the gradients are clipped, the Hugging Face Trainer after.
         """
         super().__init__()
@@ -198,7 +198,7 @@ class LibraryState:
 
     @property
     def audited(self) -> dict[str, Any]:
-        """The callbacks that may have state of which the library does not know."""
+        """The callbacks that may have state unknown to the library."""
         known = self._list_stateful()
         return {type(one).__name__: one for one in self._list_callbacks() if one not in known}
 

@@ -10,7 +10,7 @@ In a distributed run the mean over the ranks counts, as one all-reduce of double
 losses and norms, and how many ranks gave one. NaN or infinity on one rank is NaN or infinity in the
 sum, so every rank decides alike. A note of the caller, one more double, is summed with them and so
 arrives at the same step on every rank. Every rank must put every step. The all-reduce runs on the
-device of the process group: with NCCL on a stream beside the training, with gloo on the CPU, where
+device of the process group: with NCCL on a side stream, with gloo on the CPU, where
 ``take`` waits for it.
 """
 
@@ -151,7 +151,7 @@ class ReadingQueue:
         with torch.cuda.device(device), torch.no_grad():
             slot = self._slots.pop() if self._slots else _allocate_slot()
             # Stacked on the stream of the training, so that later changes of the values do not
-            # matter; the rest may run beside it.
+            # matter; the rest may run alongside.
             vector = torch.stack([_to_device(x, device) for x in values])
             stream = torch.cuda.current_stream(device)
             if reduces:

@@ -1,6 +1,6 @@
 """Robust statistics of finite values: medians, spreads, scores, levels.
 
-How far a value stands out from others, some of which may be wild themselves, is measured by the
+How far a value stands out from others, which may include outliers themselves, is measured by the
 modified z-score of Iglewicz and Hoaglin ("How to Detect and Handle Outliers",
 ASQC, 1993): (x - median) / (1.4826 * MAD), where MAD is the median of the absolute deviations from
 the median. 1.4826 = 1 / Phi^-1(3/4) makes it a standard deviation if the noise is normal
@@ -63,7 +63,7 @@ def measure_spread(values: NDArray[np.float64]) -> tuple[float, float]:
 def robust_score(value: float, values: NDArray[np.float64]) -> tuple[float, float]:
     """Return how many sigmas a finite value lies above the median of others, and that median.
 
-    The score is 0 on the median, and infinite beside it if the others are all equal.
+    The score is 0 on the median, and infinite elsewhere if the others are all equal.
     """
     # Scaled to near 1 by a power of two, which is exact: sums near the ends of the range would
     # overflow, or lose their last bits.

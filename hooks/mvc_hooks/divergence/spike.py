@@ -51,7 +51,7 @@ class Spike:
     Gradient norms are scored by their logarithms only, because their noise is a factor. They must
     also exceed ``min_delta``, and ``min_factor`` times the median.
 
-    Much that stands out is no failure: a rare reward, a hard batch among easy ones, a curriculum or
+    Much that stands out is not a failure: a rare reward, a hard batch among easy ones, a curriculum or
     a restart that takes the loss back to where it has been before. So a spike must also be new. It
     exceeds ``record`` times the largest loss that the history holds, and is ``tail`` times as far
     above the median as the largest of the window; a gradient norm below the largest of the window

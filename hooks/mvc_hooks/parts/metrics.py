@@ -1,7 +1,7 @@
 """Metrics of torchmetrics in a model: what they have summed up is in no state dict.
 
 A collection may update one metric for a group of them; the others are given its state when somebody
-asks. They are asked here, or those that a resume makes anew would begin with old states.
+asks. They are asked here, or those that a resume creates would begin with old states.
 """
 
 from __future__ import annotations

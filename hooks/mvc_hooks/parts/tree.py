@@ -66,7 +66,7 @@ def list_items(value: Any, most: int | None = None) -> list[tuple[Any, Any]] | N
 
 
 def walk_leaves(value: Any, path: Steps = ()) -> Iterator[tuple[Steps, Any]]:
-    """Yield path and value of everything nested that is no container; a module is none."""
+    """Yield path and value of everything nested that is not a container; a module is not one."""
     items = None if isinstance(value, torch.nn.Module) else list_items(value)
     if items is None:
         yield path, value

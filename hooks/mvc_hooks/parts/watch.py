@@ -241,7 +241,7 @@ def has_own_workers(loader: Any) -> bool:
 
 @contextmanager
 def lend(owner: Any, attributes: Mapping[str, Any]) -> Iterator[None]:
-    """Set attributes of an object, some of which its class does not let anybody set."""
+    """Set attributes of an object, even those that its class does not let anybody set."""
     values = vars(owner)
     before = {name: values[name] for name in attributes if name in values}
     values.update(attributes)
@@ -255,7 +255,7 @@ def lend(owner: Any, attributes: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def _epoch_of(dataset: Any, epoch: int | None, now: int) -> Iterator[None]:
-    """Let workers copy the dataset as it was in an epoch: what it is told later does not reach them.
+    """Let workers copy the dataset as it was in an epoch: later changes do not reach them.
 
     A dataset that does not say in which it is goes back to ``now``.
     """

@@ -71,7 +71,7 @@ def doubt_parts(
         if lost and len(lost) == len(params) and modules:
             yield (
                 f"{format_path(path)} steps no parameter of any model that was passed: it belongs to "
-                "another model, or the model was made anew after it"
+                "another model, or the model was replaced after it"
             )
         elif lost:
             yield (

@@ -100,7 +100,7 @@ class RunLog:
             log.error("the last state is not committed: %s: %s", type(error).__name__, error)
 
     def lose(self, kept: int, step: int) -> None:
-        """The run ends in the middle of the step after this one, of which no commit can be made."""
+        """The run ends in the middle of the next step, which cannot be committed."""
         log.warning(
             "the run ended in the middle of step %d, so its last commit is that of step %d; a smaller "
             "every= or every_seconds=, or a ring=, loses less",

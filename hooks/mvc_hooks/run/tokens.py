@@ -25,7 +25,7 @@ STEPPED = (Optimizer, LRScheduler, torch.amp.GradScaler)
 
 
 def read_script_token(value: Any, *, is_carried: bool = True) -> object:
-    """Return what changes when a variable of the script does, or None for what is no state.
+    """Return what changes when a variable of the script does, or None for what is not state.
 
     What autograd made is of one step, and computed again, unless the loop is known to carry it.
     """

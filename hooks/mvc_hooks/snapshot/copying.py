@@ -2,7 +2,7 @@
 
 Host memory is copied at once, by several threads if there is much of it. From a CUDA device the
 copy is asynchronous, into pinned memory. What only ``optimizer.step`` changes (parameters and the
-optimizer's own state) is copied on a side stream, beside the next forward and backward pass;
+optimizer's own state) is copied on a side stream, during the next forward and backward pass;
 whatever could change earlier (buffers, averages, generators) goes on the stream of the training
 itself, whose later work waits for it. The *fence* makes the stream of the training wait for the
 side stream; it has to stand before the next ``optimizer.step``. The host never waits for either.
