@@ -49,16 +49,22 @@ def _check_objects(objects: ObjectStore) -> Iterator[HistoryProblem]:
         except MvcError as error:
             yield HistoryProblem("object-damaged", object_id, error.message)
     for name in objects.packs.names():
+        problems = list(_check_pack(objects, name))
+        if problems and name in objects.packs.names():  # else it was joined with others meanwhile
+            yield from problems
+
+
+def _check_pack(objects: ObjectStore, name: str) -> Iterator[HistoryProblem]:
+    try:
+        ids = objects.packs.read_ids(name)
+    except MvcError as error:
+        yield HistoryProblem("object-damaged", name, error.message)
+        return
+    for object_id in ids:
         try:
-            ids = objects.packs.read_ids(name)
+            objects.read(object_id)
         except MvcError as error:
-            yield HistoryProblem("object-damaged", name, error.message)
-            continue
-        for object_id in ids:
-            try:
-                objects.read(object_id)
-            except MvcError as error:
-                yield HistoryProblem("object-damaged", object_id, error.message)
+            yield HistoryProblem("object-damaged", object_id, error.message)
 
 
 def _check_refs(refs: RefStore, roots: list[Root]) -> Iterator[HistoryProblem]:

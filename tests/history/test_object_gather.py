@@ -10,6 +10,7 @@ import pytest
 
 from mvc.errors import UsageError
 from mvc.history import object_gather
+from mvc.history.check import check as check_history
 from mvc.history.git import GitHistory
 from mvc.history.object_gather import (
     find_loose,
@@ -160,6 +161,27 @@ def test_a_damaged_pack_stays_as_it_is(history):
     gather(history, tip, [hurt])
     assert len(packs_of(history)) == 2
     assert path.read_bytes() == data
+
+
+def test_a_check_beside_it_finds_nothing_wrong(history, monkeypatch):
+    """The pack goes between the listing and the look at it."""
+    gather(history, commit(history, "one"))
+    (name,) = packs_of(history)
+    tip = commit(history, "two")
+    read_ids = history.objects.packs.read_ids
+
+    def gather_first(wanted):
+        if wanted == name and packs_of(history) == [name]:
+            other = GitHistory.open(history.git_dir)
+            gather(other, tip, [name])
+        return read_ids(wanted)
+
+    monkeypatch.setattr(history.objects.packs, "read_ids", gather_first)
+    assert list(check_history(history)) == []
+    assert packs_of(history) != [name]
+    (now,) = packs_of(history)
+    (history.git_dir / "objects/pack" / f"{now}.pack").unlink()
+    assert any(problem.what == now for problem in check_history(GitHistory.open(history.git_dir)))
 
 
 def test_many_are_seen_in_one_folder(history):

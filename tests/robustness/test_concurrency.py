@@ -243,12 +243,17 @@ def test_adds_at_once_keep_all_entries(root, zygote):
     assert {file.path: file.code for file in status.files} == dict.fromkeys(names, "A ")
 
 
-def test_reader_during_commits(root, zygote):
+@pytest.mark.parametrize("gathers", [False, True])
+def test_reader_during_commits(root, zygote, gathers):
     verbs.commit_state(root, 0)
-    rounds = 2 * _ROUNDS
+    rounds = (5 if gathers else 2) * _ROUNDS
     commands = [
-        ("commit_states", root, {"first": 1, "count": rounds}),
-        ("commit_states", root, {"first": 1001, "count": rounds, "branch": "side"}),
+        ("commit_states", root, {"first": 1, "count": rounds, "gathers": gathers}),
+        (
+            "commit_states",
+            root,
+            {"first": 1001, "count": rounds, "branch": "side", "gathers": gathers},
+        ),
         ("read_for_a_while", root, {"until": rounds}),
         ("fsck_until", root, {"until": rounds}),
     ]
@@ -256,6 +261,7 @@ def test_reader_during_commits(root, zygote):
     outcomes = zygote.run_all(commands)
     assert [outcome.error for outcome in outcomes] == [None] * len(commands)
     _check_sound(root)
+    assert (len(Repo.open(root)._context.store.packs()) < 2 * rounds) == gathers
 
 
 def test_checkouts_during_commits_elsewhere(root, zygote):

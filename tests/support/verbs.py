@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import resource
 import shutil
@@ -101,9 +102,10 @@ def load_state(root, revision):
     return number
 
 
-def commit_states(root, first, count, branch=None, attempts=1):
-    for number in range(first, first + count):
-        commit_state(root, number, branch=branch, attempts=attempts)
+def commit_states(root, first, count, branch=None, attempts=1, gathers=False):
+    with gathering_often() if gathers else contextlib.nullcontext():
+        for number in range(first, first + count):
+            commit_state(root, number, branch=branch, attempts=attempts)
 
 
 def read_for_a_while(root, until):
@@ -170,12 +172,20 @@ def repack(root):
     Repo.open(root, identity=WHO).repack()
 
 
-def gather(root):
-    """Join small packs as a commit does, from the second on."""
+@contextlib.contextmanager
+def gathering_often():
+    """Let two packs and a handful of objects be many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listing, "GATHER_PACKS", 2)
+        patch.setattr(object_gather, "GATHER_PACKS", 2)
         patch.setattr(object_gather, "_CROWD", 1)
         patch.setattr(object_gather, "FEW_OBJECTS", 1)
+        yield
+
+
+def gather(root):
+    """Join small packs as a commit does, from the second on."""
+    with gathering_often():
         context = Repo.open(root, identity=WHO)._context
         aftercare.gather(context, context.history.head().commit)
         while listing.find_crowd(context.list_packs()):  # no call joins very many
