@@ -60,8 +60,8 @@ def test_every_option_of_every_command_is_known(name):
     """A parameter of another kind would silently send every line of its command to typer."""
     group = get_command(app)
     top = group.make_context("mvc", ["log", "-h"], resilient_parsing=True)
-    command = group.get_command(top, name)
-    function = getattr(importlib.import_module(f"mvc.cli.commands.{name}"), name)
+    command, module = group.get_command(top, name), name.replace("-", "_")
+    function = getattr(importlib.import_module(f"mvc.cli.commands.{module}"), module)
     options = [one for one in command.params if one.param_type_name == "option"]
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     words = ["1" for one in arguments if one.required]
