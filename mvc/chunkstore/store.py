@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 MAX_THREADS = 8
 """More would wait for the one thread that fills the pack, and each costs 15 MB."""
+THREAD_BYTES = 4 * 2**20
+"""One tensor is read by a thread for each of so many bytes: less does not pay for starting one."""
 _IDLE_SLOTS = 2
 
 
@@ -127,13 +129,14 @@ class ChunkStore:
             self._idle_slots.append(slot)
 
     def read_each(self, chunks: Sequence[tuple[ChunkId, memoryview]], *, context: str = "") -> None:
-        """Fill every buffer with its chunk, as ``read_into`` does, on all threads."""
+        """Fill every buffer with its chunk, as ``read_into`` does, on all threads if it is much."""
 
         def read(item: tuple[ChunkId, memoryview], _: None) -> int:
             self.read_into(*item, context=context)
             return len(item[1])
 
-        for_each(chunks, lambda: None, read, threads=self.threads)
+        size_bytes = sum(len(plain) for _, plain in chunks)
+        for_each(chunks, lambda: None, read, threads=min(self.threads, size_bytes // THREAD_BYTES))
 
     def read_many(
         self, requests: Sequence[ReadRequest], sink: Sink, progress: ByteProgress = None

@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 
-from mvc.chunkstore.store import ChunkStore
+from mvc.chunkstore.store import THREAD_BYTES, ChunkStore
 from mvc.dtypes import get_dtype
 from mvc.ids import hash_chunk
 from mvc.storage.local import LocalStorage
@@ -124,3 +125,23 @@ def test_a_difference_is_estimated_from_samples():
     (near, base), _ = add_chunks(store, [bytes(new), old])
     as_delta, whole = store.estimate_delta(near, base, get_dtype("U8"))
     assert as_delta < whole / 10
+
+
+def test_threads_are_started_only_for_much(monkeypatch):
+    started = []
+    monkeypatch.setattr(
+        threading.Thread,
+        "start",
+        lambda thread, start=threading.Thread.start: (started.append(thread), start(thread)),
+    )
+    parts = [b"a" * THREAD_BYTES, b"b" * THREAD_BYTES, b"less"]
+    store = ChunkStore(MemoryStorage(), threads=2)
+    ids, _ = add_chunks(store, parts)
+    started.clear()
+    for wanted, threads in (([0, 2], 0), ([0, 1], 2)):
+        plains = [bytearray(len(parts[number])) for number in wanted]
+        store.read_each(
+            [(ids[number], memoryview(plain)) for number, plain in zip(wanted, plains, strict=True)]
+        )
+        assert plains == [parts[number] for number in wanted]
+        assert len(started) == threads
