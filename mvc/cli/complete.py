@@ -84,7 +84,7 @@ def _options(line: Line, word: str) -> Candidates:
     option, equals, _ = word.partition("=")
     if equals and option in line.options:
         found = _values(line.declared[line.options[option][0]], word)
-        return [(option + equals + text, about) for text, about in found]
+        return [one if one == FILES else (option + equals + one[0], one[1]) for one in found]
     return [
         (spelling, line.declared[parameter].settings.get("help", ""))
         for spelling, (parameter, _) in line.options.items()
@@ -112,6 +112,9 @@ def _values(declared: Parameter, word: str) -> Iterator[tuple[str, str]]:
     elif kinds & _REVISIONS:
         begun, dots, _ = word.rpartition("..")
         yield from ((begun + dots + text, about) for text, about in _references(tags=True))
+    elif {"--sort", "--metric"} & set(declared.names) and kinds == {"NAME"}:
+        metrics = (entry.metrics for entry in open_repo().log(limit=1))
+        yield from ((name, "metric") for names in metrics for name in names)
     elif "KEY" in kinds:
         yield from ((key, "") for key in _SETTINGS)
     elif "KIND" in kinds or "WORD" in kinds:

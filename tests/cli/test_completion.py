@@ -31,7 +31,8 @@ def told(shell, *words):
         ("ci --am", ["--amend"]),
         ("log --one", ["--oneline"]),
         ("log --no-d", ["--no-decorate"]),
-        ("log --sort ", []),
+        ("log --sort ", ["loss", "acc"]),
+        ("commit --metric ", []),
         ("commit -am ", []),
         ("commit -m x ", [FILES]),
         ("commit -F ", [FILES]),
@@ -99,6 +100,9 @@ def run(shell, *command):
         ("mvc du --by=co", "commit"),  # bash has split the word at the sign
         ("mvc log main..v", "main..v1"),
         ("mvc add my", "my notes.txt"),
+        ("mvc add my\\ no", "my notes.txt"),
+        ("mvc commit --file=my", "my notes.txt"),
+        ("mvc show main@", ""),
     ],
 )
 def test_bash(installed, line, expected):

@@ -11,17 +11,21 @@ from mvc.cli.parameters import Argument
 _SCRIPTS = {
     "bash": r"""# eval "$(mvc completion bash)"
 _mvc() {
-    local line=${COMP_LINE:0:COMP_POINT} one IFS=$' \t\n'
+    local line=${COMP_LINE:0:COMP_POINT} breaks=${COMP_WORDBREAKS//[[:space:]]/} one IFS=$' \t\n'
     local -a words
-    read -ra words <<<"$line"
+    read -a words <<<"$line"
     [[ $line == *[[:space:]] ]] && words+=("")
     local word=${words[${#words[@]} - 1]}
-    local split=${word%"${word##*["$COMP_WORDBREAKS"]}"}  # what bash takes for words before
+    local split=${word%"${word##*["$breaks"]}"} path=$word  # bash takes what it splits for words
+    [[ $word == -*=* ]] && path=${word#*=}
+    local split_path=${path%"${path##*["$breaks"]}"}
     COMPREPLY=()
     while IFS=$'\t' read -r one _; do
         if [[ $one == : ]]; then
             compopt -o filenames 2>/dev/null
-            while read -r one; do COMPREPLY+=("$one"); done < <(compgen -f -- "${word#"$split"}")
+            while read -r one; do
+                COMPREPLY+=("${one#"$split_path"}")
+            done < <(compgen -f -- "$path")
         else
             COMPREPLY+=("${one#"$split"}")
         fi
@@ -43,7 +47,7 @@ _mvc() {
         fi
     done
     (( $#values )) && _describe mvc values
-    [[ -n $files ]] && _files
+    [[ -n $files ]] && { compset -P '-*='; _files }
 }
 if [[ $funcstack[1] == _mvc ]]; then _mvc "$@"; else compdef _mvc mvc; fi
 """,
