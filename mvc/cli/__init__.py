@@ -6,7 +6,7 @@ COMMANDS = {
     "start a repository": {
         "init": "Create an empty repository",
         "config": "Read and change settings",
-        "completion": "Print what completes commands in your shell",
+        "completion": "Print a completion script for your shell",
     },
     "work on the next commit": {
         "add": "Store files and stage them for the next commit",
@@ -39,7 +39,7 @@ COMMANDS = {
     "store less, keep what matters": {
         "prune": "Release the content of commits that no rule keeps",
         "gc": "Remove what nothing reaches",
-        "repack": "Store differences between versions, and few large packs",
+        "repack": "Store versions as differences, in a few large packs",
         "du": "Show what branches, commits, files and tensors cost",
     },
     "keep it sound": {

@@ -75,7 +75,7 @@ def _compile(option: str, patterns: Sequence[str]) -> re.Pattern[str]:
         except (re.error, OverflowError) as error:
             raise UsageError(
                 f"{option} {pattern[:80]!r} is not a valid pattern: {error}",
-                hint="write a backslash before a sign that stands for itself",
+                hint="put a backslash before a character that stands for itself",
             ) from None
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.MULTILINE)
 

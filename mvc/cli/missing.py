@@ -64,7 +64,9 @@ def expand_alias(arguments: list[str]) -> list[str]:
             raise UsageError(f"{name!r} is not an mvc command", hint=hint_instead(name))
         words = _split_alias(name, meaning)
         if name in seen:
-            raise UsageError(f"alias {name!r} means itself", hint='correct it with "mvc config"')
+            raise UsageError(
+                f"alias {name!r} refers to itself", hint='correct it with "mvc config"'
+            )
         seen.add(name)
         arguments = [*words, *arguments[1:]]
     return arguments

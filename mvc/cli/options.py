@@ -50,7 +50,7 @@ NameStatus = Annotated[
 ]
 All = Annotated[
     bool,
-    Option("--all", help="List every tensor, also of new and removed files and in long lists."),
+    Option("--all", help="List every tensor, also in new and removed files and in long lists."),
 ]
 
 

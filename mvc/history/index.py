@@ -139,7 +139,7 @@ def _parse_fields(body: bytes, position: int, version: int) -> tuple[tuple[Any, 
 
 
 def _parse_name(body: bytes, start: int, flags: int, before: bytes | None) -> tuple[bytes, int]:
-    """Return a name and where it ends; a compressed name is the end of it, and begins as ``before``."""
+    """Return a name and where it ends; a compressed one begins as ``before``."""
     if before is None:
         size_bytes = flags & _FLAG_NAME_BYTES
         is_long = size_bytes == _FLAG_NAME_BYTES

@@ -242,7 +242,7 @@ class PackedObjects:
 
 
 class _OpenPack:
-    """A pack that is being read; it is closed once nobody holds it."""
+    """A pack that is being read; it is closed once nothing uses it."""
 
     def __init__(self, path: str, index: PackIndex) -> None:
         with fs.open_file(path) as file:

@@ -187,7 +187,7 @@ class ReflogExpiry:
 
 
 class ExpiringLogs:
-    """The reflogs of a repository, with what expired told apart."""
+    """The reflogs of a repository, with expired entries kept apart."""
 
     def __init__(self, objects: ObjectStore, refs: RefStore, expiry: ReflogExpiry) -> None:
         self._objects = objects

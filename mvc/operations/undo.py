@@ -152,7 +152,7 @@ def _read_stacks(
 
 
 def _undo_texts(move: ReflogEntry) -> tuple[str, str]:
-    """Return what the undo of a move is called; the second is for one that left a detached HEAD."""
+    """Return what the undo of a move is called; the second is for an undo that left a detached HEAD."""
     return _UNDO + move.message, _UNDO + move.message + _DETACHED
 
 

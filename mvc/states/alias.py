@@ -1,4 +1,4 @@
-"""Which arrays of a state share memory, and how to say it.
+"""Which arrays of a state share memory, and how the document says so.
 
 Two entries of a state may be one array (tied embeddings), or views of one buffer (a flat parameter
 and its pieces, a weight and its transpose). Restoring them as separate arrays would train another

@@ -26,7 +26,7 @@ STATE_FILE = "state.json"
 """Name of the file with structure and scalars."""
 TENSOR_SUFFIX = ".safetensors"
 MAX_TEXT_BYTES = 256 * 2**20
-"""A list of so many numbers belongs in an array."""
+"""A list of this many numbers belongs in an array."""
 MAX_VALUES = 2**24
 """Values in one state, counted by their separators before anything is built."""
 LONG_LIST_HINT = "keep long lists of numbers as arrays"

@@ -1,4 +1,4 @@
-"""Who acts, where nobody says it: found in Git's order of places."""
+"""Who acts, where no caller says so: found in Git's order of places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a rollback goes: the ways to say it, and which commits qualify.
+"""Where a rollback goes: the ways to name the target, and which commits qualify.
 
 A branch goes back along its first parents, newest commit first; only a commit that was named may be
 any ancestor. Commits whose content was released are skipped, and a named one is refused: what
@@ -90,7 +90,7 @@ class BranchLine:
         return found, f"the {what} step {step:,}{_note_skipped(skipped)}"
 
     def find_back(self, steps: int) -> tuple[CommitInfo, str]:
-        """Return the newest commit at least so many steps before the tip."""
+        """Return the newest commit at least that many steps before the tip."""
         last = read_annotations(self.tip).step
         if last is None:
             raise NotFoundError(

@@ -56,7 +56,7 @@ def test_aliases(shell):
     assert shell.ok("status").lines[0] == "On branch main"
     shell.ok("config", "--global", "alias.a", "b")
     shell.ok("config", "--global", "alias.b", "a")
-    assert shell("a").error == "alias 'a' means itself"
+    assert shell("a").error == "alias 'a' refers to itself"
     shell.ok("config", "--global", "alias.sh", "!rm -r .")
     assert shell("sh").code == 2
     git(shell.folder / ".mvc", "config", "alias.evil", "reset --hard")

@@ -116,7 +116,7 @@ class CommitQueue:
         return self._take_reports()
 
     def wait(self, at_most: int = 0, *, with_marks: bool = False) -> list[CommitReport]:
-        """Wait until at most so many snapshots are left, and with marks no mark; return new reports."""
+        """Wait until at most that many snapshots are left, and with marks no mark; return new reports."""
 
         def has_more() -> bool:
             return len(self._pending) > at_most or (with_marks and bool(self._marks))

@@ -147,7 +147,7 @@ class DataPart(Part):
         return {f"{self.name}.{path}".rstrip("."): _describe(one) for path, one in loaders}
 
     def drop(self, count: int) -> None:
-        """Draw so many batches and drop them."""
+        """Draw that many batches and drop them."""
         for _ in range(count):
             self.next_batch()
 
@@ -235,7 +235,7 @@ class DataPart(Part):
         self._restore_workers(stored)
         owners = self._find_epoch_owners()
         for owner, epoch in itertools.zip_longest(owners, stored["sampler_epoch"][: len(owners)]):
-            # Accelerate's loader counts epochs itself, as its "iteration"; others tell nobody.
+            # Accelerate's loader counts epochs itself, as its "iteration"; others keep it to themselves.
             is_moved = before or self.epoch or getattr(owner, "iteration", 0)
             if epoch is not None or is_moved:
                 owner.set_epoch(self.epoch if epoch is None else epoch)

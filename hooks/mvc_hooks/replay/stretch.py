@@ -48,7 +48,7 @@ _Line: TypeAlias = "Sequence[tuple[Point, bool]]"
 
 
 def find_stretch(repo: Repo, revision: str, steps: int) -> Stretch:
-    """Return the stretch of so many steps that begins at a commit.
+    """Return the stretch of that many steps that begins at a commit.
 
     If no commit follows, as at the tip of a branch, it is the stretch that leads there.
     """

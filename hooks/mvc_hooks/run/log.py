@@ -56,7 +56,7 @@ class RunLog:
             self._feed.append(kind, **fields)
 
     def _announce(self, text: str, *values: object) -> None:
-        """Log what everybody should see once, also where nobody set up ``logging`` to show more than warnings."""
+        """Log what everybody should see once, even if ``logging`` shows only warnings."""
         is_unheard = self._feed is not None and not log.hasHandlers()
         log.log(logging.WARNING if is_unheard else logging.INFO, text, *values)
 
@@ -95,7 +95,7 @@ class RunLog:
         log.warning("branch %r is taken over from the checkpointer at step %d", branch, step)
 
     def failed_end(self, error: Exception) -> None:
-        """The run was not closed in order, and only the log can be told; it knows failed commits."""
+        """The run was not closed properly, and only the log can say so; it knows failed commits."""
         if not isinstance(error, CommitFailedError):
             log.error("the last state is not committed: %s: %s", type(error).__name__, error)
 
@@ -142,7 +142,7 @@ class RunLog:
         self._record("skip", step=step, reason="the writer is behind")
 
     def wait(self, seconds: float) -> None:
-        """A commit waited for the writer; told when that is much, and again when it has doubled."""
+        """A commit waited for the writer; logged when that is long, and again when it has doubled."""
         self._waited_s += seconds
         share = self._waited_s / max(time.perf_counter() - self._began_s, self._waited_s)
         if self._waited_s >= self._told_s and share >= _MUCH_WAITING:

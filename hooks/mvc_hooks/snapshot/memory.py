@@ -73,7 +73,7 @@ class SharedMemory:
     """Bytes that this process writes and another one reads; the descriptor is -1 once closed."""
 
     def __init__(self, size_bytes: int, folder: str | None = None) -> None:
-        """Allocate at least so many bytes, or in a folder an unlinked file."""
+        """Allocate at least that many bytes, or in a folder an unlinked file."""
         self.size_bytes = -(-max(size_bytes, 1) // _ROUND_BYTES) * _ROUND_BYTES
         room = measure_room() if folder is None else None
         if room is not None and self.size_bytes > room:

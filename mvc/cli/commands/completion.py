@@ -74,7 +74,7 @@ def completion(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print what completes commands, options, branches, tags and files in your shell.
+    """Print a completion script for your shell: commands, options, branches, tags and files.
 
     For bash, add this line to ~/.bashrc: eval "$(mvc completion bash)". For zsh, to ~/.zshrc:
     eval "$(mvc completion zsh)". For fish, to ~/.config/fish/config.fish: mvc completion fish |

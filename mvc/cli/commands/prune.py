@@ -105,7 +105,7 @@ def prune(
 
 
 def _ask(plan: PrunePlan) -> None:
-    """Ask whether to go on; where nobody can answer, the command line itself is the answer."""
+    """Ask whether to go on; without a terminal the command line itself is the answer."""
     err = stderr()
     if not (sys.stdin.isatty() and err.stream.isatty()):
         return

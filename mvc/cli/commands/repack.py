@@ -22,7 +22,7 @@ _NICENESS = 10
 
 def repack(
     everything: Annotated[
-        bool, Option("-a", "--all", help="Also try chunks that an earlier run has tried.")
+        bool, Option("-a", "--all", help="Also retry chunks that an earlier run tried.")
     ] = False,
     auto: Annotated[
         bool, Option("--auto", help="Only if many packs are small or many commits are new.")

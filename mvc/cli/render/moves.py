@@ -30,7 +30,7 @@ def write_move(
         out.line(f"HEAD is now at {commit_line(repo, out, result.commit)}")
         if before.branch is not None:
             out.line(
-                '(detached: commits made here are on no branch; "mvc switch -c NAME" adds one)'
+                '(detached: commits made here belong to no branch; "mvc switch -c NAME" adds one)'
             )
     else:
         verb = "Switched to a new branch" if is_new else "Switched to branch"
