@@ -202,7 +202,7 @@ LOOPS = {
             "settings": _FROM_START, "adapt": parts.add_embeddings, "make_callbacks": parts.decay_more,
         },
         "PEFT (LoRA)": {"adapt": parts.add_peft, "needs": "peft"},
-        "best model at end, early stopping, model_init and an own create_optimizer": {
+        "best model at end, early stopping, model_init and a custom create_optimizer": {
             "make_callbacks": parts.stop_early, "settings": _BEST, "makes_own": True,
         },
         "resume_from_checkpoint of its own": {"train": {"resume_from_checkpoint": True}},

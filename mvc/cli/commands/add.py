@@ -36,8 +36,8 @@ def add(
 
     A folder means everything in it; tracked files that are gone leave the index. Unchanged files
     are not read again. Only chunks that the repository does not have yet are stored, as differences
-    from those of the last commit if that saves a quarter. What Ctrl-C ends can be run again: it goes on
-    from there.
+    from those of the last commit if that saves a quarter. After Ctrl-C, run the command again: it goes on from
+    there.
     """
     check_alone([("-A", everything), ("-u", update)])
     if not paths and not everything and not update:

@@ -80,7 +80,7 @@ def completion(
     eval "$(mvc completion zsh)". For fish, to ~/.config/fish/config.fish: mvc completion fish |
     source.
 
-    After --, the words of a line print what could be the last of them, each with what it is; a
+    With the words of a line after --, print what the last one could be, each with what it is; a
     colon stands for files.
     """
     names = names or []

@@ -35,7 +35,7 @@ def gc(
 
     Whatever HEAD, refs, the index and reflogs name is reachable. Reflog entries expire after 90
     days, or after 30 if their ref no longer reaches them; other garbage is kept for two weeks, so
-    that it can be brought back. Released content goes at once. It is safe to run gc beside commits
+    that it can be brought back. Released content goes at once. It is safe to run gc alongside commits
     and readers, and to kill it.
     """
     repo = open_repo()

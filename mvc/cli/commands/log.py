@@ -82,8 +82,8 @@ def log(
     """Show the history, newest first, with training steps and metrics.
 
     A..B means the commits of B that A does not have. With PATHs, only commits that changed them
-    are shown. A commit must pass all options that choose; of several patterns or metrics of one
-    option, one message or author pattern must match, and all metrics.
+    are shown. Commits must pass every filter given; of several --grep or --author patterns one must
+    match, of several --metric all.
 
     --format takes Git's fields %H %h %P %p %T %s %b %B %an %ae %ad %aI %at %d %D %n %%, and
     %(step), %(metric:NAME), %(meta:NAME).

@@ -36,7 +36,7 @@ def repack(
     """Make the repository smaller: store differences between versions, in few large packs.
 
     Every chunk keeps its bytes and its id; only the way it is stored changes. Chains of differences
-    are kept short, so loading stays fast. It is safe to run repack beside commits and readers, and
+    are kept short, so loading stays fast. It is safe to run repack alongside commits and readers, and
     to kill it. With mvc.autorepack = true in the config, commits start it in the background when it
     is due.
     """

@@ -45,8 +45,8 @@ def rollback(
 ) -> None:
     """Take a branch back to an earlier commit; what it leaves stays on diverged/BRANCH/STEP.
 
-    The target is REV, the commit of a step, so many steps back, or the newest commit that is marked
-    as healthy. Commits whose content was released are skipped.
+    The target is REV, the commit of a step, a number of steps back, or the newest commit that is
+    marked as healthy. Commits whose content was released are skipped.
 
     Nothing is rewritten: the abandoned commits keep their ids and content, "mvc log --graph --all"
     shows them with the reason, and "mvc undo" brings the branch back. If HEAD is on the branch,
