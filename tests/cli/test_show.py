@@ -18,7 +18,7 @@ def test_show(shell):
 
 def test_show_the_first_commit(shell):
     lines = shell.ok("show", "v1").lines
-    assert lines[-3].startswith("new file: config.json  ")
+    assert lines[-2].startswith("new file: config.json  ")
     assert lines[-1].startswith("new file: model.safetensors  safetensors, 8 tensors, ")
     assert "  A embed" in plain(shell.ok("show", "v1", "--all").out)
 

@@ -88,13 +88,14 @@ def _write_rows(out: Output, files: Sequence[FileDiff], *, everything: bool, see
     room = _Room()
     if out.width is not None and not everything:
         lists = sum(1 for file in files if file.tensors) or 1
-        rows = (out.height - 2 - 2 * len(files)) // lists
-        room = _Room(max(rows, _LEAST_ROWS), _LINES_ON_TERMINAL, see_all)
-    for number, file in enumerate(files):
-        if number:
+        most = (out.height - 2 - len(files) - lists) // lists
+        room = _Room(max(most, _LEAST_ROWS), _LINES_ON_TERMINAL, see_all)
+    blocks = [(file, list(_rows(out, file, room, everything=everything))) for file in files]
+    for number, (file, rows) in enumerate(blocks):
+        if number and (rows or blocks[number - 1][1]):
             out.line()
         out.line(_title(out, file))
-        out.lines(_rows(out, file, room, everything=everything))
+        out.lines(rows)
     if moved := moved_text(files):
         out.lines(["", moved])
 
