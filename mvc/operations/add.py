@@ -212,11 +212,14 @@ class _Selection:
         inner = find_inner_repository(self._worktree, pattern)
         if inner is not None:
             return UsageError(f"path {pattern!r} belongs to the repository in {inner!r}")
-        self._ignore = None
-        if self._find_below(pattern):
-            return UsageError(
-                f"{pattern!r} is ignored by .mvcignore", hint="`force` adds it anyway"
-            )
+        rules, self._ignore = self._ignore, None
+        below = self._find_below(pattern)
+        if below and rules is not None:
+            rule = rules.find_rule(below[0], is_dir=False)
+            place = "mvc itself"
+            if rule is not None and rule.line:
+                place = f"{rule.source}, line {rule.line}: {rule.pattern[:80]}"
+            return UsageError(f"{pattern!r} is ignored by {place}", hint="`force` adds it anyway")
         return UsageError(f"{pattern!r} contains no files")
 
     def _find_shards(self, patterns: Sequence[str]) -> list[str]:

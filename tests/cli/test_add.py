@@ -67,7 +67,7 @@ def test_add_of_an_ignored_file_needs_force(empty):
     (empty.folder / "run.log").write_text("x")
     answer = empty("add", "run.log")
     assert answer.code == 2
-    assert "ignored" in answer.error
+    assert answer.error == "'run.log' is ignored by .mvcignore, line 1: *.log"
     assert "-f" in answer.hint
     empty.ok("add", "-f", "run.log")
     assert "A  run.log" in empty.ok("status", "--porcelain").lines
