@@ -1,10 +1,5 @@
 """undo: take back the last move of HEAD or its branch, as the reflog records it.
 
-The log of HEAD is read from its oldest entry on as a stack. A move is pushed. An undo pops it and
-sets it aside, a redo pushes it again, and any other move forgets what was set aside. So undo after
-undo goes further back, and redo can return as long as nothing else happened. Entries of undo and
-redo are recognised by their message, which repeats that of the move.
-
 What undoing means depends on the move:
 
     commit, amend, merge    the branch moves; index and files stay, so the work is staged again
@@ -26,6 +21,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.refnames import HEADS
 from mvc.ids import is_git_id
+from mvc.operations.move_stack import REDO, read_stacks, undo_texts
 from mvc.operations.rollback_trace import RollbackTrace, find_trace
 from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_move
 from mvc.workspace.recovery import recover
@@ -39,8 +35,6 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
-_UNDO, _REDO = "undo: ", "redo: "
-_DETACHED = " (detached)"
 _COMMIT = re.compile(r"(commit|merge)\b")
 
 
@@ -95,7 +89,7 @@ def _undo(
 ) -> UndoResult:
     head = context.history.head()
     entries = context.history.read_reflog("HEAD")
-    done, undone = _read_stacks(entries)
+    done, undone = read_stacks(entries)
     if entries:
         _check_place(head, entries[0])
     step = _plan_redo(context, head, undone) if redo else _plan_undo(context, head, done)
@@ -131,37 +125,6 @@ def _find_trace(head: Head, step: _Step, *, redo: bool) -> RollbackTrace | None:
     return find_trace(head.branch, tip, target, step.action)
 
 
-def _read_stacks(
-    entries: Sequence[ReflogEntry],
-) -> tuple[list[ReflogEntry], list[tuple[ReflogEntry, ReflogEntry]]]:
-    """Return the moves that stand, and (move, its undo) of those that can be redone."""
-    done: list[ReflogEntry] = []
-    undone: list[tuple[ReflogEntry, ReflogEntry]] = []
-    for entry in reversed(entries):
-        text = entry.message
-        if text.startswith(_UNDO):
-            if done and text in _undo_texts(done[-1]):
-                undone.append((done.pop(), entry))
-        elif text.startswith(_REDO):
-            if undone and text == _REDO + undone[-1][0].message:
-                done.append(undone.pop()[0])
-        elif _is_move(entry):
-            done.append(entry)
-            undone.clear()
-    return done, undone
-
-
-def _undo_texts(move: ReflogEntry) -> tuple[str, str]:
-    """Return what the undo of a move is called; the second is for an undo that left a detached HEAD."""
-    return _UNDO + move.message, _UNDO + move.message + _DETACHED
-
-
-def _is_move(entry: ReflogEntry) -> bool:
-    """Return whether an entry changed anything: a renamed branch did not, a switch always did."""
-    before, after = entry.switch or (entry.old, entry.new)
-    return before != after
-
-
 def _plan_undo(context: Context, head: Head, done: Sequence[ReflogEntry]) -> _Step:
     if not done:
         raise NotFoundError(
@@ -171,9 +134,9 @@ def _plan_undo(context: Context, head: Head, done: Sequence[ReflogEntry]) -> _St
     move = done[-1]
     if move.switch is None:
         _check_place(head, move)
-        return _move_step(context, head, move, move.old, _undo_texts(move)[0])
+        return _move_step(context, head, move, move.old, undo_texts(move)[0])
     source, _ = move.switch
-    message = _undo_texts(move)[head.branch is None]
+    message = undo_texts(move)[head.branch is None]
     tip = context.history.find_ref(HEADS + source)
     if tip is not None:
         return _Step(move.message, "switch", source, tip, message)
@@ -192,14 +155,14 @@ def _plan_redo(
     if not undone:
         raise NotFoundError("there is nothing to redo: the last move was not an undo")
     move, taken_back = undone[-1]
-    message = _REDO + move.message
+    message = REDO + move.message
     if move.switch is None:
         if head.commit != move.old:
             raise _moved(f"it was at {move.old} when {move.message!r} was undone")
         return _move_step(context, head, move, move.new, message)
     _, target = move.switch
     tip, left = context.history.find_ref(HEADS + target), taken_back.old
-    if taken_back.message == _undo_texts(move)[1] and left is not None:
+    if taken_back.message == undo_texts(move)[1] and left is not None:
         _check_exists(context, left)
         return _Step(move.message, "switch", None, left, message)
     if tip is None:
