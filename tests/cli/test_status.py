@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from support.cli import plain
+from support.models import write_model
 
 
 def _disturb(shell):
@@ -121,6 +124,19 @@ def test_many_untracked_files_are_rolled_up(empty):
     lines = empty.ok("status").lines
     assert '\t… and 30 more ("mvc status -s" lists all)' in lines
     assert len(empty.ok("status", "-s").lines) == 130
+
+
+def test_a_lost_manifest_does_not_stop_it(empty):
+    write_model(empty.folder / "a.safetensors")
+    empty.ok("commit", "-qm", "a", ".")
+    (blob,) = (file["blob"] for file in empty.json("ls")["files"])
+    (empty.folder / "a.safetensors").unlink()
+    write_model(empty.folder / "b.safetensors", head=np.ones(3, np.float32))
+    empty.ok("add", ".")
+    assert "\t(the same 8 tensors lie in other files)" in empty.ok("status").lines
+    (empty.folder / ".mvc/objects" / blob[:2] / blob[2:]).unlink()
+    assert empty("diff", "--staged").code == 5
+    assert "\tdeleted:    a.safetensors" in empty.ok("status").lines
 
 
 def test_untracked_folders_and_the_size_of_the_terminal(empty):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.parameters import Option
 from mvc.cli.render.text import CHANGES, quote_path, short_id
 from mvc.cli.session import open_repo, shown_path
+from mvc.errors import CorruptionError, FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,8 +132,10 @@ def _moved(repo: Repo, staged: Sequence[FileStatus]) -> list[str]:
         return []
     from mvc.cli.render.files import moved_text
 
-    text = moved_text(repo.diff(staged=True))
-    return [f"({text})"] if text else []
+    with contextlib.suppress(CorruptionError, FormatError):  # fsck reports it
+        text = moved_text(repo.diff(staged=True))
+        return [f"({text})"] if text else []
+    return []
 
 
 def _write_section(out: Output, title: str, hints: Sequence[str], entries: Sequence[str]) -> None:
