@@ -350,13 +350,14 @@ class DurableFile:
         self.close()
         return result
 
-    def keep(self) -> Path:
+    def keep(self, *, synced: bool = True) -> Path:
         """Make the bytes durable and leave the file under its temporary name, which is returned.
 
         For a caller that renames several files together later (``replace_staged``); the name is
-        durable once the folder is synced.
+        durable once the folder is synced. With ``synced=False`` the caller syncs the file, too.
         """
-        self.sync()
+        if synced:
+            self.sync()
         self._published = True
         self.close()
         return self.path

@@ -43,17 +43,18 @@ def remove(
     # The index first: a crash then leaves untracked files, not tracked ones that are gone.
     update_index(context, {}, chosen)
     if not cached:
-        for path in chosen:
-            _remove_file(context, path)
+        _remove_files(context, chosen)
     return tuple(chosen)
 
 
-def _remove_file(context: Context, path: str) -> None:
-    stat = find_file_stat(context.worktree, path)
-    if stat is not None and not stat.is_directory:
-        target = context.worktree / path
-        remove_file(target)
-        remove_empty_dirs(target.parent, context.worktree)
+def _remove_files(context: Context, paths: Sequence[str]) -> None:
+    stats = {path: find_file_stat(context.worktree, path) for path in paths}
+    targets = [
+        context.worktree / path for path, stat in stats.items() if stat and not stat.is_directory
+    ]
+    remove_file(*targets)
+    for folder in {target.parent for target in targets}:
+        remove_empty_dirs(folder, context.worktree)
 
 
 def _check_committed(context: Context, index: Index, paths: Sequence[str], *, cached: bool) -> None:

@@ -113,9 +113,19 @@ def write_content(
 
 
 def stage_file(
-    context: Context, path: str, mode: int, blob: GitId, folder: Path, progress: ByteProgress = None
+    context: Context,
+    path: str,
+    mode: int,
+    blob: GitId,
+    folder: Path,
+    progress: ByteProgress = None,
+    *,
+    synced: bool = True,
 ) -> Path:
-    """Write one version of a file to a durable temporary file in ``folder``; return its path."""
+    """Write one version of a file to a durable temporary file in ``folder``; return its path.
+
+    With ``synced=False`` the caller syncs the file, unless it is a link.
+    """
     if mode == MODE_SYMLINK:
         return _stage_symlink(context, blob, folder)
     permissions = 0o755 if mode == MODE_EXECUTABLE else 0o644
@@ -130,7 +140,7 @@ def stage_file(
             file.write([data])
             if progress is not None:
                 progress(len(data))
-        return file.keep()
+        return file.keep(synced=synced)
 
 
 def _stage_symlink(context: Context, blob: GitId, folder: Path) -> Path:

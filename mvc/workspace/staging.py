@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mvc.chunkstore.parallel import for_each
 from mvc.errors import ConflictError, CorruptionError, StorageError
-from mvc.fs import exclusive_lock, find_stat, fsync_dir, is_locked, make_dirs
+from mvc.fs import exclusive_lock, find_stat, fsync_dir, fsync_file, is_locked, make_dirs
+from mvc.history.values import MODE_SYMLINK
 from mvc.ids import GitId
 from mvc.workspace.content import stage_file
 from mvc.workspace.context import JOURNAL_NAME
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 _FOLDER = "tmp"
 _LOCK = "lock"
+_SYNC_THREADS = 8
 _NAME = re.compile("[0-9a-f]{16}")
 
 
@@ -97,16 +100,26 @@ def stage_all(
         staged.append(_stage(context, write, place, progress))
         if place != folder and stack is not None:
             stack.callback(_forget, context, staged[-1])
-    fsync_dir(folder)
+    files = [context.worktree / one.staged for one in staged if one.mode != MODE_SYMLINK]
+    # Once all is written, and several at a time: then a file system writes its own journal once
+    # for many.
+    for_each(files, object, _sync, threads=_SYNC_THREADS)
+    for place in sorted({folder, *(path.parent for path in files)}):
+        fsync_dir(place)
     return tuple(staged)
 
 
+def _sync(path: Path, _: object) -> int:
+    fsync_file(path)
+    return 0
+
+
 def _stage(context: Context, write: FileWrite, place: Path, progress: ByteProgress) -> FileWrite:
-    path = stage_file(context, write.path, write.mode, GitId(write.blob), place, progress)
-    if not path.is_relative_to(context.git_dir):
-        fsync_dir(place)
+    path = stage_file(
+        context, write.path, write.mode, GitId(write.blob), place, progress, synced=False
+    )
     # Relative, so that a repository that was moved after a crash still finds it.
-    name = path.relative_to(context.worktree).as_posix()
+    name = os.path.relpath(path, context.worktree)
     return msgspec.structs.replace(write, staged=name, staged_mark=stat_mark(find_stat(path)))
 
 

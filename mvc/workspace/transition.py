@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mvc.errors import ConflictError, CorruptionError, FormatError, NotFoundError, UsageError
+from mvc.errors import (
+    ConflictError,
+    CorruptionError,
+    FormatError,
+    NotFoundError,
+    UsageError,
+    translate_os_errors,
+)
 from mvc.fs import (
     find_stat,
     fsync_dir,
@@ -233,11 +240,13 @@ def _apply(context: Context, transition: Transition) -> None:
 
 
 def _remove(context: Context, removal: FileRemoval) -> None:
+    """Remove a file, and folders that this empties; ``_sync_folders`` makes it durable."""
     target = context.worktree / removal.path
     mark = stat_mark(find_file_stat(context.worktree, removal.path))
     if mark is None or mark != removal.was:
         return
-    remove_file(target)
+    with translate_os_errors(f"remove {target}"):
+        target.unlink(missing_ok=True)
     remove_empty_dirs(target.parent, context.worktree)
 
 

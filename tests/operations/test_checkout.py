@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 
 import numpy as np
 import pytest
@@ -594,3 +595,30 @@ def test_head_moves_while_files_are_prepared(two, root):
     with pytest.raises(ConflictError, match="HEAD moved"):
         two.checkout("old", progress=meanwhile)
     assert digests(root) == before
+
+
+def test_many_files_are_synced_once_all_are_written(repo, root, monkeypatch):
+    folders, files = 7, 200
+    write(root, "one", "1")
+    repo.add(".")
+    base = repo.commit("base").commit
+    for number in range(files):
+        write(root, f"d{number % folders}/f{number}", str(number))
+    repo.commit("many", paths=".")
+    synced, real = [], os.fsync
+
+    def fsync(descriptor):
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        synced.append(len(list((root / ".mvc" / "tmp").rglob("*.mvc-tmp"))) if not is_folder else 0)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    repo.checkout(base)
+    assert len(synced) < folders + 30  # of the folders, not for each file that goes
+    synced.clear()
+    repo.checkout("main")
+    assert next(filter(None, synced)) == files  # so that the file system can do many at once
+    synced.clear()
+    repo.remove(".", recursive=True)
+    assert len(synced) < folders + 30
+    assert [path.name for path in root.iterdir()] == [".mvc"]
