@@ -77,7 +77,7 @@ class Repo:
     at once: refs move by compare-and-swap, and the slower one gets a ConflictError.
 
     Where a method takes them, ``paths`` are files, folders or wildcards, ``progress`` is called with
-    the bytes handled since the last call, and ``revision`` is which commit.
+    the bytes handled since the last call, and ``revision`` names a commit.
 
     Any method may raise what follows, even if its own list leaves it out.
 
@@ -105,12 +105,12 @@ class Repo:
 
         Args:
             path: a folder inside the worktree.
-            identity: who commits, unless a call names an author; defaults to whom Git would name
-                at that moment: ``GIT_AUTHOR_NAME`` and ``GIT_AUTHOR_EMAIL``, the repository's
+            identity: who commits, unless a call names an author; defaults to the name Git would
+                use at that moment: ``GIT_AUTHOR_NAME`` and ``GIT_AUTHOR_EMAIL``, the repository's
                 config, the user's Git config, ``EMAIL``, the login name.
             threads: workers for hashing and encoding; defaults to all cores.
-            niceness: by how much the workers of a write are to be nicer than this thread, asked
-                again and again; None means not at all. Only on Linux.
+            niceness: how much lower than this thread's the priority of a write's workers should be,
+                asked again and again; None means not at all. Only on Linux.
 
         Raises:
             RepositoryNotFoundError: there is none.
@@ -230,7 +230,7 @@ class Repo:
 
         Args:
             paths: what to add; ``"."`` is everything.
-            force: add files that ``.mvcignore`` names, too.
+            force: also add files that ``.mvcignore`` names.
             tracked_only: leave files alone that are not tracked yet.
             delta: store tensors as differences from those of the last commit: always, never, or
                 (None) as ``mvc.delta`` of the config says, by default if that saves a quarter.
@@ -843,7 +843,7 @@ class Repo:
                 ``torch`` (or ``pt``) for a torch.Tensor.
 
         Returns:
-            A new array or tensor of the stored shape; packed types come as uint8 bytes.
+            A new array or tensor of the stored shape; packed types arrive as uint8 bytes.
 
         Raises:
             UnsupportedError: torch is not installed, or lacks the dtype.
@@ -874,7 +874,7 @@ class Repo:
             framework: as for ``tensor``.
 
         Raises:
-            NotFoundError: no such revision or path, or no tensor fits.
+            NotFoundError: no such revision or path, or no tensor matches.
             ConflictError: two files hold a tensor of the same name: say which with ``paths``.
         """
         return operations.cat.read_tensors(
@@ -899,16 +899,15 @@ class Repo:
 
         Args:
             revision: which commit.
-            output: the folder, made if missing, or the file: a name that ends as those of
-                checkpoints do, or any with ``path`` or ``tensors``. A relative path starts at the
-                current folder.
+            output: the folder, made if missing, or the file: a name that ends like a checkpoint's, or
+                any name with ``path`` or ``tensors``. A relative path starts at the current folder.
             path: only this checkpoint's tensors; defaults to all of the revision's.
             tensors: only tensors whose name matches this wildcard.
             force: replace existing files.
             progress: called with bytes written.
 
         Raises:
-            NotFoundError: no such revision or path, or no tensor fits.
+            NotFoundError: no such revision or path, or no tensor matches.
             ConflictError: a file exists or is in the way, or two tensors have the same name.
             UsageError: the output is a folder and a file is wanted, or the other way round; the
                 folder of the file does not exist; the folder is in ``.mvc``; a file name of another
@@ -960,7 +959,7 @@ class Repo:
                 begins with this commit. Moving another branch leaves HEAD and the index alone.
             author: defaults to ``identity``.
             time_s: when, in seconds since 1970; defaults to now.
-            delta: as for ``add``; differences are to the branch's last commit.
+            delta: as for ``add``; differences are taken from the branch's last commit.
             previous: the unchanged state of that commit, if it is still in memory: differences
                 are then taken from it, and nothing has to be read from the store. It is hashed
                 before it is trusted.
@@ -1155,7 +1154,7 @@ class Repo:
         """Return which commits keep their content and which would release it; nothing is changed.
 
         One rule is enough to keep a commit. HEAD, branch tips, tagged commits and every
-        ``diverged/`` branch that is not named are kept in any case.
+        ``diverged/`` branch that is not named are always kept.
 
         Args:
             keep_last: this many newest commits of each branch, along first parents.
@@ -1163,7 +1162,7 @@ class Repo:
             keep_best: this many commits with the best value of ``metric``.
             metric: name of a metric; the smallest value is the best.
             maximise: the largest value is the best.
-            keep_tagged: keep only what is kept in any case.
+            keep_tagged: keep only what is always kept.
             keep_branch_tips: also keep the tips of the ``diverged/`` branches that are named.
             keep_within_s: commits that are at most this many seconds old.
             weights_only: of the other commits, release everything but the model.
@@ -1217,7 +1216,7 @@ class Repo:
     def gc(
         self, plan: GcPlan | None = None, *, grace_s: float | None = None, progress: Progress = None
     ) -> GcResult:
-        """Remove what is unreachable; safe beside commits and readers.
+        """Remove what is unreachable; safe alongside commits and readers.
 
         Args:
             plan: from ``plan_gc``; by default it is made now.
@@ -1268,7 +1267,7 @@ class Repo:
         *revisions: str,
         by: Iterable[str] = ("branch", "tag", "commit", "file"),
     ) -> DuReport:
-        """Return what is stored and for whom: alone, shared, and how much it would be as files.
+        """Return what is stored and for what: alone, shared, and its size as plain files.
 
         Args:
             revisions: only these commits: ``A`` is that one, ``A..B`` are those of B that A lacks;
@@ -1293,7 +1292,7 @@ class Repo:
             progress: called with bytes checked.
 
         Raises:
-            ConflictError: to be repaired, but a gc, prune or repack is running.
+            ConflictError: ``repair`` while a gc, prune or repack is running.
             StorageError: the machine failed.
         """
         return operations.fsck.fsck(self._context, data=data, repair=repair, progress=progress)

@@ -14,7 +14,7 @@ class CommitReport:
 
     Attributes:
         commit: its id, or None if it failed.
-        stall_s: how long the training stood still for it.
+        stall_s: how long the training paused for it.
         write_s: how long the writer took, in the background.
         plain_bytes: size of the state; ``written_bytes`` of it went into the repository.
         queue_depth: snapshots in the queue when it joined, itself included.

@@ -52,23 +52,24 @@ class Spike:
     also exceed ``min_delta``, and ``min_factor`` times the median.
 
     Much that stands out is not a failure: a rare reward, a hard batch among easy ones, a curriculum or
-    a restart that takes the loss back to where it has been before. So a spike must also be new. It
-    exceeds ``record`` times the largest loss that the history holds, and is ``tail`` times as far
-    above the median as the largest of the window; a gradient norm below the largest of the window
-    objects. A loss that exceeds its record by a quarter is then believed at once. So is, when the
-    largest of the window is more than five times its median, or was so again and again, one that exceeds
-    it by three times its size, once 256 readings have shown the tail of the noise. All others must stay above for six steps and
-    not fall meanwhile, as they do while a run learns something harder. A gradient norm that stands
-    out alone must be eight times the largest so far.
+    a restart that takes the loss back to where it has been before. So a spike must also be new: it
+    exceeds ``record`` times the largest loss in the history, it is ``tail`` times as far above the
+    median as the largest of the window, and the gradient norm is not below the largest of the window.
 
-    The newest 16 readings set no record. None of this is asked within 64 steps after the learning
-    rate rose to three times what it has ever been: then the loss is expected to stay where it was.
+    A loss that exceeds its record by a quarter is then believed at once. In noise with a heavy tail
+    (the largest of the window is more than five times its median, or was so again and again) it must
+    exceed the record by three times its size, and 256 readings must have shown that tail. All others
+    must stay above for six steps without falling, as they do while a run learns something harder. A
+    gradient norm that stands out alone must be eight times the largest so far.
+
+    The newest 16 readings set no record. None of this is required within 64 steps after the learning
+    rate rose to three times its previous maximum: then the loss is expected to stay where it was.
 
     Readings that raised an alarm are left out of all statistics.
 
     Attributes:
         window: readings to compare with.
-        sigmas: how many standard deviations above the median is too many.
+        sigmas: how many standard deviations above the median are too many.
         min_delta: the least rise of a loss, in its own unit.
         min_rise: the least rise of a loss, as a fraction of the median.
         min_factor: the least gradient norm, as a multiple of the median.

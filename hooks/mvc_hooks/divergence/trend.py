@@ -40,17 +40,16 @@ class Trend:
 
     Annealing, curricula, restarts and opponents that learn make a loss worse too, but it stays where
     the run has been, or near there. So the late blocks must also lie above the highest level before
-    them, measured in blocks of 16, by ``beyond`` times the way from the lowest to the highest, or the
-    newest two by twice that. While the window holds the start of the run, a loss that jumped to
+    them, measured in blocks of 16, by ``beyond`` times the distance from the lowest to the highest, or the newest two by twice that. While the window holds the start of the run, a loss that jumped to
     ``2 + beyond`` times what it was, lies near that start and does not fall is an alarm too: the
     network has lost what it learned.
 
-    It is looked at eight times per block.
+    The check runs eight times per block.
 
     Attributes:
         window: losses to look at.
         smooth: losses per block.
-        patience: losses for which it must have been worse; rounded up to blocks.
+        patience: how many losses it must have been worse for; rounded up to blocks.
         rise: the least it must be worse, as a fraction of the best.
         min_delta: the least it must be worse, in the unit of the loss.
         sigmas: the least it must be worse, in standard deviations of a block's median.
