@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import All, Json, NameOnly, NameStatus, Stat, Tensors, choose_one
@@ -14,6 +15,8 @@ from mvc.cli.session import open_repo, parse_place, split_revision
 
 if TYPE_CHECKING:
     from mvc.repo import Repo
+
+_COMMIT_LINES = 7
 
 
 def show(
@@ -56,7 +59,8 @@ def show(
     write_full(out, [entry], None)
     if files:
         out.line()
-        write_diff(out, files, form, everything=everything)
+        below = replace(out, height=out.height - _COMMIT_LINES)
+        write_diff(below, files, form, everything=everything)
 
 
 def _show_file(repo: Repo, name: str, *, as_json: bool) -> None:

@@ -88,7 +88,7 @@ def _write_rows(out: Output, files: Sequence[FileDiff], *, everything: bool, see
     room = _Room()
     if out.width is not None and not everything:
         lists = sum(1 for file in files if file.tensors) or 1
-        most = (out.height - 2 - len(files) - lists) // lists
+        most = (out.height - 1 - len(files) - lists) // lists
         room = _Room(max(most, _LEAST_ROWS), _LINES_ON_TERMINAL, see_all)
     blocks = [(file, list(_rows(out, file, room, everything=everything))) for file in files]
     for number, (file, rows) in enumerate(blocks):

@@ -122,7 +122,11 @@ def test_long_lists_are_rolled_up_on_a_terminal_only(empty):
     assert len(empty.json("diff")["files"][0]["tensors"]) == 129
     empty.ok("commit", "-am", "two")
     assert '; "mvc show --all ' in empty.ok("log", "-p", "-1", terminal=True).lines[-1]
-    assert "; --all lists each)" in empty.ok("show", terminal=True).lines[-1]
+    empty.environment["LINES"] = "14"
+    assert "; --all lists each)" in empty.ok("diff", "HEAD~1", "HEAD", terminal=True).lines[-1]
+    shown = plain(empty.ok("show", terminal=True).out).splitlines()
+    assert len(shown) <= 14
+    assert shown[-1].endswith("; --all lists each)")
     empty.environment["LINES"] = "200"
     assert len(empty.ok("show", terminal=True).lines) > 129
 
@@ -130,8 +134,8 @@ def test_long_lists_are_rolled_up_on_a_terminal_only(empty):
 def test_lists_that_cannot_be_rolled_up_are_cut_on_a_terminal_only(empty):
     _train(empty, *(f"t{chr(65 + one % 26)}{chr(65 + one // 26)}" for one in range(120)))
     shown = plain(empty.ok("diff", terminal=True).out).splitlines()
-    assert len(shown) == 21
-    assert shown[-1] == "  … and 101 more (101 modified; --all lists each)"
+    assert len(shown) == 22
+    assert shown[-1] == "  … and 100 more (100 modified; --all lists each)"
     assert len(empty.ok("diff", "--all", terminal=True).lines) == 121
     assert len(empty.ok("diff").lines) == 121
 
