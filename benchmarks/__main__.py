@@ -15,7 +15,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import donor, lookups, memory, report, training, upkeep, versions, workload
+from benchmarks import (
+    donor,
+    long_history,
+    lookups,
+    memory,
+    report,
+    training,
+    upkeep,
+    versions,
+    workload,
+)
 from benchmarks.abilities import find_abilities
 from benchmarks.children import Runner
 from benchmarks.hooks.section import measure_hooks
@@ -41,6 +51,7 @@ SECTIONS = (
     "versions",
     "training",
     "upkeep",
+    "commits",
     "hooks",
 )
 
@@ -234,6 +245,13 @@ class Bench:
             say=self.say,
         )
 
+    def commits(self) -> None:
+        """Thousands of small commits, and the commands on them."""
+        commits = 20 if self.options.quick else 2_500
+        self.results["commits"] = long_history.measure_long(
+            self.runner, self.folder, self.mvc, commits, self.say
+        )
+
     def hooks(self) -> None:
         """The training hooks beside what people save their runs with."""
         self.results["hooks"] = measure_hooks(
@@ -257,6 +275,7 @@ class Bench:
             "versions",
             "training",
             "upkeep",
+            "commits",
             "hooks",
         ):
             if (self.folder / name).exists():

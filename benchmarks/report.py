@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import report_history, report_hooks, small_files
+from benchmarks import long_history, report_history, report_hooks, small_files
 from benchmarks.children import QUIET_SHARE
 from benchmarks.tables import MIB, Table, Target
 
@@ -108,6 +108,7 @@ def list_tables(results: Results) -> list[Table]:
         "versions": report_history.version_tables,
         "training": report_history.training_tables,
         "upkeep": report_history.upkeep_tables,
+        "commits": long_history.long_tables,
         "hooks": report_hooks.hook_tables,
     }
     return [
