@@ -47,12 +47,11 @@ def _commands(word: str) -> Candidates:
     if word.startswith("-"):
         return _GLOBAL.items()
     known = {name: about for group in COMMANDS.values() for name, about in group.items()}
-    aliases = read_user_settings().items()
-    return {
-        **{key.removeprefix("alias."): text for key, text in aliases if key.startswith("alias.")},
-        **known,
-        "help": "Explain a command",
-    }.items()
+    settings = read_user_settings().items()
+    aliases = {
+        key.removeprefix("alias."): text for key, text in settings if key.startswith("alias.")
+    }
+    return {**aliases, **known, "help": "Explain a command"}.items()
 
 
 def _of_command(words: Sequence[str], word: str) -> Candidates:
@@ -72,12 +71,8 @@ def _of_command(words: Sequence[str], word: str) -> Candidates:
         return _values(line.declared[waiting], word)
     if word.startswith("-"):
         return _options(line, word)
-    arguments = list(line.places)
-    return (
-        _values(line.declared[arguments[min(places, len(arguments) - 1)]], word)
-        if arguments
-        else ()
-    )
+    arguments = list(line.places)[: places + 1][-1:]  # the last one takes all that are left
+    return [one for argument in arguments for one in _values(line.declared[argument], word)]
 
 
 def _options(line: Line, word: str) -> Candidates:

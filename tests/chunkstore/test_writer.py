@@ -360,9 +360,11 @@ class InterruptedStorage(MemoryStorage):
         act = getattr(pending, self._call)
 
         def interrupted(*arguments):
-            self._left -= 1
-            if self._left == 0:
-                os.kill(os.getpid(), signal.SIGINT)
+            is_main = threading.current_thread() is threading.main_thread()
+            if is_main == (self._call == "write"):  # another thread writes indexes, and publishes
+                self._left -= 1
+                if self._left == 0:
+                    os.kill(os.getpid(), signal.SIGINT)
             act(*arguments)
 
         setattr(pending, self._call, interrupted)
