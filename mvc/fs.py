@@ -388,9 +388,9 @@ def replace_staged(staged: Path, target: Path) -> None:
         os.replace(staged, target)
 
 
-def write_durable(target: Path, buffers: Sequence[Buffer], *, mode: int = 0o644) -> FileStat:
+def write_durable(target: Path, buffers: Sequence[Buffer]) -> FileStat:
     """Write a whole file durably in one go, replacing what is there."""
-    with DurableFile(target.parent, mode=mode) as file:
+    with DurableFile(target.parent) as file:
         file.write(buffers)
         return file.publish(target)
 

@@ -35,10 +35,10 @@ def make_tests(
     """Return what a commit must pass to be shown; UsageError names a value that is not valid."""
     tests: list[Test] = []
     if since is not None:
-        since_s = parse_moment("--since", since)
+        since_s = _parse_moment("--since", since)
         tests.append(lambda entry: entry.info.commit_time_s >= since_s)
     if until is not None:
-        until_s = parse_moment("--until", until)
+        until_s = _parse_moment("--until", until)
         tests.append(lambda entry: entry.info.commit_time_s <= until_s)
     if messages:
         message = _compile("--grep", messages)
@@ -49,9 +49,9 @@ def make_tests(
     return [*tests, *map(_metric_test, metrics or ())]
 
 
-def parse_moment(option: str, text: str, now_s: float | None = None) -> float:
+def _parse_moment(option: str, text: str) -> float:
     """Return seconds since 1970 of a date in local time or an age; UsageError if it is neither."""
-    now_s = time.time() if now_s is None else now_s
+    now_s = time.time()
     if text in ("now", "yesterday"):
         return now_s - 86_400 * (text == "yesterday")
     ago = _AGO.fullmatch(text)

@@ -55,10 +55,9 @@ _Chain = tuple[tuple[int, "Sequence[IgnoreRule]"], ...]
 class IgnoreRules:
     """The ignore rules of a worktree; each folder is looked at once, when first needed."""
 
-    def __init__(self, worktree: Path, *, name: str = IGNORE_NAME) -> None:
-        """Take a worktree and what its rule files are called; nothing is read yet."""
+    def __init__(self, worktree: Path) -> None:
+        """Take a worktree; nothing is read yet."""
         self._worktree = worktree
-        self._name = name
         self._real = fs.RealFolders(worktree)
         self._chains: dict[str, _Chain | IgnoreRule] = {}
 
@@ -91,14 +90,14 @@ class IgnoreRules:
 
     def _extend(self, chain: _Chain, folder: str) -> _Chain:
         """Put the rules of a folder's own file, the last first, before those from above."""
-        source = f"{folder}/{self._name}" if folder else self._name
+        source = f"{folder}/{IGNORE_NAME}" if folder else IGNORE_NAME
         rules = tuple(reversed(parse_rules(self._read_rules(folder), source)))
         return ((len(folder) + 1 if folder else 0, rules), *chain) if rules else chain
 
     def _read_rules(self, folder: str) -> bytes:
         if folder not in self._real:
             return b""
-        path = self._worktree / folder / self._name
+        path = self._worktree / folder / IGNORE_NAME
         try:
             with FileSource.open(path) as source:
                 if source.size_bytes > MAX_IGNORE_BYTES:

@@ -26,7 +26,7 @@ from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.notebook import one_line
 from mvc.workspace.recovery import recover
 from mvc.workspace.rollback_target import ROLLBACK_COMMAND, SHORT_ID, BranchLine, check_whole
-from mvc.workspace.transition import plan_head_move
+from mvc.workspace.transition import head_moved, plan_head_move
 from mvc.workspace.verdicts import Divergence, add_divergence
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class _Move:
         """Move the branch that HEAD is on, index and files with it, all or nothing."""
         context, plan = self._context, self._plan
         if head.commit != plan.tip:
-            raise ConflictError("HEAD moved while this was prepared", hint="try again")
+            raise head_moved()
         index = context.history.read_index()
         checkout = plan_move(context, index, plan.tip, plan.target, force=force, materialise=False)
         move = plan_head_move("move", plan.target, head, self._message, self._stamp)
@@ -215,7 +215,7 @@ class _Move:
         history, plan = self._context.history, self._plan
         with history.lock():
             if history.head().branch == plan.branch:
-                raise ConflictError("HEAD moved while this was prepared", hint="try again")
+                raise head_moved()
             _check_tip(self._context, plan)
             self.keep_tip()
             history.update_ref(

@@ -25,7 +25,7 @@ from mvc.operations.move_stack import REDO, read_stacks, undo_texts
 from mvc.operations.rollback_trace import RollbackTrace, find_trace
 from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_move
 from mvc.workspace.recovery import recover
-from mvc.workspace.transition import plan_head_move, plan_switch
+from mvc.workspace.transition import head_moved, plan_head_move, plan_switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -242,7 +242,7 @@ def _unmake_branch(context: Context, head: Head, step: _Step, stamp: Stamp) -> N
     assert head.commit is not None
     with context.history.lock():
         if context.history.head() != head:
-            raise ConflictError("HEAD moved while this was prepared", hint="try again")
+            raise head_moved()
         context.history.delete_ref(
             HEADS + head.branch, expected=head.commit, message=step.message, stamp=stamp
         )

@@ -97,6 +97,11 @@ def plan_switch(
     return plan_head_move("branch", branch, head, message, stamp, branch_at=commit)
 
 
+def head_moved() -> ConflictError:
+    """Return the error for a move of HEAD between plan and execution."""
+    return ConflictError("HEAD moved while this was prepared", hint="try again")
+
+
 def run(
     context: Context,
     transition: Transition,
@@ -196,7 +201,7 @@ def _check_unmoved(context: Context, transition: Transition, planned: Index) -> 
     current = context.history.read_index()
     move, head = transition.head, context.history.head()
     if move is not None and (move.on_branch, move.expected) != (head.branch, head.commit):
-        raise ConflictError("HEAD moved while this was prepared", hint="try again")
+        raise head_moved()
     if move is not None and move.kind == "branch":
         tip = context.history.find_ref(HEADS + move.target)
         if tip != move.branch_at:
