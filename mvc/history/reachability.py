@@ -57,13 +57,16 @@ def find_roots(
     found += [value for name, value in refs.values().items() if notes or not _is_note(name)]
     found += _existing(objects, (refs.find(name) for name in _TOP_NAMES))
     logs = ExpiringLogs(objects, refs, expiry) if expiry is not None else None
+    logged: dict[GitId | None, None] = {}  # most commits are named four times
     for name in refs.logs.names():
         if not notes and _is_note(name):
             continue
         lines = refs.logs.read_lines(name) if logs is None else logs.split(name)[0]
         for entry in sound_entries(lines, name):
-            # A log may name commits that a stock Git has pruned since.
-            found += _existing(objects, iter((entry.new, entry.old)))
+            logged |= {entry.new: None, entry.old: None}
+    # A log may name commits that a stock Git has pruned since.
+    known = set(found)
+    found += _existing(objects, (one for one in logged if one not in known))
     return list(dict.fromkeys(one for one in found if one is not None))
 
 

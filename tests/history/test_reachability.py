@@ -175,6 +175,16 @@ expire_reflogs(GitHistory.open(Path(sys.argv[1])))
 """
 
 
+def test_each_logged_commit_is_looked_for_once(history, monkeypatch):
+    """Two logs name each as new and as old; a gc of a long history asked for each four times."""
+    commits = [commit_on_head(history, f"{number}") for number in range(8)]
+    asked = []
+    has = history.objects.has
+    monkeypatch.setattr(history.objects, "has", lambda one: asked.append(one) or has(one))
+    assert find_roots(history) == [commits[-1], *commits[:-1]]
+    assert sorted(asked) == sorted(commits[:-1])
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_process_killed_in_between_leaves_whole_logs(history, amended, when):
     before = history.read_reflog(MAIN), history.read_reflog("HEAD")
