@@ -98,14 +98,16 @@ class Buffers:
     """Memory that one thread uses again and again: fresh memory costs more than hashing it."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, bytearray] = {}
+        self._kept: dict[str, memoryview] = {}
 
     def buffer(self, use: str, size_bytes: int) -> memoryview:
         """Return the buffer for one use; what was in it before is gone."""
         kept = self._kept.get(use)
         if kept is None or len(kept) < size_bytes:
-            kept = self._kept[use] = bytearray(size_bytes)
-        return memoryview(kept)[:size_bytes]
+            # Room for somewhat longer ones as well: memory that is not touched costs nothing.
+            room = 1 << max(0, size_bytes - 1).bit_length()
+            kept = self._kept[use] = np.empty(room, np.uint8).data
+        return kept[:size_bytes]
 
 
 class ReadSlot(Buffers):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mvc.chunkstore import chains
-from mvc.chunkstore.chains import ReadSlot
+from mvc.chunkstore.chains import Buffers, ReadSlot
 from mvc.chunkstore.store import ChunkStore
 from mvc.chunkstore.values import ReadRequest
 from mvc.errors import CorruptionError, FormatError, StorageError
@@ -89,6 +89,16 @@ def damage(storage, store, plain, pack=None, at=5):
     data[place.offset + RECORD_BYTES + at] ^= 1
     overwrite(storage, key, data)
     return place
+
+
+def test_memory_is_kept_though_every_body_is_a_little_longer():
+    buffers = Buffers()
+    places = [
+        np.frombuffer(buffers.buffer("stored", size_bytes), np.uint8).ctypes.data
+        for size_bytes in range(2_700_000, 2_800_000, 1000)
+    ]
+    assert len(set(places)) == 1
+    assert len(buffers.buffer("stored", 0)) == 0
 
 
 @pytest.mark.parametrize("spread", [False, True], ids=["one pack", "a pack each"])
