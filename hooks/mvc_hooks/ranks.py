@@ -278,7 +278,7 @@ class RankState:
         size = stored.get("size") if isinstance(stored, dict) else 1
         if size != self._ranks.size and RANKS not in allow:
             raise ConflictError(
-                f"the run has {_count(self._ranks.size)}, the commit is of {_count(size)}",
+                f"the run has {_count(self._ranks.size)}, but the commit was made by {_count(size)}",
                 hint=f'start as many ranks, or pass allow=["{RANKS}"]: each then goes on with the '
                 "position in the data and the random numbers that it has now",
             )

@@ -38,7 +38,7 @@ _MAX_TRIES = 3
 _TRIED = "mvc log --graph --all shows what was tried"
 _MISFIT = (
     "the state is on a diverged branch, unless keep_diverged is off; start the program again to go on "
-    "from the last commit, and make what the run adds as it goes before the checkpointer"
+    "from the last commit, and create what the run adds along the way before the checkpointer"
 )
 
 

@@ -58,7 +58,9 @@ def check_store(
     for key in listing.strays:
         yield StoreProblem("stray-file", key, None, None, f"{key} does not belong there")
     for pack in sorted(listing.lost_packs):
-        yield StoreProblem("missing-pack", pack, None, None, "its index is there, the pack is not")
+        yield StoreProblem(
+            "missing-pack", pack, None, None, "the pack is missing, its index is there"
+        )
     announce(progress, sum(listing.packs.values()))
     slots: list[ReadSlot] = []  # append and pop are atomic
 
@@ -129,7 +131,7 @@ class _PackCheck:
             detail = f"{self.size_bytes:,} bytes long, {index.pack_size_bytes:,} by its index"
             yield self._problem("bad-pack", detail)
         elif said[: len(found)] != found or (complete and len(said) != len(found)):
-            yield self._problem("bad-index", "the index says other records than the pack has")
+            yield self._problem("bad-index", "the index lists other records than the pack has")
             return found, complete
         return said, complete
 
@@ -154,7 +156,9 @@ class _PackCheck:
         if complete:
             hasher.update(self._read(self.size_bytes - FOOTER_BYTES, FOOTER_BYTES, slot))
             if hasher.hexdigest() != self.pack:
-                yield self._problem("bad-pack-hash", "the pack is not what its name says")
+                yield self._problem(
+                    "bad-pack-hash", "the content of the pack does not match its name"
+                )
 
     def _read(self, offset: int, size_bytes: int, slot: ReadSlot) -> memoryview:
         return slot.read(self.storage, pack_key(self.pack), offset, size_bytes)

@@ -74,7 +74,7 @@ class StoreProblem:
 
     ``kind`` is ``bad-pack`` (header, footer, length or a record header), ``bad-chunk`` (a body that
     cannot be decoded or is another chunk), ``lost-base`` (a body that needs a chunk which is
-    damaged or missing), ``bad-pack-hash`` (the file is not what its name says), ``bad-index``,
+    damaged or missing), ``bad-pack-hash`` (the content does not match the file's name), ``bad-index``,
     ``missing-index``, ``missing-pack`` (an index without its pack), ``unsupported`` (needs a newer
     mvc), ``unreadable`` (the machine failed) or ``stray-file``; then ``pack`` is its key.
     """

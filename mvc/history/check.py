@@ -98,7 +98,7 @@ def _check_lost_branch(refs: RefStore, name: str) -> Iterator[HistoryProblem]:
     """
     entries = refs.logs.read(name)
     if len(entries) > 1 and entries[0].new is not None:
-        detail = f"HEAD is on it and its log ends at commit {entries[0].new}, but it is not there"
+        detail = f"HEAD is on it and its log ends at commit {entries[0].new}, but it does not exist"
         yield HistoryProblem("ref-missing", name, detail)
 
 

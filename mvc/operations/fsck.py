@@ -97,7 +97,7 @@ class FsckReport:
 
 _COPY_PACK = "copy the pack from another copy of the repository"
 _ADD_BASE = (
-    "add the version of the file again that the lost chunk is from: that restores all that is "
+    "add again the file version that the lost chunk comes from: that restores all that is "
     f"based on it; or add this version, or {_COPY_PACK}"
 )
 _REPAIR = 'run "mvc fsck --data --repair", then '

@@ -207,7 +207,7 @@ def _compare_plain(context: Context, path: str, entry: TreeEntry, size_bytes: in
     """Return how a link or a small file differs from a blob, or None."""
     if entry.mode == MODE_SYMLINK:
         text = read_link(context.worktree, path)
-        return None if text == context.history.read_blob(entry.blob) else "it leads elsewhere"
+        return None if text == context.history.read_blob(entry.blob) else "it points elsewhere"
     with _open_unchanged(context, path) as source:
         is_state = path == STATE_FILE and source.size_bytes <= PLAIN_FILE_MAX_BYTES
         if source.size_bytes != size_bytes and not is_state:

@@ -106,7 +106,7 @@ class RetentionPolicy:
             )
         rules = (self.keep_last, self.keep_every, self.keep_best, self.keep_within_s)
         if not (self.keep_tagged or self.keep_branch_tips) and rules.count(None) == len(rules):
-            raise UsageError("a policy that keeps nothing", hint=_NO_RULE_HINT)
+            raise UsageError("the policy keeps nothing", hint=_NO_RULE_HINT)
 
     def text(self) -> str:
         """Return the policy as on the command line; release records store this text."""

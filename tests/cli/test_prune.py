@@ -98,8 +98,8 @@ class TestPlan:
     @pytest.mark.parametrize(
         ("arguments", "code", "error"),
         [
-            ((), 2, "a policy that keeps nothing"),
-            (("--weights-only",), 2, "a policy that keeps nothing"),
+            ((), 2, "the policy keeps nothing"),
+            (("--weights-only",), 2, "the policy keeps nothing"),
             (("--keep-last", "0"), 2, "a rule with 0 keeps nothing"),
             (("--keep-last", "x"), 2, "whole number"),
             (("--keep-best", "3"), 2, "takes both a number and a metric"),

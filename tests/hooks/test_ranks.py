@@ -191,7 +191,7 @@ def test_another_number_of_ranks_is_refused_unless_allowed(lab, tmp_path):
     }
     before = [param.clone() for param in model.parameters()]
     folder = lab.folder / "plain"
-    with pytest.raises(ConflictError, match="has 1 rank, the commit is of 2 ranks"):
+    with pytest.raises(ConflictError, match="has 1 rank, but the commit was made by 2 ranks"):
         Checkpointer(folder, **parts)
     assert all(map(torch.equal, before, model.parameters()))
     with Checkpointer(folder, allow=["ranks"], **parts) as ckpt:

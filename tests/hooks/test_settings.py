@@ -118,7 +118,7 @@ _NET, _LOSS = nn.Linear(2, 2), nn.MSELoss()
         ("step", 3, "step=3 is neither an option nor an object with state", 'parts={"step": ...}'),
         ("name", "x", "name='x' is neither an option nor", 'parts={"name": ...}'),
         ("loss", _LOSS, "loss=MSELoss is neither an option nor", 'parts={"loss": ...}'),
-        ("optimizer", torch.optim.SGD, "optimizer is the class SGD, not an object", "pass what"),
+        ("optimizer", torch.optim.SGD, "optimizer is the class SGD, not an object", "pass an instance"),
         ("model", len, "model is a builtins.builtin_function_or_method, which has no", "give it"),
         ("log", {"a": [1]}, "log={'a': [1]} is neither an option nor", 'parts={"log": ...}'),
     ],

@@ -234,7 +234,7 @@ class TestDifferent:
         (root / "file").unlink()
         (root / "file").symlink_to("link")
         check = repo.verify_worktree()
-        assert [file.reason for file in check.files] == ["it is a link", "it leads elsewhere"]
+        assert [file.reason for file in check.files] == ["it is a link", "it points elsewhere"]
         for name in ("link", "file"):
             (root / name).unlink()
             (root / name).mkdir()

@@ -38,8 +38,8 @@ _COMBINED: Any = _PYTORCH.utilities.combined_loader
 _SETTINGS = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision")
 _REFUSED = {
     "StochasticWeightAveraging": (
-        "changes scheduler and batches of a running fit, and no state has all of it",
-        "use WeightAveraging, whose should_update says from when on it averages",
+        "changes the scheduler and batches of a running fit, and no state holds all of that",
+        "use WeightAveraging, whose should_update says when averaging starts",
     ),
     "ModelPruning": (
         "replaces parameters of a running fit, and a new process has others",

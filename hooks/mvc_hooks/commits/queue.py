@@ -216,7 +216,9 @@ class CommitQueue:
         elif self._deaths < _DEATHS:
             pending.is_sent = False
             step = pending.snapshot.step
-            log.warning("commit of step %d failed: %s; a new one tries again", step, answer.message)
+            log.warning(
+                "commit of step %d failed: %s; a new writer tries again", step, answer.message
+            )
         else:
             text = f"{answer.message}, number {self._deaths} in a row without a commit"
             self._finish(pending, msgspec.structs.replace(answer, message=text))

@@ -52,7 +52,7 @@ _SHARDERS = {
     **dict.fromkeys(("DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3"), _ZERO),
     "ZeroRedundancyOptimizer": (
         "ZeRO (ZeroRedundancyOptimizer)",
-        "use the optimizer_class that it was given, without it",
+        "use its optimizer_class directly",
     ),
 }
 """Name of class → what shards the object, and what to do instead."""
@@ -67,7 +67,7 @@ def join_parts(
         if isinstance(value, type):
             raise UsageError(
                 f"{name} is the class {value.__name__}, not an object",
-                hint="pass what you made of it",
+                hint="pass an instance of it",
             )
     check_named(named, options)
     if parts is None:

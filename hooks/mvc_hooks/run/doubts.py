@@ -39,7 +39,7 @@ HALF_STEP = (
     "call it after optimizer.step()"
 )
 THREADED = (
-    "{} draws its order in a thread of its own, ahead of the training: commits do not know how far, so a "
+    "{} draws its order in its own thread, ahead of the training: commits do not know how far, so a "
     "resume or rollback may get another order; draw it in the thread that calls next_batch()"
 )
 STRAY_LOADER = (
@@ -75,7 +75,7 @@ def doubt_parts(
             )
         elif lost:
             yield (
-                f"{format_path(path)} steps {len(lost)} of its {len(params)} parameters in no part: "
+                f"{format_path(path)} has {len(lost)} of its {len(params)} parameters in no part: "
                 "their values are in no commit; pass them, or their module"
             )
 
@@ -176,8 +176,8 @@ class TailWatch:
             places = [format_path(path).replace("rng.", "random numbers of ") for path in changed]
             yield (
                 f"{', '.join(places[:_MOST_PLACES])} changed between step() and {end}: "
-                f"the commit of step {self._step} does not have that, and a resume does not do it "
-                "again; call step() last, after evaluation too"
+                f"the commit of step {self._step} lacks that, and a resume does not repeat it; "
+                "call step() last, even after evaluation"
             )
 
     def _read(self, without: tuple[type[Part], ...] = ()) -> dict[Steps, object]:

@@ -57,7 +57,7 @@ def test_killed_with_a_commit_in_its_hands(tmp_path, caplog):
         (record,) = caplog.records
         assert record.getMessage() == (
             "commit of step 2 failed: the writer process ended (killed by signal 9); "
-            "a new one tries again"
+            "a new writer tries again"
         )
         assert len(rig.pool._free) == 1
         assert rig.repo.show(report.commit).info.parents == (good,)

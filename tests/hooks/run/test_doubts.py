@@ -51,7 +51,7 @@ def test_parameters_that_are_in_no_part():
     model, heat = make_net(), nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([*model.parameters(), heat], 0.1)
     (text,) = LiveRun({"model": model, "optimizer": optimizer}).doubts
-    assert text.startswith("optimizer steps 1 of its 7 parameters in no part")
+    assert text.startswith("optimizer has 1 of its 7 parameters in no part")
     assert LiveRun({"model": model, "optimizer": optimizer, "heat": heat.detach()}).doubts == []
     assert LiveRun({"model": model, "optimizer": optimizer, "more": {"heat": [heat]}}).doubts == []
 
@@ -141,7 +141,7 @@ def test_what_the_body_of_a_loop_changes_after_step(keep, told, tail, words):
         tail(run)
     found = [text for text in told() if not text.startswith("rolled back")]
     assert [text.startswith(words or "") for text in found] == [True] * (words is not None)
-    assert all("the commit of step 2 does not have that" in text for text in found)
+    assert all("the commit of step 2 lacks that" in text for text in found)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_what_a_loop_of_its_own_changes_before_the_next_batch(tmp_path, told, ta
                 ckpt.step(loss=loss)
             tail((model, optimizer, scheduler), epoch)
     assert [text.startswith(words or "") for text in told()] == [True] * (words is not None)
-    assert all("the next batch: the commit of step 2 does" in text for text in told())
+    assert all("the next batch: the commit of step 2 lacks" in text for text in told())
 
 
 def test_the_end_of_the_body_is_read_at_three_commits_alone(keep, monkeypatch):
