@@ -28,7 +28,7 @@ again on a fast disk, and less time on a slow one.
 """
 _WORTH_A_LINK = 0.03
 """A base that is a difference itself is taken only if that saves this share of the chunk."""
-_CHUNKS_PER_LOOK = 12
+_CHUNKS_PER_LOOK = 20
 _LOOKS_PER_GROUP = 3
 
 

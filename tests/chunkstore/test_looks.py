@@ -20,17 +20,17 @@ def groups_of(spans):
     return [one.group for one in spans]
 
 
-def test_looks_are_a_twelfth_and_go_to_the_largest_groups():
-    spans = [span(group, 2 ** (16 + group), offset=i) for group in range(6) for i in range(12)]
+def test_looks_are_a_twentieth_and_go_to_the_largest_groups():
+    spans = [span(group, 2 ** (16 + group), offset=i) for group in range(6) for i in range(20)]
     looks = choose_looks(spans)
     assert groups_of(looks) == [5, 4, 3, 2, 1, 0]
-    assert {one.offset for one in looks} == {6}
-    assert groups_of(choose_looks(spans[:36])) == [2, 1, 0]
-    assert [one.offset for one in choose_looks(spans[:12] * 9)] == [6, 6, 6]
-    assert groups_of(choose_looks([span(group) for group in range(40)])) == [0, 1, 2]
+    assert {one.offset for one in looks} == {10}
+    assert groups_of(choose_looks(spans[:60])) == [2, 1, 0]
+    assert [one.offset for one in choose_looks(spans[:20] * 9)] == [10, 10, 10]
+    assert groups_of(choose_looks([span(group) for group in range(70)])) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("count", "looks"), [(0, 0), (1, 0), (2, 1), (23, 1), (24, 2)])
+@pytest.mark.parametrize(("count", "looks"), [(0, 0), (1, 0), (2, 1), (39, 1), (40, 2)])
 def test_few_chunks_have_one_look_and_one_has_none(count, looks):
     assert len(choose_looks([span(i) for i in range(count)])) == looks
 

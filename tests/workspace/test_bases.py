@@ -48,7 +48,7 @@ class TestAutoMode:
         repo.commit_state({"m": states[1]}, message="two")
         assert not (repo._context.store.copies().bases >= 0).any()
         bodies = [size for key, size in reads if key.endswith(".pack")]
-        assert 0 < len(bodies) <= 60 // 12 + 3
+        assert 0 < len(bodies) <= 60 // 20 + 3
 
     def test_a_look_is_taken_once(self, root, monkeypatch, whole_run):
         """Where the base is at hand, none is read from the store at all."""
