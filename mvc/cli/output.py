@@ -110,7 +110,10 @@ def _wants_colour(is_terminal: bool) -> bool:
 
 
 def prepare_streams() -> None:
-    """Escape what the streams cannot encode instead of failing."""
+    """Escape what the streams cannot encode instead of failing; open those that are closed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # mvc status >&-
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  for good
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
