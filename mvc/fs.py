@@ -105,7 +105,7 @@ def find_stat(path: Path | str) -> FileStat | None:
 class RealFolders:
     """Which folders below a root are reached without following a link.
 
-    For one pass over a worktree: each folder is looked at once, however many files lie in it, and
+    For one pass over a worktree: each folder is looked at once, however many files are in it, and
     what changes during the pass is not seen.
     """
 
@@ -325,7 +325,7 @@ class DurableFile:
     ) -> FileStat:
         """Check the length, sync, rename onto ``target``, sync the folder; return the stat.
 
-        ``target`` lies in the folder the file was created in; its length must be
+        ``target`` is in the folder the file was created in; its length must be
         ``expected_bytes``, by default the bytes appended. A caller that puts many files into a
         folder passes ``sync_folder=False``, and syncs it itself once they are there.
         """

@@ -143,7 +143,7 @@ class JoinedSource(ByteSource):
             self.parts[index].read_into(inside, piece)
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
-        """Return that range without a copy, or None if it lies in several parts."""
+        """Return that range without a copy, or None if it is in several parts."""
         if not size_bytes:
             return memoryview(b"")
         index = _find_part(self.starts, offset)
@@ -175,7 +175,7 @@ def split_buffer(
 
 def _find_part(starts: Sequence[int], offset: int) -> int:
     if not 0 <= offset < starts[-1]:
-        raise ValueError(f"offset {offset} lies outside {starts[-1]} bytes")
+        raise ValueError(f"offset {offset} is outside {starts[-1]} bytes")
     return bisect_right(starts, offset) - 1
 
 

@@ -41,7 +41,7 @@ def is_checkpoint_name(name: str) -> bool:
 
 
 def read_layout(source: ByteSource, name: str) -> FileLayout:
-    """Return where the tensors of a file lie; ``opaque`` for a file that has none to name.
+    """Return where the tensors of a file are; ``opaque`` for a file that has none to name.
 
     The layout passes ``check_layout``. Its warning is set if a file that claims to be a checkpoint,
     by suffix or magic, could not be read as one. ConflictError: the file became shorter meanwhile.

@@ -70,7 +70,7 @@ def parse_gguf(source: ByteSource) -> FileLayout:
     segments = []
     for name, dtype, shape, offset in infos:
         if offset % alignment:
-            raise FormatError(f"tensor {name[:80]!r} does not lie on the alignment {alignment}")
+            raise FormatError(f"tensor {name[:80]!r} is not aligned to {alignment} bytes")
         if dtype is not None:
             segments.append(single_tensor(name, dtype, shape, data_start + offset))
     segments.sort(key=lambda segment: (segment.start, segment.size_bytes))

@@ -1,4 +1,4 @@
-"""The directory of a zip file: where the bytes of each entry lie.
+"""The directory of a zip file: where the bytes of each entry are.
 
 Zip says the same things twice (central directory and local headers) and is found from its end, so
 two readers may see different files in it. Here nothing is guessed: the end record closes the file,

@@ -145,7 +145,7 @@ class ChainReader:
     ) -> None:
         """Fill ``plain`` from a body. The caller hashes it: nothing here proves it right.
 
-        The body must not lie in the slot's buffer for bases. ``fill`` is called with a base and the
+        The body must not be in the slot's buffer for bases. ``fill`` is called with a base and the
         buffer to fill; by default, bases are not hashed. ``descent`` is the way to this chunk, if
         another needs it.
         """
@@ -221,7 +221,7 @@ class ChainReader:
         """Fill ``plain`` with a base, from the copy of it that needs least; not hashed."""
         location = self._choose(chunk_id, len(plain))
         if location.encoding == Encoding.DELTA:
-            # The base goes first: reading it takes the buffer that the body will lie in.
+            # The base goes first: reading it takes the buffer that the body will be in.
             self._fill(location.bases[0], plain, slot, descent.below(location.encoding))
             apply_delta(self._read_body(location, slot), plain, slot.scratch)
             return

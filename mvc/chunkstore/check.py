@@ -7,7 +7,7 @@ per thread; problems come out in the order of the packs. Finding a problem never
 
 A pack that is damaged somewhere still counts as holding all of its chunks, so that a lost chunk
 would never be stored again. Salvaging ends that: the sound chunks go into a new pack, what is lost
-is missing, and adding the same file again stores it. Nothing is thrown away: the damaged file lies
+is missing, and adding the same file again stores it. Nothing is thrown away: the damaged file is
 under ``damaged/``.
 
     copy aside, durable ──► write the sound chunks into a new pack ──► publish ──► remove the old

@@ -172,7 +172,7 @@ class StoredCopies:
         return frozenset(map(self.chunk_id, np.flatnonzero(self.chosen == NONE).tolist()))
 
     def depths(self) -> Numbers:
-        """Return how many other chunks lie between each chunk and whole bytes, by chosen copies."""
+        """Return how many other chunks are between each chunk and whole bytes, by chosen copies."""
         return self._depths_by(self.chosen)
 
     def heights(self) -> Numbers:

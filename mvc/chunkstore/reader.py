@@ -47,7 +47,7 @@ _BASED = "it is based on another: "
 
 @dataclass(frozen=True, slots=True)
 class PlannedChunk:
-    """One chunk to read, where it lies (None: not known), and all requests for it."""
+    """One chunk to read, where it is (None: not known), and all requests for it."""
 
     location: ChunkLocation | None
     requests: tuple[ReadRequest, ...]
@@ -223,7 +223,7 @@ class ChunkReader:
             self._decode(location, record[RECORD_BYTES:], plain, slot, descent)
 
     def decode_record(self, data: memoryview, expected: PackRecord, slot: ReadSlot) -> memoryview:
-        """Return the verified plain bytes of a record; they lie in ``data`` or in the slot.
+        """Return the verified plain bytes of a record; they are in ``data`` or in the slot.
 
         LostBaseError: a chunk that it is based on is lost, so it cannot be checked.
         """

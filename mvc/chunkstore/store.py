@@ -75,7 +75,7 @@ class ChunkStore:
         return list(self._catalog.repairs.values())
 
     def find(self, chunk_id: ChunkId) -> ChunkLocation | None:
-        """Return where a chunk lies, or None."""
+        """Return where a chunk is, or None."""
         return self._catalog.find(chunk_id)
 
     def find_all(self, chunk_id: ChunkId) -> Iterator[ChunkLocation]:
@@ -141,7 +141,7 @@ class ChunkStore:
     def read_many(
         self, requests: Sequence[ReadRequest], sink: Sink, progress: ByteProgress = None
     ) -> None:
-        """Read many chunks, verified, in the order in which they lie in the packs.
+        """Read many chunks, verified, in their order in the packs.
 
         ``sink`` is called with every request and its plain bytes, which are valid during the call
         only; from several threads at once, in any order. ``progress`` is called in this thread.
@@ -179,7 +179,7 @@ class ChunkStore:
         return done
 
     def copies(self) -> StoredCopies:
-        """Return all chunks of sound packs and what they need, as they lie there now."""
+        """Return all chunks of sound packs and what they need, as they are there now."""
         self.refresh()
         self._rewritten.clear()
         return StoredCopies(self._catalog.sound_indexes())

@@ -222,7 +222,7 @@ def _find_torn(
 
 
 def _items(copies: StoredCopies, base_of: Mapping[int, int]) -> tuple[Reencode, ...]:
-    """Return the chunks to encode in the order in which they lie in the packs."""
+    """Return the chunks to encode, in their order in the packs."""
     ordered = sorted(base_of.items(), key=lambda pair: int(copies.chosen[pair[0]]))
     return tuple(
         Reencode(copies.chunk_id(chunk), None if base == NONE else copies.chunk_id(base))

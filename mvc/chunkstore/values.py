@@ -35,7 +35,7 @@ class ChunkSpan:
 
 @dataclass(frozen=True, slots=True)
 class ChunkLocation(PackRecord):
-    """Where a chunk lies: its record, as the index tells it, and the pack that holds it."""
+    """Where a chunk is: its record, as the index tells it, and the pack that holds it."""
 
     pack: PackId = field(kw_only=True)
 

@@ -127,7 +127,7 @@ class ChunkWriter:
     ) -> list[ChunkId]:
         """Store the chunks that the store does not have yet, and return the id of every span.
 
-        Chunks lie in the pack in the order of ``spans``. No thread uses ``source`` after the call.
+        The pack holds the chunks in the order of ``spans``. No thread uses ``source`` after the call.
         ``progress`` is called in this thread with the plain bytes of every batch that is done.
         """
         self._check_usable()

@@ -1,4 +1,4 @@
-"""Where the tensors of a file lie: the vocabulary that all layers above share.
+"""Where the tensors of a file are: the vocabulary that all layers above share.
 
 A file is a run of bytes. Some byte ranges of it are *segments* that carry tensors; all bytes
 between them, in file order, form the *gap stream* (headers, zip directories, pickles, padding).
@@ -63,7 +63,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """Where the tensors of one file lie: segments that ascend and do not overlap.
+    """Where the tensors of one file are: segments that ascend and do not overlap.
 
     ``warning`` says why a file that looks like a checkpoint is treated as opaque.
     """
@@ -93,7 +93,7 @@ def find_gaps(size_bytes: int, segments: Sequence[Segment]) -> Iterator[tuple[in
 
 
 def check_layout(size_bytes: int, segments: Sequence[Segment]) -> None:
-    """Check that segments lie in the file, ascend without overlap, and views lie in segments."""
+    """Check that segments are inside the file, ascend without overlap, and hold their views."""
     position = 0
     names: set[str] = set()
     for segment in segments:
@@ -103,7 +103,7 @@ def check_layout(size_bytes: int, segments: Sequence[Segment]) -> None:
         if segment.size_bytes < 0 or segment.start < position or segment.end > size_bytes:
             raise FormatError(
                 f"tensor {first!r} at bytes {segment.start}..{segment.end} overlaps another "
-                f"or lies outside the file of {size_bytes} bytes"
+                f"or is outside the file of {size_bytes} bytes"
             )
         position = segment.end
         get_dtype(segment.dtype)

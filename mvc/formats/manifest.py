@@ -109,7 +109,7 @@ def cut_run(
 def tensor_id(view: TensorView, stored: StoredSegment) -> TensorId:
     """Return the identity of a tensor: equal ids mean the same elements, bit for bit.
 
-    A view that is not its whole segment also takes in where it lies, so two views of one storage
+    A view that is not its whole segment also takes in where it is, so two views of one storage
     differ; it never equals a plain tensor even if the elements happen to agree.
     """
     if stored.segment.is_plain:

@@ -110,7 +110,7 @@ def encode_record_header(
 
 
 def parse_record_header(data: bytes | memoryview, offset: int) -> PackRecord:
-    """Return the record whose 64 header bytes lie at ``offset`` of a pack; bases are not in them."""
+    """Return the record whose 64 header bytes are at ``offset`` of a pack; bases are not in them."""
     data = bytes(data)
     if len(data) != RECORD_BYTES or data[:4] != _RECORD_MAGIC:
         raise FormatError(f"no record at offset {offset:,}")
@@ -150,7 +150,7 @@ def parse_pack_footer(data: bytes | memoryview, pack_size_bytes: int) -> int:
 def scan_pack(read_at: ReadAt, pack_size_bytes: int) -> Iterator[PackRecord]:
     """Yield the records of a pack from its first to its last; of bodies only references are read.
 
-    Every record that is yielded lies within the pack. To save what is left of a damaged pack, keep
+    Every record that is yielded is within the pack. To save what is left of a damaged pack, keep
     the records that came before the error.
     """
     if not MIN_PACK_BYTES <= pack_size_bytes <= MAX_PACK_BYTES:

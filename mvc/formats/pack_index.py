@@ -1,7 +1,7 @@
 """The pack index: which chunks a pack holds and where, read in one go.
 
 docs/format.md, section 5, shows the layout. An index holds nothing that is not in the pack; a lost
-one is made again from it. The records of a pack lie without a hole, so one check on the offsets
+one is made again from it. The records of a pack leave no holes, so one check on the offsets
 in ascending order covers holes, overlaps and records outside the pack at once.
 """
 
@@ -90,7 +90,7 @@ class PackIndex:
         return PackRecord(*self.fields(row))
 
     def records(self) -> Iterator[PackRecord]:
-        """Yield all rows in the order in which they lie in the pack."""
+        """Yield all rows in their order in the pack."""
         return (self.record(row) for row in np.argsort(self.offsets).tolist())
 
 

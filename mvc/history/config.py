@@ -148,7 +148,7 @@ def read_config_file(path: Path) -> Config:
 
 
 def find_user_file() -> Path | None:
-    """Return where the user's own settings of mvc lie, or None without a home."""
+    """Return where the user's own settings of mvc are, or None without a home."""
     environment = os.environ
     home = environment.get("HOME")
     folder = environment.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else None)

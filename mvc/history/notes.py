@@ -118,7 +118,7 @@ def write_notes(
 def _change_folders(
     objects: ObjectStore, tree: GitId, changes: Mapping[GitId, bytes | None]
 ) -> GitId | None:
-    """Return the new tree, or None unless all notes lie in folders, as very many do.
+    """Return the new tree, or None unless all notes are in folders, as very many do.
 
     Only the folders of these notes are read and written, so a note costs the same however many
     there are.
@@ -177,7 +177,7 @@ def _note_path(noted: GitId, *, is_flat: bool) -> str:
 
 
 def _noted_id(path: str) -> GitId | None:
-    """Return the commit whose note lies at a path, or None if it is something else."""
+    """Return the commit whose note is at a path, or None if it is something else."""
     *folders, name = path.split("/")
     joined = "".join((*folders, name))
     is_note = is_git_id(joined) and all(len(part) == _PAIR for part in folders)

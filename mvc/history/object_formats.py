@@ -243,7 +243,7 @@ def _place(root: Folder, path: str, entry: TreeEntry) -> None:
     for part in folders:
         inner = folder.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise UsageError(f"path {path!r} lies below a file of the same commit")
+            raise UsageError(f"path {path!r} is below a file of the same commit")
         folder = inner
     if name in folder:
         raise UsageError(f"path {path!r} is both a file and a folder")

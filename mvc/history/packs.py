@@ -121,7 +121,7 @@ class PackedObjects:
     def indexes(self) -> dict[Path, PackIndex]:
         """Return the files of all packs that are there now, with what they have.
 
-        What lies beyond a damaged index cannot be told: that is a CorruptionError.
+        What is beyond a damaged index cannot be known: that is a CorruptionError.
         """
         self.look_again()
         if self._damage is not None:

@@ -114,7 +114,7 @@ class Reflogs:
     def clear_way(self, name: str, above: Sequence[str]) -> None:
         """Remove logs that a crash left of refs that are gone, where this one's log is to be.
 
-        ``above`` are the names of the folders it lies in; none of them is a ref.
+        ``above`` are the names of the folders it is in; none of them is a ref.
         """
         for folder in above:
             if self.size_bytes(folder):

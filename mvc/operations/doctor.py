@@ -42,7 +42,7 @@ class DoctorReport:
         python: version of Python.
         system: operating system and machine.
         cores: cores that this process may use.
-        filesystem: type of the file system the repository lies on.
+        filesystem: type of the file system the repository is on.
         free_bytes: free space there.
         write_bytes_per_s: a 64 MiB file written and synced; None if nothing can be written.
         sync_s: a one-byte file written, synced and renamed; None if nothing can be written.

@@ -61,7 +61,7 @@ def older_path(path: Path) -> Path:
 
 
 def open_file(path: Path, flags: int) -> tuple[int, FileStat]:
-    """Return descriptor and stat of a feed; anything else that lies there is a StorageError."""
+    """Return descriptor and stat of a feed; anything else that is there is a StorageError."""
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644)
     found = stat_descriptor(descriptor)

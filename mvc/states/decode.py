@@ -126,7 +126,7 @@ class DecodeWalk:
         return _make_set(kinds[node["$"]], members)
 
     def _decode_array(self, node: Node, live: object) -> object:
-        """Return a tensor, an array, or bytes that lie in a file."""
+        """Return a tensor, an array, or bytes that are in a file."""
         if not self.is_first:
             return self.table.get(node)
         if node["$"] in BLOBS:

@@ -46,12 +46,12 @@ class ElementType:
     word_bytes: int  # width of the words in it whose byte order matters
     stored: str  # dtype in the safetensors file, a canonical dtype name
     tail: tuple[int, ...] = ()  # trailing dimensions that the file adds to the shape
-    big_endian: bool = False  # whether the words lie in memory with the high byte first
+    big_endian: bool = False  # whether words in memory have the high byte first
     packed: int = 1  # file elements in one live element of the last dimension
 
     @property
     def word_type(self) -> str:
-        """NumPy spelling of the words as they lie in memory."""
+        """NumPy spelling of the words in memory."""
         return f"{'>' if self.big_endian else '<'}u{self.word_bytes}"
 
     @property

@@ -51,7 +51,7 @@ class FileDraft:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedArray:
-    """An array, the node that stands for it and the file it lies in."""
+    """An array, the node that stands for it and the file it is in."""
 
     array: LiveArray
     node: Node

@@ -47,7 +47,7 @@ def fill_words(words: NDArray[Any], read: Reader) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayForm:
-    """How an array lies in its memory; ``offset`` and ``strides`` count bytes."""
+    """How an array is laid out in its memory; ``offset`` and ``strides`` count bytes."""
 
     element: ElementType
     shape: tuple[int, ...]
@@ -74,7 +74,7 @@ class NumpyFactory(PlainScalars):
     def find_live(
         self, live: object, element: ElementType, shape: tuple[int, ...], steps: Sequence[object]
     ) -> tuple[Filler, Region | None] | None:
-        """Return how to fill a live array in place, and where it lies; None if it is not an array.
+        """Return how to fill a live array in place, and where it is; None if it is not an array.
 
         Another dtype or shape, or an array that cannot be written to, is a ConflictError.
         """

@@ -39,7 +39,7 @@ class LiveArray:
     element: ElementType
     shape: tuple[int, ...]
     source: ByteSource  # its C-contiguous little-endian bytes
-    region: Region | None  # where it lies in memory, or None if it shares nothing
+    region: Region | None  # where it is in memory, or None if it shares nothing
     # elements between neighbours, if it is dense but not C-contiguous
     strides: tuple[int, ...] | None
     is_torch: bool

@@ -33,7 +33,7 @@ _SMALL_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """Where one file of a state lies in its image."""
+    """The place of one file of a state in its image."""
 
     path: str
     offset: int
@@ -53,7 +53,7 @@ class ImagePart:
         return self.source.size_bytes
 
     def view(self) -> memoryview | None:
-        """Return the live bytes if they lie in host memory in one piece, or None."""
+        """Return the live bytes if they are in host memory in one piece, or None."""
         return self.source.view(0, self.source.size_bytes)
 
     def find_device_words(self) -> Any:

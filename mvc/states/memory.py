@@ -1,4 +1,4 @@
-"""Raw memory of live arrays: where their elements lie, and how to see them there.
+"""Raw memory of live arrays: where their elements are, and how to see them there.
 
 Every array on the host is seen as an array of unsigned words, given by address, shape and strides;
 what the words mean does not matter here.
@@ -37,7 +37,7 @@ _COLUMNS = 16
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where the elements of an array lie in memory."""
+    """The place of an array's elements in memory."""
 
     space: str  # what addresses are comparable in: ``cpu`` or a device's storage
     address: int  # of the first element, in bytes
@@ -127,7 +127,7 @@ def view_memory(
     *,
     writable: bool = False,
 ) -> NDArray[Any]:
-    """Return the words of an array that lies at an address; nothing is copied.
+    """Return the words of an array at an address; nothing is copied.
 
     Strides are in bytes; ``owner`` keeps the memory alive. The result has one more dimension if
     elements have several words.
@@ -299,7 +299,7 @@ class HostRun:
         """Fill ``buffer`` from ``offset`` on."""
         size = buffer.nbytes
         if not 0 <= offset <= offset + size <= self.size_bytes:
-            raise ValueError(f"offset {offset} lies outside {self.size_bytes} bytes")
+            raise ValueError(f"offset {offset} is outside {self.size_bytes} bytes")
         if not size:
             return
         target, end = ctypes.addressof(ctypes.c_char.from_buffer(buffer)) - offset, offset + size

@@ -198,7 +198,7 @@ def _compare_facts(old: dict[str, Any], new: dict[str, Any], steps: Steps) -> It
         yield f"{where} shares its memory with other tensors than in the commit"
     for name in names:
         if name == "strides":
-            yield f"{where} lies in memory in another order of its dimensions"
+            yield f"{where} has its dimensions in another order in memory"
         elif name in _FLAGS:
             yield f"{where} is {_FLAGS[name][not new.get(name)]}, in the commit it is not"
         elif name not in _TIES:

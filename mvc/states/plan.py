@@ -50,7 +50,7 @@ class DiffersError(Exception):
 class TensorForm:
     """What a strided tensor is, except its address.
 
-    ``size_bytes`` counts all elements if they lie in host memory in file order, else it is 0.
+    ``size_bytes`` counts all elements if they are in host memory in file order, else it is 0.
     """
 
     kind: Any
@@ -81,7 +81,7 @@ class TensorForm:
         )
 
     def find_bytes(self, tensor: Any) -> HostBytes:
-        """Return where the bytes of a tensor lie that fits, and whose ``size_bytes`` is not 0."""
+        """Return where the bytes are of a tensor that fits and whose ``size_bytes`` is not 0."""
         storage = tensor.untyped_storage()
         base, limit = storage.data_ptr(), storage.nbytes()
         start = tensor.storage_offset() * self.item_bytes
@@ -231,7 +231,7 @@ class Follow(EncodeWalk):
         return part if text == part.text else LeafPlan(keep_text(node), text)
 
     def find_region(self, index: int, part: ArrayPlan) -> Region:
-        """Return where an array lies that is in ``spans``."""
+        """Return the place of an array that is in ``spans``."""
         source = self.sources[index]
         if not isinstance(source, HostBytes):
             return self._regions[index]

@@ -94,7 +94,7 @@ class ReadTable:
         return value.tobytes() if node["$"] == "bytes" else value
 
     def add_blob(self, node: Node) -> None:
-        """Add ``bytes`` or a ``bytearray`` that lie in a file, whose size is checked."""
+        """Add ``bytes`` or a ``bytearray`` that are in a file, whose size is checked."""
         check_fields(node, "in", "name", "size_bytes")
         size = get_field(node, "size_bytes", int)
         self._claim(node, size)
@@ -139,7 +139,7 @@ class ReadTable:
     def _place(
         self, node: Node, element: ElementType, shape: tuple[int, ...]
     ) -> tuple[_Storage, ArrayForm]:
-        """Return the memory a node's array lies in, and how."""
+        """Return the memory that holds a node's array, and its layout there."""
         if "shared" not in node:
             storage = self._allocate(node)
             return storage, storage.form
@@ -248,7 +248,7 @@ def _get_strides(node: Node, element: ElementType, shape: tuple[int, ...]) -> tu
 
 
 def _check_inside(node: Node, form: ArrayForm, storage: _Storage) -> None:
-    """Check that a view lies in its storage, and is aligned if it is torch's."""
+    """Check that a view is in its storage, and is aligned if it is torch's."""
     size = form.element.size_bytes
     fits = len(form.strides) == len(form.shape) and all(form.shape)
     if fits:

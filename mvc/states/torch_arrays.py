@@ -210,7 +210,7 @@ class TorchArray:
 
 
 def span_storage(source: ByteSource, low: int, size_bytes: int) -> ByteSource:
-    """Return a range of the device memory that a source lies in, given its lowest address."""
+    """Return a range of the device memory that a source is in, given its lowest address."""
     assert isinstance(source, TorchArray)
     storage = source.tensor.untyped_storage()
     empty = torch.empty(0, dtype=torch.uint8, device=source.tensor.device)
@@ -286,7 +286,7 @@ class TorchFactory(PlainScalars):
     def find_live(
         self, live: object, element: ElementType, shape: tuple[int, ...], steps: Sequence[object]
     ) -> tuple[Filler, Region | None] | None:
-        """Return how to fill a live tensor, and where it lies; None if it is not a tensor.
+        """Return how to fill a live tensor, and where it is; None if it is not a tensor.
 
         A tensor that does not fit, or cannot be filled, is a ConflictError or UnsupportedError.
         """

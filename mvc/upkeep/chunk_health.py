@@ -34,7 +34,7 @@ class Loss:
     fact: str  # in words, to follow the chunk's name
     location: ChunkLocation | None = None  # where the damage is; None if a chunk is missing
     root: ChunkId | None = None  # the chunk whose loss caused this one
-    links: int = 0  # how many bases lie on the way there, the root included
+    links: int = 0  # how many bases are on the way there, the root included
 
     @property
     def is_damage(self) -> bool:
@@ -88,7 +88,7 @@ class ChunkHealth:
         return location.plain_size_bytes
 
     def _find(self, chunk: ChunkId) -> ChunkLocation | None:
-        """Return where a chunk lies; in a pack without an index only if it is nowhere else.
+        """Return where a chunk is; in a pack without an index only if it is nowhere else.
 
         A gc that died leaves such packs; their chunks are all in others too.
         """

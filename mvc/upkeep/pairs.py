@@ -160,8 +160,8 @@ def _find_below(copies: StoredCopies, base_of: Mapping[int, int], chunk: int) ->
 class PairSamples:
     """Tells from a few pairs of each kind what differences of that kind save.
 
-    Pairs are of one kind if their chunks lie in neighbouring packs (by name: a random choice), are
-    of one group, and are both to the parent's version or both to an older one.
+    Pairs are of one kind if their chunks are in neighbouring packs (by name: a random choice),
+    they are of one group, and both are to the parent's version or both to an older one.
     """
 
     def __init__(

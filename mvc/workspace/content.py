@@ -86,7 +86,7 @@ def read_requests(manifest: Manifest, path: str) -> Iterator[ReadRequest]:
 
 
 def name_run(segment: Segment | None, path: str) -> str:
-    """Return what messages call a segment of a file; None is for what lies between them."""
+    """Return what messages call a segment of a file; None is for what is between them."""
     if segment is None:
         return f"{path} (bytes between tensors)"
     return f"tensor {segment.tensors[0].name!r} of {path}"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PLAIN_FILE_MAX_BYTES = 2**20
 """Files up to this length that are not checkpoints are ordinary Git blobs."""
 SeenLayout: TypeAlias = tuple[FileLayout, FileStat]
-"""Where the tensors of a file lie, and its stat data before that was looked at."""
+"""Where the tensors of a file are, and its stat data before that was looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class Cutter:
 def find_layout(
     context: Context, path: str, folders: RealFolders | None = None
 ) -> SeenLayout | None:
-    """Return where the tensors of a file of the worktree lie.
+    """Return where the tensors of a file of the worktree are.
 
     None if it is not a checkpoint, or cannot be read: storing it will report why.
     """

@@ -1,6 +1,6 @@
 """Settings: which ones exist, what values they take, and the user's own beside the repository's.
 
-The user's own lie in ``$XDG_CONFIG_HOME/mvc/config`` (``~/.config/mvc/config``) and count where a
+The user's own are in ``$XDG_CONFIG_HOME/mvc/config`` (``~/.config/mvc/config``) and count where a
 repository says nothing. What runs programs or rewrites command lines is the user's alone: a repository
 may come from anywhere.
 """

@@ -1,6 +1,6 @@
 """Tensors of files against a commit's: equal to the bit, or how many elements differ by how much.
 
-If a tensor lies in its segment as the commit's does, its chunks are compared by hash. Only chunks
+If a tensor is placed in its segment as the commit's is, its chunks are compared by hash. Only chunks
 that differ, and tensors with another layout (transposed or sliced in a .pt file), are read from the
 store.
 """
@@ -72,7 +72,7 @@ class TensorCheck:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveTensor:
-    """A tensor of an open file, and the segment it lies in."""
+    """A tensor of an open file, and the segment it is in."""
 
     source: ByteSource
     segment: Segment
@@ -99,7 +99,7 @@ class _Pair:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether both lie in their segments at the same place, so that chunks compare."""
+        """Whether both are at the same place in their segments, so that chunks compare."""
         old, new = self.view, self.live.view
         if self.stored.segment.size_bytes != self.live.segment.size_bytes:
             return False

@@ -1,4 +1,4 @@
-"""Where a tensor of a stored file lies, and its bytes."""
+"""Where a tensor of a stored file is, and its bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where one tensor of a stored file lies: in a segment that is cut every ``chunk_bytes``."""
+    """Where one tensor of a stored file is: in a segment that is cut every ``chunk_bytes``."""
 
     path: str
     view: TensorView

@@ -5,7 +5,7 @@ A health mark is a note below ``refs/notes/healthy``: the training went on well 
     Healthy: 2026-11-20T16:00:00Z
     Note: 200 steps without alarm
 
-Any note there makes its commit healthy, whatever it says. Divergence notes lie below
+Any note there makes its commit healthy, whatever it says. Divergence notes are below
 ``refs/notes/diverged`` on the tip that a rollback abandoned: why it did, and where the branch went.
 A note has one paragraph per rollback:
 

@@ -112,7 +112,7 @@ def find_file_stat(
 ) -> FileStat | None:
     """Return the stat of a repository path, or None if nothing of the worktree is there.
 
-    What lies beyond a link is not in the worktree: below a folder that was replaced by a link,
+    What is beyond a link is not in the worktree: below a folder that was replaced by a link,
     there is nothing, as in Git. Everything that looks at a tracked path looks at it through here.
     ``folders`` remembers the folders above, for a pass over many files.
     """
@@ -139,7 +139,7 @@ def find_obstacle(worktree: Path, path: str) -> str | None:
 
 
 def find_inner_repository(worktree: Path, path: str) -> str | None:
-    """Return the folder of another repository that a path is or lies in, or None."""
+    """Return the folder of another repository that a path is, or is in, or None."""
     for folder in (*folders_above(path), path):
         if os.path.isdir(worktree / folder / GIT_DIR_NAME):
             return folder

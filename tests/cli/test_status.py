@@ -133,7 +133,7 @@ def test_a_lost_manifest_does_not_stop_it(empty):
     (empty.folder / "a.safetensors").unlink()
     write_model(empty.folder / "b.safetensors", head=np.ones(3, np.float32))
     empty.ok("add", ".")
-    assert "\t(the same 8 tensors lie in other files)" in empty.ok("status").lines
+    assert "\t(the same 8 tensors are in other files)" in empty.ok("status").lines
     (empty.folder / ".mvc/objects" / blob[:2] / blob[2:]).unlink()
     assert empty("diff", "--staged").code == 5
     assert "\tdeleted:    a.safetensors" in empty.ok("status").lines

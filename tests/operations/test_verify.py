@@ -134,7 +134,7 @@ W = torch.arange(6.0).reshape(2, 3)
         ({"a": W}, {"a": W.numpy()}, ['state["a"] is <f4 [2, 3], the commit has float32 [2, 3]']),
         ({"a": W}, {"a": None}, ['state["a"] is None, the commit has float32 [2, 3]']),
         ({"a": W}, {"a": W.t().contiguous().t()},
-         ['state["a"] lies in memory in another order of its dimensions']),
+         ['state["a"] has its dimensions in another order in memory']),
         ({"a": W}, {"a": torch.nn.Parameter(W, requires_grad=False)},
          ['state["a"] is a Parameter, in the commit it is not']),
         ({"a": W}, {"a": W.clone().requires_grad_()},

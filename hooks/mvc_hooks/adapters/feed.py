@@ -88,7 +88,7 @@ class FeedPart(DataPart):
 
     @property
     def will_begin(self) -> bool:
-        """Whether the restored position lies between two passes."""
+        """Whether the restored position is between two passes."""
         return self._target is not None and bool(self._target["between"])
 
     def begin_pass(self) -> None:

@@ -145,7 +145,7 @@ class LightningState(LibraryState):
         fit = self._trainer.fit_loop
         inner = fit.epoch_loop
         if state["is_between"]:
-            # The commit lies between two epochs: what Lightning does on entering the next one.
+            # The commit is between two epochs: what Lightning does on entering the next one.
             self._epochs.increment_ready()
             self._epochs.increment_started()
             inner.batch_progress.reset_on_run()

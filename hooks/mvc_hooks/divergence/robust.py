@@ -61,7 +61,7 @@ def measure_spread(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def robust_score(value: float, values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return how many sigmas a finite value lies above the median of others, and that median.
+    """Return how many sigmas a finite value is above the median of others, and that median.
 
     The score is 0 on the median, and infinite elsewhere if the others are all equal.
     """

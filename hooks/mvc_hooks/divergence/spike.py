@@ -42,7 +42,7 @@ _RAISED_STEPS, _RAISED_FACTOR = 64, 3.0
 class Spike:
     """A loss or gradient norm far above what this run has shown so far. Falling is never an alarm.
 
-    A loss is a spike if its robust score against the window exceeds ``sigmas`` and it lies above
+    A loss is a spike if its robust score against the window exceeds ``sigmas`` and it is above
     the median by more than ``min_delta`` and by more than ``min_rise`` times the median. Losses
     near zero are spread over decades, so harmless ones may stand out by many sigmas. If the whole
     window is positive, the logarithm of the loss must therefore stand out too, by three quarters of

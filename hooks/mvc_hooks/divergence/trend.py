@@ -39,9 +39,9 @@ class Trend:
       The larger estimate counts.
 
     Annealing, curricula, restarts and opponents that learn make a loss worse too, but it stays where
-    the run has been, or near there. So the late blocks must also lie above the highest level before
+    the run has been, or near there. So the late blocks must also be above the highest level before
     them, measured in blocks of 16, by ``beyond`` times the distance from the lowest to the highest, or the newest two by twice that. While the window holds the start of the run, a loss that jumped to
-    ``2 + beyond`` times what it was, lies near that start and does not fall is an alarm too: the
+    ``2 + beyond`` times what it was, is near that start and does not fall is an alarm too: the
     network has lost what it learned.
 
     The check runs eight times per block.
@@ -116,7 +116,7 @@ class Trend:
         return (self._late_blocks + _FEWEST_BLOCKS_BEFORE) * self.smooth
 
     def _is_beyond(self, late: NDArray[np.float64], levels: NDArray[np.float64]) -> bool:
-        """Return whether the late blocks lie far above all before, or the newest very far."""
+        """Return whether the late blocks are far above all before, or the newest very far."""
         lowest, highest = float(np.min(levels)), float(np.max(levels))
         way = self.beyond * (highest - lowest)
         newest = float(np.min(late[-_NEWEST_BLOCKS:]))

@@ -12,7 +12,7 @@ which index, by name, because an optimizer matches state to parameters by positi
 
 Hooks registered for ``state_dict`` and ``load_state_dict`` are called as by torch. An optimizer
 that overrides those methods has its own called as well, and then gets the exact bits of what
-lies in ``state``.
+is in ``state``.
 
 Some optimizers step through another one, whose state they leave out of their own (sharpness-aware
 minimisation does); ``details`` has it. They also say which state is the memory of its parameter,
@@ -186,11 +186,11 @@ class OptimizerPart(Part):
 
 
 class OptimizerDetails(Part):
-    """Which parameter an index means, and what of the state lies on the host.
+    """Which parameter an index means, and what of the state is on the host.
 
     ``hosted`` are (index, key) of state tensors that were on the host beside a parameter on a
     device, as last restored; they say all if there were parameters on a device. ``tied`` are those
-    that lay in the memory of their parameter.
+    that were in the memory of their parameter.
     """
 
     # Before the optimizer, which needs to know what was on the host.
@@ -271,7 +271,7 @@ class OptimizerDetails(Part):
                     yield Difference(place, f"parameter {here!r}", f"parameter {there!r}")
 
     def restore(self, stored: Any) -> None:
-        """Remember what lay where."""
+        """Remember what was where."""
         pairs: list[Any] = find_at(stored, ("on_host",))
         self.hosted = [(index, name) for index, name in pairs]
         self.was_on_device = bool(find_at(stored, ("on_device",)))

@@ -27,7 +27,7 @@ _MOST_OBJECTS, _MOST_ITEMS, _MOST_STEPS = 4000, 64, 8
 def find_reachable(
     value: Any, kinds: type | tuple[type, ...], without: object = None
 ) -> dict[str, Any]:
-    """Return path → object of these kinds, nearest first; an object that lies at two paths has the first.
+    """Return path → object of these kinds, nearest first; an object at two paths has the first.
 
     Long containers, which hold data, are not looked into, nor are models, nor the object ``without``.
     """

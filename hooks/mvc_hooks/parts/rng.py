@@ -167,7 +167,7 @@ def restore_generators(root: Any, live: Mapping[str, Any], states: Mapping[str, 
 
 
 def find_attribute(value: Any, path: str) -> Any:
-    """Return what lies at a dotted path of attributes, or None; the empty path is the value itself."""
+    """Return what is at a dotted path of attributes, or None; the empty path is the value itself."""
     for name in filter(None, path.split(".")):
         value = getattr(value, name, None)
     return value

@@ -58,7 +58,7 @@ def format_path(path: Steps) -> str:
 def list_items(value: Any, most: int | None = None) -> list[tuple[Any, Any]] | None:
     """Return key or index and child of everything in a container; None for any other value.
 
-    At most so many of them are looked at: what lies in a data set may be millions.
+    At most so many of them are looked at: a data set may hold millions.
     """
     if isinstance(value, Mapping):
         return list(islice(value.items(), most))
@@ -100,7 +100,7 @@ def pair_leaves(
 def map_leaves(value: Any, convert: Callable[[Any, Any], Any], beside: object = ABSENT) -> Any:
     """Return nested containers, copied, with every leaf converted.
 
-    ``convert`` is given a leaf, and what lies at its place in ``beside`` (or ABSENT).
+    ``convert`` is given a leaf, and what is at its place in ``beside`` (or ABSENT).
     """
     if type(value) is tuple:
         return tuple(
@@ -217,12 +217,12 @@ def describe(value: object) -> str | None:
 
 
 def has_arrays(value: object) -> bool:
-    """Return whether an array lies anywhere in a value."""
+    """Return whether an array is anywhere in a value."""
     return any(is_array(leaf) for _, leaf in walk_leaves(value))
 
 
 def find_at(value: Any, path: Steps) -> Any:
-    """Return what lies at a path, or ABSENT."""
+    """Return what is at a path, or ABSENT."""
     for key in path:
         try:
             # A defaultdict would make the item that it lacks, a Counter would say 0.
@@ -306,7 +306,7 @@ def can_fill(tensor: torch.Tensor) -> bool:
 
 
 def locate(tensor: torch.Tensor) -> tuple[object, ...] | None:
-    """Return where a tensor's elements lie, the same for tied ones; None if it has none."""
+    """Return where a tensor's elements are, the same for tied ones; None if it has none."""
     if tensor.layout is not torch.strided or not tensor.numel():
         return None
     return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
@@ -316,7 +316,7 @@ def is_growth(keys: Steps, live: object, stored: object) -> bool:
     """Return whether two outlines differ at a path because of filling or growing during a run.
 
     That is an array of another length in its first dimension, or empty on one side; items at the
-    end of a list; what lies in a dict that is empty on one side; a value that was None.
+    end of a list; what is in a dict that is empty on one side; a value that was None.
     """
     ours, theirs = find_at(live, keys), find_at(stored, keys)
     if isinstance(ours, ArrayOutline) and isinstance(theirs, ArrayOutline):

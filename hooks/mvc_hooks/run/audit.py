@@ -259,7 +259,7 @@ def _with_attributes(scope: Mapping[str, Any], without: Collection[int] = ()) ->
 
 
 def _find_reached(objects: Mapping[str, object]) -> set[int]:
-    """Return the ids of what the parts reach, and where the tensors of their modules lie."""
+    """Return the ids of what the parts reach, and where the tensors of their modules are."""
     found = find_reachable(objects, object).values()
     modules = [one for one in found if isinstance(one, nn.Module)]
     tensors = [one for module in modules for one in (*module.parameters(), *module.buffers())]

@@ -81,7 +81,7 @@ def doubt_parts(
 
 
 def _locate_values(parts: Mapping[str, Part]) -> set[object]:
-    """Return where the tensors of values, objects and optimizers lie; None for empty ones."""
+    """Return where the tensors of values, objects and optimizers are; None for empty ones."""
     kinds = (ValuePart, StatefulPart, OptimizerPart)
     states = [one.part.capture() for one in flatten_parts(parts) if isinstance(one.part, kinds)]
     tensors = (leaf for _, leaf in walk_leaves(states) if isinstance(leaf, torch.Tensor))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROOT_NAME = "tensor"
 """Name of a tensor that was saved alone, and so has no key."""
 MAX_DEPTH = 1000
-"""Containers inside containers; what lies deeper gets no name. A module takes three levels."""
+"""Containers inside containers; what is deeper gets no name. A module takes three levels."""
 _HOLDERS = (list, tuple, Opaque, TensorRef, StorageRef)
 _TUPLE_KEY_ITEMS = 8
 _STATE_PARTS = 2

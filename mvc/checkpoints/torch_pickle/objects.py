@@ -1,7 +1,7 @@
 """What PyTorch's own names in a pickle mean: storages, tensors, and the containers around them.
 
 ``reduce_torch`` is the closed list: pure functions from the arguments in the pickle to a value
-that says where a tensor lies. Anything not on the list stays ``Opaque``.
+that says where a tensor is. Anything not on the list stays ``Opaque``.
 """
 
 from __future__ import annotations

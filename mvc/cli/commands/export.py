@@ -28,7 +28,7 @@ def export(
 ) -> None:
     """Write all files of a revision into a folder, or tensors of it to a safetensors file.
 
-    DIR/ may be new, and lie anywhere. With -o FILE, tensors of any format are written to one file;
+    DIR/ may be new, and anywhere. With -o FILE, tensors of any format are written to one file;
     REV:PATH also names a checkpoint. Without PATH, all checkpoints of the revision are exported.
     """
     if output is None and path is not None and path.endswith("/"):

@@ -111,9 +111,9 @@ def _names(file: FileDiff) -> str:
 
 
 def moved_text(files: Sequence[FileDiff]) -> str:
-    """Return ``the same 290 tensors lie in other files``, or nothing if none do."""
+    """Return ``the same 290 tensors are in other files``, or nothing if none do."""
     moved = sum(count for file in files for _, count in file.moved_from)
-    verb = "lies" if moved == 1 else "lie"
+    verb = "is" if moved == 1 else "are"
     return f"the same {count_text(moved, 'tensor')} {verb} in other files" if moved else ""
 
 

@@ -60,7 +60,7 @@ def test_a_model_in_other_shards(empty):
     index = json.dumps(dict.fromkeys(names, "m-0.safetensors"), indent=1)
     (empty.folder / "m.safetensors.index.json").write_text(index)
     empty.ok("add", ".", "-A")
-    said = "the same 7 tensors lie in other files"
+    said = "the same 7 tensors are in other files"
     assert f"\t({said})" in empty.ok("status").lines
     lines = empty.ok("diff", "--staged").lines
     assert "4 of 4 tensors from other files" in lines[0]
