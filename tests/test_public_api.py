@@ -114,7 +114,7 @@ RESULTS = {
     "reflog_entries expiry marks unnamed",
     "operations.gc.GcResult": "freed_bytes removed_packs new_packs_bytes removed_objects "
     "removed_leftovers kept_packs",
-    "operations.repack.RepackPlan": "sweep chunks gain_bytes small_packs git_files grace_s marks unnamed dtypes tips",
+    "operations.repack.RepackPlan": "sweep chunks gain_bytes small_packs git_files grace_s marks unnamed everything only dtypes tips",
     "operations.repack.RepackResult": "freed_bytes removed_packs new_packs new_packs_bytes deltas kept_packs pack_bytes",
     "operations.prune.CommitPlan": "commit subject step time_s reasons paths kept_paths size_bytes "
     "was_released",

@@ -15,6 +15,7 @@ from mvc.upkeep.sweep import (
     Sweep,
     find_needed,
     find_unnamed,
+    is_current,
     mark,
     upkeep_lock,
 )
@@ -131,8 +132,10 @@ def reflog_expiry(older_than_s: float | None) -> ReflogExpiry:
 
 
 def run_gc(context: Context, plan: GcPlan, progress: ByteProgress = None) -> GcResult:
-    """Carry out a plan; may be killed at any time."""
+    """Carry out a plan, made again if the packs are others by now; may be killed at any time."""
     with upkeep_lock(context):
+        if not is_current(context, plan.sweep):
+            plan = plan_gc(context, grace_s=plan.grace_s, expiry=plan.expiry)
         return sweep_garbage(context, plan, progress)
 
 

@@ -21,7 +21,15 @@ from mvc.chunkstore.sweep_plan import SMALL_PACK_BYTES, Wanted, plan_sweep
 from mvc.history.object_gather import plan_gathering
 from mvc.upkeep.pairs import PairSamples, find_pairs, plan_chains
 from mvc.upkeep.repacked import find_paired, find_tips, is_due, write_note
-from mvc.upkeep.sweep import DEFAULT_GRACE_S, Sweep, find_needed, find_unnamed, mark, upkeep_lock
+from mvc.upkeep.sweep import (
+    DEFAULT_GRACE_S,
+    Sweep,
+    find_needed,
+    find_unnamed,
+    is_current,
+    mark,
+    upkeep_lock,
+)
 from mvc.upkeep.versions import released_paths, walk_all
 from mvc.workspace.recovery import recover
 from mvc.workspace.releases import read_releases
@@ -55,6 +63,8 @@ class RepackPlan:
         grace_s: garbage younger than this stays; None means that all of it stays.
         marks: what was needed when this was planned; None if nothing is to be removed.
         unnamed: chunks of young packs that nothing names.
+        everything: commits that an earlier repack has looked at count as well.
+        only: the one commit whose chunks this is about, or None.
         dtypes: chunk → its pair, for the type of its words.
         tips: the commits up to which this looks.
     """
@@ -67,6 +77,8 @@ class RepackPlan:
     grace_s: float | None
     marks: Marks | None = field(repr=False)
     unnamed: Ids = field(repr=False)
+    everything: bool = field(repr=False)
+    only: GitId | None = field(repr=False)
     dtypes: Mapping[ChunkId, Pair] = field(repr=False)
     tips: tuple[GitId, ...] = field(repr=False)
 
@@ -153,6 +165,8 @@ def plan_repack(
         grace_s=grace_s if only is None else None,
         marks=marks,
         unnamed=copies.ids[unnamed],
+        everything=everything,
+        only=only,
         dtypes=pairs,
         tips=tuple(find_tips(commits)) if only is None else (),
     )
@@ -175,10 +189,14 @@ def _find_new_pairs(
 
 
 def run_repack(context: Context, plan: RepackPlan, progress: ByteProgress = None) -> RepackResult:
-    """Carry out a plan; may be killed at any time."""
+    """Carry out a plan, made again if the packs are others by now; may be killed at any time."""
     grace_s = DEFAULT_GRACE_S if plan.grace_s is None else plan.grace_s
     with upkeep_lock(context):
         recover(context)
+        if not is_current(context, plan.sweep):
+            plan = plan_repack(
+                context, everything=plan.everything, grace_s=plan.grace_s, only=plan.only
+            )
         sweep = Sweep(context, plan.sweep, plan.marks, plan.unnamed, grace_s=grace_s, expiry=None)
         before = _count_deltas(context.store.copies())
         if plan.sweep.batches and plan.grace_s is not None:

@@ -193,6 +193,14 @@ def upkeep_lock(context: Context) -> Iterator[None]:
         yield
 
 
+def is_current(context: Context, plan: SweepPlan) -> bool:
+    """Tell whether all packs that a plan removes are there: others may have swept or joined them.
+
+    Under ``upkeep_lock`` nobody changes that.
+    """
+    return context.store.packs().issuperset(pack for batch in plan.batches for pack in batch.remove)
+
+
 def find_needed(context: Context, copies: StoredCopies, marks: Marks) -> Mask:
     """Return which stored chunks must stay because something names them.
 
@@ -243,7 +251,7 @@ class Sweep:
     """A sweep that is being carried out under ``upkeep_lock``; may be killed at any time.
 
     ``marks`` are what was needed when it was planned, ``unnamed`` the chunks of young packs that
-    nothing names. If another sweep has run since the plan was made, that is a ConflictError.
+    nothing names. The plan fits the packs that are there (``is_current``).
     """
 
     context: Context
@@ -253,14 +261,6 @@ class Sweep:
     grace_s: float
     expiry: ReflogExpiry | None
     tally: Tally = field(default_factory=Tally)
-
-    def __post_init__(self) -> None:
-        there = self.context.store.packs()
-        if not all(pack in there for batch in self.plan.batches for pack in batch.remove):
-            raise ConflictError(
-                "another gc, prune or repack has changed the packs since this was planned",
-                hint="plan it again",
-            )
 
     def remove_objects(self) -> None:
         """Remove old reflog entries, Git objects that are garbage, and leftovers."""
