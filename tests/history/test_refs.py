@@ -60,13 +60,13 @@ def test_a_ref_never_moves_to_what_is_missing_or_no_commit(history):
 def test_files_and_folders_of_refs_do_not_clash(history):
     (one,) = commits(history, 1)
     move(history, "refs/heads/a", one, None)
-    with pytest.raises(ConflictError, match="beside refs/heads/a"):
+    with pytest.raises(ConflictError, match="together with refs/heads/a"):
         move(history, "refs/heads/a/b", one, None)
     history.delete_ref("refs/heads/a", expected=one, stamp=at())
     move(history, "refs/heads/a/b/c", one, None)
-    with pytest.raises(ConflictError, match="beside refs/heads/a/b/c"):
+    with pytest.raises(ConflictError, match="together with refs/heads/a/b/c"):
         move(history, "refs/heads/a", one, None)
-    with pytest.raises(ConflictError, match="beside refs/heads/a/b/c"):
+    with pytest.raises(ConflictError, match="together with refs/heads/a/b/c"):
         move(history, "refs/heads/a/b", one, None)
     history.delete_ref("refs/heads/a/b/c", expected=one, stamp=at())
     (history.git_dir / "refs/heads/a/empty/folder").mkdir(parents=True)
@@ -103,9 +103,9 @@ def test_packed_refs_are_seen_moved_and_deleted(history):
     }  # fmt: skip
     with pytest.raises(ConflictError):
         move(history, "refs/heads/a", three, None)
-    with pytest.raises(ConflictError, match="beside refs/heads/b/c"):
+    with pytest.raises(ConflictError, match="together with refs/heads/b/c"):
         move(history, "refs/heads/b", three, None)
-    with pytest.raises(ConflictError, match="beside refs/heads/a"):
+    with pytest.raises(ConflictError, match="together with refs/heads/a"):
         move(history, "refs/heads/a/x", three, None)
     move(history, "refs/heads/a", three, one)
     assert history.find_ref("refs/heads/a") == three

@@ -41,9 +41,9 @@ class TestCreate:
 
     def test_one_inside_another(self, two):
         two.create_branch("a")
-        with pytest.raises(ConflictError, match="beside"):
+        with pytest.raises(ConflictError, match="together with"):
             two.create_branch("a/b")
-        with pytest.raises(ConflictError, match="beside"):
+        with pytest.raises(ConflictError, match="together with"):
             two.create_branch("main/x")
 
     @pytest.mark.parametrize(

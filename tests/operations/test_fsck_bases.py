@@ -144,7 +144,7 @@ def test_a_missing_base_is_found_whether_data_is_read_or_not(chain, root):
             assert (lost.kind, lost.pack, lost.offset) == ("lost-base", None, None)
             way = "" if links[commit] == 1 else f" ({links[commit] - 1} more between them)"
             assert f"on chunk {base.hex()[:12]}{way}, which is missing" in lost.detail
-            assert lost.hint.startswith("add the version of the file again")
+            assert lost.hint.startswith("add again the file version")
         assert {item.kind for item in report.problems} == {"missing-chunk", "lost-base"}
 
 

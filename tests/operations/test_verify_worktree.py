@@ -362,7 +362,7 @@ class TestStates:
 class TestEdges:
     def test_paths(self, repo, model):
         assert statuses(repo.verify_worktree(paths=["*.json"])) == {"config.json": "same"}
-        with pytest.raises(NotFoundError, match="not known"):
+        with pytest.raises(NotFoundError, match="matches no file"):
             repo.verify_worktree(paths="nope")
         with pytest.raises(NotFoundError):
             repo.verify_worktree("nope")
