@@ -34,16 +34,13 @@ def list_targets(results: Results) -> Iterator[Target]:
         series = results.get(key, {})
         for way, limit in {**_STORED_LIMITS, DEFAULT.name: _DEFAULT_LIMITS[key]}.items():
             yield Target(f"{title}, {way}, stored of raw", limit, _stored_share(series, way))
-    series = results.get("versions", {})
-    slower = list(_slower(series, DEFAULT.name).values())[
-        1:
-    ]  # the first has nothing to differ from
-    yield Target(
-        "add + commit, default against deltas off, slowest of the later versions",
-        _SLOWER_LIMIT,
-        max(slower, default=None),
-        "times",
-    )
+        slower = list(_slower(series, DEFAULT.name).values())
+        yield Target(
+            f"{title}, add + commit, default against deltas off, slowest of the later versions",
+            _SLOWER_LIMIT,
+            max(slower[1:], default=None),  # the first has nothing to differ from
+            "times",
+        )
     runs = results.get("training", {}).get("runs", {"all": {}})
     for title, run in runs.items():
         yield Target(
