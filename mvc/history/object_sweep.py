@@ -13,6 +13,7 @@ was deleted by mistake can be restored whole.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -146,7 +147,8 @@ def _remove_all(objects: ObjectStore, garbage: Sequence[GarbageObject]) -> int:
         folders.add(path.parent)
         freed_bytes += stat.size_bytes
     for folder in sorted(folders):
-        fs.fsync_dir(folder)
+        with contextlib.suppress(FileNotFoundError):  # a git gc removes empty ones
+            fs.fsync_dir(folder)
     return freed_bytes
 
 

@@ -38,6 +38,7 @@ _MAX_HEADER = 32
 _HEADER = re.compile(rb"(commit|tree|blob|tag) (0|[1-9][0-9]{0,12})\x00")
 _FRESH_S = 24 * 3600  # reused objects older than this are touched, so that no pruning takes them
 _MAX_SOUND = 65536
+_MAX_TRIES = 10
 _FEW = 32  # what a commit of a training run writes stays loose: a pack for each would be many
 _MAX_GATHERED_BYTES = 32 << 20
 _MAX_SMALL_BYTES = 256 << 10
@@ -123,7 +124,6 @@ class ObjectStore:
         header = b"%s %d\x00" % (kind.encode(), len(data))
         compressor = zlib.compressobj(LEVEL)
         body = [compressor.compress(header), compressor.compress(data), compressor.flush()]
-        fs.make_dirs(path.parent, durable=False)
         with translate_damage(f"folder {path.parent}"), self._new_file(path.parent) as file:
             file.write(body)
             file.publish(path, read_only=True, sync_folder=False)
@@ -133,33 +133,44 @@ class ObjectStore:
 
     def read(self, object_id: GitId) -> tuple[str, bytes]:
         """Return (kind, content) of an object, hashed against its id."""
-        loose: CorruptionError | None = None
         found = self._find_gathered(object_id)
         if found is not None:
             return found
-        try:
-            found = self._read_loose(object_id)
-        except CorruptionError as error:
-            loose, found = error, None  # a pack may hold a whole copy
-        if found is None:
+        for _ in self._looks():
+            loose: CorruptionError | None = None
             try:
-                found = self.packs.find(object_id)
+                found = self._read_loose(object_id)
+            except CorruptionError as error:
+                loose = error  # a pack may hold a whole copy
+            try:
+                found = found or self.packs.find(object_id)
             except CorruptionError as error:
                 raise loose or error from None
-        # A git gc between the two looks moves the object from loose to packed, never back; but
-        # a repack may have dropped the pack that was looked at.
-        if found is None and loose is None:
-            found = self._read_loose(object_id)
-        if found is None:
-            raise loose or CorruptionError(f"object {object_id} is missing", hint=FSCK_HINT)
-        return found
+            if found is not None:
+                return found
+            if loose is not None:
+                raise loose
+        raise CorruptionError(f"object {object_id} is missing", hint=FSCK_HINT)
+
+    def _looks(self) -> Iterator[None]:
+        """Yield, and again while somebody changes the packs.
+
+        A git gc moves objects from loose to packed, or back if nothing reaches them; between a look
+        at the one and the other, an object may do both.
+        """
+        for _ in range(_MAX_TRIES):
+            before_ns = self.packs.changed_ns()
+            yield
+            if self.packs.changed_ns() == before_ns:
+                return
 
     def has(self, object_id: GitId) -> bool:
         """Return whether the object exists, without reading it."""
-        return (
-            self._find_gathered(object_id) is not None
-            or fs.find_stat(self._path_text(object_id)) is not None
-            or self.packs.has(object_id)
+        if self._find_gathered(object_id) is not None:
+            return True
+        return any(
+            fs.find_stat(self._path_text(object_id)) is not None or self.packs.has(object_id)
+            for _ in self._looks()
         )
 
     def find_header(self, object_id: GitId) -> tuple[str, int] | None:
@@ -172,7 +183,9 @@ class ObjectStore:
             kind, size_bytes, _ = _parse_header(start, object_id)
             return kind, size_bytes
         packed = self.packs.find_start(object_id, 0)
-        return None if packed is None else packed[:2]
+        if packed is not None:
+            return packed[:2]
+        return self.read_start(object_id, 0)[:2] if self.has(object_id) else None
 
     def read_start(self, object_id: GitId, count: int) -> tuple[str, int, bytes]:
         """Return (kind, length, first ``count`` bytes), inflating no more than that; not hashed."""
@@ -276,7 +289,11 @@ class ObjectStore:
 
     def _new_file(self, folder: Path) -> fs.DurableFile:
         name = f"tmp_obj_{os.urandom(6).hex()}"  # stock Git prunes files of that name
-        return fs.DurableFile(folder, mode=0o444, name=name)
+        for _ in range(_MAX_TRIES):
+            fs.make_dirs(folder, durable=False)
+            with contextlib.suppress(FileNotFoundError):  # a git gc removes empty folders
+                return fs.DurableFile(folder, mode=0o444, name=name)
+        raise StorageError(f"folder {folder} is removed again and again", hint="try again")
 
     def _is_sound(self, object_id: GitId) -> bool:
         """Return whether the object exists whole: a damaged one is written again, and so healed."""

@@ -49,6 +49,7 @@ _MAX_BLOCK_BYTES = 1 << 20
 _COPY_BYTES = 8  # at most, for an instruction that makes at least one byte
 _MAX_INSERT_BYTES = 128
 _MAX_CHAIN = 10_000  # Git itself stops at 4,095
+_MAX_LOOKS = 10  # while a git gc replaces packs again and again
 _MAX_OPEN = 16  # packs; each holds a descriptor
 _MAX_BASES = 256  # kept of each open pack: the deltas of a chain share their bases
 _MAX_BASE_BYTES = 1 << 16
@@ -79,7 +80,7 @@ class PackedObjects:
 
     def has(self, object_id: GitId) -> bool:
         """Return whether a pack (or an alternate) has an object, by the indexes alone."""
-        if self.find_path(object_id) or (self.look_again() and self.find_path(object_id)):
+        if self._first(object_id, lambda *_: True):
             return True
         store = self._find_lender()
         if store is None:
@@ -165,15 +166,20 @@ class PackedObjects:
     def _first(self, object_id: GitId, read: Callable[[_OpenPack, int], _Result]) -> _Result | None:
         """Return what reading an object gives, from the first pack that has it whole, or None."""
         damage: CorruptionError | None = None
-        for look in (self._known, self.look_again):
-            for name, index, offset in self._places(object_id, look()):
+        for attempt in range(_MAX_LOOKS):
+            before_ns = self.changed_ns() if attempt else 0
+            is_sure = bool(attempt) and self.look_again()
+            for name, index, offset in self._places(object_id, self._indexes):
                 try:
                     with translate_damage(f"object {object_id} in a Git pack"):
                         return read(self._open_pack(name, index), offset)
                 except FileNotFoundError:
                     self._indexes.pop(name, None)
+                    is_sure = False
                 except CorruptionError as error:
                     damage = error
+            if is_sure and self.changed_ns() == before_ns:
+                break
         damage = damage or self._damage
         if damage is not None:
             raise damage
@@ -196,12 +202,14 @@ class PackedObjects:
             raise FileNotFoundError(name)  # what only an open file holds is gone
         return pack
 
-    def _known(self) -> dict[str, PackIndex]:
-        return self._indexes
+    def changed_ns(self) -> int:
+        """Return when a pack was last added or removed; 0 if there is no folder of packs."""
+        stat = fs.find_stat(self._prefix)
+        return 0 if stat is None else stat.mtime_ns
 
-    def look_again(self) -> dict[str, PackIndex]:
-        """Read the indexes of packs not met before, and return them."""
-        names, found = self.names(), {}
+    def look_again(self) -> bool:
+        """Read the indexes of packs not met before; return whether none was removed meanwhile."""
+        names, found, is_sure = self.names(), {}, True
         self._is_listed, self._damage = True, None
         for name in [one for one in names if one not in self._indexes]:
             from mvc.history.git_pack_index import PackIndex  # noqa: PLC0415  there may be none
@@ -210,11 +218,11 @@ class PackedObjects:
                 with translate_damage(f"the index of Git pack {name}"):
                     found[name] = PackIndex.read(self._path(name).with_suffix(".idx"))
             except FileNotFoundError:
-                continue  # of a pack in the making
+                is_sure = False
             except CorruptionError as error:
                 self._damage = error
         self._indexes = {one: self._indexes[one] for one in names if one in self._indexes} | found
-        return found
+        return is_sure
 
     def _borrow(self, object_id: GitId) -> tuple[str, bytes] | None:
         store = self._find_lender()

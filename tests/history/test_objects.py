@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.errors import CorruptionError, FormatError, UsageError
+from mvc import fs
+from mvc.errors import CorruptionError, FormatError, StorageError, UsageError
 from mvc.history import objects as objects_module
 from mvc.history.check import check
 from mvc.history.git import GitHistory
@@ -285,3 +286,20 @@ def test_a_damaged_pack_is_healed_by_writing_the_same_again(history):
     with opened.gathering():
         write_many(opened)
     assert all(opened.read_blob(blob) == content for blob, content in blobs.items())
+
+
+def test_folders_that_git_removes_while_an_object_is_written(history, monkeypatch):
+    real, left = fs.make_dirs, [0, 1]
+
+    def make_dirs(folder, **options):
+        real(folder, **options)
+        if left:
+            left.pop()
+            folder.rmdir()
+
+    monkeypatch.setattr(fs, "make_dirs", make_dirs)
+    assert history.read_blob(history.write_blob(b"persistent")) == b"persistent"
+    assert left == []
+    left += [0] * 100
+    with pytest.raises(StorageError, match="again and again"):
+        history.write_blob(b"in vain")

@@ -13,6 +13,7 @@ import pytest
 from mvc.errors import FormatError
 from mvc.history.check import check
 from mvc.history.git import GitHistory
+from mvc.history.packs import PackedObjects
 from support.stockgit import commit_on_head, git
 
 
@@ -250,3 +251,26 @@ def test_reading_packs_needs_no_dulwich(history):
         "assert 'dulwich' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script, str(history.git_dir)], check=True)
+
+
+def test_packs_replaced_while_they_are_listed(history, monkeypatch):
+    contents = make_packs(history, 2)
+    texts = [data.decode() for data in contents.values()]
+    commit_on_head(history, "c", files={f"f{one}": text for one, text in enumerate(texts)})
+    real, left = PackedObjects.names, [0, 1]
+
+    def names(self):
+        found = real(self)
+        if left:
+            left.pop()
+            commit_on_head(history, f"{len(left)}", files={"x": "y", "f": "pack 0 blob 7"})
+            git(history.git_dir, "repack", "-a", "-d", "-q")
+        return found
+
+    monkeypatch.setattr(PackedObjects, "names", names)
+    with GitHistory.open(history.git_dir) as opened:
+        blob, content = next(iter(contents.items()))
+        assert opened.has_object(blob)
+        assert left == []
+        left.append(0)
+        assert opened.read_blob(blob) == content

@@ -14,6 +14,7 @@ from mvc import ConflictError, Repo
 from support import verbs
 from support.bounds import bounded
 from support.models import digests, write_config, write_model
+from support.stockgit import git
 from support.zygote import Zygote
 
 _ROUNDS = bounded(4, 60)
@@ -231,6 +232,22 @@ def test_files_committed_at_once(root, zygote):
         for one in range(_PROCESSES):
             assert repo.read_file("HEAD", f"{one}.txt") == f"{number}".encode()
     _check_sound(root)
+
+
+def test_many_files_beside_those_who_remove(root, zygote):
+    """Packs of the objects of one command, in the making beside one who removes such packs."""
+    names = ["a", "b"]
+    commands = [("commit_many_files", root, {"name": name, "rounds": _ROUNDS}) for name in names]
+    commands.append(("collect", root, {"rounds": 3 * _ROUNDS}))
+    outcomes = zygote.run_all(commands)
+    assert [outcome.error for outcome in outcomes] == [None] * len(commands)
+    repo = Repo.open(root)
+    assert repo.status().files == ()
+    for name in names:
+        read = repo.read_file("HEAD", f"{name}/39.txt")
+        assert read == f"{name} 39 of round {_ROUNDS - 1}".encode()
+    _check_sound(root)
+    git(repo.git_dir, "fsck", "--strict", "--full")
 
 
 def test_adds_at_once_keep_all_entries(root, zygote):

@@ -71,6 +71,33 @@ def write_and_commit(root, path, text, attempts=1):
     return None
 
 
+def commit_many_files(root, name, rounds):
+    """Commit a folder of one's own, of more files than stay loose, again and again."""
+    for number in range(rounds):
+        (root / name).mkdir(exist_ok=True)
+        for one in range(40):
+            (root / name / f"{one}.txt").write_text(f"{name} {one} of round {number}")
+        for attempt in range(200):
+            repo = Repo.open(root, identity=WHO)
+            try:
+                repo.add(name)
+                repo.commit(f"{name} {number}")
+                break
+            except ConflictError as error:
+                if "nothing to commit" in str(error):
+                    break  # another process took it along
+                if attempt == 199:
+                    raise
+
+
+def collect(root, rounds):
+    """Remove everything that nothing reaches, of whatever age, again and again."""
+    for _ in range(rounds):
+        repo = Repo.open(root, identity=WHO)
+        with contextlib.suppress(ConflictError):
+            repo.gc(repo.plan_gc(grace_s=0))
+
+
 def make_state(number):
     """Return a state whose every part tells which one it is."""
     return {
