@@ -433,9 +433,9 @@ def test_what_says_twice_where_to_resume_from_is_refused(tmp_path):
     run.trainer.add_callback(MvcCallback(tmp_path))
     with pytest.raises(UsageError, match="by itself"):
         run.trainer.train()
-    with pytest.raises(UsageError, match="another callback"):
+    with pytest.raises(UsageError, match="another mvc callback"):
         MvcCallback(tmp_path).train(run.trainer)
-    with pytest.raises(UsageError, match="another callback"):
+    with pytest.raises(UsageError, match="another mvc callback"):
         fit_lightning(tmp_path, callbacks=[lightning.MvcCallback(tmp_path / "other")])
     assert transformers.trainer.skip_first_batches.__module__.startswith("accelerate")
 
