@@ -5,6 +5,7 @@ Every object is whole, none a delta: manifests share little that deflating does 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import struct
@@ -50,11 +51,21 @@ def write_pack(folder: Path, count: int, objects: Iterable[tuple[GitId, str, byt
         if len({name for name, _, _ in places}) != count or len(places) != count:
             raise UsageError(f"a pack of {count:,} objects got {len(places):,}, or one twice")
         path = folder / f"pack-{digest.hex()}.pack"
-        file.publish(path, read_only=True)
-    with _new_file(folder) as file:
-        _write_hashed(file, _encode_index(places, digest))
-        file.publish(path.with_suffix(".idx"), read_only=True)
+        with _kept(path):
+            file.publish(path, read_only=True)
+            with _new_file(folder) as index:
+                _write_hashed(index, _encode_index(places, digest))
+                index.publish(path.with_suffix(".idx"), read_only=True)
     return path
+
+
+@contextlib.contextmanager
+def _kept(path: Path) -> Iterator[None]:
+    """Have ``.keep`` beside a pack: a ``git gc`` that saw it without an index would remove it."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(FileExistsError):  # of whoever wants to keep it
+            stack.enter_context(fs.DurableFile(path.parent, name=f"{path.stem}.keep"))
+        yield
 
 
 def _new_file(folder: Path) -> fs.DurableFile:

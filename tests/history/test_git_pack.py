@@ -8,13 +8,14 @@ import shutil
 
 import pytest
 
+from mvc import fs
 from mvc.errors import UsageError
 from mvc.history import git_pack
 from mvc.history.git_pack import write_pack
 from mvc.history.object_formats import encode_commit
 from mvc.ids import hash_git_object
 from support.forgetful import ForgetfulDisk, PowerLoss
-from support.stockgit import at, git
+from support.stockgit import at, commit_on_head, git
 
 
 def make_objects(count=300):
@@ -105,3 +106,22 @@ def test_a_pack_costs_four_syncs_however_many_objects(history, monkeypatch):
     objects = make_objects()
     write_pack(folder_of(history), len(objects), objects)
     assert len(synced) == 4
+
+
+def test_a_pack_without_its_index_is_kept_from_a_git_gc(history, monkeypatch):
+    real, seen = fs.DurableFile.publish, []
+
+    def publish(self, target, **options):
+        if target.suffix == ".idx":
+            git(history.git_dir, "repack", "-a", "-d", "-q")
+            seen.append(target.with_suffix(".keep").exists())
+        return real(self, target, **options)
+
+    commit_on_head(history, "one")
+    monkeypatch.setattr(fs.DurableFile, "publish", publish)
+    objects = make_objects(40)
+    path = write_pack(folder_of(history), len(objects), objects)
+    assert seen == [True]
+    assert not path.with_suffix(".keep").exists()
+    for object_id, kind, data in objects[::7]:
+        assert history.objects.read(object_id) == (kind, data)
