@@ -28,6 +28,8 @@ INDEX_MAGIC = b"\xfftOc\0\0\0\x02"
 """How an index of version 2 begins."""
 FAR_OFFSET = 1 << 31
 """From here on, an index keeps offsets in a table of their own."""
+KEEP_TEXT = b"mvc\n"
+"""In the ``.keep`` of a pack whose writer is at work, or died there."""
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
 _PACK_HEADER = struct.Struct(">4sLL")
 _PACK_VERSION = 2
@@ -64,7 +66,8 @@ def _kept(path: Path) -> Iterator[None]:
     """Have ``.keep`` beside a pack: a ``git gc`` that saw it without an index would remove it."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(FileExistsError):  # of whoever wants to keep it
-            stack.enter_context(fs.DurableFile(path.parent, name=f"{path.stem}.keep"))
+            file = stack.enter_context(fs.DurableFile(path.parent, name=f"{path.stem}.keep"))
+            file.write([KEEP_TEXT])
         yield
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import FormatError, UsageError, translate_os_errors
+from mvc.history.git_pack import KEEP_TEXT
 from mvc.history.reachability import read_links
 from mvc.ids import GitId, is_hex_id
 
@@ -190,7 +191,10 @@ def _stat_temporary(folder: Path) -> Iterator[tuple[str, fs.FileStat]]:
             is_left = name.startswith(prefix)
             if name.endswith(".pack"):
                 is_left = f"{name.removesuffix('.pack')}.idx" not in names
-            stat = fs.find_stat(folder / place / name) if is_left else None
+            stat = fs.find_stat(folder / place / name)
+            if name.endswith(".keep") and stat is not None and stat.size_bytes == len(KEEP_TEXT):
+                is_left = stat.is_regular and (folder / place / name).read_bytes() == KEEP_TEXT
+            stat = stat if is_left else None
             if stat is not None and stat.is_regular:
                 yield f"{place}/{name}".removeprefix("/"), stat
 

@@ -317,9 +317,11 @@ def test_what_a_crash_left_of_a_pack_goes(history):
     pack, *_ = write_pack(history, "torn")
     pack.with_suffix(".idx").unlink()
     (pack.parent / "tmp_pack_0123").write_bytes(b"half")
+    pack.with_suffix(".keep").write_bytes(b"mvc\n")
     assert sweep(history)[0] == []
     age_all(history, 20)
     names = [item.name for item in sweep(history)[0]]
-    assert names == [f"pack/{pack.name}", "pack/tmp_pack_0123"]
+    kept = f"pack/{pack.stem}.keep"
+    assert names == [kept, f"pack/{pack.name}", "pack/tmp_pack_0123"]
     assert list(pack.parent.iterdir()) == []
     assert list(check(history)) == []
