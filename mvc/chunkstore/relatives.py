@@ -149,6 +149,10 @@ class RelativeEncoder:
         if body.bases:
             self._written[chunk_id] = (body.encoding, body.bases[0])
 
+    def forget(self) -> None:
+        """Give back the memory of this thread, at the end; what others took goes with them."""
+        self._memory.__dict__.clear()
+
     def _find_bases(self, span: ChunkSpan) -> list[ChunkId]:
         """Return what a span may be a difference to, each the base of the one before it."""
         if self._mode is DeltaMode.NEVER or span.base is None or span.size_bytes < MIN_DELTA_BYTES:

@@ -173,6 +173,7 @@ class ChunkWriter:
             self._pack.pending.abort()
         self._slots.clear()
         self._claims.clear()
+        self._relatives.forget()  # they know this session, so nothing else frees it soon
 
     def __enter__(self) -> Self:
         return self
