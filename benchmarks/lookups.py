@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from benchmarks.peers import MODEL
 from benchmarks.sweep import fresh_folder
 
@@ -110,18 +112,26 @@ def _make(runner: Runner, folder: Path, kind: str, number: int) -> Path:
 
 
 def measure_startup(runner: Runner, folder: Path, mvc: Path, rounds: int) -> dict[str, object]:
-    """Return medians of start-up times, interleaved."""
+    """Return medians of start-up times, interleaved, and as ratios to ``import typer``."""
+    place = fresh_folder(folder / "startup")
+    runner.run(place, [mvc, "init"])
     commands: dict[str, Sequence[str | Path]] = {
-        "mvc --help": [mvc, "--help"],
         "import typer": [sys.executable, "-c", "import typer"],
-        "mvc --version": [mvc, "--version"],
+        "mvc --help": [mvc, "--help"],
+        "mvc status": [mvc, "status"],
+        "mvc log": [mvc, "log", "-n", "10"],
+        "mvc commit, after add": [mvc, "commit", "-m", "one more"],
         "bare python": [sys.executable, "-c", "pass"],
     }
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     for number in range(rounds + 1):
-        for name, command in commands.items():
-            cost = runner.measure(folder, list(command))
+        np.save(place / "model.npy", np.random.default_rng(number).standard_normal(2**16))
+        runner.run(place, [mvc, "add", "."])
+        # The commit goes first, so that the others have one to look at.
+        for name in sorted(commands, key=lambda name: "commit" not in name):
+            cost = runner.measure(place, list(commands[name]))
             if number:
                 seconds[name].append(cost.seconds)
     medians = {name: median(values) for name, values in seconds.items()}
-    return {"seconds": medians, "ratio": medians["mvc --help"] / medians["import typer"]}
+    ratios = {name: value / medians["import typer"] for name, value in medians.items()}
+    return {"seconds": medians, "ratios": ratios}

@@ -4,7 +4,8 @@
 among those that may come, the youngest first. Knowing all children of a commit means looking at
 everything that could be one. Clocks are nearly right, so a child is not more than an hour older
 than its parent: the walk looks one hour ahead of what it gives out, reads no more of the history
-than that, and is exact unless clocks of different machines are further apart.
+than that, and is exact unless clocks of different machines are further apart. Where history is one
+line it looks at nothing ahead.
 """
 
 from __future__ import annotations
@@ -56,15 +57,18 @@ class _Walk:
     def start(self, starts: Sequence[GitId]) -> None:
         for start in starts:
             self._see(start)
-        youngest = -self._ahead[0][0] if self._ahead else 0
-        self._look_ahead(youngest)
+        if len(self._ahead) > 1:
+            self._look_ahead(-self._ahead[0][0])
         for start in dict.fromkeys(starts):
             if not self._children.get(start):
                 self._push_ready(start)
 
     def next(self) -> CommitInfo | None:
         while self._ready:
-            self._look_ahead(-self._ready[0][0])
+            if len(self._ahead) == 1 and self._ahead[0][2] == self._ready[0][2]:
+                self._expand()  # all that is unseen are its ancestors: none can be its child
+            else:
+                self._look_ahead(-self._ready[0][0])
             _, _, commit_id = heapq.heappop(self._ready)
             if self._children.get(commit_id) or commit_id not in self._commits:
                 continue  # a child turned up while looking ahead; it will come back after it
@@ -92,10 +96,14 @@ class _Walk:
     def _look_ahead(self, time_s: int) -> None:
         """Count the children of everything that is not a slop older than ``time_s``."""
         while self._ahead and -self._ahead[0][0] >= time_s - CLOCK_SLOP_S:
-            _, _, commit_id = heapq.heappop(self._ahead)
-            for parent in self._parents(self._commits[commit_id]):
-                self._children[parent] = self._children.get(parent, 0) + 1
-                self._see(parent)
+            self._expand()
+
+    def _expand(self) -> None:
+        """Count the next commit as a child of its parents, and see those."""
+        _, _, commit_id = heapq.heappop(self._ahead)
+        for parent in self._parents(self._commits[commit_id]):
+            self._children[parent] = self._children.get(parent, 0) + 1
+            self._see(parent)
 
     def _push_ready(self, commit_id: GitId) -> None:
         self._count += 1
