@@ -23,7 +23,7 @@ PROMISING = 0.75
 """By default chunks are stored as differences if a sample takes at most this share of the bytes.
 
 Encoding a difference, with reading and checking its base, takes more than twice as long as encoding
-the chunk, and what is not written makes up for some of it: measured, a commit takes 1.3 to 1.7 times
+the chunk, and what is not written makes up for some of it: measured, a commit takes 1.1 to 1.6 times
 as long on a fast disk, and less time on a slow one.
 """
 _WORTH_A_LINK = 0.03
