@@ -42,7 +42,7 @@ def make_tests(
         tests.append(lambda entry: entry.info.commit_time_s <= until_s)
     if messages:
         message = _compile("--grep", messages)
-        tests.append(lambda entry: message.search(entry.info.message) is not None)
+        tests.append(lambda entry: message.search(entry.message) is not None)
     if authors:
         author = _compile("--author", authors)
         tests.append(lambda entry: author.search(_author(entry)) is not None)
@@ -81,7 +81,7 @@ def _compile(option: str, patterns: Sequence[str]) -> re.Pattern[str]:
 
 
 def _author(entry: LogEntry) -> str:
-    return f"{entry.info.author.name} <{entry.info.author.email}>"
+    return f"{entry.author.name} <{entry.author.email}>"
 
 
 def metric_name(text: str) -> str:
@@ -103,7 +103,7 @@ def _metric_test(text: str) -> Test:
     name, sign, number = _split_metric(text)
 
     def test(entry: LogEntry) -> bool:
-        value = (entry.annotations.metrics or {}).get(name)
+        value = entry.metrics.get(name)
         return value is not None and (sign is None or bool(_COMPARE[sign](value, number)))
 
     return test
@@ -114,8 +114,7 @@ def sort_entries(entries: Sequence[LogEntry], field: str) -> list[LogEntry]:
     name, sign = field.removeprefix("-"), -1 if field.startswith("-") else 1
 
     def key(entry: LogEntry) -> tuple[bool, float]:
-        facts = entry.annotations
-        value = facts.step if name == "step" else (facts.metrics or {}).get(name)
+        value = entry.step if name == "step" else entry.metrics.get(name)
         return (True, 0) if value is None or math.isnan(value) else (False, sign * value)
 
     if entries and all(key(entry)[0] for entry in entries):

@@ -91,6 +91,10 @@ class Manifest:
             for view in stored.segment.tensors:
                 yield view, stored
 
+    def tensors_by_name(self) -> dict[str, tuple[TensorView, StoredSegment]]:
+        """Return name → the tensor and the segment that carries it."""
+        return {view.name: (view, stored) for view, stored in self.tensors()}
+
 
 def cut_sizes(size_bytes: int, chunk_bytes: int) -> list[int]:
     """Return the lengths of the chunks that a run of bytes is cut into."""

@@ -189,18 +189,19 @@ def _parse_mark(text: str) -> _Mark | None:
 
 def is_lockable(name: str) -> bool:
     """Tell whether a name in a mark is one that mvc writes: a ref, HEAD, index, config."""
-    if name in _TOP_FILES or "\0" in name:
+    if name in TOP_FILES or "\0" in name:
         return "\0" not in name
     parts = name.split("/")
     return parts[0] == "refs" and len(parts) > 1 and all(part.strip(".") for part in parts)
 
 
-_TOP_FILES = ("HEAD", "packed-refs", "index", "config")
+TOP_FILES = ("HEAD", "packed-refs", "index", "config")
+"""What Git locks by name; refs have locks of their own."""
 
 
 def find_lock_names(git_dir: Path) -> Iterator[str]:
     """Yield the names of all files that have a Git lock file now."""
-    for name in _TOP_FILES:
+    for name in TOP_FILES:
         if fs.find_stat(lock_path(git_dir / name)) is not None:
             yield name
     for folder, _, files in os.walk(git_dir / "refs"):

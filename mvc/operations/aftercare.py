@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
 AUTOREPACK_KEY = "mvc.autorepack"
-_TRUE = frozenset({"true", "yes", "on", "1"})
 _UPKEEP = ("repack", "--auto", "--quiet")
 
 _running: list[Popen[bytes]] = []
@@ -121,7 +120,12 @@ def start_upkeep(context: Context) -> bool:
 
 
 def _is_wanted(context: Context) -> bool:
-    if (context.history.get_config(AUTOREPACK_KEY) or "").lower() not in _TRUE:
+    wanted = context.history.get_config(AUTOREPACK_KEY)
+    if wanted is None:
+        return False
+    from mvc.workspace.settings import TRUE  # noqa: PLC0415  few switch it on
+
+    if wanted.lower() not in TRUE:
         return False
     from mvc.upkeep.repacked import is_due  # noqa: PLC0415  brings NumPy, needed rarely
 

@@ -13,7 +13,7 @@ from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageErro
 from mvc.fs import DurableFile, find_stat, fsync_dir, make_dirs, replace_staged
 from mvc.progress import announce
 from mvc.workspace.content import stage_file
-from mvc.workspace.manifests import find_manifest, stored_size
+from mvc.workspace.manifests import read_stored
 from mvc.workspace.released import check_content, command_text
 from mvc.workspace.tensors import StoredTensor, in_order, read_bytes_of, read_parts, select_tensors
 from mvc.workspace.worktree import find_obstacle
@@ -66,16 +66,17 @@ def _export_files(
     versions = [(path, entry.blob) for path, entry in tree.items()]
     command = command_text("mvc export {}", [str(folder)])
     check_content(context, versions, commit=commit, command=command)
-    size_bytes = sum(stored_size(context, blob) for _, blob in versions)
+    tensors = size_bytes = 0
+    for _, blob in versions:
+        manifest, file_bytes = read_stored(context, blob)
+        size_bytes += file_bytes
+        tensors += 0 if manifest is None else manifest.tensors_total
     announce(progress, size_bytes)
-    tensors = 0
     for path, entry in tree.items():
         target = folder / path
         make_dirs(target.parent)
         staged = stage_file(context, path, entry.mode, entry.blob, target.parent, progress)
         replace_staged(staged, target)
-        manifest = find_manifest(context, entry.blob)
-        tensors += 0 if manifest is None else sum(1 for _ in manifest.tensors())
     for place in {(folder / path).parent for path in tree}:
         fsync_dir(place)
     return ExportResult(folder, tensors, size_bytes, len(tree))

@@ -68,10 +68,8 @@ def compare_tensors(old: Manifest | None, new: Manifest | None) -> tuple[TensorD
 
 
 def by_name(manifest: Manifest | None) -> dict[str, Pair]:
-    """Return the tensors of a file."""
-    if manifest is None:
-        return {}
-    return {view.name: (view, stored) for view, stored in manifest.tensors()}
+    """Return the tensors of a file, or none for a file that is not there or has none."""
+    return {} if manifest is None else manifest.tensors_by_name()
 
 
 def _whole(

@@ -17,10 +17,19 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError, translate_os_errors
 from mvc.fs import KINDS, find_stat, fsync_dir, make_dirs, remove_file, replace_staged
-from mvc.history.locks import find_lock_names, lock_path
+from mvc.history.locks import (
+    LOCK_NAME,
+    SWEEP_GATE_NAME,
+    SWEEP_LOCK_NAME,
+    TOP_FILES,
+    find_lock_names,
+    lock_path,
+)
 from mvc.history.refs import HEAD
 from mvc.ids import ID_BYTES, is_hex_id
-from mvc.upkeep.sweep import LOCK_NAME
+from mvc.upkeep import sweep
+from mvc.upkeep.repacked import NOTE_NAME
+from mvc.workspace.context import JOURNAL_NAME, STORE_DIR_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,11 +38,11 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
 _ASIDE = "damaged"
-_LOCKS = ("mvc.lock", "sweep.lock", "sweep.gate", LOCK_NAME)
-_FILES = ("index", "packed-refs", "repacked", "transition.json")
-_GIT_LOCKS = ("HEAD.lock", "index.lock", "packed-refs.lock", "config.lock")
-_FOLDERS = ("chunks", "chunks/packs", "logs", "runs")
-_PACKS = "chunks/packs"
+_LOCKS = (LOCK_NAME, SWEEP_LOCK_NAME, SWEEP_GATE_NAME, sweep.LOCK_NAME)
+_FILES = ("index", "packed-refs", NOTE_NAME, JOURNAL_NAME)
+_GIT_LOCKS = tuple(f"{name}.lock" for name in TOP_FILES)
+_PACKS = f"{STORE_DIR_NAME}/packs"
+_FOLDERS = (STORE_DIR_NAME, _PACKS, "logs", "runs")
 _STALE_S = 3600
 """Git holds its locks for moments, and while an editor is open."""
 

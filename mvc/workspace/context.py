@@ -65,10 +65,9 @@ class ManifestReader:
         """Return name → place of every tensor of a stored file; the last tables are kept."""
         table = self._tables.get(blob)
         if table is None:
-            places = self.read(blob).tensors()
             while len(self._tables) >= _MANIFESTS_KEPT:
                 self._tables.pop(next(iter(self._tables)))
-            table = self._tables[blob] = {view.name: (view, stored) for view, stored in places}
+            table = self._tables[blob] = self.read(blob).tensors_by_name()
         return table
 
 

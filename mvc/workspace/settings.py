@@ -18,7 +18,9 @@ from mvc.history.config import (
 )
 from mvc.history.locks import git_lock
 
-_SWITCHES = ("true", "yes", "on", "1", "false", "no", "off", "0")
+TRUE = ("true", "yes", "on", "1")
+"""What switches a setting on, in any case; other words do not."""
+_SWITCHES = (*TRUE, "false", "no", "off", "0")
 _MAX_DIGITS = 12
 OWN = ("mvc.chunkbytes", "mvc.delta", "mvc.autorepack")
 """The settings of mvc itself."""

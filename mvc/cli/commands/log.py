@@ -157,9 +157,9 @@ def _shown(entry: LogEntry, metrics: Sequence[str], *, decorate: bool) -> LogEnt
         return entry
     from mvc.cli.log_filter import metric_name
 
-    names, facts = set(map(metric_name, metrics)), entry.annotations
-    kept = {name: value for name, value in (facts.metrics or {}).items() if name in names}
-    return replace(entry, annotations=replace(facts, metrics=kept))
+    names = set(map(metric_name, metrics))
+    kept = {name: value for name, value in entry.metrics.items() if name in names}
+    return replace(entry, annotations=replace(entry.annotations, metrics=kept))
 
 
 def _changed_lines(

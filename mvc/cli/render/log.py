@@ -232,13 +232,13 @@ def _fact_columns(entries: Sequence[LogEntry], width: int | None) -> list[str]:
     """Return each commit's step and metrics, aligned; those beyond ``width`` are left out."""
     names: dict[str, None] = {}
     for entry in entries:
-        names.update(dict.fromkeys(entry.annotations.metrics or {}))
+        names.update(dict.fromkeys(entry.metrics))
     groups: list[list[str]] = []
-    steps = [entry.annotations.step for entry in entries]
+    steps = [entry.step for entry in entries]
     if any(step is not None for step in steps):
         groups.append(_labelled("step", steps))
     for name in names:
-        values = [(entry.annotations.metrics or {}).get(name) for entry in entries]
+        values = [entry.metrics.get(name) for entry in entries]
         groups.append(_labelled(printable(name), values))
     if width is not None:
         sizes = list(accumulate(cell_width(group[0]) + 2 for group in groups))

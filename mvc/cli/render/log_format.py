@@ -60,8 +60,7 @@ def _value(match: re.Match[str], entry: LogEntry) -> str:
         text = _FIELDS[match[1]](entry)
         return "\n".join(map(printable, text.split("\n")))
     kind, _, name = match[2].partition(":")
-    facts = entry.annotations
     if kind == "meta":
-        return printable((facts.meta or {}).get(name, ""))
-    value = facts.step if kind == "step" else (facts.metrics or {}).get(name)
+        return printable((entry.annotations.meta or {}).get(name, ""))
+    value = entry.step if kind == "step" else entry.metrics.get(name)
     return "" if value is None else f"{value}" if kind == "step" else number_text(value)
