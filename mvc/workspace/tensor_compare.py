@@ -297,6 +297,6 @@ def _reader(
 
     if tensor.view.strides is None:
         return read
-    check_fits(tensor)
+    check_fits(tensor.path, tensor.view)
     flat = in_order(read(0, view_extent_bytes(tensor.view)), tensor.view)
     return lambda start, size: flat[start : start + size]

@@ -80,22 +80,22 @@ def read_bytes_of(context: Context, tensor: StoredTensor) -> NDArray[np.uint8]:
     """Return the bytes from a tensor's first element to its last, verified."""
     import numpy as np  # noqa: PLC0415  import cost
 
-    check_fits(tensor)
+    check_fits(tensor.path, tensor.view)
     raw = np.empty(view_extent_bytes(tensor.view), np.uint8)  # a bytearray is zeroed first
     read_tensor_into(context, tensor, raw.data)
     return raw
 
 
-def check_fits(tensor: StoredTensor) -> None:
+def check_fits(path: str, view: TensorView) -> None:
     """Check that a tensor's values fit into this machine's memory.
 
     A few stored bytes can stand for any number of elements (a repeated chunk, a stride of 0).
     """
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    size_bytes = max(tensor.size_bytes, view_extent_bytes(tensor.view))
+    size_bytes = max(size_in_bytes(get_dtype(view.dtype), view.shape), view_extent_bytes(view))
     if size_bytes > memory_bytes:
         raise StorageError(
-            f"tensor {tensor.view.name!r} of {tensor.path} has {size_bytes:,} bytes, "
+            f"tensor {view.name!r} of {path} has {size_bytes:,} bytes, "
             f"more than the memory of this machine",
             hint="check the file out instead: that takes no more memory than a few chunks",
         )

@@ -1,0 +1,125 @@
+"""Which tensor of one model is which of another: by path and name, by name, or by identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.formats.manifest import DEFAULT_CHUNK_BYTES, cut_sizes
+from mvc.ids import hash_chunk, hash_tensor
+from mvc.workspace.recorded import pair_renames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    from mvc.ids import TensorId
+    from mvc.workspace.models import Model, ModelTensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorPair:
+    """One tensor on both sides; None where that side has none."""
+
+    old: ModelTensor | None
+    new: ModelTensor | None
+
+    @property
+    def shown(self) -> ModelTensor:
+        """The new side, or the old one if it was removed."""
+        shown = self.new or self.old
+        assert shown is not None
+        return shown
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether both sides have it, under other names."""
+        return self.old is not None and self.new is not None and self.old.name != self.new.name
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both ids are known and equal: then every bit is, and nothing need be read."""
+        if self.old is None or self.new is None:
+            return False
+        return self.old.id is not None and self.old.id == self.new.id
+
+
+_KEYS: tuple[Callable[[ModelTensor], Hashable], ...] = (
+    lambda tensor: (tensor.path, tensor.name),
+    lambda tensor: (tensor.path.rpartition("/")[0], tensor.name),
+    lambda tensor: tensor.name,
+)
+
+
+def pair_models(old: Model, new: Model) -> list[TensorPair]:
+    """Return all tensors of two models in the order of the new one, removed ones at the end.
+
+    A tensor that has no partner of its name is looked for by its bytes; only such tensors of
+    files without known chunks are read for that, and only where dtype and shape have a match.
+    """
+    partners: dict[int, int] = {}  # place in ``new`` → place in ``old``
+    for key_of in _KEYS:
+        partners |= _match(old.tensors, new.tensors, partners, key_of)
+    partners |= _match_bytes(old.tensors, new.tensors, partners)
+    pairs = [
+        TensorPair(old.tensors[partners[place]] if place in partners else None, tensor)
+        for place, tensor in enumerate(new.tensors)
+    ]
+    taken = set(partners.values())
+    gone = (tensor for place, tensor in enumerate(old.tensors) if place not in taken)
+    return [*pairs, *(TensorPair(tensor, None) for tensor in gone)]
+
+
+def _match(
+    old: Sequence[ModelTensor],
+    new: Sequence[ModelTensor],
+    partners: dict[int, int],
+    key_of: Callable[[ModelTensor], Hashable],
+) -> dict[int, int]:
+    gone, came = _left(old, new, partners)
+    return pair_renames(
+        {place: key_of(old[place]) for place in gone},
+        ((place, key_of(new[place])) for place in came),
+    )
+
+
+def _left(
+    old: Sequence[ModelTensor], new: Sequence[ModelTensor], partners: dict[int, int]
+) -> tuple[list[int], list[int]]:
+    taken = set(partners.values())
+    gone = [place for place in range(len(old)) if place not in taken]
+    return gone, [place for place in range(len(new)) if place not in partners]
+
+
+def _match_bytes(
+    old: Sequence[ModelTensor], new: Sequence[ModelTensor], partners: dict[int, int]
+) -> dict[int, int]:
+    gone, came = _left(old, new, partners)
+    kinds = {_kind(old[place]) for place in gone} & {_kind(new[place]) for place in came}
+    gone, came = (
+        [place for place in places if _kind(side[place]) in kinds]
+        for side, places in ((old, gone), (new, came))
+    )
+    chunk_bytes = _find_cut([*(old[place] for place in gone), *(new[place] for place in came)])
+    return pair_renames(
+        {place: identify(old[place], chunk_bytes) for place in gone},
+        ((place, identify(new[place], chunk_bytes)) for place in came),
+    )
+
+
+def _kind(tensor: ModelTensor) -> tuple[str, tuple[int, ...]]:
+    return tensor.view.dtype, tensor.view.shape
+
+
+def _find_cut(tensors: Iterable[ModelTensor]) -> int:
+    return next((one.chunk_bytes for one in tensors if one.chunk_bytes), DEFAULT_CHUNK_BYTES)
+
+
+def identify(tensor: ModelTensor, chunk_bytes: int) -> TensorId:
+    """Return the id of a tensor, reading it if its chunks are not known."""
+    if tensor.id is not None:
+        return tensor.id
+    read, position, chunks = tensor.open(), 0, []
+    for size in cut_sizes(tensor.size_bytes, chunk_bytes):
+        chunks.append(hash_chunk(read(position, size).data))
+        position += size
+    return hash_tensor(tensor.view.dtype, tensor.view.shape, chunks)

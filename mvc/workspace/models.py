@@ -1,0 +1,337 @@
+"""The tensors of a model, wherever it is: in a revision, in the worktree, in plain files.
+
+What compares, verifies and merges works on a ``Model`` and never asks where it came from. A tensor
+is read piece by piece in the order of its elements. One whose chunks are known has an id, so that
+two of one id need not be read.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mvc.checkpoints.detect import is_checkpoint_name, read_layout
+from mvc.dtypes import count_elements, get_dtype, size_in_bytes
+from mvc.errors import CorruptionError, FormatError, NotFoundError, UsageError
+from mvc.formats.layout import view_extent_bytes
+from mvc.formats.manifest import StoredSegment, tensor_id
+from mvc.sources import ByteSource, FileSource
+from mvc.workspace.manifests import find_manifest
+from mvc.workspace.pathspec import filter_paths
+from mvc.workspace.recorded import is_clean
+from mvc.workspace.released import check_chunks
+from mvc.workspace.tensors import check_fits, in_order
+from mvc.workspace.worktree import find_file_stat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mvc.formats.layout import Segment, TensorView
+    from mvc.formats.manifest import Manifest
+    from mvc.history.values import Index, TreeEntry
+    from mvc.ids import ChunkId, GitId, TensorId
+    from mvc.workspace.context import Context
+
+    Reader = Callable[[int, int], NDArray[np.uint8]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelTensor:
+    """One tensor of a model.
+
+    Attributes:
+        path: the file it is in: of the repository, or as the user named it.
+        view: its name, dtype and shape, and its place in the segment.
+        segment: the run of bytes that it is in.
+        source: where the segment is read.
+        start: where in ``source`` the segment begins.
+        chunks: ids of the segment's chunks; None in a file whose chunks are not known.
+        chunk_bytes: where the segment is cut.
+    """
+
+    path: str
+    view: TensorView
+    segment: Segment
+    source: ByteSource
+    start: int
+    chunks: tuple[ChunkId, ...] | None
+    chunk_bytes: int
+
+    @property
+    def name(self) -> str:
+        """Its key in the state dict."""
+        return self.view.name
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its elements."""
+        return size_in_bytes(get_dtype(self.view.dtype), self.view.shape)
+
+    @property
+    def elements(self) -> int:
+        """Number of its elements."""
+        return count_elements(self.view.shape)
+
+    @property
+    def id(self) -> TensorId | None:
+        """Its identity (dtype, shape, bytes); None where it would have to be read for that."""
+        if self.chunks is None:
+            return None
+        return tensor_id(self.view, StoredSegment(self.segment, self.chunks))
+
+    def open(self) -> Reader:
+        """Return a reader of its elements in C order, by offset and size in bytes.
+
+        Many threads may use one. A strided tensor is read whole, here; all others piece by piece.
+        """
+        begin = self.start + self.view.offset_bytes
+
+        def read(offset: int, size_bytes: int) -> NDArray[np.uint8]:
+            import numpy as np  # noqa: PLC0415  import cost
+
+            data = self.source.view(begin + offset, size_bytes)
+            if data is not None:
+                return np.frombuffer(data, np.uint8)
+            buffer = np.empty(size_bytes, np.uint8)
+            self.source.read_into(begin + offset, buffer.data)
+            return buffer
+
+        if self.view.strides is None:
+            return read
+        check_fits(self.path, self.view)
+        flat = in_order(read(0, view_extent_bytes(self.view)), self.view)
+        return lambda offset, size_bytes: flat[offset : offset + size_bytes]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """All tensors of one side, in the order of their files.
+
+    Attributes:
+        label: what the user called it.
+        tensors: its tensors; two files may hold the same name.
+        commit: the commit it is read from, or None.
+        plain: path → blob of the files of a commit that hold no tensor.
+    """
+
+    label: str
+    tensors: tuple[ModelTensor, ...]
+    commit: GitId | None = None
+    plain: Mapping[str, GitId] | None = None
+
+
+class StoredSource(ByteSource):
+    """One segment of a stored file; every byte was hashed when it is handed out."""
+
+    def __init__(
+        self,
+        context: Context,
+        version: tuple[str, GitId, GitId | None],
+        stored: StoredSegment,
+        chunk_bytes: int,
+    ) -> None:
+        self._context = context
+        self._version = version  # path, blob of the manifest, commit
+        self._stored = stored
+        self._chunk_bytes = chunk_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the segment."""
+        return self._stored.segment.size_bytes
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer from that offset of the segment."""
+        if offset < 0 or offset + len(buffer) > self.size_bytes:
+            raise FormatError(f"{self._where()} ends before byte {offset + len(buffer):,}")
+        try:
+            self._read(offset, buffer)
+        except CorruptionError:  # damaged, or released?
+            path, blob, commit = self._version
+            command = "mvc checkout {}"
+            check_chunks(
+                self._context, (path, blob), self._stored.chunks, commit=commit, command=command
+            )
+            raise
+
+    def _read(self, offset: int, buffer: memoryview) -> None:
+        position = offset
+        while position < offset + len(buffer):
+            number, inside = divmod(position, self._chunk_bytes)
+            size = min(self._chunk_bytes, self.size_bytes - number * self._chunk_bytes)
+            part = buffer[position - offset : position - offset + size - inside]
+            chunk = self._stored.chunks[number]
+            if len(part) == size:
+                self._context.store.read_into(chunk, part, context=self._where())
+            else:
+                plain = memoryview(bytearray(size))
+                self._context.store.read_into(chunk, plain, context=self._where())
+                part[:] = plain[inside : inside + len(part)]
+            position += len(part)
+
+    def _where(self) -> str:
+        return f"tensor {self._stored.segment.tensors[0].name!r} of {self._version[0]}"
+
+
+@contextmanager
+def open_model(context: Context | None, operand: str | Path | None) -> Iterator[Model]:
+    """Open one side of a comparison.
+
+    Args:
+        context: the repository, or None outside of one.
+        operand: a revision, ``REV:PATH``, a checkpoint file or a folder of them; None is the
+            worktree. A name that is both is refused; a ``Path`` is never a revision.
+
+    Raises:
+        NotFoundError: it is none of these.
+        UsageError: it is more than one of these.
+    """
+    with ExitStack() as stack:
+        if operand is None:
+            if context is None:
+                raise UsageError("there is no worktree outside a repository")
+            yield read_worktree(context, stack)
+        elif _is_files(context, operand):
+            yield read_files(context, Path(operand), stack)
+        else:
+            assert context is not None
+            yield read_revision(context, str(operand))
+
+
+def _is_files(context: Context | None, operand: str | Path) -> bool:
+    """Return whether an operand names files, not a revision."""
+    is_path = os.path.exists(operand)
+    if context is None or isinstance(operand, Path):
+        if not is_path:
+            raise NotFoundError(f"{str(operand)!r} does not exist")
+        return True
+    revision, colon, _ = operand.partition(":")
+    try:
+        context.history.resolve(revision if colon and not is_path else operand)
+    except NotFoundError as error:
+        if is_path:
+            return True
+        raise NotFoundError(
+            f"{operand!r} is neither a revision nor a file",
+            hint=error.hint or '"mvc log" lists revisions',
+        ) from error
+    if is_path:
+        raise UsageError(
+            f"{operand!r} is both a revision and a path",
+            hint=f"write {'./' + operand!r} for the path",
+        )
+    return False
+
+
+def read_revision(context: Context, text: str, paths: Sequence[str] = ()) -> Model:
+    """Return the model of ``REV`` or ``REV:PATH``, where PATH is a file, folder or wildcard."""
+    revision, colon, path = text.partition(":")
+    commit = context.history.resolve(revision or "HEAD")
+    tree = context.history.read_tree(commit)
+    chosen = filter_paths([path] if colon else paths, tree)
+    if colon and not chosen:
+        raise NotFoundError(
+            f"{revision} has no file {path!r}", hint=f'"mvc ls {revision}" lists what it has'
+        )
+    return read_tree_model(context, {one: tree[one] for one in chosen}, text, commit)
+
+
+def read_tree_model(
+    context: Context, tree: Mapping[str, TreeEntry], label: str, commit: GitId | None = None
+) -> Model:
+    """Return the model of some files of a tree."""
+    tensors: list[ModelTensor] = []
+    plain: dict[str, GitId] = {}
+    for path, entry in tree.items():
+        manifest = find_manifest(context, entry.blob)
+        if manifest is None or not manifest.segments:
+            plain[path] = entry.blob
+            continue
+        for stored in manifest.segments:
+            version = (path, entry.blob, commit)
+            source = StoredSource(context, version, stored, manifest.chunk_bytes)
+            tensors += _tensors_of(path, stored, source, 0, manifest.chunk_bytes)
+    return Model(label, tuple(tensors), commit, plain)
+
+
+def read_worktree(context: Context, stack: ExitStack, paths: Sequence[str] = ()) -> Model:
+    """Return the model in the tracked files of the worktree, which stay open with ``stack``."""
+    index = context.history.read_index()
+    tensors: list[ModelTensor] = []
+    for path in filter_paths(paths, index.entries):
+        if os.path.isfile(context.worktree / path) and _may_hold_tensors(context, index, path):
+            tensors += _read_file(context, context.worktree / path, path, index, stack)
+    return Model("the worktree", tuple(tensors))
+
+
+def _may_hold_tensors(context: Context, index: Index, path: str) -> bool:
+    return is_checkpoint_name(path) or find_manifest(context, index.entries[path].blob) is not None
+
+
+def read_files(context: Context | None, path: Path, stack: ExitStack) -> Model:
+    """Return the model in a checkpoint file, or in all that a folder holds."""
+    if path.is_dir():
+        files = sorted(one for one in path.iterdir() if is_checkpoint_name(one.name))
+        if not files:
+            raise NotFoundError(f"folder {str(path)!r} holds no checkpoint")
+    else:
+        files = [path]
+    index = None if context is None else context.history.read_index()
+    tensors: list[ModelTensor] = []
+    for file in files:
+        tensors += _read_file(context, file, str(file), index, stack)
+    if not tensors:
+        raise FormatError(f"no tensor can be found in {str(path)!r}")
+    return Model(str(path), tuple(tensors))
+
+
+def _read_file(
+    context: Context | None, file: Path, shown: str, index: Index | None, stack: ExitStack
+) -> list[ModelTensor]:
+    """Open a file and return its tensors, with their chunks if the index knows them."""
+    # Links lead to the real file, as in the folders that model hubs make.
+    source = stack.enter_context(FileSource.open(file.resolve()))
+    manifest = None
+    if context is not None and index is not None:
+        manifest = _find_clean(context, index, file)
+    if manifest is not None:
+        return [
+            tensor
+            for stored in manifest.segments
+            for tensor in _tensors_of(
+                shown, stored, source, stored.segment.start, manifest.chunk_bytes
+            )
+        ]
+    layout = read_layout(source, file.name)
+    if not layout.segments and layout.warning is not None:
+        raise FormatError(f"no tensor can be found in {shown!r}: {layout.warning}")
+    return [
+        ModelTensor(shown, view, segment, source, segment.start, None, 0)
+        for segment in layout.segments
+        for view in segment.tensors
+    ]
+
+
+def _find_clean(context: Context, index: Index, file: Path) -> Manifest | None:
+    """Return the manifest of a file of the worktree that is as the index says, or None."""
+    if file.is_symlink() or not file.absolute().is_relative_to(context.worktree):
+        return None
+    path = file.absolute().relative_to(context.worktree).as_posix()
+    entry = index.entries.get(path)
+    stat = None if entry is None else find_file_stat(context.worktree, path)
+    if entry is None or stat is None or not is_clean(context, index, entry, stat):
+        return None
+    return find_manifest(context, entry.blob)
+
+
+def _tensors_of(
+    path: str, stored: StoredSegment, source: ByteSource, start: int, chunk_bytes: int
+) -> Iterator[ModelTensor]:
+    for view in stored.segment.tensors:
+        yield ModelTensor(path, view, stored.segment, source, start, stored.chunks, chunk_bytes)

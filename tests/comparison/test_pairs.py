@@ -1,0 +1,49 @@
+"""Partners: by path and name, by name in other files, by bytes under another name."""
+
+from __future__ import annotations
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from mvc.comparison.pairs import pair_models
+from mvc.workspace.models import open_model
+
+VALUES = np.arange(3000, dtype="f4")
+
+
+def _pairs(old, new):
+    with open_model(None, old) as before, open_model(None, new) as after:
+        return [
+            (pair.old and pair.old.name, pair.new and pair.new.name)
+            for pair in pair_models(before, after)
+        ]
+
+
+def test_by_name_whatever_the_file(tmp_path):
+    save_file({"a": VALUES, "b": VALUES + 1}, tmp_path / "x.safetensors")
+    np.savez(tmp_path / "y.npz", b=VALUES + 2, a=VALUES)
+    assert _pairs(tmp_path / "x.safetensors", tmp_path / "y.npz") == [("b", "b"), ("a", "a")]
+
+
+def test_by_bytes_under_another_name_and_what_came_and_went(tmp_path):
+    save_file({"old": VALUES, "gone": VALUES * 3, "s": VALUES[:1]}, tmp_path / "x.safetensors")
+    save_file({"new": VALUES, "came": VALUES * 2, "s": VALUES[:2]}, tmp_path / "y.safetensors")
+    found = _pairs(tmp_path / "x.safetensors", tmp_path / "y.safetensors")
+    assert sorted(found, key=str) == [
+        ("gone", None), ("old", "new"), ("s", "s"), (None, "came"),
+    ]  # fmt: skip
+
+
+def test_ids_tell_what_is_the_same(tmp_path, monkeypatch):
+    from mvc.repo import Repo
+    from mvc.workspace.context import open_at
+
+    repo = Repo.init(tmp_path)
+    for scale in (1, 2):
+        save_file({"a": VALUES, "b": VALUES * scale}, tmp_path / "m.safetensors")
+        repo.add("m.safetensors")
+        repo.commit(f"{scale}")
+    context = open_at(tmp_path)
+    with open_model(context, "HEAD~1") as old, open_model(context, None) as new:
+        same = {pair.shown.name: pair.is_same for pair in pair_models(old, new)}
+    assert same == {"a": True, "b": False}
