@@ -30,6 +30,7 @@ from mvc.ids import ID_BYTES, is_hex_id
 from mvc.upkeep import sweep
 from mvc.upkeep.repacked import NOTE_NAME
 from mvc.workspace.context import JOURNAL_NAME, STORE_DIR_NAME
+from mvc.workspace.kept import FILE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 _ASIDE = "damaged"
 _LOCKS = (LOCK_NAME, SWEEP_LOCK_NAME, SWEEP_GATE_NAME, sweep.LOCK_NAME)
-_FILES = ("index", "packed-refs", NOTE_NAME, JOURNAL_NAME)
+_FILES = ("index", "packed-refs", NOTE_NAME, JOURNAL_NAME, FILE_NAME)
 _GIT_LOCKS = tuple(f"{name}.lock" for name in TOP_FILES)
 _PACKS = f"{STORE_DIR_NAME}/packs"
 _FOLDERS = (STORE_DIR_NAME, _PACKS, "logs", "runs")

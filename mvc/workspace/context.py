@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mvc.history.values import Identity
     from mvc.ids import ChunkId, GitId
     from mvc.storage.local import LocalStorage
+    from mvc.workspace.kept import Kept
     from mvc.workspace.notebook import Notebook, NoteKind
 
 GIT_DIR_NAME = ".mvc"
@@ -127,6 +128,13 @@ class Context:
     def manifests(self) -> ManifestReader:
         """Reads manifests from the history."""
         return ManifestReader(self.history)
+
+    @cached_property
+    def kept(self) -> Kept:
+        """The cache of what was computed about tensors and chunks, by their ids."""
+        from mvc.workspace.kept import FILE_NAME, Kept  # noqa: PLC0415  few commands need it
+
+        return Kept(self.git_dir / FILE_NAME)
 
     def notebook(self, kind: NoteKind[_Entry]) -> Notebook[_Entry]:
         """Return the Git notes of a kind; the same object each time."""

@@ -1,0 +1,175 @@
+"""What was computed about tensors and chunks, kept by their ids in ``.mvc/statistics.db``.
+
+A cache and nothing more: equal ids are equal bytes, so an entry never gets out of date, and what is
+missing is computed again. A file that is damaged, or of another version, is made anew; one that is
+locked for long, read-only or on a full disk is done without. Every entry carries a hash of itself, so
+the database need not wait for the disk: what a loss of power spoils counts as missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING, TypeVar
+
+from blake3 import blake3
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+FILE_NAME = "statistics.db"
+_VERSION = 1
+_CHECK_BYTES = 8
+_MAX_VALUE_BYTES = 2**20
+_WAIT_S = 1.0
+_TABLE = (
+    "CREATE TABLE kept (kind BLOB, key BLOB, value BLOB, PRIMARY KEY (kind, key)) WITHOUT ROWID"
+)
+_Result = TypeVar("_Result")
+
+
+class Kept:
+    """The entries of one repository, by kind and key; for any number of threads and processes.
+
+    A key is one or more ids of 32 bytes, of tensors or chunks; what follows them, less than an id,
+    is free. ``gc`` drops an entry once nothing reaches one of its ids. No method fails because of
+    the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the file; 0 if there is none."""
+        try:
+            return os.stat(self._path).st_size
+        except OSError:
+            return 0
+
+    def get_many(self, kind: bytes, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Return key → value of those entries that are there."""
+
+        def find(database: sqlite3.Connection) -> dict[bytes, bytes]:
+            found: dict[bytes, bytes] = {}
+            for key in asked:
+                row = database.execute(
+                    "SELECT value FROM kept WHERE kind = ? AND key = ?", (kind, key)
+                ).fetchone()
+                value = None if row is None else _check(kind, key, row[0])
+                if value is not None:
+                    found[key] = value
+            return found
+
+        asked = tuple(keys)
+        return self._use(find, {}) if asked and self.size_bytes else {}
+
+    def put_many(self, kind: bytes, entries: Mapping[bytes, bytes]) -> None:
+        """Keep some entries, in place of others of their keys."""
+        rows = [(kind, key, _hash(kind, key, value) + value) for key, value in entries.items()]
+
+        def put(database: sqlite3.Connection) -> None:
+            database.execute("BEGIN IMMEDIATE")
+            database.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", rows)
+            database.execute("COMMIT")
+
+        if rows:
+            self._use(put, None)
+
+    def find_useless(self, is_needed: Callable[[bytes], bool]) -> list[tuple[bytes, bytes]]:
+        """Return (kind, key) of the entries whose key is not needed."""
+
+        def find(database: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
+            rows = database.execute("SELECT kind, key FROM kept")
+            return [(kind, key) for kind, key in rows if not is_needed(key)]
+
+        return self._use(find, []) if self.size_bytes else []
+
+    def drop(self, entries: Iterable[tuple[bytes, bytes]]) -> int:
+        """Remove entries by kind and key; return by how many bytes the file is shorter."""
+
+        def remove(database: sqlite3.Connection) -> None:
+            database.execute("BEGIN IMMEDIATE")
+            database.executemany("DELETE FROM kept WHERE kind = ? AND key = ?", gone)
+            database.execute("COMMIT")
+            database.execute("VACUUM")
+
+        before, gone = self.size_bytes, tuple(entries)
+        if gone:
+            self._use(remove, None)
+        return before - self.size_bytes
+
+    def _use(self, act: Callable[[sqlite3.Connection], _Result], otherwise: _Result) -> _Result:
+        """Act on the database; one that is not sound is removed, and made again by a second try."""
+        import sqlite3  # noqa: PLC0415  few commands compare values
+
+        for _ in range(2):
+            try:
+                with self._open() as database:
+                    return act(database)
+            except sqlite3.Error as error:
+                if not _is_unsound(error):
+                    break
+            except OSError:
+                break
+            for path in (f"{self._path}-journal", self._path):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+        return otherwise
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """Open the database for one use: no connection is shared with a thread or a fork."""
+        import sqlite3  # noqa: PLC0415  as above
+
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.stat(self._path).st_mode):
+                raise OSError("not a regular file")  # reading a pipe would wait for ever
+        # Opened in autocommit mode, so that transactions are where they are written.
+        connection = sqlite3.connect(self._path, timeout=_WAIT_S, isolation_level=None)
+        with contextlib.closing(connection) as database:
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
+            database.execute("PRAGMA synchronous = OFF")
+            if _find_version(database) == 0:
+                _create(database)
+            if _find_version(database) != _VERSION:
+                raise sqlite3.DatabaseError("another version")
+            yield database
+
+
+def _is_unsound(error: sqlite3.Error) -> bool:
+    """Return whether the file itself is at fault, not who holds it or where it is."""
+    import sqlite3  # noqa: PLC0415  as above
+
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    faults = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+    return code in (*faults, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_SCHEMA)
+
+
+def _find_version(database: sqlite3.Connection) -> int:
+    version: int = database.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _create(database: sqlite3.Connection) -> None:
+    database.execute("BEGIN IMMEDIATE")
+    if _find_version(database) == 0:  # else another process was faster
+        database.execute(_TABLE)
+        database.execute(f"PRAGMA user_version = {_VERSION}")
+    database.execute("COMMIT")
+
+
+def _hash(kind: bytes, key: bytes, value: bytes) -> bytes:
+    head = b"%d %d " % (len(kind), len(key))
+    return blake3(head + kind + key + value).digest(_CHECK_BYTES)
+
+
+def _check(kind: bytes, key: bytes, stored: object) -> bytes | None:
+    """Return the value that was kept, or None if it is not what was written."""
+    if not isinstance(stored, bytes):
+        return None
+    value = stored[_CHECK_BYTES:]
+    return value if _hash(kind, key, value) == stored[:_CHECK_BYTES] else None
