@@ -1,0 +1,243 @@
+"""The three-way merge as data: what each side did to a thing, and what follows from that.
+
+A *thing* is a file of a tree or a tensor of a file; all that counts is which version of it each side
+has. The base is what the sides have in common:
+
+    base has it     ours        theirs      then
+    no              added       absent      ours
+                    absent      added       theirs
+                    added       added       both, if they are equal; else a conflict, add/add
+    yes             same        same        nothing happened: it is kept
+                    changed     same        ours
+                    same        changed     theirs
+                    changed     changed     both, if they are equal; else a conflict, modify/modify
+                    removed     same        removed
+                    same        removed     removed
+                    removed     removed     removed
+                    changed     removed     a conflict, modify/remove
+                    removed     changed     a conflict, modify/remove
+
+More than two sides are folded: what the first two give is merged with the third, and so on. A thing
+that a side has under another name, and once only, was renamed there: it is still the same row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from functools import reduce
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+
+Thing = TypeVar("Thing")
+
+
+class Change(Enum):
+    """What one side did to a thing."""
+
+    ABSENT = "absent"
+    ADDED = "added"
+    SAME = "same"
+    CHANGED = "changed"
+    REMOVED = "removed"
+
+
+class Outcome(Enum):
+    """What follows for a thing; the last four are conflicts."""
+
+    KEEP = "unchanged"
+    OURS = "ours"
+    THEIRS = "theirs"
+    BOTH = "same change on both sides"
+    REMOVE = "removed"
+    MODIFY_MODIFY = "changed on both sides"
+    MODIFY_REMOVE = "changed on one side, removed on the other"
+    ADD_ADD = "added on both sides"
+    RENAME_RENAME = "renamed on both sides"
+
+    @property
+    def is_conflict(self) -> bool:
+        """Whether a strategy or a person has to say how to go on."""
+        return self in _CONFLICTS
+
+
+_CONFLICTS = frozenset(
+    {Outcome.MODIFY_MODIFY, Outcome.MODIFY_REMOVE, Outcome.ADD_ADD, Outcome.RENAME_RENAME}
+)
+
+# fmt: off
+TABLE: Mapping[tuple[Change, Change], Outcome] = {
+    (Change.ABSENT,  Change.ABSENT):  Outcome.KEEP,
+    (Change.ADDED,   Change.ABSENT):  Outcome.OURS,
+    (Change.ABSENT,  Change.ADDED):   Outcome.THEIRS,
+    (Change.ADDED,   Change.ADDED):   Outcome.ADD_ADD,
+    (Change.SAME,    Change.SAME):    Outcome.KEEP,
+    (Change.CHANGED, Change.SAME):    Outcome.OURS,
+    (Change.SAME,    Change.CHANGED): Outcome.THEIRS,
+    (Change.CHANGED, Change.CHANGED): Outcome.MODIFY_MODIFY,
+    (Change.REMOVED, Change.SAME):    Outcome.REMOVE,
+    (Change.SAME,    Change.REMOVED): Outcome.REMOVE,
+    (Change.REMOVED, Change.REMOVED): Outcome.REMOVE,
+    (Change.CHANGED, Change.REMOVED): Outcome.MODIFY_REMOVE,
+    (Change.REMOVED, Change.CHANGED): Outcome.MODIFY_REMOVE,
+}
+"""(what ours did, what theirs did) → outcome, where the two are not equal."""
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What follows for one thing: an outcome, and the side whose version is the result.
+
+    ``side`` counts from 0, ours; None is a conflict. A side that lacks the thing removes it.
+    """
+
+    outcome: Outcome
+    side: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Generic[Thing]):
+    """One thing on all sides.
+
+    Attributes:
+        name: what the result calls it.
+        base: its version in the base, or None.
+        sides: its version on each side, or None; ours is the first.
+        decision: what follows.
+        renamed_from: its name in the base, if a side renamed it.
+    """
+
+    name: str
+    base: Thing | None
+    sides: tuple[Thing | None, ...]
+    decision: Decision
+    renamed_from: str | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """What follows."""
+        return self.decision.outcome
+
+    @property
+    def result(self) -> Thing | None:
+        """The version that is the result, None if it is removed; not for a conflict."""
+        assert self.decision.side is not None
+        return self.sides[self.decision.side]
+
+
+def find_change(base: Hashable, side: Hashable) -> Change:
+    """Return what a side did, given the base's version and its own; None is absence."""
+    if base is None:
+        return Change.ABSENT if side is None else Change.ADDED
+    if side is None:
+        return Change.REMOVED
+    return Change.SAME if side == base else Change.CHANGED
+
+
+def decide(base: Hashable, sides: Sequence[Hashable]) -> Decision:
+    """Return what follows for one thing, given its version in the base and on each side."""
+    return reduce(
+        lambda so_far, place: _fold(base, sides, so_far, place),
+        range(1, len(sides)),
+        Decision(_ALONE[find_change(base, sides[0])], 0),
+    )
+
+
+_ALONE = {
+    Change.ABSENT: Outcome.KEEP,
+    Change.SAME: Outcome.KEEP,
+    Change.ADDED: Outcome.OURS,
+    Change.CHANGED: Outcome.OURS,
+    Change.REMOVED: Outcome.REMOVE,
+}
+
+
+def _fold(base: Hashable, sides: Sequence[Hashable], so_far: Decision, place: int) -> Decision:
+    if so_far.side is None:
+        return so_far
+    merged, side = sides[so_far.side], sides[place]
+    outcome = TABLE[find_change(base, merged), find_change(base, side)]
+    if outcome is Outcome.KEEP or side == base:
+        return so_far  # nothing new
+    if merged == side:
+        return Decision(Outcome.BOTH if outcome.is_conflict else outcome, so_far.side)
+    if outcome.is_conflict:
+        return Decision(outcome, None)
+    return Decision(outcome, place)
+
+
+def merge_names(
+    base: Mapping[str, Thing],
+    sides: Sequence[Mapping[str, Thing]],
+    version: Callable[[Thing], Hashable],
+) -> list[Row[Thing]]:
+    """Return a row for every thing of the base or of a side, in the order of ours.
+
+    ``version`` returns what makes two versions of a thing equal.
+    """
+    origins = _find_origins(base, sides, version)
+    names: dict[str, None] = {}
+    for side, origin in zip(sides, origins, strict=True):
+        names.update(dict.fromkeys(origin.get(name, name) for name in side))
+    names.update(dict.fromkeys(base))
+    places = [{old: new for new, old in origin.items()} for origin in origins]
+    return [_make_row(name, base, sides, places, version) for name in names]
+
+
+def _make_row(
+    name: str,
+    base: Mapping[str, Thing],
+    sides: Sequence[Mapping[str, Thing]],
+    places: Sequence[Mapping[str, str]],
+    version: Callable[[Thing], Hashable],
+) -> Row[Thing]:
+    old = base.get(name)
+    found = tuple(
+        side.get(place.get(name, name)) for side, place in zip(sides, places, strict=True)
+    )
+    decision = decide(
+        None if old is None else version(old),
+        [None if one is None else version(one) for one in found],
+    )
+    renamed = list(dict.fromkeys(place[name] for place in places if name in place))
+    if len(renamed) > 1:
+        decision = Decision(Outcome.RENAME_RENAME, None)
+    return Row(renamed[0] if renamed else name, old, found, decision, name if renamed else None)
+
+
+def _find_origins(
+    base: Mapping[str, Thing],
+    sides: Sequence[Mapping[str, Thing]],
+    version: Callable[[Thing], Hashable],
+) -> list[dict[str, str]]:
+    """Return for each side: new name → name in the base of what it renamed."""
+    found = [dict(_find_renames(base, side, version)) for side in sides]
+    return [
+        {
+            new: old
+            for new, old in origin.items()
+            # What another side has under the new name is something else: that is no rename.
+            if all(
+                new not in side or other.get(new) == old
+                for side, other in zip(sides, found, strict=True)
+            )
+        }
+        for origin in found
+    ]
+
+
+def _find_renames(
+    base: Mapping[str, Thing], side: Mapping[str, Thing], version: Callable[[Thing], Hashable]
+) -> Iterator[tuple[str, str]]:
+    """Yield (new name, old name) of what left one name and came under another, if only one can be."""
+    gone = [(version(base[name]), name) for name in base if name not in side]
+    came = [(version(side[name]), name) for name in side if name not in base]
+    counts = Counter(key for key, _ in gone), Counter(key for key, _ in came)
+    old_names = dict(gone)
+    for key, name in came:
+        if counts[0][key] == 1 == counts[1][key]:
+            yield name, old_names[key]
