@@ -1,0 +1,315 @@
+"""The merged bytes of one tensor, computed when they are read.
+
+A ``Blend`` is a ``ByteSource``, so the store cuts, hashes and encodes it like a file, on all cores,
+and no more than a few pieces is in memory. What its method has to know of the whole tensor it finds
+when the first byte is asked for.
+
+Elements of 8 and 16 bits are merged in float32, wider ones in float64, and rounded once, to the
+nearest, ties to even; what is too large for fp8 becomes its largest value. A NaN or infinity spoils
+just its own element; methods that need a norm of the whole tensor refuse it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from mvc.dtypes import count_elements, get_dtype, numpy_dtype, size_in_bytes
+from mvc.errors import UnsupportedError, UsageError
+from mvc.numbers.elements import largest_finite, read_values
+from mvc.numbers.merge_methods.method import MAX_ROW_ELEMENTS, PIECE_ELEMENTS, Piece, Settings
+from mvc.numbers.merge_methods.table import get_method
+from mvc.sources import ByteSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from mvc.dtypes import DType
+    from mvc.numbers.merge_methods.method import Apply, Array, Method, Parameter, Value
+    from mvc.workspace.models import ModelTensor, Reader
+
+T = TypeVar("T")
+
+_NARROW_BYTES = 2  # of the widest elements that are merged in float32
+
+
+def can_blend(dtype: str) -> bool:
+    """Return whether elements of a type can be averaged: all floats of one number each."""
+    scalar = numpy_dtype(get_dtype(dtype))
+    is_float = dtype.startswith(("F", "BF")) and dtype != "F8_E8M0"  # a scale, never a weight
+    return scalar is not None and is_float
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How tensors are merged: a method and what it is told, checked before anything is read.
+
+    Make one with ``make_strategy``.
+    """
+
+    method: Method
+    common: Mapping[str, Value]
+    each: tuple[Mapping[str, Value], ...]
+    seed: int = 0
+
+
+def make_strategy(
+    name: str,
+    common: Mapping[str, object],
+    each: Sequence[Mapping[str, object]],
+    *,
+    has_base: bool = True,
+    seed: int = 0,
+    is_recipe: bool = False,
+) -> Strategy:
+    """Check a method and its parameters.
+
+    Args:
+        name: the method's.
+        common: parameters of the whole merge; one that each input has its own of holds for all.
+        each: parameters of every input, in their order; as many as there are inputs.
+        has_base: whether there is a base to merge into.
+        seed: of methods that draw random numbers.
+        is_recipe: whether what mergekit requires has to be given, as in its recipes.
+
+    Raises:
+        NotFoundError: there is no such method.
+        UsageError: a parameter is unknown, missing or out of range, or the number of inputs wrong.
+    """
+    method = get_method(name)
+    _check_inputs(method, len(each), has_base=has_base)
+    known = {one.name: one for one in method.parameters}
+    for given in (common, *each):
+        for key in given:
+            if key not in known:
+                raise UsageError(
+                    f"{name} has no parameter {key!r}",
+                    hint=f"it has {', '.join(known)}" if known else "it has none",
+                )
+    chosen = {
+        key: _choose(name, one, [common], is_recipe=is_recipe)
+        for key, one in known.items()
+        if not one.per_input
+    }
+    own = tuple(
+        {
+            key: _choose(name, one, [given, common], is_recipe=is_recipe)
+            for key, one in known.items()
+            if one.per_input
+        }
+        for given in each
+    )
+    fault = method.find_fault(Settings("", chosen, own, seed))
+    if fault is not None:
+        raise UsageError(f"{name}: {fault}")
+    return Strategy(method, chosen, own, seed)
+
+
+def _check_inputs(method: Method, count: int, *, has_base: bool) -> None:
+    if method.base == "needed" and not has_base:
+        raise UsageError(f"{method.name} needs a base to merge into")
+    if count < method.fewest or (method.most is not None and count > method.most):
+        exact = method.fewest == method.most
+        wanted = f"{'exactly' if exact or count < method.fewest else 'at most'} "
+        wanted = wanted if exact or count > method.fewest else "at least "
+        number = method.fewest if count < method.fewest else method.most
+        beside = " beside the base" if method.base == "needed" else ""
+        raise UsageError(
+            f"{method.name} merges {wanted}{number} model{'' if number == 1 else 's'}{beside}, "
+            f"not {count}"
+        )
+
+
+def _choose(
+    method: str, parameter: Parameter, given: Sequence[Mapping[str, object]], *, is_recipe: bool
+) -> Value:
+    for values in given:
+        value = values.get(parameter.name)
+        if value is None:
+            continue
+        fault = parameter.find_fault(value)
+        if fault is not None:
+            raise UsageError(f"`{parameter.name}` of {method} {fault}, not {value!r}")
+        assert isinstance(value, int | float)
+        return value
+    value = parameter.default
+    if value is None and not is_recipe:
+        value = parameter.usual
+    if value is None:
+        raise UsageError(f"{method} needs the parameter `{parameter.name}`")
+    return value
+
+
+class Blend(ByteSource):
+    """The bytes of one merged tensor; any threads may read any part of it at once."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        name: str,
+        inputs: Sequence[ModelTensor],
+        base: ModelTensor | None = None,
+        *,
+        dtype: str | None = None,
+        threads: int = 1,
+    ) -> None:
+        """Check that the tensors fit together; nothing is read yet.
+
+        Args:
+            strategy: how they are merged.
+            name: of the tensor; random numbers depend on it.
+            inputs: as many as the strategy was made for.
+            base: what they are merged into; ignored by methods that know none.
+            dtype: of the result; that of the base, or of the first input, by default.
+            threads: that look at the whole tensor, where the method has to.
+
+        Raises:
+            UsageError: shapes differ.
+            UnsupportedError: elements that cannot be averaged, or rows too long for the method.
+        """
+        method = strategy.method
+        self._base = None if method.base == "none" else base
+        self._inputs = tuple(inputs)
+        tensors = [*([self._base] if self._base else []), *self._inputs]
+        self.dtype = get_dtype(dtype or tensors[0].view.dtype)
+        self.shape = tensors[0].view.shape
+        self._settings = Settings(name, strategy.common, strategy.each, strategy.seed)
+        _check_tensors(name, tensors, self.dtype)
+        self._row = self.shape[-1] if self.shape and method.needs_rows(self._settings) else 1
+        if self._row > MAX_ROW_ELEMENTS:
+            raise UnsupportedError(
+                f"rows of tensor {name!r} have {self._row:,} elements, "
+                f"{method.name} takes {MAX_ROW_ELEMENTS:,} at most"
+            )
+        self._step = max(PIECE_ELEMENTS // max(self._row, 1), 1) * max(self._row, 1)
+        wide = [*(get_dtype(one.view.dtype) for one in tensors), self.dtype]
+        is_narrow = all(one.block_bytes <= _NARROW_BYTES for one in wide)
+        self._work: np.dtype[Any] = np.dtype(np.float32 if is_narrow else np.float64)
+        self._method, self._threads = method, threads
+        self._lock, self._apply, self._readers = threading.Lock(), None, None
+        self._elements = count_elements(self.shape)
+
+    _apply: Apply | None
+    _readers: tuple[Reader | None, list[Reader]] | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the merged tensor."""
+        return size_in_bytes(self.dtype, self.shape)
+
+    def find_equal(self) -> ModelTensor | None:
+        """Return the tensor that this is, if that is known without reading any of them."""
+        tensors = [*([self._base] if self._base else []), *self._inputs]
+        first = tensors[0]
+        same = first.id is not None and all(one.id == first.id for one in tensors)
+        if (
+            same
+            and first.view.dtype == self.dtype.name
+            and self._method.keeps_equal(self._settings)
+        ):
+            return first
+        return None
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer from that offset of the merged tensor."""
+        if offset < 0 or offset + len(buffer) > self.size_bytes:
+            raise UsageError(f"bytes {offset}..{offset + len(buffer)} of {self.size_bytes}")
+        width = self.dtype.block_bytes
+        start, end = offset // width, -(-(offset + len(buffer)) // width)
+        apply = self._prepare()
+        for first in range(start // self._step * self._step, end, self._step):
+            count = min(self._step, self._elements - first)
+            if self._row == 1:
+                count = min(count, end - first)
+            with np.errstate(all="ignore"):
+                raw = _round(apply(self._read(first, count)), self.dtype)
+            begin, stop = (
+                max(first * width, offset),
+                min((first + count) * width, offset + len(buffer)),
+            )
+            buffer[begin - offset : stop - offset] = raw[
+                begin - first * width : stop - first * width
+            ].data
+
+    def map(self, function: Callable[[Piece], T]) -> Iterator[T]:
+        """Yield what a function says of every piece, in their order, computed by some threads."""
+
+        def work(first: int) -> T:
+            with np.errstate(all="ignore"):
+                return function(self._read(first, min(self._step, self._elements - first)))
+
+        firsts = range(0, max(self._elements, 1), self._step)
+        if self._threads == 1 or len(firsts) == 1:
+            yield from map(work, firsts)
+            return
+        with ThreadPoolExecutor(self._threads, "mvc-merge") as crew:
+            left = iter(firsts)
+            waiting = deque(crew.submit(work, first) for first in islice(left, 2 * self._threads))
+            while waiting:
+                result = waiting.popleft().result()
+                waiting.extend(crew.submit(work, first) for first in islice(left, 1))
+                yield result
+
+    def _prepare(self) -> Apply:
+        with self._lock:
+            if self._apply is None:
+                base = None if self._base is None else self._base.open()
+                self._readers = base, [one.open() for one in self._inputs]
+                with np.errstate(all="ignore"):
+                    self._apply = self._method.prepare(self, self._settings)
+            return self._apply
+
+    def _read(self, first: int, count: int) -> Piece:
+        assert self._readers is not None
+        base, inputs = self._readers
+        read = [
+            _to_floats(reader, tensor, first, count, self._work)
+            for reader, tensor in zip(inputs, self._inputs, strict=True)
+        ]
+        old = None
+        if base is not None and self._base is not None:
+            old = _to_floats(base, self._base, first, count, self._work)
+        return Piece(first, old, tuple(read))
+
+
+def _check_tensors(name: str, tensors: Sequence[ModelTensor], dtype: DType) -> None:
+    for one in tensors:
+        if one.view.shape != tensors[0].view.shape:
+            raise UsageError(
+                f"tensor {name!r} is {list(tensors[0].view.shape)} in {tensors[0].path} "
+                f"and {list(one.view.shape)} in {one.path}",
+                hint="take it from one side with a rule, or align a grown vocabulary by its tokens",
+            )
+    for kind in dict.fromkeys([*(one.view.dtype for one in tensors), dtype.name]):
+        if not can_blend(kind):
+            raise UnsupportedError(
+                f"tensor {name!r} is {kind}, whose elements cannot be averaged",
+                hint="take it from one side with a rule",
+            )
+
+
+def _to_floats(
+    read: Reader, tensor: ModelTensor, first: int, count: int, work: np.dtype[Any]
+) -> Array:
+    dtype = get_dtype(tensor.view.dtype)
+    values = read_values(read(first * dtype.block_bytes, count * dtype.block_bytes), dtype)
+    assert values is not None
+    return values.astype(work)
+
+
+def _round(values: Array, dtype: DType) -> NDArray[np.uint8]:
+    largest = largest_finite(dtype)
+    if largest is not None:
+        values = np.where(np.isinf(values), values, np.clip(values, -largest, largest))
+    scalar = numpy_dtype(dtype)
+    assert scalar is not None
+    return np.ascontiguousarray(values.astype(scalar)).view(np.uint8)

@@ -1,0 +1,184 @@
+"""What a merge method is: its parameters, how many tensors it takes, and the function itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+
+from mvc.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+T = TypeVar("T")
+Value: TypeAlias = float | int | bool
+Array: TypeAlias = "NDArray[np.floating[Any]]"
+
+PIECE_ELEMENTS = 2**18
+"""Elements of a piece: its arrays stay in a core's cache. Fixed, for sums are formed by pieces."""
+MAX_ROW_ELEMENTS = 2**24
+"""Longest row of a method that looks at whole rows: it is in memory a few times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of elements of all tensors of a merge, in C order, as float32 or float64.
+
+    Attributes:
+        first: index of its first element in the tensor.
+        base: elements of the base; None where the method uses none.
+        inputs: elements of the inputs, in their order.
+    """
+
+    first: int
+    base: Array | None
+    inputs: tuple[Array, ...]
+
+    @property
+    def deltas(self) -> list[Array]:
+        """The task vectors: what every input adds to the base."""
+        assert self.base is not None
+        return [one - self.base for one in self.inputs]
+
+    @property
+    def vectors(self) -> list[Array]:
+        """The task vectors where there is a base, else the inputs themselves."""
+        return list(self.inputs) if self.base is None else self.deltas
+
+
+class Pieces(Protocol):
+    """All pieces of a tensor, which can be gone through any number of times."""
+
+    shape: tuple[int, ...]
+
+    def map(self, function: Callable[[Piece], T]) -> Iterator[T]:
+        """Yield what a function says of every piece, in their order; it may run in any thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a method is told beside the elements.
+
+    Attributes:
+        name: the tensor's name.
+        common: parameters of the whole merge.
+        each: parameters of every input, in their order.
+        seed: of the random numbers.
+    """
+
+    name: str
+    common: Mapping[str, Value]
+    each: tuple[Mapping[str, Value], ...]
+    seed: int = 0
+
+    def of_inputs(self, name: str) -> list[float]:
+        """Return one parameter of every input."""
+        return [float(one[name]) for one in self.each]
+
+
+Apply: TypeAlias = Callable[[Piece], Array]
+Prepare: TypeAlias = Callable[[Pieces, Settings], Apply]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a method, by mergekit's name.
+
+    Attributes:
+        name: as in a recipe.
+        kind: what its values are; a whole number is a float, too.
+        default: its value where a recipe says nothing; None if the recipe has to.
+        usual: its value in a merge without a recipe, where that differs.
+        low: the smallest value.
+        high: the largest value.
+        is_open: whether ``low`` itself is too small.
+        per_input: whether every input has its own.
+    """
+
+    name: str
+    kind: type[bool | int | float] = float
+    default: Value | None = None
+    usual: Value | None = None
+    low: float = -math.inf
+    high: float = math.inf
+    is_open: bool = False
+    per_input: bool = False
+
+    def find_fault(self, value: object) -> str | None:
+        """Return what is wrong with a value, or None."""
+        if self.kind is bool or isinstance(value, bool):
+            return None if isinstance(value, bool) is (self.kind is bool) else self._wanted()
+        numbers = (int,) if self.kind is int else (int, float)
+        if not isinstance(value, numbers) or not math.isfinite(value):
+            return self._wanted()
+        if not self.low <= value <= self.high or (self.is_open and value == self.low):
+            return self._wanted()
+        return None
+
+    def _wanted(self) -> str:
+        if self.kind is bool:
+            return "has to be true or false"
+        word = "whole number" if self.kind is int else "number"
+        low = f" {'above' if self.is_open else 'from'} {self.low:g}"
+        high = f" {'up ' if math.isfinite(self.low) else ''}to {self.high:g}"
+        return (
+            f"has to be a {word}"
+            f"{low if math.isfinite(self.low) else ''}{high if math.isfinite(self.high) else ''}"
+        )
+
+
+def _never(_: Settings) -> bool:
+    return False
+
+
+def _no_fault(_: Settings) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One merge method.
+
+    Attributes:
+        name: as in a recipe.
+        prepare: looks at all pieces if it has to, and returns the function that merges one.
+        base: whether it merges into a base: always, if there is one, or never.
+        fewest: inputs that it needs, beside the base.
+        most: inputs that it takes; None for any number.
+        parameters: what it can be told.
+        find_fault: says what is wrong with settings whose single values are right.
+        needs_rows: whether a piece has to consist of whole rows (runs of the last dimension).
+        keeps_equal: whether equal tensors give just that tensor, so that they need not be read.
+        is_seeded: whether it draws random numbers.
+    """
+
+    name: str
+    prepare: Prepare
+    base: Literal["needed", "optional", "none"]
+    fewest: int = 1
+    most: int | None = None
+    parameters: tuple[Parameter, ...] = ()
+    find_fault: Callable[[Settings], str | None] = _no_fault
+    needs_rows: Callable[[Settings], bool] = _never
+    keeps_equal: Callable[[Settings], bool] = lambda _: True
+    is_seeded: bool = False
+
+
+def check_finite(name: str, *values: float) -> None:
+    """Check sums over a whole tensor: NaN or infinity in one element would spoil all others."""
+    if not all(map(math.isfinite, values)):
+        raise UnsupportedError(
+            f"tensor {name!r} has elements that are NaN, infinite or too large, "
+            "and this method needs the norm of the whole tensor",
+            hint="take that tensor from one side with a rule",
+        )
+
+
+def total(values: Array) -> float:
+    """Return a sum in float64."""
+    return float(np.sum(values, dtype=np.float64))

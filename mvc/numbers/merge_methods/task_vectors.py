@@ -1,0 +1,234 @@
+"""Sums of task vectors: task_arithmetic, ties, and what thins them out first.
+
+A task vector is what an input adds to the base (Ilharco et al., 2022). It may be thinned out: ties
+keeps the largest elements (Yadav et al., 2023), breadcrumbs neither the largest nor the smallest
+(Davari and Belilovsky, 2023), dare random ones (Yu et al., 2023), and della random ones of which
+the larger are likelier (Deep et al., 2024). Where the sign has to agree, an element counts only if
+its sign is that of the weighted sum.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from mvc.numbers.merge_methods.averaging import WEIGHT
+from mvc.numbers.merge_methods.gram import weighted_sum
+from mvc.numbers.merge_methods.method import Method, Parameter, Settings, check_finite, total
+from mvc.numbers.merge_methods.random import draw
+from mvc.numbers.merge_methods.selection import rank_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from mvc.numbers.merge_methods.method import Apply, Array, Piece, Pieces
+
+Masks: TypeAlias = "Callable[[Piece, Sequence[Array]], list[NDArray[np.bool_] | None]]"
+Thinning: TypeAlias = Literal["", "magnitude", "outliers", "random", "ranks"]
+
+_DENSITY = Parameter("density", default=1.0, low=0, high=1, is_open=True, per_input=True)
+_EXTRA = {
+    "outliers": (Parameter("gamma", default=0.01, low=0, high=1, per_input=True),),
+    "ranks": (Parameter("epsilon", default=0.15, low=0, high=1, per_input=True),),
+}
+
+
+def _method(
+    name: str, thinning: Thinning, *, signs: bool, normalize: bool, rescale: bool
+) -> Method:
+    def prepare(pieces: Pieces, settings: Settings) -> Apply:
+        return _prepare(pieces, settings, thinning, signs=signs)
+
+    return Method(
+        name,
+        prepare,
+        base="needed",
+        parameters=(
+            WEIGHT,
+            _DENSITY,
+            *_EXTRA.get(thinning, ()),
+            Parameter("normalize", bool, default=normalize),
+            Parameter("rescale", bool, default=rescale),
+            Parameter("lambda", default=1.0),
+            Parameter("int8_mask", bool, default=False),
+        ),
+        find_fault=_find_rank_fault if thinning == "ranks" else lambda _: None,
+        needs_rows=lambda settings: thinning == "ranks" and _is_thinned(settings),
+        is_seeded=thinning in {"random", "ranks"},
+    )
+
+
+def _is_thinned(settings: Settings) -> bool:
+    return any(density < 1 for density in settings.of_inputs("density"))
+
+
+def _find_rank_fault(settings: Settings) -> str | None:
+    for one in settings.each:
+        density, epsilon = float(one["density"]), float(one["epsilon"])
+        if density < 1 and not (density - epsilon > 0 and density + epsilon < 1):
+            return f"density {density:g} ± epsilon {epsilon:g} has to stay between 0 and 1"
+    return None
+
+
+def _prepare(pieces: Pieces, settings: Settings, thinning: Thinning, *, signs: bool) -> Apply:
+    weights = settings.of_inputs("weight")
+    masks: Masks | None = None
+    if thinning and _is_thinned(settings):
+        masks = _MASKS[thinning](pieces, settings)
+    scales = [1.0] * len(weights)
+    if masks is not None and settings.common["rescale"]:
+        scales = _keep_sums(pieces, settings, masks)
+    common = settings.common
+
+    def apply(piece: Piece) -> Array:
+        assert piece.base is not None
+        parts = _thin(piece, masks)
+        parts = [
+            part * (weight * scale)
+            for part, weight, scale in zip(parts, weights, scales, strict=True)
+        ]
+        mixed, divisor = (
+            _agree(parts, weights) if signs else (sum(parts[1:], parts[0]), _whole(weights))
+        )
+        if common["normalize"]:
+            mixed /= divisor
+        return piece.base + mixed * float(common["lambda"])
+
+    return apply
+
+
+def _thin(piece: Piece, masks: Masks | None) -> list[Array]:
+    deltas = piece.deltas
+    if masks is None:
+        return deltas
+    chosen = masks(piece, deltas)
+    # Not a product: what is left out may be infinite.
+    return [
+        delta if mask is None else np.where(mask, delta, delta.dtype.type(0))
+        for delta, mask in zip(deltas, chosen, strict=True)
+    ]
+
+
+def _whole(weights: Sequence[float]) -> float:
+    divisor = sum(weights)
+    return 1.0 if abs(divisor) < 1e-8 else divisor  # noqa: PLR2004
+
+
+def _agree(parts: list[Array], weights: Sequence[float]) -> tuple[Array, Array]:
+    """Return the sum of those elements whose sign is that of all, and of their weights."""
+    sign = np.where(sum(parts[1:], parts[0]) >= 0, 1, -1).astype(parts[0].dtype)
+    masks = [np.sign(part) == sign for part in parts]
+    mixed = weighted_sum(
+        [1.0] * len(parts), [part * mask for part, mask in zip(parts, masks, strict=True)]
+    )
+    divisor = weighted_sum(weights, [mask.astype(sign.dtype) for mask in masks])
+    divisor[divisor == 0] = 1
+    return mixed, divisor
+
+
+def _keep_sums(pieces: Pieces, settings: Settings, masks: Masks) -> list[float]:
+    """Return the factors that give thinned task vectors the sum of magnitudes they had."""
+
+    def sums(piece: Piece) -> NDArray[np.float64]:
+        before = [total(np.abs(delta)) for delta in piece.deltas]
+        return np.array([before, [total(np.abs(part)) for part in _thin(piece, masks)]])
+
+    found = sum(pieces.map(sums), np.zeros((2, len(settings.each))))
+    check_finite(settings.name, *found.ravel())
+    return [
+        1.0 if min(before, after) < 1e-7 else float(before / after)  # noqa: PLR2004
+        for before, after in found.T
+    ]
+
+
+def _magnitudes(piece: Piece) -> list[Array]:
+    return [np.abs(delta) for delta in piece.deltas]
+
+
+def _by_rank(
+    pieces: Pieces, settings: Settings, range_of: Callable[[int, Settings, int], tuple[int, int]]
+) -> Masks:
+    """Keep the elements whose magnitudes have some ranks of all."""
+    elements = int(np.prod(pieces.shape, dtype=np.int64))
+    ranges = [
+        range_of(elements, settings, number) if elements and density < 1 else None
+        for number, density in enumerate(settings.of_inputs("density"))
+    ]
+    chosen = rank_ranges(pieces, _magnitudes, ranges)
+    return lambda piece, deltas: [
+        None if one is None else one.mask(piece.first, np.abs(delta))
+        for one, delta in zip(chosen, deltas, strict=True)
+    ]
+
+
+def _largest(elements: int, settings: Settings, number: int) -> tuple[int, int]:
+    kept = int(float(settings.each[number]["density"]) * elements)
+    return elements - max(kept, 1), elements
+
+
+def _middle(elements: int, settings: Settings, number: int) -> tuple[int, int]:
+    """Leave out the share ``gamma`` at the top, then what remains above ``density`` at the bottom."""
+    one = settings.each[number]
+    kept = max(int(float(one["density"]) * elements), 1)
+    top = min(int(float(one["gamma"]) * elements), elements - kept)
+    return elements - top - kept, elements - top
+
+
+def _by_chance(_: Pieces, settings: Settings) -> Masks:
+    densities = settings.of_inputs("density")
+
+    def masks(piece: Piece, deltas: Sequence[Array]) -> list[NDArray[np.bool_] | None]:
+        return [
+            None
+            if density >= 1
+            else draw(settings.seed, settings.name, number, piece.first, len(delta)) < density
+            for number, (density, delta) in enumerate(zip(densities, deltas, strict=True))
+        ]
+
+    return masks
+
+
+def _by_chance_of_rank(pieces: Pieces, settings: Settings) -> Masks:
+    """Chances go evenly from density - epsilon to density + epsilon by the rank in the row."""
+    row = max(pieces.shape[-1] if pieces.shape else 1, 1)
+
+    def masks(piece: Piece, deltas: Sequence[Array]) -> list[NDArray[np.bool_] | None]:
+        found: list[NDArray[np.bool_] | None] = []
+        for number, (one, delta) in enumerate(zip(settings.each, deltas, strict=True)):
+            if one["density"] >= 1:
+                found.append(None)
+                continue
+            order = np.argsort(np.abs(delta).reshape(-1, row), axis=1, kind="stable")
+            ranks = np.empty_like(order)
+            np.put_along_axis(ranks, order, np.arange(row)[None, :], axis=1)
+            # A row of one element has no order: its chance is the density itself.
+            along = ranks.ravel() / (row - 1) if row > 1 else np.full(len(delta), 0.5)
+            chance = (one["density"] - one["epsilon"]) + along * 2 * one["epsilon"]
+            found.append(
+                draw(settings.seed, settings.name, number, piece.first, len(delta)) < chance
+            )
+        return found
+
+    return masks
+
+
+_MASKS: dict[str, Callable[[Pieces, Settings], Masks]] = {
+    "magnitude": lambda pieces, settings: _by_rank(pieces, settings, _largest),
+    "outliers": lambda pieces, settings: _by_rank(pieces, settings, _middle),
+    "random": _by_chance,
+    "ranks": _by_chance_of_rank,
+}
+
+TASK_VECTOR_METHODS = (
+    _method("task_arithmetic", "", signs=False, normalize=False, rescale=False),
+    _method("ties", "magnitude", signs=True, normalize=True, rescale=False),
+    _method("dare_ties", "random", signs=True, normalize=False, rescale=True),
+    _method("dare_linear", "random", signs=False, normalize=False, rescale=True),
+    _method("breadcrumbs", "outliers", signs=False, normalize=False, rescale=False),
+    _method("breadcrumbs_ties", "outliers", signs=True, normalize=False, rescale=False),
+    _method("della", "ranks", signs=True, normalize=True, rescale=True),
+    _method("della_linear", "ranks", signs=False, normalize=False, rescale=True),
+)
