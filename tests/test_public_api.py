@@ -16,6 +16,17 @@ from mvc import Repo
 
 METHODS = """
 add(self, paths, *, force=False, tracked_only=False, delta=None, progress=None)
+bisect_log(self)
+bisect_mark(self, term, *revisions, progress=None)
+bisect_metric(self, metric, *, above=None, below=None, bad='HEAD', good=())
+bisect_next(self, *, progress=None)
+bisect_replay(self, log, *, progress=None)
+bisect_reset(self, revision=None, *, progress=None)
+bisect_run(self, test, *, told=None, progress=None)
+bisect_skip(self, *revisions, progress=None)
+bisect_start(self, bad=None, *good, paths=(), tensors=None, terms=None, checkout=True, \
+first_parent=False, progress=None)
+bisect_step(self)
 branches(self)
 check_identity(self)
 check_ignore(self, paths)
@@ -90,6 +101,10 @@ RESULTS = {
     "operations.add.AddResult": "added removed unchanged counts",
     "operations.add.AddPlan": "read drop unchanged size_bytes",
     "workspace.annotations.Annotations": "step metrics meta",
+    "operations.bisect.BisectStep": "status commit left steps terms bad good doubtful is_merge_base "
+    "released",
+    "operations.bisect_metric.MetricBreak": "metric commit value before before_value unknown others "
+    "earlier tested",
     "operations.branch.RefInfo": "name commit is_current subject",
     "workspace.checkout_plan.CheckoutResult": "commit branch written removed",
     "workspace.commits.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "

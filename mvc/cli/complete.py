@@ -72,6 +72,10 @@ def _of_command(words: Sequence[str], word: str) -> Candidates:
     if word.startswith("-"):
         return _options(line, word)
     arguments = list(line.places)[: places + 1][-1:]  # the last one takes all that are left
+    if not places and name == "bisect":
+        from mvc.workspace.bisection import SUBCOMMANDS
+
+        return [(one, "") for one in SUBCOMMANDS]
     return [one for argument in arguments for one in _values(line.declared[argument], word)]
 
 

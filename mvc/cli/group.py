@@ -20,7 +20,7 @@ from mvc.cli import COMMANDS, NAMES
 from mvc.cli.errors import EXIT_CODES
 from mvc.cli.options import name_in_hint
 from mvc.cli.output import turn_off_pager
-from mvc.cli.parameters import Exit, Parameter, load_command, parse_whole
+from mvc.cli.parameters import Exit, Parameter, guard_command, load_command, parse_whole
 from mvc.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -146,6 +146,8 @@ class Command(_PlainParameters, TyperCommand):
         """
         after: list[str] = []
         usage = [one.metavar or "" for one in self.params if one.param_type_name == "argument"]
+        for metavar in usage:
+            args = guard_command(args, metavar)
         if "--" in args and any("[--]" in metavar for metavar in usage):
             position = args.index("--")
             args, after = args[:position], args[position:]

@@ -25,7 +25,6 @@ _INSTEAD = {
     "stash": _FORWARD,
     "revert": '"mvc undo" takes back the last commit, "mvc rollback REV" goes back and keeps the rest',
     "blame": '"mvc log -- PATH" shows which commits changed a file',
-    "bisect": '"mvc log --oneline" lists the steps, and "mvc checkout main@STEP" goes to one',
     "clean": '"mvc status" lists untracked files; remove them yourself',
     "grep": '"mvc ls --tensors GLOB" finds tensors by name',
     "archive": '"mvc export REV DIR/" writes the files of a revision',

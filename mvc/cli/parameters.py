@@ -78,6 +78,14 @@ class _NotPlainError(Exception):
     """A line is wrong, or spelled in a way that only typer reads."""
 
 
+def guard_command(words: list[str], metavar: str) -> list[str]:
+    """Put ``--`` before the line of another program, whose options are its own: ``run CMD``."""
+    first = next((at for at, word in enumerate(words) if not word.startswith("-")), None)
+    if "CMD" not in metavar or first is None or words[first] != "run":
+        return words
+    return [*words[: first + 1], "--", *words[first + 1 :]]
+
+
 class Line:
     """The values that a command line has given so far, and what it may give.
 
@@ -120,6 +128,8 @@ class Line:
     def read(self, words: list[str]) -> dict[str, Any]:
         """Take the words of a line; return all values."""
         after: list[str] = []
+        for name in self.places:
+            words = guard_command(words, self.declared[name].settings.get("metavar", ""))
         if "--" in words:
             after = words[words.index("--") :]
             words = words[: -len(after)]

@@ -39,7 +39,9 @@ Link = tuple[bytes, "GitId", str]
 
 SUBMODULE = "submodule"
 """Kind of a link to a commit of another repository, which is not here."""
-_TOP_NAMES = ("ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD")
+_TOP_NAMES = (
+    "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_HEAD",
+)  # fmt: skip
 _GITLINK = 0o160000
 DAY_S = 24 * 3600
 _KEPT_WHOLE = "refs/stash"

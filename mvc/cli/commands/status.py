@@ -88,6 +88,8 @@ def _write_long(repo: Repo, found: Status) -> None:
         out.line(f"On branch {printable(found.branch)}")
     else:
         out.line(f"{out.style('HEAD detached at', 'red')} {short_id(found.commit)}")
+    if (repo.git_dir / "BISECT_START").exists():
+        out.line('You are currently bisecting ("mvc bisect reset" goes back to where you were).')
     if found.recovered:
         out.line("An interrupted checkout was completed first.")
     if found.commit is None:

@@ -1,0 +1,357 @@
+"""Find the commit that broke something."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from mvc.cli.options import CommandUsageError, Json, ShowProgress, Tensors, check_alone
+from mvc.cli.output import Output, paged, pick, printable, stdout, write_json
+from mvc.cli.parameters import Argument, Exit, Option, parse_number
+from mvc.cli.progress import byte_progress
+from mvc.cli.render.text import count_text, number_text, short_id
+from mvc.cli.session import open_repo, split_revisions
+from mvc.errors import ConflictError, NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mvc.ids import GitId
+    from mvc.operations.bisect import BisectStep
+    from mvc.operations.bisect_metric import MetricBreak
+    from mvc.repo import Repo
+
+UNDECIDED = 2  # Git's exit code for this answer
+_STDERR = 2
+_CANNOT_SAY = 125
+_ABORT = 128
+_SHOWN = ("terms", "log", "view", "visualize")
+
+
+def bisect(
+    names: Annotated[
+        list[str] | None,
+        Argument(metavar="[SUBCOMMAND [REV... | FILE | CMD...]] [[--] PATH...]"),
+    ] = None,
+    no_checkout: Annotated[
+        bool, Option("--no-checkout", help="start: check nothing out; BISECT_HEAD is the commit.")
+    ] = False,
+    first_parent: Annotated[
+        bool, Option("--first-parent", help="start: follow only the first parent of merges.")
+    ] = False,
+    tensors: Tensors = None,
+    term_bad: Annotated[
+        str | None,
+        Option("--term-bad", "--term-new", metavar="WORD", help="start: say this for bad."),
+    ] = None,
+    term_good: Annotated[
+        str | None,
+        Option("--term-good", "--term-old", metavar="WORD", help="start: say this for good."),
+    ] = None,
+    metric: Annotated[
+        str | None, Option("--metric", metavar="NAME", help="Find it by a stored metric, at once.")
+    ] = None,
+    above: Annotated[
+        str | None, Option("--above", metavar="X", help="With --metric: larger values are bad.")
+    ] = None,
+    below: Annotated[
+        str | None, Option("--below", metavar="X", help="With --metric: smaller values are bad.")
+    ] = None,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Find the commit that broke something, by testing ever fewer of them.
+
+    start [BAD [GOOD...]] [-- PATH...] begins; good, bad (or old, new) and skip say what the commit is
+    that was checked out, and go to the next one. reset goes back to where you were; log, replay FILE,
+    view, terms and next do what they do in Git. With PATHs or --tensors only commits that changed
+    those are tested.
+
+    run CMD... tests by a command, with the commit's id in MVC_REV: 0 is good, 125 cannot say, any
+    other code below 128 is bad, and the rest ends the run. With --no-checkout no file is touched.
+
+    --metric loss --above 2.5 [BAD [GOOD...]] looks at stored metrics only, and answers at once: where
+    the values that BAD (HEAD) ends with began. Not a number is bad; commits without the metric are
+    passed over.
+    """
+    given = [(f"--{name}", value) for name, value in (("above", above), ("below", below))]
+    check_alone(given)
+    starting = {
+        "--no-checkout": no_checkout, "--first-parent": first_parent, "--tensors": tensors,
+        "--term-bad": term_bad, "--term-good": term_good,
+    }  # fmt: skip
+    used = [option for option, value in starting.items() if value not in (None, False)]
+    if metric is not None:
+        _by_metric(names or [], metric, above, below, used, as_json=as_json)
+        return
+    if above is not None or below is not None:
+        raise CommandUsageError("--above and --below need --metric")
+    if not names:
+        raise CommandUsageError("say what to do: start, good, bad, skip, run, log or reset")
+    name, *rest = names
+    if used and name != "start":
+        raise CommandUsageError(f"{used[0]} is for start")
+    repo = open_repo()
+    with byte_progress("checking out", wanted=progress and not as_json) as bar:
+        if name in _SHOWN:
+            _show(repo, name, rest, as_json=as_json)
+        elif name == "reset":
+            _reset(repo, rest, bar, as_json=as_json)
+        elif name == "start":
+            terms = (term_bad or "bad", term_good or "good") if term_bad or term_good else None
+            revisions, paths = split_revisions(repo, rest)
+            step = repo.bisect_start(
+                *revisions, paths=paths, tensors=tensors, terms=terms, checkout=not no_checkout,
+                first_parent=first_parent, progress=bar,
+            )  # fmt: skip
+            _write(repo, step, as_json=as_json)
+        else:
+            _write(repo, _step(repo, name, rest, bar, as_json=as_json), as_json=as_json)
+
+
+def _step(
+    repo: Repo,
+    name: str,
+    words: list[str],
+    progress: Callable[[int], None] | None,
+    *,
+    as_json: bool,
+) -> BisectStep:
+    """Carry out a subcommand that leads to another commit."""
+    if name == "skip":
+        return repo.bisect_skip(*words, progress=progress)
+    if name == "run":
+        return _run(repo, words, progress, as_json=as_json)
+    if name == "replay":
+        return _replay(repo, words, progress)
+    if name == "next":
+        _check_no_more(words, 0)
+        return repo.bisect_next(progress=progress)
+    return repo.bisect_mark(name, *words, progress=progress)
+
+
+def _check_no_more(words: Sequence[str], most: int) -> None:
+    if len(words) > most:
+        raise CommandUsageError(f"unexpected argument {words[most]!r}")
+
+
+def _write(repo: Repo, step: BisectStep, *, as_json: bool) -> None:
+    if as_json:
+        write_json(_fields(repo, step))
+    else:
+        write_step(repo, stdout(), step)
+    if step.status == "undecided":
+        raise Exit(UNDECIDED)
+
+
+def _fields(repo: Repo, step: BisectStep) -> dict[str, object]:
+    entry = None if step.commit is None else repo.show(step.commit)
+    return {
+        **pick(step, "status commit"),
+        "subject": None if entry is None else entry.subject,
+        "step": None if entry is None else entry.step,
+        **pick(step, "left steps terms bad good doubtful merge_base=is_merge_base released"),
+    }
+
+
+def write_step(repo: Repo, out: Output, step: BisectStep) -> None:
+    """Write where a bisection stands, in Git's words."""
+    bad, good = step.terms
+    for commit in step.released:
+        out.line(f"{short_id(commit)} was skipped: its content was released")
+    if step.status == "waiting":
+        missing = [f"{bad} commit"] * (step.bad is None) + [f"{good} commit"] * (not step.good)
+        out.line(f"status: waiting for a {' and a '.join(missing)}")
+    elif step.status == "undecided":
+        out.line("There are only 'skip'ped commits left to test.")
+        out.line(f"The first {bad} commit could be any of:")
+        out.lines(_line(repo, out, commit) for commit in step.doubtful)
+    elif step.status == "found":
+        assert step.commit is not None
+        out.line(f"{step.commit} is the first {bad} commit")
+        _write_commit(repo, out, step.commit)
+    else:
+        assert step.commit is not None
+        tests = f"(roughly {count_text(step.steps, 'step')})"
+        left = f"{count_text(step.left, 'revision')} left to test after this {tests}"
+        out.line(f"Bisecting: {'a merge base must be tested' if step.is_merge_base else left}")
+        out.line(_line(repo, out, step.commit))
+
+
+def _line(repo: Repo, out: Output, commit: GitId) -> str:
+    entry = repo.show(commit)
+    step = "" if entry.step is None else f" (step {entry.step:,})"
+    return f"[{out.style(commit, 'yellow')}] {printable(entry.subject)}{step}"
+
+
+def _write_commit(repo: Repo, out: Output, commit: GitId) -> None:
+    from mvc.cli.render.files import write_diff
+    from mvc.cli.render.log import write_full
+
+    write_full(out, [repo.show(commit)], None)
+    out.line()
+    write_diff(out, repo.changes(commit), "stat", everything=False)
+
+
+def _run(
+    repo: Repo, words: list[str], progress: Callable[[int], None] | None, *, as_json: bool
+) -> BisectStep:
+    while words[:1] == ["--"]:
+        del words[0]
+    if not words:
+        raise CommandUsageError("name the command that tests a commit: run CMD...")
+    if shutil.which(words[0]) is None:
+        raise NotFoundError(f"command {words[0]!r} cannot be found or run")
+    out = stdout()
+
+    def test(commit: GitId) -> bool | None:
+        sys.stdout.flush()
+        environment = {**os.environ, "MVC_REV": commit}
+        aside = _STDERR if as_json else None  # standard output is the answer's
+        try:
+            done = subprocess.run(words, env=environment, stdout=aside, check=False)  # noqa: S603
+        except OSError as error:
+            raise NotFoundError(
+                f"command {words[0]!r} cannot be run at commit {short_id(commit)}",
+                hint="keep it outside of what is checked out",
+            ) from error
+        code = done.returncode
+        if not 0 <= code < _ABORT:
+            raise ConflictError(
+                f"the test ended with {code} at commit {short_id(commit)}: neither good nor bad",
+                hint="the same command goes on from there; exit codes 1 to 127 mean bad, 125 skips",
+            )
+        return None if code == _CANNOT_SAY else code == 0
+
+    first = repo.bisect_step()
+
+    def tell(step: BisectStep) -> None:
+        if not as_json:
+            if first is None or step.commit != first.commit:
+                write_step(repo, out, step)
+            out.line(f"running {printable(' '.join(words))}")
+
+    return repo.bisect_run(test, told=tell, progress=progress)
+
+
+def _replay(repo: Repo, names: Sequence[str], progress: Callable[[int], None] | None) -> BisectStep:
+    from mvc.cli.editor import read_message
+
+    if len(names) != 1:
+        raise CommandUsageError("name one file: replay FILE")
+    from pathlib import Path
+
+    return repo.bisect_replay(read_message(Path(names[0])), progress=progress)
+
+
+def _reset(
+    repo: Repo,
+    names: Sequence[str],
+    progress: Callable[[int], None] | None,
+    *,
+    as_json: bool,
+) -> None:
+    from mvc.cli.render.moves import result_fields, write_move
+
+    _check_no_more(names, 1)
+    before = repo.head
+    result = repo.bisect_reset(names[0] if names else None, progress=progress)
+    if as_json:
+        write_json(None if result is None else result_fields(result))
+    elif result is None:
+        stdout().line("No bisection is going on.")
+    else:
+        write_move(repo, stdout(), before, result, is_new=False)
+
+
+def _show(repo: Repo, name: str, words: Sequence[str], *, as_json: bool) -> None:
+    """Show the log of a bisection, its terms, or the commits in doubt."""
+    _check_no_more(words, 0)
+    step = repo.bisect_step()
+    if step is None:
+        raise ConflictError(
+            "no bisection is going on", hint='"mvc bisect start BAD GOOD" starts one'
+        )
+    if name == "log":
+        text = repo.bisect_log()
+        if as_json:
+            write_json(text)
+        else:
+            paged().lines(map(printable, text.splitlines()))
+    elif name == "terms":
+        if as_json:
+            write_json({"bad": step.terms[0], "good": step.terms[1]})
+        else:
+            out = stdout()
+            out.line(f"Your current terms are {printable(step.terms[1])} for the old state")
+            out.line(f"and {printable(step.terms[0])} for the new state.")
+    else:
+        from mvc.cli.render.log import entry_fields, write_oneline
+
+        starts = [] if step.bad is None else [step.bad, *(f"^{one}" for one in step.good)]
+        entries = list(repo.log(*starts))
+        if as_json:
+            write_json([entry_fields(entry) for entry in entries])
+        else:
+            write_oneline(paged(), entries, None)
+
+
+def _by_metric(
+    names: Sequence[str],
+    metric: str,
+    above: str | None,
+    below: str | None,
+    used: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
+    if used:
+        raise CommandUsageError(f"{used[0]} and --metric cannot be used together")
+    text = above if above is not None else below
+    if text is None:
+        raise CommandUsageError("say which values are bad: --above X or --below X")
+    bound = parse_number(text)
+    if bound is None or bound != bound:  # noqa: PLR0124  not a number
+        raise UsageError(f"{'--above' if below is None else '--below'} {text!r} is not a number")
+    repo = open_repo()
+    found = repo.bisect_metric(
+        metric, above=bound if below is None else None, below=None if below is None else bound,
+        bad=names[0] if names else "HEAD", good=names[1:],
+    )  # fmt: skip
+    if as_json:
+        write_json(_break_fields(repo, found))
+    else:
+        _write_break(repo, stdout(), found)
+
+
+def _break_fields(repo: Repo, found: MetricBreak) -> dict[str, object]:
+    entry = repo.show(found.commit)
+    return {
+        **pick(found, "metric commit"),
+        "subject": entry.subject,
+        "step": entry.step,
+        **pick(found, "value before before_value unknown others earlier tested"),
+    }
+
+
+def _write_break(repo: Repo, out: Output, found: MetricBreak) -> None:
+    name = printable(found.metric)
+    out.line(f"{found.commit} is the first bad commit: {name} {number_text(found.value)}")
+    if found.before is not None and found.before_value is not None:
+        value = number_text(found.before_value)
+        out.line(f"before it, {name} was {value}: {_line(repo, out, found.before)}")
+    else:
+        out.line(f"no commit before it has {name}")
+    if found.unknown:
+        count = count_text(len(found.unknown), "commit")
+        out.line(f"{count} between the two without {name}: the first bad one may be among them")
+        out.lines(f"  {_line(repo, out, commit)}" for commit in found.unknown)
+    for commit in found.others:
+        out.line(f"on another line as well: {_line(repo, out, commit)}")
+    if found.earlier is not None:
+        out.line(f"{name} had been there earlier, and recovered: {_line(repo, out, found.earlier)}")
+    out.line()
+    _write_commit(repo, out, found.commit)

@@ -1,0 +1,260 @@
+"""bisect: find the commit that broke something, as Git does, by testing ever fewer commits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from mvc.errors import ConflictError, NotFoundError, ReleasedError
+from mvc.history.bisection import choose, find_doubtful, steps_left, weigh
+from mvc.operations.bisect_marks import (
+    BisectPlan,
+    answer,
+    begin,
+    leave_out,
+    name_commit,
+    replay_log,
+)
+from mvc.operations.checkout import checkout_revision
+from mvc.operations.diff import Scope, diff, diff_commit
+from mvc.workspace import bisection as files
+from mvc.workspace.bisection import find_bisection, get_bisection
+from mvc.workspace.checkout_plan import CheckoutResult
+from mvc.workspace.recovery import recover
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mvc.history.values import CommitInfo
+    from mvc.ids import GitId
+    from mvc.progress import ByteProgress
+    from mvc.workspace.bisection import Bisection
+    from mvc.workspace.context import Context
+
+    Status = Literal["waiting", "testing", "found", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class BisectStep:
+    """Where a bisection stands.
+
+    Attributes:
+        status: ``waiting`` for a bad or a good commit, ``testing`` a commit, ``found`` the first bad
+            one, or ``undecided``: only skipped commits are left.
+        commit: the commit to test, or the first bad one.
+        left: how many commits are in doubt after this test.
+        steps: about how many tests are left after this one.
+        terms: what a bad and a good commit are called.
+        bad: the commit known to be bad.
+        good: the commits known to be good.
+        doubtful: where undecided, all that may be the first bad commit.
+        is_merge_base: whether a common ancestor is tested because a good commit is on another line.
+        released: commits that were skipped because their content was released.
+    """
+
+    status: Status
+    commit: GitId | None
+    left: int
+    steps: int
+    terms: tuple[str, str]
+    bad: GitId | None
+    good: tuple[GitId, ...]
+    doubtful: tuple[GitId, ...] = ()
+    is_merge_base: bool = False
+    released: tuple[GitId, ...] = ()
+
+
+def start(
+    context: Context,
+    bad: str | None = None,
+    good: Sequence[str] = (),
+    plan: BisectPlan | None = None,
+    *,
+    progress: ByteProgress = None,
+) -> BisectStep:
+    """Begin a bisection; one that is going on ends, and HEAD's place before it is kept."""
+    recover(context)
+    begin(context, bad, good, plan or BisectPlan())
+    return advance(context, progress=progress)
+
+
+def mark(
+    context: Context, term: str, revisions: Sequence[str] = (), *, progress: ByteProgress = None
+) -> BisectStep:
+    """Say that commits are bad or good, by the term in use; by default the one that is tested."""
+    answer(context, term, revisions)
+    return advance(context, progress=progress)
+
+
+def skip(
+    context: Context, revisions: Sequence[str] = (), *, progress: ByteProgress = None
+) -> BisectStep:
+    """Say that commits, or ranges such as ``A..B``, cannot be tested."""
+    leave_out(context, revisions)
+    return advance(context, progress=progress)
+
+
+def replay(context: Context, text: str, *, progress: ByteProgress = None) -> BisectStep:
+    """Begin the bisection that a log tells of, and give the answers in it."""
+    recover(context)
+    replay_log(context, text)
+    return advance(context, progress=progress)
+
+
+def advance(context: Context, *, progress: ByteProgress = None) -> BisectStep:
+    """Go to the commit to test next, or say what was found."""
+    released: list[GitId] = []
+    while True:
+        state = get_bisection(context)
+        step = _decide(context, state, tuple(released))
+        if step.status in ("found", "undecided"):
+            files.add_to_log(context, _found_lines(context, step))
+        if step.status != "testing":
+            return step
+        assert step.commit is not None
+        files.write(context, files.EXPECTED, step.commit)
+        if not state.checks_out:
+            files.write(context, files.UNTOUCHED, step.commit)
+            return step
+        try:
+            checkout_revision(context, step.commit, detach=True, progress=progress)
+        except ReleasedError:
+            released.append(step.commit)
+            leave_out(context, [step.commit])
+        else:
+            return step
+
+
+def _found_lines(context: Context, step: BisectStep) -> Iterator[str]:
+    term = step.terms[0]
+    if step.commit is not None:
+        yield f"# first {term} commit: {name_commit(context, step.commit)}"
+        return
+    yield "# only skipped commits left to test"
+    for commit in step.doubtful:
+        yield f"# possible first {term} commit: {name_commit(context, commit)}"
+
+
+def _decide(context: Context, state: Bisection, released: tuple[GitId, ...] = ()) -> BisectStep:
+    """Return where a bisection stands; nothing is changed."""
+    facts = (state.words, state.bad, state.good)
+    if state.bad is None or not state.good:
+        return BisectStep("waiting", None, 0, 0, *facts)
+    base = _untested_base(context, state)
+    if base is not None:
+        return BisectStep("testing", base, 0, 0, *facts, is_merge_base=True)
+    doubtful = find_doubtful(
+        context.history, state.bad, state.good, first_parent=state.first_parent
+    )
+    counted = _count(context, doubtful, state)
+    weights = weigh(doubtful, counted, first_parent=state.first_parent)
+    chosen = choose(weights, counted, state.skipped)
+    tried = [one for one in counted if one in state.skipped]
+    if chosen is None or chosen == state.bad:
+        if tried:
+            rest: list[GitId] = [state.bad, *(one for one in tried if one != state.bad)]
+            return BisectStep(
+                "undecided", None, 0, 0, *facts, doubtful=tuple(rest), released=released
+            )
+        if chosen is None:
+            raise ConflictError(
+                f"none of the {len(doubtful):,} commits in doubt changed what was asked for",
+                hint="start again without paths and tensors",
+            )
+        return BisectStep("found", state.bad, 0, 0, *facts, released=released)
+    left, steps = len(counted) - weights[chosen] - 1, steps_left(len(counted))
+    return BisectStep("testing", chosen, max(left, 0), steps, *facts, released=released)
+
+
+def _untested_base(context: Context, state: Bisection) -> GitId | None:
+    """Return a common ancestor to test first: a good commit on another line says nothing of it."""
+    history, bad = context.history, state.bad
+    assert bad is not None
+    known = {*state.good, *state.skipped}
+    for good in state.good:
+        if not history.is_ancestor(good, bad):
+            for base in history.find_merge_bases(bad, good):
+                if base not in known and not any(
+                    history.is_ancestor(base, one) for one in state.good if one != good
+                ):
+                    return base
+    return None
+
+
+def _count(context: Context, doubtful: Sequence[CommitInfo], state: Bisection) -> list[GitId]:
+    """Return the commits that are worth a test, in the order of ``doubtful``."""
+    if not state.paths and state.tensors is None:
+        return [info.id for info in doubtful]
+    scope = Scope(state.paths, state.tensors, with_tensors=state.tensors is not None)
+    return [info.id for info in doubtful if _changes(context, info, scope)]
+
+
+def _changes(context: Context, info: CommitInfo, scope: Scope) -> bool:
+    """Return whether a commit differs from all its parents in what was asked for."""
+    if not info.parents:
+        return bool(diff_commit(context, info.id, scope))
+    return all(diff(context, parent, info.id, scope=scope) for parent in info.parents)
+
+
+def run(
+    context: Context,
+    test: Callable[[GitId], bool | None],
+    *,
+    told: Callable[[BisectStep], None] | None = None,
+    progress: ByteProgress = None,
+) -> BisectStep:
+    """Test commits until the first bad one is found.
+
+    ``test`` returns whether a commit is good, None if that cannot be said; what it raises ends the
+    run, and the bisection can go on from there. ``told`` gets every step.
+    """
+    step = advance(context, progress=progress)
+    if step.status == "waiting":
+        raise ConflictError(
+            "a bad and a good commit must be known first", hint='"mvc bisect start BAD GOOD"'
+        )
+    while step.status == "testing":
+        if told is not None:
+            told(step)
+        commit = step.commit
+        assert commit is not None
+        verdict = test(commit)
+        if verdict is None:
+            step = skip(context, [commit], progress=progress)
+        else:
+            step = mark(context, step.terms[bool(verdict)], [commit], progress=progress)
+    return step
+
+
+def read_step(context: Context) -> BisectStep | None:
+    """Return where the bisection stands, or None without one; nothing is changed."""
+    state = find_bisection(context)
+    return None if state is None else _decide(context, state)
+
+
+def reset(
+    context: Context, revision: str | None = None, *, progress: ByteProgress = None
+) -> CheckoutResult | None:
+    """End the bisection and go back to where HEAD was, or to ``revision``; None if none goes on."""
+    recover(context)
+    origin = files.find_start(context)
+    if origin is None:
+        return None
+    is_untouched = (context.git_dir / files.UNTOUCHED).exists() and revision is None
+    if not is_untouched and revision is None and context.history.find_commit(origin) is None:
+        raise NotFoundError(
+            f"{origin!r}, where HEAD was, is gone", hint='"mvc bisect reset REV" goes to REV'
+        )
+    if is_untouched:
+        head = context.history.head()
+        result = CheckoutResult(head.commit, head.branch)
+    else:
+        result = checkout_revision(context, revision or origin, progress=progress)
+    files.clear(context)
+    return result
+
+
+def read_log(context: Context) -> str:
+    """Return what was said and found so far, in the words that ``replay`` reads."""
+    get_bisection(context)
+    return files.read_log(context)

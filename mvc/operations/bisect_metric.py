@@ -1,0 +1,135 @@
+"""Where a stored metric went wrong: found from the commits alone, without a test."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, NotFoundError, UsageError
+from mvc.history.bisection import find_doubtful
+from mvc.workspace.annotations import find_value, read_annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mvc.history.values import CommitInfo
+    from mvc.ids import GitId
+    from mvc.workspace.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class MetricBreak:
+    """Where the bad values of a metric begin that a commit ends with.
+
+    Attributes:
+        metric: its name.
+        commit: the first of the commits with bad values that lead to the bad one without a break.
+        value: the metric there.
+        before: the nearest commit before it that has the metric, or None.
+        before_value: the metric there; it is good.
+        unknown: commits between the two without the metric, newest first.
+        others: where the bad values begin on other lines of history that were merged.
+        earlier: the first commit of all with a bad value, if good ones came after it.
+        tested: how many commits with the metric were looked at.
+    """
+
+    metric: str
+    commit: GitId
+    value: float
+    before: GitId | None
+    before_value: float | None
+    unknown: tuple[GitId, ...]
+    others: tuple[GitId, ...]
+    earlier: GitId | None
+    tested: int
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """What a walk from the bad commit has found: each commit with what it may begin."""
+
+    open: dict[GitId, dict[GitId, None]] = field(
+        default_factory=dict
+    )  # → nearest bad ones after it
+    begins: dict[GitId, GitId | None] = field(default_factory=dict)  # bad → the good one before it
+    unknown: dict[GitId, list[GitId]] = field(default_factory=dict)  # bad → without the metric
+
+
+def bisect_metric(
+    context: Context,
+    metric: str,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    bad: str = "HEAD",
+    good: Sequence[str] = (),
+) -> MetricBreak:
+    """Return where the bad values begin that ``bad`` ends with."""
+    if (above is None) == (below is None):
+        raise UsageError("give `above` or `below`, and not both")
+    history = context.history
+    start = history.resolve_commit(bad)
+    hidden = [history.resolve_commit(one) for one in good]
+    infos = find_doubtful(history, start, hidden)
+    values = {info.id: find_value(read_annotations(info), metric) for info in infos}
+    known = {commit: value for commit, value in values.items() if value is not None}
+    if not known:
+        raise NotFoundError(f"no commit has the metric {metric!r}", hint='"mvc log" shows metrics')
+
+    def is_bad(value: float) -> bool:
+        if math.isnan(value):
+            return True
+        return value > above if above is not None else below is not None and value < below
+
+    stretch = _trace(infos, values, is_bad, start)
+    if not stretch.begins:
+        commit = next(info.id for info in infos if info.id in known)
+        raise ConflictError(
+            f"{metric} is {known[commit]:.6g} at commit {commit[:7]}, which is not bad",
+            hint="name a bad commit, or another bound",
+        )
+    first, *others = sorted(stretch.begins, key=lambda one: stretch.begins[one] is None)
+    before = stretch.begins[first]
+    bad_ones = [info.id for info in infos if info.id in known and is_bad(known[info.id])]
+    return MetricBreak(
+        metric,
+        first,
+        known[first],
+        before,
+        None if before is None else known[before],
+        tuple(stretch.unknown.get(first, ())),
+        tuple(others),
+        bad_ones[-1] if bad_ones[-1] not in stretch.begins else None,
+        len(known),
+    )
+
+
+def _trace(
+    infos: Sequence[CommitInfo],
+    values: dict[GitId, float | None],
+    is_bad: Callable[[float], bool],
+    start: GitId,
+) -> _Stretch:
+    """Follow bad values, and commits without a value, back to where good ones were."""
+    found = _Stretch({start: {}})
+    for info in infos:  # children before parents
+        after = found.open.pop(info.id, None)
+        if after is None:
+            continue
+        value = values[info.id]
+        if value is None:
+            for one in after:
+                found.unknown.setdefault(one, []).append(info.id)
+        elif is_bad(value):
+            for one in after:  # its bad values began before it
+                found.begins.pop(one, None)
+                found.unknown.pop(one, None)
+            found.begins[info.id] = None
+            after = {info.id: None}
+        else:
+            found.begins |= dict.fromkeys((one for one in after if one in found.begins), info.id)
+            continue
+        for parent in info.parents:
+            found.open.setdefault(parent, {}).update(after)
+    return found

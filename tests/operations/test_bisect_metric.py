@@ -1,0 +1,80 @@
+"""Where a stored metric went wrong."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from mvc.errors import ConflictError, NotFoundError, UsageError
+
+
+@pytest.fixture
+def line(repo):
+    def make(*values):
+        return [
+            repo.commit(
+                f"c{number}", allow_empty=True, metrics=None if value is None else {"loss": value}
+            ).id
+            for number, value in enumerate(values)
+        ]
+
+    return make
+
+
+def test_the_values_it_ends_with_begin_there(repo, line):
+    ids = line(3, 5, 2, 1, None, 6, 7, None, 8)
+    found = repo.bisect_metric("loss", above=4)
+    assert (found.commit, found.value) == (ids[5], 6)
+    assert (found.before, found.before_value) == (ids[3], 1)
+    assert found.unknown == (ids[4],)
+    assert found.earlier == ids[1]
+    assert found.tested == 7
+    assert repo.bisect_metric("loss", above=4, good=[ids[2]]).earlier is None
+
+
+def test_not_a_number_is_bad_either_way(repo, line):
+    ids = line(3, 2, math.nan, math.inf)
+    assert repo.bisect_metric("loss", above=100).commit == ids[2]
+    assert repo.bisect_metric("loss", below=1, bad=ids[2]).commit == ids[2]
+
+
+def test_below(repo, line):
+    ids = line(0.9, 0.8, 0.3, None)
+    assert repo.bisect_metric("loss", below=0.5).commit == ids[2]
+
+
+def test_what_was_never_good(repo, line):
+    ids = line(None, 9, 8)
+    found = repo.bisect_metric("loss", above=1)
+    assert (found.commit, found.before, found.unknown) == (ids[1], None, (ids[0],))
+
+
+def test_two_lines_that_both_went_wrong(repo, line):
+    (base,) = line(1)
+    (left,) = line(9)
+    repo.create_branch("side", base)
+    repo.switch("side", force=True)
+    (right,) = line(8)
+    history = repo._context.history
+    tree = history.read_commit(base).tree
+    merge = history.write_commit(
+        tree=tree,
+        parents=[left, right],
+        message="m\n\nMetric: loss=9",
+        author=repo._context.stamp(),
+    )
+    found = repo.bisect_metric("loss", above=2, bad=merge)
+    assert {found.commit, *found.others} == {left, right}
+    assert found.before == base
+
+
+def test_what_cannot_be_found(repo, line):
+    line(1, 2)
+    with pytest.raises(ConflictError, match="loss is 2 at commit"):
+        repo.bisect_metric("loss", above=4)
+    with pytest.raises(NotFoundError, match="no commit has the metric 'lost'"):
+        repo.bisect_metric("lost", above=4)
+    for bounds in ({}, {"above": 1, "below": 2}):
+        with pytest.raises(UsageError):
+            repo.bisect_metric("loss", **bounds)
