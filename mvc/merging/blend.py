@@ -22,10 +22,12 @@ import numpy as np
 
 from mvc.dtypes import count_elements, get_dtype, numpy_dtype, size_in_bytes
 from mvc.errors import UnsupportedError, UsageError
+from mvc.formats.layout import single_tensor
 from mvc.numbers.elements import largest_finite, read_values
 from mvc.numbers.merge_methods.method import MAX_ROW_ELEMENTS, PIECE_ELEMENTS, Piece, Settings
 from mvc.numbers.merge_methods.table import get_method
 from mvc.sources import ByteSource
+from mvc.workspace.models import ModelTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
     from mvc.dtypes import DType
     from mvc.numbers.merge_methods.method import Apply, Array, Method, Parameter, Value
-    from mvc.workspace.models import ModelTensor, Reader
+    from mvc.workspace.models import Reader
 
 T = TypeVar("T")
 
@@ -205,6 +207,11 @@ class Blend(ByteSource):
     def size_bytes(self) -> int:
         """Bytes of the merged tensor."""
         return size_in_bytes(self.dtype, self.shape)
+
+    def as_tensor(self, path: str) -> ModelTensor:
+        """Return it as a tensor of a file, whose chunks are not known yet."""
+        segment = single_tensor(self._settings.name, self.dtype.name, self.shape, 0)
+        return ModelTensor(path, segment.tensors[0], segment, self, 0, None, 0)
 
     def find_equal(self) -> ModelTensor | None:
         """Return the tensor that this is, if that is known without reading any of them."""
