@@ -8,6 +8,7 @@ Revisions follow Git's grammar, and ``main@12000`` is the commit of training ste
 
 from __future__ import annotations
 
+import collections.abc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from mvc.operations.bisect import BisectStep
     from mvc.operations.bisect_metric import MetricBreak
     from mvc.operations.branch import RefInfo
+    from mvc.operations.compare import ModelDiff
     from mvc.operations.doctor import DoctorReport
     from mvc.operations.du import DuReport
     from mvc.operations.export import ExportResult
@@ -67,10 +69,30 @@ if TYPE_CHECKING:
     from mvc.runs.records import RunView
     from mvc.workspace.checkout_plan import CheckoutResult
     from mvc.workspace.commits import CommitResult
+    from mvc.workspace.models import Operand
 
     StrPath = str | os.PathLike[str]
     Paths = StrPath | Iterable[StrPath]
     Progress = Callable[[int], None] | None
+
+
+def compare(
+    old: StrPath | Mapping[str, object],
+    new: StrPath | Mapping[str, object],
+    *,
+    tensors: str | None = None,
+    progress: Progress = None,
+) -> ModelDiff:
+    """Compare two models outside any repository: files, folders of them, or live states.
+
+    As ``Repo.compare``, but nothing is kept.
+
+    Raises:
+        NotFoundError: a file does not exist.
+        FormatError: a file holds no tensor.
+    """
+    sides = (one if isinstance(one, collections.abc.Mapping) else Path(one) for one in (old, new))
+    return operations.compare.compare(None, *sides, tensors=tensors, progress=progress)
 
 
 class Repo:
@@ -454,6 +476,63 @@ class Repo:
             staged=staged,
             scope=operations.diff.Scope(tuple(self._paths(paths)), tensors, with_tensors),
             progress=progress,
+        )
+
+    def compare(
+        self,
+        old: Operand = None,
+        new: Operand = None,
+        *,
+        staged: bool = False,
+        paths: Paths = (),
+        tensors: str | None = None,
+        progress: Progress = None,
+    ) -> ModelDiff:
+        """Compare two models in numbers: how far each tensor moved, and what that amounts to.
+
+        Tensors whose ids are equal are not read. Statistics of all others are kept in the
+        repository by their two ids, so a second look reads nothing.
+
+        Args:
+            old: a revision, ``REV:PATH``, a checkpoint file, a folder of them, or a live state such
+                as a state dict; defaults to the index (HEAD with ``staged``). A ``Path`` is never a
+                revision.
+            new: the same; defaults to the worktree (the index with ``staged``).
+            staged: compare with the index instead of the worktree.
+            paths: only these files, folders or wildcards of revisions, index and worktree.
+            tensors: only tensors whose name on either side matches this wildcard.
+            progress: called with bytes read.
+
+        Raises:
+            UsageError: ``new`` without ``old``, two models and ``staged``, a name that is both a
+                revision and a file, or ``paths`` beside an operand that has none to choose from.
+            FormatError: a file holds no tensor.
+        """
+        return operations.compare.compare(
+            self._context,
+            old,
+            new,
+            staged=staged,
+            paths=self._paths(paths),
+            tensors=tensors,
+            progress=progress,
+        )
+
+    def compare_commit(
+        self,
+        revision: str = "HEAD",
+        *,
+        paths: Paths = (),
+        tensors: str | None = None,
+        progress: Progress = None,
+    ) -> ModelDiff:
+        """Compare a commit with its first parent in numbers, as ``compare`` does.
+
+        Raises:
+            NotFoundError: no such revision.
+        """
+        return operations.compare.compare_commit(
+            self._context, revision, paths=self._paths(paths), tensors=tensors, progress=progress
         )
 
     def changes(

@@ -39,6 +39,8 @@ commit_image(self, files, *, message, step=None, metrics=None, meta=None, branch
 delta=None, parent=None, describe=None, progress=None)
 commit_state(self, state, *, message, step=None, metrics=None, meta=None, branch=None, \
 author=None, time_s=None, delta=None, previous=None, parent=None, files=None, progress=None)
+compare(self, old=None, new=None, *, staged=False, paths=(), tensors=None, progress=None)
+compare_commit(self, revision='HEAD', *, paths=(), tensors=None, progress=None)
 config(self)
 create_branch(self, name, start='HEAD', *, force=False)
 create_tag(self, name, revision='HEAD', *, message=None, force=False)
@@ -187,7 +189,7 @@ def test_names_of_mvc():
         "ArrayOutline", "ConflictError", "CorruptionError", "FormatError", "Identity", "LayoutPlan", "MvcError",
         "NotFoundError", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
         "StateLayout", "StorageError", "UnsupportedError", "UsageError", "WriteCounts",
-        "__version__", "compare_image", "is_process_alive", "layout_state", "outline_image", "read_image",
+        "__version__", "compare", "compare_image", "is_process_alive", "layout_state", "outline_image", "read_image",
         "this_process",
     }  # fmt: skip
     assert mvc.__all__ == sorted(mvc.__all__)

@@ -8,6 +8,7 @@ two of one id need not be read.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from mvc.workspace.tensors import check_fits, in_order
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
     Reader = Callable[[int, int], NDArray[np.uint8]]
+    Operand = str | Path | Mapping[str, object] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,28 +182,36 @@ class StoredSource(ByteSource):
 
 
 @contextmanager
-def open_model(context: Context | None, operand: str | Path | None) -> Iterator[Model]:
+def open_model(
+    context: Context | None, operand: Operand, paths: Sequence[str] = ()
+) -> Iterator[Model]:
     """Open one side of a comparison.
 
     Args:
         context: the repository, or None outside of one.
         operand: a revision, ``REV:PATH``, a checkpoint file or a folder of them; None is the
-            worktree. A name that is both is refused; a ``Path`` is never a revision.
+            worktree. A name that is both is refused; a ``Path`` is never a revision. A mapping is
+            a live state, such as a state dict, which must not change meanwhile.
+        paths: of a revision or the worktree, only these files, folders or wildcards.
 
     Raises:
         NotFoundError: it is none of these.
-        UsageError: it is more than one of these.
+        UsageError: it is more than one of these, or has no ``paths`` to choose from.
     """
     with ExitStack() as stack:
         if operand is None:
             if context is None:
                 raise UsageError("there is no worktree outside a repository")
-            yield read_worktree(context, stack)
+            yield read_worktree(context, stack, paths)
+        elif isinstance(operand, Mapping):
+            yield read_live(operand)
         elif _is_files(context, operand):
+            if paths:
+                raise UsageError(f"paths choose files of a revision, and {str(operand)!r} is none")
             yield read_files(context, Path(operand), stack)
         else:
             assert context is not None
-            yield read_revision(context, str(operand))
+            yield read_revision(context, str(operand), paths)
 
 
 def _is_files(context: Context | None, operand: str | Path) -> bool:
@@ -229,9 +239,26 @@ def _is_files(context: Context | None, operand: str | Path) -> bool:
     return False
 
 
+def read_live(state: Mapping[str, object]) -> Model:
+    """Return the model in live arrays: of NumPy or torch, nested in any way."""
+    from mvc.states.state import encode_state  # noqa: PLC0415  files need none of it
+
+    tensors = [
+        ModelTensor(file.path, view, segment, file.source, segment.start, None, 0)
+        for file in encode_state(state)
+        for segment in file.layout.segments
+        for view in segment.tensors
+    ]
+    if not tensors:
+        raise UsageError("the live state holds no tensor")
+    return Model("live state", tuple(tensors))
+
+
 def read_revision(context: Context, text: str, paths: Sequence[str] = ()) -> Model:
     """Return the model of ``REV`` or ``REV:PATH``, where PATH is a file, folder or wildcard."""
     revision, colon, path = text.partition(":")
+    if colon and paths:
+        raise UsageError(f"{text!r} names a path already")
     commit = context.history.resolve(revision or "HEAD")
     tree = context.history.read_tree(commit)
     chosen = filter_paths([path] if colon else paths, tree)
@@ -265,7 +292,10 @@ def read_worktree(context: Context, stack: ExitStack, paths: Sequence[str] = ())
     index = context.history.read_index()
     tensors: list[ModelTensor] = []
     for path in filter_paths(paths, index.entries):
-        if os.path.isfile(context.worktree / path) and _may_hold_tensors(context, index, path):
+        entry = index.entries[path]
+        if entry.skip_worktree and not os.path.lexists(context.worktree / path):
+            tensors += read_tree_model(context, {path: entry.version}, "").tensors
+        elif os.path.isfile(context.worktree / path) and _may_hold_tensors(context, index, path):
             tensors += _read_file(context, context.worktree / path, path, index, stack)
     return Model("the worktree", tuple(tensors))
 

@@ -1,0 +1,141 @@
+"""compare: what differs between two models, tensor by tensor, in numbers and in words."""
+
+from __future__ import annotations
+
+import fnmatch
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.chunkstore.store import MAX_THREADS, count_cores
+from mvc.comparison.gather import gather
+from mvc.comparison.pairs import pair_models
+from mvc.comparison.rollup import sum_up
+from mvc.errors import UsageError
+from mvc.workspace.models import (
+    Model,
+    open_model,
+    read_revision,
+    read_tree_model,
+    read_worktree,
+)
+from mvc.workspace.pathspec import filter_paths
+from mvc.workspace.recorded import staged_tree
+from mvc.workspace.recovery import recover
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mvc.comparison.changes import TensorChange
+    from mvc.comparison.rollup import Group
+    from mvc.ids import GitId
+    from mvc.progress import ByteProgress
+    from mvc.workspace.context import Context
+    from mvc.workspace.models import Operand
+
+_NOTHING = Model("nothing", ())
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What was compared: as the user named it, and the commit it was read from, if any."""
+
+    label: str
+    commit: GitId | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelDiff:
+    """What differs between two models.
+
+    Attributes:
+        old: what it was compared with.
+        new: what was compared.
+        changes: every tensor of both, in the order of the new one; removed ones at the end.
+        total: all of them as one.
+    """
+
+    old: Side
+    new: Side
+    changes: tuple[TensorChange, ...]
+    total: Group
+
+    @property
+    def differing(self) -> tuple[TensorChange, ...]:
+        """The tensors that are not as before; a mere change of name counts."""
+        return tuple(change for change in self.changes if change.status != "unchanged")
+
+
+def compare(
+    context: Context | None,
+    old: Operand = None,
+    new: Operand = None,
+    *,
+    staged: bool = False,
+    paths: Sequence[str] = (),
+    tensors: str | None = None,
+    progress: ByteProgress = None,
+) -> ModelDiff:
+    """Compare two models; what the operands mean is said at ``Repo.compare``."""
+    with ExitStack() as stack:
+        sides = _open_sides(context, old, new, stack, staged=staged, paths=paths)
+        return _compare(context, sides, tensors, progress)
+
+
+def compare_commit(
+    context: Context,
+    revision: str,
+    *,
+    paths: Sequence[str] = (),
+    tensors: str | None = None,
+    progress: ByteProgress = None,
+) -> ModelDiff:
+    """Compare a commit with its first parent, or with nothing if it has none."""
+    info = context.history.read_commit(context.history.resolve(revision))
+    old = read_revision(context, info.parents[0], paths) if info.parents else _NOTHING
+    return _compare(context, (old, read_revision(context, info.id, paths)), tensors, progress)
+
+
+def _compare(
+    context: Context | None,
+    models: tuple[Model, Model],
+    tensors: str | None,
+    progress: ByteProgress,
+) -> ModelDiff:
+    pairs = [
+        pair
+        for pair in pair_models(*models)
+        if tensors is None
+        or any(side and fnmatch.fnmatchcase(side.name, tensors) for side in (pair.old, pair.new))
+    ]
+    threads = min(MAX_THREADS, count_cores()) if context is None else context.store.threads
+    changes = tuple(gather(context, pairs, threads=threads, progress=progress))
+    old, new = (Side(model.label, model.commit) for model in models)
+    return ModelDiff(old, new, changes, sum_up(changes))
+
+
+def _open_sides(
+    context: Context | None,
+    old: Operand,
+    new: Operand,
+    stack: ExitStack,
+    *,
+    staged: bool,
+    paths: Sequence[str],
+) -> tuple[Model, Model]:
+    """Return both models, whose files stay open with ``stack``."""
+    if new is not None and (old is None or staged):
+        raise UsageError("two models are compared with each other, and with nothing else")
+    if context is None or new is not None:
+        before = stack.enter_context(open_model(context, old, paths))
+        return before, stack.enter_context(open_model(context, new, paths))
+    recover(context)
+    entries = staged_tree(context.history.read_index())
+    chosen = {path: entries[path] for path in filter_paths(paths, entries)}
+    before = index = read_tree_model(context, chosen, "the index")
+    if old is not None:
+        before = stack.enter_context(open_model(context, old, paths))
+    elif staged:
+        head = context.history.head().commit
+        before = _NOTHING if head is None else read_revision(context, "HEAD", paths)
+    return before, index if staged else read_worktree(context, stack, paths)
