@@ -36,6 +36,7 @@ def test_the_wheel_holds_what_it_should(installed):
         "mvc/py.typed",
         "mvc_hooks/py.typed",
         "mvc_hooks/handover.py",
+        *(f"mvc/cli/pages/{part}" for part in ("page.html", "page.css", "frame.js", "diff.js")),
     } <= names
     assert not [name for name in names if name.startswith(("tests", "hooks/", "benchmarks"))]
 

@@ -1,0 +1,134 @@
+"""The heat map: tensors by layer and kind, as cells that page and picture draw alike."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_MOST_COLUMNS = 128
+_MOST_KINDS = 64
+_STATES = ("broken", "changed", "added", "removed", "same")
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One tensor on the map: where it is, its state, and a value if it changed."""
+
+    kind: str
+    layer: str | None
+    state: str
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Tensors of one kind in one column: the worst state, its colour, and which they are.
+
+    ``shade`` is the place of the largest value between the ends of the colours, 0 to 1.
+    """
+
+    kind: int
+    column: int
+    state: str
+    shade: float | None
+    spots: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """All cells.
+
+    Attributes:
+        kinds: names of the rows.
+        columns: names of the columns; the first, for tensors of no layer, is empty.
+        cells: what is in them.
+        span: values at the ends of the colours, which are logarithmic.
+        kinds_left_out: how many kinds have no row, since there are too many.
+    """
+
+    kinds: list[str]
+    columns: list[str]
+    cells: list[Cell]
+    span: tuple[float, float]
+    kinds_left_out: int
+
+
+def lay_out(spots: Sequence[Spot]) -> HeatMap:
+    """Return the map of tensors; neighbouring layers share a column if there are many."""
+    layers = list(dict.fromkeys(one.layer for one in spots if one.layer is not None))
+    share = math.ceil(len(layers) / _MOST_COLUMNS) or 1
+    column_of = {layer: 1 + place // share for place, layer in enumerate(layers)}
+    found: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for place, one in enumerate(spots):
+        column = 0 if one.layer is None else column_of[one.layer]
+        found[one.kind][column].append(place)
+    kept = _worst_kinds(found, spots)
+    span = _span([one.value for one in spots if one.value is not None])
+    cells = [
+        _cell(row, column, spots, places, span)
+        for row, kind in enumerate(kept)
+        for column, places in sorted(found[kind].items())
+    ]
+    names = _short(layers)
+    columns = [_range(names[at : at + share]) for at in range(0, len(names), share)]
+    return HeatMap(kept, ["", *columns], cells, span, len(found) - len(kept))
+
+
+def _worst_kinds(
+    found: Mapping[str, Mapping[int, Iterable[int]]], spots: Sequence[Spot]
+) -> list[str]:
+    """Return the kinds to show, in their order: those with the largest values if there are many."""
+    if len(found) <= _MOST_KINDS:
+        return list(found)
+
+    def worst(kind: str) -> float:
+        places = (place for column in found[kind].values() for place in column)
+        return max(_value(spots[place]) for place in places)
+
+    kept = set(sorted(found, key=worst, reverse=True)[:_MOST_KINDS])
+    return [kind for kind in found if kind in kept]
+
+
+def _value(spot: Spot) -> float:
+    return math.inf if spot.state == "broken" else -1.0 if spot.value is None else spot.value
+
+
+def _cell(
+    row: int, column: int, spots: Sequence[Spot], places: list[int], span: tuple[float, float]
+) -> Cell:
+    states = {spots[place].state for place in places}
+    state = next(one for one in _STATES if one in states)
+    values = [value for place in places if (value := spots[place].value) is not None]
+    return Cell(row, column, state, _shade(max(values), span) if values else None, places)
+
+
+def _shade(value: float, span: tuple[float, float]) -> float:
+    low, high = span
+    inside = math.log(value / low) / math.log(high / low) if value > 0 else 0.0
+    return min(max(inside, 0.0), 1.0)
+
+
+def _range(layers: Sequence[str]) -> str:
+    return layers[0] if len(layers) == 1 else f"{layers[0]}-{layers[-1]}"
+
+
+def _span(values: Iterable[float]) -> tuple[float, float]:
+    """Return the ends of the values above zero: one decade at least, six at most."""
+    above = [value for value in values if 0 < value < math.inf]
+    if not above:
+        return 0.1, 1.0
+    high = max(above)
+    return max(min(*above, high / 10), high / 1e6), high
+
+
+def _short(layers: Sequence[str]) -> list[str]:
+    """Return layers by their numbers, if all are of one stack."""
+    stacks = {layer.rstrip("0123456789") for layer in layers}
+    return [
+        layer.removeprefix(next(iter(stacks))) if len(stacks) == 1 else layer for layer in layers
+    ]

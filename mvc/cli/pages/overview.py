@@ -1,0 +1,159 @@
+"""What page and picture of a report both show: its overview, made of what ``--json`` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mvc.cli.pages.heat import HeatMap, Spot, lay_out
+from mvc.cli.render.text import ratio_text, short_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Fields = Mapping[str, Any]
+
+_HEALTH = {"nan": "NaN", "inf": "Inf", "zeros": "zeros", "saturated": "saturated"}
+_BAD = ("NaN", "Inf")
+_AXIS = "|new − old| of the elements that changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two that were compared: what the user called it, and facts about it."""
+
+    label: str
+    lines: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A sentence; ``level`` is ``good``, ``note``, ``warning`` or ``bad``."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One figure of the whole, with a level if it says something good or bad."""
+
+    name: str
+    figure: str
+    level: str | None = None
+    remark: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """How many values fell into each bucket."""
+
+    name: str
+    counts: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Distributions over the same buckets, which lie between ``edges``."""
+
+    title: str
+    axis: str
+    edges: list[float]
+    series: list[Series]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All but the tables of a report."""
+
+    title: str
+    sides: list[Side]
+    verdicts: list[Verdict]
+    cards: list[Card]
+    heat_title: str
+    heat: HeatMap | None
+    histograms: list[Histogram]
+
+
+def overview_of_diff(report: Fields) -> Overview:
+    """Return the overview of what ``diff --stats --json`` prints."""
+    return Overview(
+        title="mvc diff",
+        sides=[side_of(report["old"]), side_of(report["new"])],
+        verdicts=[Verdict(one["level"], one["text"]) for one in report.get("verdicts", [])],
+        cards=_cards(report["total"]),
+        heat_title="Relative difference by layer and kind",
+        heat=lay_out([_spot(one) for one in report["tensors"]]),
+        histograms=_differences(report["total"]["statistics"]),
+    )
+
+
+def side_of(side: Fields) -> Side:
+    """Return a side with what is known of its commit."""
+    step, date = side.get("step"), side.get("date")
+    facts = [
+        short_id(side["commit"]) if side.get("commit") else None,
+        None if step is None else f"step {step:,}",
+        None if date is None else date[:16].replace("T", " "),
+    ]
+    lines = [side.get("subject"), " · ".join(fact for fact in facts if fact)]
+    return Side(side["label"], [line for line in lines if line])
+
+
+def state_of(tensor: Fields) -> str:
+    """Return how a tensor is marked: broken, changed, added, removed or same."""
+    if tensor["status"] in ("added", "removed"):
+        return str(tensor["status"])
+    statistics = tensor["statistics"]
+    if statistics is not None and (statistics["new"]["nan"] or statistics["new"]["inf"]):
+        return "broken"
+    return "changed" if tensor["status"] == "modified" else "same"
+
+
+def _spot(tensor: Fields) -> Spot:
+    statistics = tensor["statistics"]
+    value = None if statistics is None else statistics["sigma"]
+    return Spot(tensor["kind"], tensor["layer"], state_of(tensor), value)
+
+
+def _cards(total: Fields) -> list[Card]:
+    differing, tensors = total["differing"], total["tensors"]
+    cards = [Card("tensors that differ", f"{differing:,}", remark=f"of {tensors:,}")]
+    statistics = total["statistics"]
+    if statistics is None:
+        return cards
+    cards += [
+        Card("elements changed", ratio_text(statistics["share_changed"])),
+        Card("σ", _figure(statistics["sigma"]), remark="Σ|A−B| / (Σ|A|+Σ|B|)"),
+        Card("relative L2", _figure(statistics["relative_l2"])),
+        Card("cosine", _figure(statistics["cosine"])),
+        Card("largest difference", _figure(statistics["max"])),
+        Card("norm", _change(statistics["norm_old"], statistics["norm_new"])),
+    ]
+    for name, word in _HEALTH.items():
+        old, new = statistics["old"][name], statistics["new"][name]
+        if old or new or name == "nan":
+            cards.append(Card(word, _change(old, new), "bad" if new and word in _BAD else None))
+    return cards
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def _change(old: float | None, new: float | None) -> str:
+    before, after = _figure(old), _figure(new)
+    return after if before == after else f"{before} → {after}"
+
+
+def _differences(statistics: Fields | None) -> list[Histogram]:
+    """Return the histogram of differences, without the empty buckets at its ends."""
+    counts = {} if statistics is None else dict(statistics["histogram"])
+    if not counts:
+        return []
+    exponents = range(min(counts), max(counts) + 1)
+    edges = [2.0**exponent for exponent in (*exponents, exponents.stop)]
+    series = Series("", [counts.get(exponent, 0) for exponent in exponents])
+    return [Histogram("Sizes of the differences", _AXIS, edges, [series])]

@@ -1,0 +1,67 @@
+"""Reports as files: the JSON of a command becomes a page, a picture, or both."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mvc.cli.pages.overview import overview_of_diff, state_of
+from mvc.cli.pages.page import page_bytes
+from mvc.cli.pages.picture import check_can_draw, picture_bytes
+from mvc.errors import NotFoundError, UsageError, translate_os_errors
+from mvc.fs import write_durable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mvc.cli.pages.overview import Overview
+
+_OVERVIEWS: dict[str, Callable[[Mapping[str, Any]], Overview]] = {"diff": overview_of_diff}
+
+
+def check_targets(html: str | None, png: str | None) -> None:
+    """Check, before any work, that both files can be written.
+
+    Raises:
+        NotFoundError: the folder of one does not exist.
+        UsageError: one is a folder, or both are the same file.
+        UnsupportedError: a picture is wanted and Pillow is not installed.
+    """
+    if html is not None and html == png:
+        raise UsageError(f"{html!r} cannot be both page and picture", hint="name two files")
+    for target in (html, png):
+        if target is not None and (os.path.isdir(target) or not os.path.basename(target)):
+            raise UsageError(f"{target!r} is a folder", hint="name a file in it")
+        if target is not None and not os.path.isdir(os.path.dirname(target) or "."):
+            raise NotFoundError(f"folder {os.path.dirname(target)!r} does not exist")
+    if png is not None:
+        check_can_draw()
+
+
+def write_reports(
+    kind: str, title: str, report: Mapping[str, Any], *, html: str | None, png: str | None
+) -> list[tuple[str, int]]:
+    """Write a page, a picture or both; return the files with their lengths in bytes."""
+    overview = _OVERVIEWS[kind](report)
+    written = []
+    if html is not None:
+        tensors = [{**one, "state": state_of(one)} for one in report["tensors"]]
+        fields = {**report, "tensors": tensors, "overview": asdict(overview)}
+        data = page_bytes(kind, title, fields)
+        written.append((html, _write(html, data)))
+    if png is not None:
+        written.append((png, _write(png, picture_bytes(overview))))
+    return written
+
+
+def _write(target: str, data: bytes) -> int:
+    """Write a file as a whole or not at all; a pipe or device takes the bytes as they come."""
+    path = Path(os.path.realpath(target))
+    if path.exists() and not path.is_file():
+        with translate_os_errors(f"write {target}"), path.open("wb") as stream:
+            stream.write(data)
+    else:
+        write_durable(path, [data])
+    return len(data)

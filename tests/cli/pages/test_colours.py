@@ -1,0 +1,45 @@
+"""Colours can be told apart by people who see little contrast, in both themes."""
+
+from __future__ import annotations
+
+import pytest
+
+from mvc.cli.pages.colours import DARK, DARK_RAMP, LIGHT, LIGHT_RAMP, ramp_colour
+
+
+def _luminance(colour):
+    """Relative luminance as WCAG 2.2 defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _contrast(one, other):
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("colours", [LIGHT, DARK])
+def test_text_stands_out(colours):
+    for ground in ("ground", "raised", "hover"):
+        for text in ("ink", "quiet", "good", "warning", "bad", "accent"):
+            assert _contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+    for ground in ("accent", "bad"):
+        assert _contrast(colours["on-accent"], colours[ground]) >= 4.5
+    assert _contrast(colours["ink"], colours["empty"]) >= 4.5
+
+
+@pytest.mark.parametrize(("ramp", "way"), [(LIGHT_RAMP, -1), (DARK_RAMP, 1)])
+def test_a_ramp_goes_one_way(ramp, way):
+    shades = [_luminance(colour) * way for colour in ramp]
+    assert shades == sorted(shades)
+
+
+def test_colours_between_stops():
+    ramp = ("#000000", "#ff0000", "#ff00ff")
+    places = (-1, 0, 0.25, 0.5, 0.75, 1, 2)
+    assert [ramp_colour(ramp, place) for place in places] == [
+        (0, 0, 0), (0, 0, 0), (128, 0, 0), (255, 0, 0), (255, 0, 128), (255, 0, 255), (255, 0, 255),
+    ]  # fmt: skip

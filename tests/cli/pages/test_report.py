@@ -1,0 +1,62 @@
+"""Reports as files: all of it or nothing, and clear errors before any work."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+
+import pytest
+
+from mvc import NotFoundError, StorageError, UsageError
+from mvc.cli.pages.report import check_targets, write_reports
+from support.faults import OneFault
+
+
+def _write(fields, target):
+    return write_reports("diff", "title", fields, html=str(target), png=None)
+
+
+def test_a_fault_leaves_the_old_file(tmp_path, fields):
+    target = tmp_path / "page.html"
+    target.write_text("old")
+    with OneFault() as quiet:
+        _write(fields, target)
+    assert quiet.calls > 2
+    page = target.read_bytes()
+    for at in range(1, quiet.calls + 1):
+        target.write_text("old")
+        with OneFault(OSError(28, "No space left on device"), at), suppress(StorageError):
+            _write(fields, target)
+        assert target.read_bytes() in (b"old", page)
+
+
+def test_links_and_pipes_stay_what_they_are(tmp_path, fields):
+    (tmp_path / "link.html").symlink_to("real.html")
+    _write(fields, tmp_path / "link.html")
+    assert (tmp_path / "link.html").is_symlink()
+    page = (tmp_path / "real.html").read_bytes()
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    _write(fields, pipe)
+    reader.join()
+    assert read == [page]
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("html", "png", "error", "text"),
+    [
+        ("missing/page.html", None, NotFoundError, "folder 'missing' does not exist"),
+        (None, "folder", UsageError, "'folder' is a folder"),
+        ("folder/", None, UsageError, "'folder/' is a folder"),
+        ("same", "same", UsageError, "'same' cannot be both page and picture"),
+    ],
+)
+def test_targets_that_cannot_be_written(tmp_path, monkeypatch, html, png, error, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(error, match=text):
+        check_targets(html, png)
