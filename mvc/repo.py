@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from mvc.operations.add import AddPlan, AddResult
     from mvc.operations.bisect import BisectStep
     from mvc.operations.bisect_metric import MetricBreak
+    from mvc.operations.blame import Blame
     from mvc.operations.branch import RefInfo
     from mvc.operations.compare import ModelDiff
     from mvc.operations.doctor import DoctorReport
@@ -878,6 +879,40 @@ class Repo:
         return operations.branch.delete_tag(self._context, name)
 
     # Searching history.
+
+    def blame(
+        self,
+        revision: str = "HEAD",
+        *,
+        tensors: str | None = None,
+        paths: Paths = (),
+        samples: int = 24,
+        compute: bool = False,
+        progress: Progress = None,
+    ) -> Blame:
+        """Return for each tensor the commit that last changed it, and its drift along history.
+
+        Args:
+            revision: which commit.
+            tensors: only tensors whose name matches this wildcard, or that are below this module.
+            paths: only these files, folders or wildcards.
+            samples: at how many commits, evenly along first parents, drift is looked at.
+            compute: read and compare what was not compared before; otherwise no tensor is read.
+            progress: called with bytes read.
+
+        Raises:
+            NotFoundError: no such revision, or no such tensor in it.
+            UsageError: fewer than two samples.
+        """
+        return operations.blame.blame(
+            self._context,
+            revision,
+            tensors=tensors,
+            paths=self._paths(paths),
+            samples=samples,
+            compute=compute,
+            progress=progress,
+        )
 
     def bisect_start(
         self,

@@ -27,6 +27,7 @@ bisect_skip(self, *revisions, progress=None)
 bisect_start(self, bad=None, *good, paths=(), tensors=None, terms=None, checkout=True, \
 first_parent=False, progress=None)
 bisect_step(self)
+blame(self, revision='HEAD', *, tensors=None, paths=(), samples=24, compute=False, progress=None)
 branches(self)
 check_identity(self)
 check_ignore(self, paths)
@@ -107,6 +108,9 @@ RESULTS = {
     "released",
     "operations.bisect_metric.MetricBreak": "metric commit value before before_value unknown others "
     "earlier tested",
+    "operations.blame.Blame": "commit tensors commits samples manifests_read",
+    "operations.blame.DriftPoint": "changed statistics is_first",
+    "operations.blame.TensorBlame": "path name dtype shape id commit since versions drift",
     "operations.branch.RefInfo": "name commit is_current subject",
     "workspace.checkout_plan.CheckoutResult": "commit branch written removed",
     "workspace.commits.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "

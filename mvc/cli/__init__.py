@@ -20,6 +20,7 @@ COMMANDS = {
     "look at history and tensors": {
         "log": "Show the history with training steps and metrics",
         "show": "Show one commit, or one file of it",
+        "blame": "Show which commit last changed each tensor",
         "bisect": "Find the commit that broke something",
         "reflog": "Show where a branch or HEAD has been",
         "watch": "Show a training run while it trains",

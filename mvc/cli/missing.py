@@ -24,7 +24,6 @@ _INSTEAD = {
     **dict.fromkeys(("describe", "rev-parse", "notes", "cat-file", "for-each-ref"), _STOCK),
     "stash": _FORWARD,
     "revert": '"mvc undo" takes back the last commit, "mvc rollback REV" goes back and keeps the rest',
-    "blame": '"mvc log -- PATH" shows which commits changed a file',
     "clean": '"mvc status" lists untracked files; remove them yourself',
     "grep": '"mvc ls --tensors GLOB" finds tensors by name',
     "archive": '"mvc export REV DIR/" writes the files of a revision',

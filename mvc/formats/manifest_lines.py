@@ -5,6 +5,7 @@ Apart from their values, because importing msgspec takes longer than most comman
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -20,8 +21,9 @@ from mvc.formats.manifest import (
     StoredSegment,
     check_chunk_bytes,
     is_manifest,
+    tensor_id,
 )
-from mvc.ids import ID_BYTES, ChunkId
+from mvc.ids import ID_BYTES, ChunkId, TensorId, hash_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -64,6 +66,10 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=F
 _HEADER = msgspec.json.Decoder(_Header)
 _LINES = msgspec.json.Decoder(_Line)
 _ENCODER = msgspec.json.Encoder()
+_PLAIN = re.compile(
+    rb'\n\{"tensor":"([^"\\\n]*(?:\\.[^"\\\n]*)*)","dtype":"(\w{1,16})","shape":\[([0-9,]{0,999})\],'
+    rb'"at":[0-9]+,"chunks":\[((?:"[0-9a-f]{64}",?)*)\]\}(?=\n)'
+)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -124,6 +130,46 @@ def parse_manifest(data: bytes) -> Manifest:
     )
     _check_chunk_count(manifest.gaps, manifest.gap_bytes, header.chunk_bytes, "the gap stream")
     return manifest
+
+
+def find_contents(data: bytes) -> dict[str, bytes]:
+    """Return name → content of every tensor: equal contents are equal tensors, bit for bit.
+
+    For walks along many versions: where all lines are plain and canonical they are not parsed, and
+    the rules of the format are not checked. ``content_id`` makes ids of contents.
+    """
+    if not is_manifest(data[: len(MANIFEST_PREFIX)]):
+        raise FormatError("not a manifest: the header line is missing")
+    plain = _PLAIN.findall(data)
+    if len(plain) != data.count(b"\n") - 1:  # the header
+        return {
+            view.name: _content(view, stored) for view, stored in parse_manifest(data).tensors()
+        }
+    try:
+        return {
+            name.decode() if b"\\" not in name else msgspec.json.decode(b'"%s"' % name, type=str): (
+                b"%s %s %s" % (dtype, shape, chunks)
+            )
+            for name, dtype, shape, chunks in plain
+        }
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FormatError(f"manifest has a malformed name: {error}") from error
+
+
+def _content(view: TensorView, stored: StoredSegment) -> bytes:
+    if not stored.segment.is_plain:
+        return f"@{tensor_id(view, stored)}".encode()
+    chunks = ",".join(f'"{chunk.hex()}"' for chunk in stored.chunks)
+    return f"{view.dtype} {','.join(map(str, view.shape))} {chunks}".encode()
+
+
+def content_id(content: bytes) -> TensorId:
+    """Return the id of a tensor from its content."""
+    if content.startswith(b"@"):
+        return TensorId(content[1:].decode())
+    dtype, shape, chunks = content.decode().split(" ")
+    ids = _parse_ids([text[1:-1] for text in chunks.split(",") if text])
+    return hash_tensor(dtype, [int(text) for text in shape.split(",") if text], ids)
 
 
 def _parse_header(head: bytes) -> _Header:

@@ -1,6 +1,7 @@
 """Manifests: canonical, strict, pinned for ever."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,12 @@ from mvc.formats.manifest import (
     is_manifest,
     tensor_id,
 )
-from mvc.formats.manifest_lines import encode_manifest, parse_manifest
+from mvc.formats.manifest_lines import (
+    content_id,
+    encode_manifest,
+    find_contents,
+    parse_manifest,
+)
 from mvc.ids import ChunkId
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "manifests"
@@ -211,3 +217,37 @@ def test_a_name_that_is_no_text_is_refused():
     manifest = Manifest("torch", 4, DEFAULT_CHUNK_BYTES, (), (StoredSegment(segment, (_id(1),)),))
     with pytest.raises(FormatError, match="name"):
         encode_manifest(manifest)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=8), st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6
+    ),
+    st.booleans(),
+)
+def test_contents_name_the_same_tensors_as_ids_do(tensors, with_views):
+    at, segments = 16, []
+    for name, (rows, number) in tensors.items():
+        segment = single_tensor(name, "F32", (rows, 5), at)
+        segments.append(StoredSegment(segment, (_id(number),) * bool(rows)))
+        at += 20 * rows
+    manifest = Manifest("safetensors", at, DEFAULT_CHUNK_BYTES, (_id(9),), tuple(segments))
+    if with_views:
+        manifest = replace(
+            manifest, segments=(*segments, replace(_example().segments[1])), size_bytes=2200
+        )
+    contents = find_contents(encode_manifest(manifest))
+    ids = {view.name: tensor_id(view, stored) for view, stored in manifest.tensors()}
+    assert {name: content_id(content) for name, content in contents.items()} == ids
+    assert len(set(contents.values())) == len(set(ids.values()))
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"\\x", b"\\ud800"])
+def test_contents_of_what_is_malformed(name):
+    data = encode_manifest(Manifest("npy", 20, DEFAULT_CHUNK_BYTES, (_id(1),), (
+        StoredSegment(single_tensor("NAME", "U8", (4,), 16), (_id(2),)),
+    )))  # fmt: skip
+    with pytest.raises(FormatError):
+        find_contents(data.replace(b"NAME", name))
+    with pytest.raises(FormatError):
+        find_contents(b"{}")

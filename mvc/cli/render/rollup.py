@@ -7,15 +7,17 @@ still too many, the ends of the names go: ``layers.0-31.mlp.*``.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mvc.operations.tensor_diff import TensorDiff
 
     Groups = list[tuple[str, list[TensorDiff]]]
 
+_Item = TypeVar("_Item")
 _NUMBER = re.compile("([0-9]+)")
 _MAX_DEPTH = 16
 _LISTED = 3
@@ -24,10 +26,20 @@ _MAX_DIGITS = 18
 
 def roll_up(tensors: Sequence[TensorDiff], rows: int) -> Groups:
     """Return (name, tensors of one status) in at most so many rows, or in as few as there can be."""
-    found: Groups = []
-    deepest = max(full_name(one).count(".") for one in tensors) + 1
+    return fold(tensors, rows, full_name, attrgetter("status"))
+
+
+def fold(
+    items: Sequence[_Item],
+    rows: int,
+    name_of: Callable[[_Item], str],
+    kind_of: Callable[[_Item], str],
+) -> list[tuple[str, list[_Item]]]:
+    """Return (name, items of one kind) in at most so many rows, or in as few as there can be."""
+    found: list[tuple[str, list[_Item]]] = []
+    deepest = max(name_of(one).count(".") for one in items) + 1
     for depth in range(min(deepest, _MAX_DEPTH), 0, -1):
-        found = _group(tensors, depth)
+        found = _group([(kind_of(one), name_of(one), one) for one in items], depth)
         if len(found) <= rows:
             break
     return found
@@ -38,13 +50,13 @@ def full_name(tensor: TensorDiff) -> str:
     return tensor.name if tensor.old_name is None else f"{tensor.old_name} -> {tensor.name}"
 
 
-def _group(tensors: Sequence[TensorDiff], depth: int) -> Groups:
-    groups: dict[tuple[str, ...], list[tuple[str, TensorDiff]]] = {}
-    for tensor in tensors:
-        parts = full_name(tensor).split(".")
+def _group(items: Sequence[tuple[str, str, _Item]], depth: int) -> list[tuple[str, list[_Item]]]:
+    groups: dict[tuple[str, ...], list[tuple[str, _Item]]] = {}
+    for kind, whole, item in items:
+        parts = whole.split(".")
         name = ".".join([*parts[:depth], *(["*"] if len(parts) > depth else [])])
-        key = (tensor.status, *_NUMBER.split(name)[::2])
-        groups.setdefault(key, []).append((name, tensor))
+        key = (kind, *_NUMBER.split(name)[::2])
+        groups.setdefault(key, []).append((name, item))
     return [
         (_shared_name([name for name, _ in pairs]), [one for _, one in pairs])
         for pairs in groups.values()

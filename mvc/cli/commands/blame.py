@@ -1,0 +1,76 @@
+"""Show which commit last changed each tensor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from mvc.cli.options import CommandUsageError, Json, ShowProgress, Tensors
+from mvc.cli.output import paged, write_json
+from mvc.cli.parameters import Argument, Option
+from mvc.cli.progress import byte_progress
+from mvc.cli.session import is_revision, open_repo, to_paths
+
+if TYPE_CHECKING:
+    from mvc.repo import Repo
+
+
+def blame(
+    names: Annotated[list[str] | None, Argument(metavar="[REV] [GLOB] [[--] PATH...]")] = None,
+    tensors: Tensors = None,
+    by: Annotated[
+        str, Option("--by", metavar="KIND", help="One line for each: tensor or module.")
+    ] = "tensor",
+    stats: Annotated[
+        bool, Option("--stats", help="Compute the drift that is not known yet, and keep it.")
+    ] = False,
+    everything: Annotated[
+        bool, Option("--all", help="List every tensor, also more than fit on the screen.")
+    ] = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Show for each tensor the commit that last changed it, and its drift along history.
+
+    GLOB chooses tensors by name, or all of a module: layers.0.mlp. REV is HEAD if omitted. Tensors
+    are followed through renames; a merge passes the blame on to the parent that has the same bits.
+
+    The curve is the relative distance from the first commit that has the tensor, as far as it is
+    known from comparisons made before; a dot stands for a version that nobody compared yet.
+    """
+    if by not in ("tensor", "module"):
+        raise CommandUsageError(f"--by {by!r} is not tensor or module")
+    repo = open_repo()
+    revision, pattern, paths = _sort_out(repo, names or [])
+    if pattern is not None and tensors is not None:
+        raise CommandUsageError(f"{pattern!r} and --tensors cannot be used together")
+    from mvc.cli.render.blame import blame_fields, write_blame
+
+    with byte_progress("comparing", wanted=stats and progress and not as_json) as bar:
+        found = repo.blame(
+            revision, tensors=pattern or tensors, paths=paths, compute=stats, progress=bar
+        )
+    if as_json:
+        write_json(blame_fields(found, by))
+    else:
+        write_blame(paged(), found, by, everything=everything)
+
+
+def _sort_out(repo: Repo, names: list[str]) -> tuple[str, str | None, list[str]]:
+    """Return (revision, wildcard of tensors, paths) of the arguments."""
+    at = names.index("--") if "--" in names else len(names)
+    words, paths = names[:at], to_paths(names[at + 1 :])
+    revision = words.pop(0) if words and is_revision(repo, words[0]) else "HEAD"
+    files = [word for word in words if _holds(repo, revision, word)]
+    patterns = [word for word in words if word not in files]
+    if len(patterns) > 1:
+        raise CommandUsageError(f"unexpected argument {patterns[1]!r}")
+    return revision, patterns[0] if patterns else None, [*to_paths(files), *paths]
+
+
+def _holds(repo: Repo, revision: str, word: str) -> bool:
+    from mvc.errors import NotFoundError, UsageError
+
+    try:
+        return bool(repo.ls(revision, paths=to_paths([word])))
+    except (NotFoundError, UsageError):
+        return False
