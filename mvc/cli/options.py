@@ -48,6 +48,25 @@ NameOnly = Annotated[bool, Option("--name-only", help="Print paths only.")]
 NameStatus = Annotated[
     bool, Option("--name-status", help="Print paths and a letter: A, D, M or R.")
 ]
+Stats = Annotated[
+    bool, Option("--stats", help="Compare values: how far each tensor moved. See docs/guide.md.")
+]
+By = Annotated[
+    str | None,
+    Option("--by", metavar="KIND", help="With --stats, all rows by: tensor, module, kind."),
+]
+SortBy = Annotated[
+    str | None,
+    Option(
+        "--sort",
+        metavar="KIND",
+        help="With --stats, the largest first by: sigma, l2, cosine, max, changed, ulp, norm, name.",
+    ),
+]
+Above = Annotated[
+    str | None,
+    Option("--above", metavar="X", help="With --stats, only rows whose sigma is above X: 1e-3."),
+]
 All = Annotated[
     bool,
     Option("--all", help="List every tensor, also in new and removed files and in long lists."),

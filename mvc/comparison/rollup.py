@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.comparison.kinds import find_kind
+from mvc.comparison.kinds import find_kind, find_layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,6 +53,15 @@ def sum_up(changes: Iterable[TensorChange]) -> Group:
     for change in changes:
         group.add(change)
     return group
+
+
+def by_layer(changes: Iterable[TensorChange]) -> list[Group]:
+    """Return layers (``model.layers.10``), and the modules outside of them, in natural order."""
+    groups: dict[str, Group] = {}
+    for change in changes:
+        name = find_layer(change.name) or change.name.rpartition(".")[0] or change.name
+        groups.setdefault(name, Group(name)).add(change)
+    return sort_naturally([*groups.values()])
 
 
 def by_kind(changes: Iterable[TensorChange]) -> list[Group]:

@@ -211,7 +211,13 @@ def open_model(
             yield read_files(context, Path(operand), stack)
         else:
             assert context is not None
-            yield read_revision(context, str(operand), paths)
+            yield _with_tensors(read_revision(context, str(operand), paths), str(operand))
+
+
+def _with_tensors(model: Model, operand: str) -> Model:
+    if ":" in operand and not model.tensors:
+        raise NotFoundError(f"{operand} holds no tensor")
+    return model
 
 
 def _is_files(context: Context | None, operand: str | Path) -> bool:

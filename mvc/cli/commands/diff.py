@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+from mvc.cli.comparing import compare_values, find_models, in_history, read_view
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import (
+    Above,
     All,
+    By,
     CommandUsageError,
     Json,
     NameOnly,
     NameStatus,
     ShowProgress,
+    SortBy,
     Stat,
+    Stats,
     Tensors,
     choose_one,
 )
@@ -27,12 +33,16 @@ from mvc.history.revisions import split_range
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mvc.cli.render.comparison import View
+    from mvc.operations.compare import ModelDiff
+    from mvc.operations.file_diff import FileDiff
     from mvc.repo import Repo
 
 
 def diff(
     names: Annotated[
-        list[str] | None, Argument(metavar="[REV [REV] | A..B | A...B] [[--] PATH...]")
+        list[str] | None,
+        Argument(metavar="[REV [REV] | A..B | A...B] [[--] PATH...] | FILE FILE"),
     ] = None,
     staged: Annotated[
         bool, Option("--staged", "--cached", help="Compare the index with HEAD or REV.")
@@ -41,6 +51,10 @@ def diff(
     stat: Stat = False,
     name_only: NameOnly = False,
     name_status: NameStatus = False,
+    stats: Stats = False,
+    by: By = None,
+    sort: SortBy = None,
+    above: Above = None,
     everything: All = False,
     exit_code: Annotated[
         bool, Option("--exit-code", help="Exit with 1 if there are differences.")
@@ -54,30 +68,64 @@ def diff(
     with two, or A..B, compare the second with the first. A...B compares B with their merge base.
 
     Tensors are compared by id (dtype, shape, bytes). No tensor data is read, except that files that
-    changed since they were added are hashed.
+    changed since they were added are hashed. --stats reads the tensors that differ, once, and says
+    how far they moved.
+
+    Two FILEs are compared by their values, inside a repository or outside of one. Each is a
+    checkpoint, a folder of them, or REV:PATH; after "--" both are PATHs like any other.
     """
-    form = choose_one({"stat": stat, "name-only": name_only, "name-status": name_status}, "rows")
-    repo = open_repo()
-    revisions, paths = split_revisions(repo, names)
-    old, new = _sides(repo, revisions)
-    if staged and new is not None:
-        raise CommandUsageError("--staged compares the index with one revision, not two")
-    with byte_progress("hashing", wanted=progress) as bar:
-        files = repo.diff(
-            old,
-            new,
-            staged=staged,
-            paths=paths,
-            tensors=tensors,
-            with_tensors=form in WITH_TENSORS or as_json or tensors is not None,
-            progress=bar,
-        )
+    view = read_view(by, sort, above, stats=stats, everything=everything)
+    forms = {"stat": stat, "name-only": name_only, "name-status": name_status}
+    form = choose_one({**forms, "stats": view is not None}, "rows")
+    compare, is_different = find_models(names or []), False
+    if compare is not None and (staged or form not in ("rows", "stats")):
+        option = "staged" if staged else form
+        raise CommandUsageError(f"--{option} compares files of one repository")
+    if compare is None:
+        repo = open_repo()
+        revisions, paths = split_revisions(repo, names)
+        old, new = _sides(repo, revisions)
+        if staged and new is not None:
+            raise CommandUsageError("--staged compares the index with one revision, not two")
+        if view is not None:
+            old, new = in_history(repo, old), in_history(repo, new)
+            compare = partial(repo.compare, old, new, staged=staged, paths=paths)
+        else:
+            with byte_progress("hashing", wanted=progress) as bar:
+                files = repo.diff(
+                    old,
+                    new,
+                    staged=staged,
+                    paths=paths,
+                    tensors=tensors,
+                    with_tensors=form in WITH_TENSORS or as_json or tensors is not None,
+                    progress=bar,
+                )
+            is_different = bool(files)
+            _write_files(files, form, everything=everything, as_json=as_json)
+    if compare is not None:
+        found = compare_values(partial(compare, tensors=tensors), progress=progress)
+        is_different = bool(found.differing)
+        _write_values(found, view, as_json=as_json)
+    if exit_code and is_different:
+        raise Exit(NEGATIVE)
+
+
+def _write_files(files: Sequence[FileDiff], form: str, *, everything: bool, as_json: bool) -> None:
     if as_json:
         write_json(diff_fields(files))
     else:
         write_diff(paged(), files, form, everything=everything)
-    if exit_code and files:
-        raise Exit(NEGATIVE)
+
+
+def _write_values(found: ModelDiff, view: View | None, *, as_json: bool) -> None:
+    from mvc.cli.render.comparison import View, write_comparison
+    from mvc.cli.render.comparison_json import comparison_fields
+
+    if as_json:
+        write_json(comparison_fields(found))
+    else:
+        write_comparison(paged(), found, view or View())
 
 
 def _sides(repo: Repo, revisions: Sequence[str]) -> tuple[str | None, str | None]:

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.options import All, Json, NameOnly, NameStatus, Stat, Tensors, choose_one
+from mvc.cli.comparing import compare_values, read_view
+from mvc.cli.options import (
+    Above,
+    All,
+    By,
+    Json,
+    NameOnly,
+    NameStatus,
+    SortBy,
+    Stat,
+    Stats,
+    Tensors,
+    choose_one,
+)
 from mvc.cli.output import paged, printable, write_json
 from mvc.cli.parameters import Argument
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, write_diff
@@ -14,6 +28,7 @@ from mvc.cli.render.listing import file_fields, write_listing
 from mvc.cli.session import open_repo, parse_place, split_revision
 
 if TYPE_CHECKING:
+    from mvc.operations.compare import ModelDiff
     from mvc.repo import Repo
 
 _COMMIT_LINES = 7
@@ -25,15 +40,22 @@ def show(
     stat: Stat = False,
     name_only: NameOnly = False,
     name_status: NameStatus = False,
+    stats: Stats = False,
+    by: By = None,
+    sort: SortBy = None,
+    above: Above = None,
     everything: All = False,
     as_json: Json = False,
 ) -> None:
     """Show one commit and what it changed, in all files or in PATHs, or one file of it.
 
     For REV:PATH, the content of a plain file is printed; of a checkpoint, the tensors are listed.
+    --stats compares the values of the commit's tensors with those of its first parent.
     """
+    view = read_view(by, sort, above, stats=stats, everything=everything)
+    forms = {"stat": stat, "name-only": name_only, "name-status": name_status}
+    form = choose_one({**forms, "stats": view is not None}, "rows")
     repo = open_repo()
-    form = choose_one({"stat": stat, "name-only": name_only, "name-status": name_status}, "rows")
     if names and len(names) == 1 and ":" in names[0]:
         _show_file(repo, names[0], as_json=as_json)
         return
@@ -48,19 +70,36 @@ def show(
         tensors=tensors,
         with_tensors=form in WITH_TENSORS or as_json,
     )
+    found = None
+    if view is not None:
+        compare = partial(repo.compare_commit, entry.info.id, paths=paths, tensors=tensors)
+        found = compare_values(compare)
     if as_json:
         fields = {**entry_fields(entry), "body": entry.info.body, "tag_message": message}
-        write_json({**fields, **diff_fields(files)})
+        write_json({**fields, **diff_fields(files), **_value_fields(found)})
         return
     out = paged()
     if message is not None:
         out.line(out.style(f"tag {printable(name)}", "yellow"))
         out.lines(["", *map(printable, message.split("\n")), ""])
     write_full(out, [entry], None)
-    if files:
+    below = replace(out, height=out.height - _COMMIT_LINES)
+    if found is not None and view is not None:
+        from mvc.cli.render.comparison import write_comparison
+
         out.line()
-        below = replace(out, height=out.height - _COMMIT_LINES)
+        write_comparison(below, found, view)
+    elif files:
+        out.line()
         write_diff(below, files, form, everything=everything)
+
+
+def _value_fields(found: ModelDiff | None) -> dict[str, object]:
+    if found is None:
+        return {}
+    from mvc.cli.render.comparison_json import comparison_fields
+
+    return {"comparison": comparison_fields(found)}
 
 
 def _show_file(repo: Repo, name: str, *, as_json: bool) -> None:

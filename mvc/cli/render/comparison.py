@@ -1,82 +1,309 @@
-"""How two models differ in numbers: as JSON (docs/json.md), as rows, and as one screen."""
+"""How two models differ in numbers, as rows and as one screen."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.cli.output import pick
-from mvc.comparison.changes import unravel
+from mvc.cli.options import CommandUsageError
+from mvc.cli.output import printable
+from mvc.cli.parameters import parse_number
+from mvc.cli.render.text import BLOCKS, PLAIN, can_show, columns, count_text, ratio_text, shape_text
+from mvc.comparison.changes import STATUSES
 from mvc.comparison.kinds import find_kind, find_layer
-from mvc.comparison.rollup import by_kind, by_module, natural_key
-from mvc.numbers.statistics import HISTOGRAM_LOWEST
+from mvc.comparison.rollup import by_kind, by_layer, by_module, natural_key, sum_up
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from mvc.cli.output import Output
     from mvc.comparison.changes import TensorChange
     from mvc.comparison.rollup import Group
     from mvc.numbers.statistics import TensorStatistics
     from mvc.operations.compare import ModelDiff
+    from mvc.workspace.models import ModelTensor
 
-_FIGURES = """
-    elements changed left_out share_changed sigma relative_l2 cosine ulp_50 ulp_99 ulp_max
-    norm_old norm_new scale scale_residual is_cast is_numeric
-    zero_rows_old zero_rows_new nan_rows_old nan_rows_new
-"""
-_HEALTH = "nan inf zeros saturated largest"
-
-
-def comparison_fields(diff: ModelDiff) -> dict[str, object]:
-    """Return a comparison for ``--json``."""
-    changes = sorted(diff.changes, key=lambda change: natural_key(change.name))
-    return {
-        "old": pick(diff.old, "label commit"),
-        "new": pick(diff.new, "label commit"),
-        "total": _group_fields(diff.total),
-        "kinds": [_group_fields(group) for group in by_kind(changes)],
-        "modules": [_group_fields(group) for group in by_module(changes)],
-        "tensors": [_tensor_fields(change) for change in changes],
-    }
+_LEAST_SHARE = 1e-4
+_LEAST_ROWS = 12
+_OTHER_LINES = 4
+_MOST_TREND = 24
+_WIDE = 100
 
 
-def _group_fields(group: Group) -> dict[str, object]:
-    statistics = group.statistics
-    fields = None if statistics is None else _statistics_fields(statistics)
-    return {**pick(group, "name tensors elements differing"), "statistics": fields}
+@dataclass(frozen=True, slots=True)
+class View:
+    """Which rows of a comparison are wanted, and in which order.
+
+    Attributes:
+        by: what a row stands for: ``tensor``, ``module`` or ``kind``; None leaves it to the output.
+        sort: a key of ``SORT_KEYS``; None leaves it to the output.
+        above: only what has a larger sigma.
+        everything: list also what a screen has no room for, and tensors that are the same.
+    """
+
+    by: str | None = None
+    sort: str | None = None
+    above: float | None = None
+    everything: bool = False
 
 
-def _tensor_fields(change: TensorChange) -> dict[str, object]:
-    shown, old, shape = change.pair.shown, change.pair.old, change.compared_shape
-    before = {}
-    if old is not None and shown is not old:
-        pairs = {
-            "old_path": (old.path, shown.path),
-            "old_name": (old.name, shown.name),
-            "old_dtype": (old.view.dtype, shown.view.dtype),
-            "old_shape": (old.view.shape, shown.view.shape),
-        }
-        before = {key: was for key, (was, now) in pairs.items() if was != now}
-    statistics = None
-    if change.statistics is not None and shape is not None:
-        index = change.statistics.largest_index
-        place = None if index is None else unravel(index, shape)
-        statistics = {**_statistics_fields(change.statistics), "max_index": place}
-    return {
-        **pick(change, "name status"),
-        **pick(shown, "path size_bytes"),
-        **pick(shown.view, "dtype shape"),
-        **before,
-        "kind": find_kind(change.name, shown.view.shape),
-        "layer": find_layer(change.name),
-        "compared_shape": shape,
-        "statistics": statistics,
-    }
+def parse_view(by: str | None, sort: str | None, above: str | None, *, everything: bool) -> View:
+    """Return what options ask for; CommandUsageError for a value that is not one of theirs."""
+    for option, value, known in (("--by", by, [*_ROWS]), ("--sort", sort, [*SORT_KEYS])):
+        if value is not None and value not in known:
+            names = f"{', '.join(known[:-1])} or {known[-1]}"
+            raise CommandUsageError(f"{option} {value!r} is not {names}")
+    least = None if above is None else parse_number(above)
+    if above is not None and (least is None or not 0 <= least < math.inf):
+        raise CommandUsageError(f"--above {above!r} is not a number such as 1e-3")
+    return View(by, sort, least, everything)
 
 
-def _statistics_fields(statistics: TensorStatistics) -> dict[str, object]:
-    counts = enumerate(statistics.histogram, HISTOGRAM_LOWEST)
-    return {
-        **pick(statistics, _FIGURES),
-        "max": statistics.largest,
-        "old": pick(statistics.old, _HEALTH),
-        "new": pick(statistics.new, _HEALTH),
-        "histogram": [[exponent, count] for exponent, count in counts if count],
-    }
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row of a table: of a tensor, of a group, or a heading."""
+
+    name: str
+    statistics: TensorStatistics | None = None
+    tensors: str = ""
+    note: str = ""
+    state: str = ""
+    trend: str = ""
+    is_heading: bool = False
+
+    @property
+    def is_sick(self) -> bool:
+        """Whether NaN or infinite elements came in."""
+        found = self.statistics
+        return found is not None and found.new.nan + found.new.inf > found.old.nan + found.old.inf
+
+
+def _norm_change(statistics: TensorStatistics) -> float:
+    old, new = statistics.norm_old, statistics.norm_new
+    return abs(math.log(new / old)) if old > 0 and new > 0 else 0.0 if old == new else math.inf
+
+
+SORT_KEYS: dict[str, Callable[[TensorStatistics], float | None]] = {
+    "sigma": lambda one: one.sigma,
+    "l2": lambda one: one.relative_l2,
+    "cosine": lambda one: None if one.cosine is None else -one.cosine,
+    "max": lambda one: one.largest,
+    "changed": lambda one: one.share_changed,
+    "ulp": lambda one: one.ulp_99,
+    "norm": _norm_change,
+    "name": lambda _: None,
+}
+"""What rows can be sorted by: the most changed come first, those without the figure last."""
+
+
+def _choose(rows: Sequence[_Row], view: View, sort: str) -> list[_Row]:
+    """Return the rows that are wanted, the most changed first, or in natural order of names."""
+    least = view.above
+    if least is not None:
+        rows = [row for row in rows if row.statistics and (row.statistics.sigma or 0.0) > least]
+
+    def place(row: _Row) -> tuple[float, object]:
+        value = None if row.statistics is None else SORT_KEYS[sort](row.statistics)
+        return math.inf if value is None or math.isnan(value) else -value, natural_key(row.name)
+
+    return sorted(rows, key=place)
+
+
+def _tensor_rows(diff: ModelDiff, *, everything: bool = False) -> list[_Row]:
+    changes = diff.changes if everything else diff.differing
+    return [
+        _Row(change.name, change.statistics, note=_note(change), state=_state(change))
+        for change in changes
+    ]
+
+
+def _state(change: TensorChange) -> str:
+    """Return a word for a tensor that has no figures."""
+    return "reshaped" if change.status == "modified" else change.status
+
+
+def _note(change: TensorChange) -> str:
+    """Return what else there is to say of a tensor: where figures are missing or would mislead."""
+    old, new = change.pair.old, change.pair.new
+    if old is None or new is None:
+        return f"{change.status} {_shape(change.pair.shown)}"
+    words = [f"renamed from {printable(old.name)}"] if old.name != new.name else []
+    if old.view.dtype != new.view.dtype or old.view.shape != new.view.shape:
+        words.append(f"{_shape(old)} -> {_shape(new)}")
+    elif change.status == "unchanged":
+        words.append("the same")
+    return ", ".join([*words, *_sick_words(change.statistics)])
+
+
+def _shape(tensor: ModelTensor) -> str:
+    return shape_text(tensor.view.dtype, tensor.view.shape)
+
+
+def _sick_words(statistics: TensorStatistics | None) -> list[str]:
+    if statistics is None:
+        return []
+    old, new = statistics.old, statistics.new
+    pairs = (("NaN", old.nan, new.nan), ("inf", old.inf, new.inf))
+    words = [f"{name} {before:,} -> {after:,}" for name, before, after in pairs if before or after]
+    return words if statistics.is_numeric else [*words, "compared by bytes only"]
+
+
+def _group_rows(groups: Sequence[Group], trends: Mapping[str, str] | None = None) -> list[_Row]:
+    return [
+        _Row(
+            group.name,
+            group.statistics,
+            f"{group.differing:,}/{group.tensors:,}",
+            ", ".join(_sick_words(group.statistics)),
+            trend=(trends or {}).get(group.name, ""),
+        )
+        for group in groups
+        if group.differing
+    ]
+
+
+_ROWS: dict[str, Callable[[ModelDiff, View], list[_Row]]] = {
+    "tensor": lambda diff, view: _tensor_rows(diff, everything=view.everything),
+    "module": lambda diff, _: _group_rows(by_module(diff.changes)),
+    "kind": lambda diff, _: _group_rows(by_kind(diff.changes)),
+}
+
+
+def write_comparison(out: Output, diff: ModelDiff, view: View) -> None:
+    """Write a comparison: one screen on a terminal, all rows elsewhere or if they are asked for."""
+    head = list(_head_lines(out, diff))
+    if out.width is None:
+        out.lines(f"# {line}" for line in head)
+    else:
+        out.lines(head)
+    if out.width is not None and view.by is None and not view.everything:
+        out.lines(_screen_lines(out, diff, view, len(head)))
+        return
+    by = view.by or "tensor"
+    rows = _choose(_ROWS[by](diff, view), view, view.sort or "name")
+    if rows:
+        out.lines(_table(out, [_Row(by, is_heading=True), *rows]))
+
+
+def _head_lines(out: Output, diff: ModelDiff) -> Iterator[str]:
+    """Yield what was compared and what it amounts to."""
+    labels = [printable(side.label) for side in (diff.old, diff.new)]
+    yield out.style(" -> ".join(labels), "bold")
+    total, found = diff.total, diff.total.statistics
+    counts = Counter(change.status for change in diff.changes)
+    words = [f"{counts[status]:,} {status}" for status in STATUSES if counts[status]]
+    yield f"{count_text(total.tensors, 'tensor')}: {', '.join(words) or 'none'}"
+    if found is not None and found.changed:
+        share = _share_text(found.changed / total.elements)
+        yield f"{share} of {count_text(total.elements, 'element')} changed"
+        yield (
+            f"what differs: sigma {_figure(found.sigma)}, relative L2 "
+            f"{_figure(found.relative_l2)}, cosine {_figure(found.cosine, '.6f')}"
+        )
+
+
+def _screen_lines(out: Output, diff: ModelDiff, view: View, used: int) -> Iterator[str]:
+    """Yield as many rows as fit: all tensors, or kinds and what changed most."""
+    # A line less than there are: a pager that gets as many waits for more.
+    sort, room = view.sort or "sigma", max(out.height - used - _OTHER_LINES, _LEAST_ROWS)
+    tensors = _choose(_tensor_rows(diff), view, sort)
+    sections = [("tensor", tensors)]
+    if len(tensors) >= room:
+        kinds = _choose(_group_rows(by_kind(diff.changes), _find_trends(out, diff)), view, sort)
+        layers = _choose(_group_rows(by_layer(diff.changes)), view, sort)
+        named = (("kind", kinds), ("module", layers), ("tensor", tensors))
+        sections = [(name, rows) for name, rows in named if len(rows) > 1]
+    lines: list[_Row] = []
+    for number, (name, rows) in enumerate(sections):
+        left = room - len(lines)
+        shown = rows[: max((left // 2 if sections[number + 1 :] else left) - 1, 2)]
+        title = name if len(shown) == len(rows) else f"{name} ({len(shown):,} of {len(rows):,})"
+        lines += [_Row(title, is_heading=True), *shown]
+    if tensors:
+        yield from ("", *_table(out, lines))
+    if any(line.is_heading and line.name.endswith(")") for line in lines):
+        yield out.style('"--by tensor" lists every tensor, "--by module" every module', "dim")
+
+
+def _find_trends(out: Output, diff: ModelDiff) -> dict[str, str]:
+    """Return kind → a bar of sigma for each layer, from the first to the last."""
+    bars = BLOCKS if can_show(out, BLOCKS) else PLAIN
+    places: dict[str, dict[str, list[TensorChange]]] = {}
+    for change in diff.changes:
+        layer = find_layer(change.name)
+        if layer is not None:
+            kind = find_kind(change.name, change.pair.shown.view.shape)
+            places.setdefault(kind, {}).setdefault(layer, []).append(change)
+    return {kind: _trend(layers, bars) for kind, layers in places.items() if len(layers) > 1}
+
+
+def _trend(layers: Mapping[str, Sequence[TensorChange]], bars: str) -> str:
+    names, width = sorted(layers, key=natural_key), min(len(layers), _MOST_TREND)
+    joined: list[list[TensorChange]] = [[] for _ in range(width)]
+    for number, name in enumerate(names):
+        joined[number * width // len(names)] += layers[name]
+    groups = [sum_up(changes).statistics for changes in joined]
+    sigmas = [0.0 if group is None else group.sigma or 0.0 for group in groups]
+    top, last = max(sigmas), len(bars) - 1
+    return "".join(bars[math.ceil(sigma / top * last) if top else 0] for sigma in sigmas)
+
+
+def _figure(value: float | None, form: str = ".3g") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _share_text(share: float) -> str:
+    """Return a share without a space, so that columns can be cut at them."""
+    if not share:
+        return "0%"
+    return "<0.01%" if share < _LEAST_SHARE else ratio_text(share).replace(" ", "")
+
+
+_FIGURE_COLUMNS: dict[str, Callable[[TensorStatistics], str]] = {
+    "sigma": lambda one: _figure(one.sigma),
+    "rel_L2": lambda one: _figure(one.relative_l2),
+    "cosine": lambda one: _figure(one.cosine, ".6f"),
+    "changed": lambda one: _share_text(one.share_changed),
+    "max_diff": lambda one: _figure(one.largest),
+    "ulp50": lambda one: _figure(one.ulp_50, "d"),
+    "ulp99": lambda one: _figure(one.ulp_99, "d"),
+    "ulp_max": lambda one: _figure(one.ulp_max, "d"),
+    "norm_old": lambda one: _figure(one.norm_old),
+    "norm_new": lambda one: _figure(one.norm_new),
+}
+_NARROW = ("sigma", "rel_L2", "cosine", "changed", "max_diff")
+
+
+def _table(out: Output, rows: Sequence[_Row]) -> Iterator[str]:
+    """Yield rows of equal columns: all of them in a pipe, on a terminal as many as fit."""
+    is_wide = out.width is None or out.width >= _WIDE
+    names = _NARROW if out.width is not None else tuple(_FIGURE_COLUMNS)
+    has_groups = any(row.tensors for row in rows)
+    has_end = is_wide and any(row.note or row.trend for row in rows)
+    cells = [
+        [
+            printable(row.name),
+            *([row.tensors or ("" if number else "tensors")] if has_groups else []),
+            *(_figures(row, names, out) if number else names),
+            *([row.note or row.trend] if has_end else []),
+        ]
+        for number, row in enumerate(rows)
+    ]
+    aligns = "<" + ">" * (len(names) + has_groups) + "<" * has_end
+    width = None if out.width is None else out.width - (len(aligns) - 1) * len("  ")
+    for row, line in zip(rows, columns(cells, aligns, width=width), strict=True):
+        text = "  ".join(line).rstrip()
+        style = ["bold"] if row.is_heading else ["red"] if row.is_sick else []
+        yield out.style(text, *style) if style else text
+
+
+def _figures(row: _Row, names: Sequence[str], out: Output) -> list[str]:
+    if row.is_heading:
+        return [""] * len(names)
+    found = row.statistics
+    if found is not None:
+        return [_FIGURE_COLUMNS[name](found) for name in names]
+    # A column of a pipe holds figures only; on a terminal there may be no room for the note.
+    return [row.state if out.width is not None and row.state else "-", *"-" * (len(names) - 1)]

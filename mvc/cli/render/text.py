@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from mvc.cli.output import Output
+
 _Item = TypeVar("_Item")
 SHORT_ID = 7
+BLOCKS = " ▁▂▃▄▅▆▇█"
+PLAIN = " ..::==##"
+"""Bars for an encoding that lacks the blocks."""
 CHANGES = {
     "added": "new file", "removed": "deleted", "modified": "modified", "renamed": "renamed",
 }  # fmt: skip
@@ -176,6 +181,15 @@ def _cut_inside(text: str, width: int, head: int) -> str:
         return text
     head = max(min(head, width - 2), 0)
     return _take(text, head) + "…" + _take(text[::-1], width - 1 - head)[::-1]
+
+
+def can_show(out: Output, text: str) -> bool:
+    """Return whether the encoding of a stream has all characters of a text."""
+    try:
+        text.encode(getattr(out.stream, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def cut_end(text: str, width: int) -> str:

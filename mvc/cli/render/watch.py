@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, printable
 from mvc.cli.render.text import (
+    BLOCKS,
+    PLAIN,
+    can_show,
     cell_width,
     columns,
     count_text,
@@ -28,9 +31,6 @@ if TYPE_CHECKING:
 
     from mvc.runs.records import RunAlarm, RunCommit, RunRollback, RunView
 
-BLOCKS = " ▁▂▃▄▅▆▇█"
-PLAIN = " ..::==##"
-"""For an encoding that lacks the blocks."""
 ODD = "!"
 """Marks a loss that is NaN or infinite."""
 
@@ -164,7 +164,7 @@ def _curve_lines(out: Output, view: RunView, width: int, rows: int) -> list[str]
     if not view.losses:
         return []
     chart = chart_of(view.losses, width - _LABEL_WIDTH - 1)
-    blocks = BLOCKS if _can_show(out, BLOCKS) else PLAIN
+    blocks = BLOCKS if can_show(out, BLOCKS) else PLAIN
     lines = draw(chart, rows, blocks=blocks, style=out.style)
     labels = [""] * rows
     labels[-1], labels[0] = _label(chart.low), _label(chart.high)
@@ -181,14 +181,6 @@ def _label(value: float) -> str:
         return ""
     texts = (f"{value:.{digits}g}" for digits in (4, 3, 2, 1))
     return next(text for text in texts if len(text) <= _LABEL_WIDTH)
-
-
-def _can_show(out: Output, text: str) -> bool:
-    try:
-        text.encode(getattr(out.stream, "encoding", None) or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def _commit_lines(out: Output, commits: Sequence[RunCommit], width: int) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 import mvc
 from mvc.cli.pages.report import write_reports
-from mvc.cli.render.comparison import comparison_fields
+from mvc.cli.render.comparison_json import comparison_fields
 from support.browser import Browser, find_browser
 from support.models import write_model
 

@@ -1,0 +1,77 @@
+"""Comparing models by their values: what ``diff`` and ``show`` share."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mvc.cli.progress import byte_progress
+from mvc.cli.session import is_revision, open_repo, parse_place
+from mvc.errors import RepositoryNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mvc.cli.render.comparison import View
+    from mvc.operations.compare import ModelDiff
+    from mvc.repo import Repo
+
+
+def read_view(
+    by: str | None, sort: str | None, above: str | None, *, stats: bool, everything: bool
+) -> View | None:
+    """Return which rows options ask for, or None if they ask for no values at all."""
+    if not stats and by is None and sort is None and above is None:
+        return None
+    from mvc.cli.render.comparison import parse_view
+
+    return parse_view(by, sort, above, everything=everything)
+
+
+def find_models(names: Sequence[str]) -> Callable[..., ModelDiff] | None:
+    """Return what compares the two models that arguments name, or None if they name other things.
+
+    Inside a repository these are checkpoints, folders of them elsewhere, and ``REV:PATH``; outside
+    of one, any two files or folders.
+    """
+    if len(names) != 2 or "--" in names:  # noqa: PLR2004  old and new
+        return None
+    try:
+        repo = open_repo()
+    except RepositoryNotFoundError:
+        from mvc.repo import compare
+
+        return partial(compare, *names)
+    models = [_find_model(repo, name) for name in names]
+    return None if None in models else partial(repo.compare, *models)
+
+
+def _find_model(repo: Repo, name: str) -> str | Path | None:
+    """Return an argument as one side of a comparison, or None if it means something else."""
+    from mvc.checkpoints.detect import is_checkpoint_name
+
+    if os.path.isfile(name):
+        is_model = is_checkpoint_name(name) and not is_revision(repo, name)
+        return Path(name) if is_model else None
+    if os.path.isdir(name):
+        is_elsewhere = not Path(name).resolve().is_relative_to(repo.worktree)
+        is_model = is_elsewhere and any(map(is_checkpoint_name, os.listdir(name)))
+        return Path(name) if is_model else None
+    revision, _, path = name.partition(":")
+    if not path or not is_revision(repo, revision or "HEAD"):
+        return None
+    revision, path = parse_place(repo, name)
+    return f"{revision}:{os.path.relpath(path, repo.worktree) if os.path.isabs(path) else path}"
+
+
+def in_history(repo: Repo, name: str | None) -> str | None:
+    """Return a revision so that it cannot be taken for a file of that name."""
+    return name if name is None or not os.path.lexists(name) else repo.resolve(name)
+
+
+def compare_values(compare: Callable[..., ModelDiff], *, progress: bool = True) -> ModelDiff:
+    """Compare two models, with a progress bar."""
+    with byte_progress("comparing", wanted=progress) as bar:
+        return compare(progress=bar)

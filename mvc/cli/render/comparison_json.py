@@ -1,0 +1,82 @@
+"""How two models differ in numbers, as JSON (docs/json.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.cli.output import pick
+from mvc.comparison.changes import unravel
+from mvc.comparison.kinds import find_kind, find_layer
+from mvc.comparison.rollup import by_kind, by_module, natural_key
+from mvc.numbers.statistics import HISTOGRAM_LOWEST
+
+if TYPE_CHECKING:
+    from mvc.comparison.changes import TensorChange
+    from mvc.comparison.rollup import Group
+    from mvc.numbers.statistics import TensorStatistics
+    from mvc.operations.compare import ModelDiff
+
+_FIGURES = """
+    elements changed left_out share_changed sigma relative_l2 cosine ulp_50 ulp_99 ulp_max
+    norm_old norm_new scale scale_residual is_cast is_numeric
+    zero_rows_old zero_rows_new nan_rows_old nan_rows_new
+"""
+_HEALTH = "nan inf zeros saturated largest"
+
+
+def comparison_fields(diff: ModelDiff) -> dict[str, object]:
+    """Return a comparison for ``--json``."""
+    changes = sorted(diff.changes, key=lambda change: natural_key(change.name))
+    return {
+        "old": pick(diff.old, "label commit"),
+        "new": pick(diff.new, "label commit"),
+        "total": _group_fields(diff.total),
+        "kinds": [_group_fields(group) for group in by_kind(changes)],
+        "modules": [_group_fields(group) for group in by_module(changes)],
+        "tensors": [_tensor_fields(change) for change in changes],
+    }
+
+
+def _group_fields(group: Group) -> dict[str, object]:
+    statistics = group.statistics
+    fields = None if statistics is None else _statistics_fields(statistics)
+    return {**pick(group, "name tensors elements differing"), "statistics": fields}
+
+
+def _tensor_fields(change: TensorChange) -> dict[str, object]:
+    shown, old, shape = change.pair.shown, change.pair.old, change.compared_shape
+    before = {}
+    if old is not None and shown is not old:
+        pairs = {
+            "old_path": (old.path, shown.path),
+            "old_name": (old.name, shown.name),
+            "old_dtype": (old.view.dtype, shown.view.dtype),
+            "old_shape": (old.view.shape, shown.view.shape),
+        }
+        before = {key: was for key, (was, now) in pairs.items() if was != now}
+    statistics = None
+    if change.statistics is not None and shape is not None:
+        index = change.statistics.largest_index
+        place = None if index is None else unravel(index, shape)
+        statistics = {**_statistics_fields(change.statistics), "max_index": place}
+    return {
+        **pick(change, "name status"),
+        **pick(shown, "path size_bytes"),
+        **pick(shown.view, "dtype shape"),
+        **before,
+        "kind": find_kind(change.name, shown.view.shape),
+        "layer": find_layer(change.name),
+        "compared_shape": shape,
+        "statistics": statistics,
+    }
+
+
+def _statistics_fields(statistics: TensorStatistics) -> dict[str, object]:
+    counts = enumerate(statistics.histogram, HISTOGRAM_LOWEST)
+    return {
+        **pick(statistics, _FIGURES),
+        "max": statistics.largest,
+        "old": pick(statistics.old, _HEALTH),
+        "new": pick(statistics.new, _HEALTH),
+        "histogram": [[exponent, count] for exponent, count in counts if count],
+    }

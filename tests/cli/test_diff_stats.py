@@ -1,0 +1,213 @@
+"""diff --stats and show --stats: sides, rows, orders, and two models that are in no history."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from support.cli import plain
+
+RNG = np.random.default_rng(7)
+NAMES = [
+    f"model.layers.{layer}.{part}.weight"
+    for layer in range(12)
+    for part in ("self_attn.q_proj", "self_attn.v_proj", "mlp.up_proj")
+]
+
+
+def _model(seed=0, *, moved=0.0, **others):
+    """A model whose layers moved the more, the later they are; ``__`` in names stands for a dot."""
+    rng, noise = np.random.default_rng(seed), np.random.default_rng(99)
+    tensors = {}
+    for place, name in enumerate(NAMES):
+        values = rng.standard_normal((16, 16)).astype("f4")
+        change = noise.standard_normal((16, 16)).astype("f4") if "q_proj" in name else 0
+        tensors[name] = values + np.float32(moved * place) * change
+    return {**tensors, **{name.replace("__", "."): value for name, value in others.items()}}
+
+
+@pytest.fixture
+def tuned(shell):
+    """A commit that moved q_proj of all layers but the first, and grew the embedding."""
+    embed = RNG.standard_normal((20, 8)).astype("f4")
+    path = shell.folder / "model.safetensors"
+    save_file(_model(embed__weight=embed[:16], gone=embed), path)
+    shell.ok("commit", "-am", "base")
+    save_file(_model(moved=0.001, embed__weight=embed, came=embed + 1), path)
+    shell.ok("commit", "-am", "tuned")
+    return shell
+
+
+def _rows(answer):
+    """Return the rows of a table as lists of words, without comments and the heading."""
+    lines = [line for line in plain(answer.out).splitlines() if not line.startswith("#")]
+    return [line.split() for line in lines[1:]]
+
+
+def test_all_rows_in_a_pipe_have_the_same_columns(tuned):
+    answer = tuned.ok("diff", "--stats", "HEAD~1", "HEAD")
+    heading = next(line for line in answer.lines if not line.startswith("#"))
+    assert heading.split() == [
+        "tensor", "sigma", "rel_L2", "cosine", "changed", "max_diff", "ulp50", "ulp99", "ulp_max",
+        "norm_old", "norm_new",
+    ]  # fmt: skip
+    rows = _rows(answer)
+    assert {len(row) for row in rows if "q_proj" in row[0]} == {11}
+    assert [row[0] for row in rows if "q_proj" in row[0]] == [
+        f"model.layers.{layer}.self_attn.q_proj.weight" for layer in range(1, 12)
+    ]
+    named = {row[0]: row[1:] for row in rows}
+    assert named["gone"] == ["-"] * 10 + ["removed", "F32[20,", "8]"]
+    assert named["came"][10] == "added"
+    assert " ".join(named["embed.weight"][10:]) == "F32[16, 8] -> F32[20, 8]"
+    assert named["embed.weight"][3] == "0%"
+
+
+def test_orders_and_choices(tuned):
+    diff = ("diff", "--stats", "HEAD~1", "HEAD")
+    for key, first in (("sigma", 11), ("l2", 11), ("cosine", 11), ("name", None)):
+        rows = _rows(tuned.ok(*diff, "--sort", key))
+        assert rows[0][0] == (NAMES[3 * first] if first else "came")
+        if first:
+            assert {row[0] for row in rows[-2:]} == {"came", "gone"}
+    sigmas = [float(row[1]) for row in _rows(tuned.ok(*diff, "--above", "0.005"))]
+    assert sigmas
+    assert min(sigmas) > 0.005
+    kinds = _rows(tuned.ok(*diff, "--by", "kind"))
+    assert [row[:2] for row in kinds] == [
+        ["embedding", "1/1"], ["linear", "2/2"], ["q_proj", "11/12"],
+    ]  # fmt: skip
+    modules = _rows(tuned.ok("diff", "HEAD~1", "HEAD", "--by", "module"))
+    assert modules[0][:2] == ["model", "11/36"]
+    assert modules[2][:2] == ["model.layers.1", "1/3"]
+    only = _rows(tuned.ok(*diff, "--tensors", "*.3.*"))
+    assert [row[0] for row in only] == [NAMES[9]]
+    assert len(_rows(tuned.ok(*diff, "--all"))) == 39
+
+
+@pytest.mark.parametrize(
+    ("words", "fact"),
+    [
+        (["--sort", "size"], "--sort 'size' is not sigma, l2, cosine"),
+        (["--by", "layer"], "--by 'layer' is not tensor, module or kind"),
+        (["--above", "much"], "--above 'much' is not a number"),
+        (["--above=nan"], "--above 'nan' is not a number"),
+        (["--above=-1"], "--above '-1' is not a number"),
+        (["--stats", "--stat"], "--stat and --stats cannot be used together"),
+        (["--sort", "sigma", "--name-only"], "cannot be used together"),
+    ],
+)
+def test_a_wrong_option_is_an_error(tuned, words, fact):
+    for command in (["diff", *words], ["show", *words]):
+        answer = tuned(*command)
+        assert answer.code == 2
+        assert fact in answer.error
+
+
+def test_json_says_everything(tuned):
+    fields = tuned.json("diff", "--stats", "HEAD~1", "HEAD")
+    assert fields["old"]["label"] == "HEAD~1"
+    assert fields["total"]["tensors"] == 39
+    tensors = {tensor["name"]: tensor for tensor in fields["tensors"]}
+    assert [tensor["name"] for tensor in fields["tensors"]][:2] == ["came", "embed.weight"]
+    assert tensors["embed.weight"]["old_shape"] == [16, 8]
+    assert tensors["embed.weight"]["compared_shape"] == [16, 8]
+    moved = tensors[NAMES[33]]
+    assert (moved["kind"], moved["layer"]) == ("q_proj", "model.layers.11")
+    old, new = (_model(moved=scale)[NAMES[33]].astype("f8") for scale in (0, 0.001))
+    found = moved["statistics"]
+    sigma = abs(new - old).sum() / (abs(old).sum() + abs(new).sum())
+    assert found["sigma"] == pytest.approx(sigma, rel=1e-9)
+    place = np.unravel_index(abs(new - old).argmax(), old.shape)
+    assert found["max_index"] == list(map(int, place))
+    assert found["max"] == abs(new - old).max()
+    assert sum(count for _, count in found["histogram"]) == np.count_nonzero(old != new)
+    assert tensors[NAMES[1]]["statistics"] is None
+    assert {group["name"] for group in fields["kinds"]} == {
+        "embedding", "linear", "q_proj", "v_proj", "mlp.up",
+    }  # fmt: skip
+
+
+def test_sides_are_those_of_diff(tuned):
+    path = tuned.folder / "model.safetensors"
+    assert tuned("diff", "--stats", "--exit-code").code == 0
+    save_file(_model(moved=0.01), path)
+    assert tuned("diff", "--stats", "--exit-code").code == 1
+    assert tuned.json("diff", "--stats")["new"]["label"] == "the worktree"
+    assert tuned("diff", "--stats", "--staged", "--exit-code").code == 0
+    tuned.ok("add", ".")
+    assert tuned("diff", "--stats", "--staged", "--exit-code").code == 1
+    assert tuned.json("diff", "--stats", "HEAD~1..HEAD")["total"]["differing"] == 14
+    assert tuned.json("diff", "--stats", "HEAD~1", "HEAD", "--", "config.json")["tensors"] == []
+
+
+def test_show_compares_with_the_parent(tuned):
+    assert "11/12" in tuned.ok("show", "--by", "kind").out
+    fields = tuned.json("show", "--stats")
+    assert fields["subject"] == "tuned"
+    assert fields["comparison"]["total"]["differing"] == 14
+    assert "comparison" not in tuned.json("show")
+
+
+def test_one_screen_on_a_terminal(tuned, monkeypatch):
+    for width, height in ((80, 24), (120, 40), (200, 12)):
+        tuned.environment |= {"COLUMNS": str(width), "LINES": str(height)}
+        lines = plain(tuned.ok("diff", "--stats", "HEAD~1", "HEAD", terminal=True).out).splitlines()
+        assert len(lines) <= max(height - 2, 18)
+        assert max(map(len, lines)) <= width
+        assert any(line.startswith("model.layers.11.self_attn.q_proj") for line in lines) or any(
+            "11" in line and "q_proj" in line for line in lines
+        )
+    wide = plain(tuned.ok("diff", "--stats", "HEAD~1", "HEAD", terminal=True).out)
+    assert any(line.rstrip().endswith("█") for line in wide.splitlines() if "q_proj" in line)
+
+
+def test_nan_that_came_in_is_told(tuned):
+    broken = _model(moved=0.001)
+    broken[NAMES[5]][0, 0] = np.nan
+    save_file(broken, tuned.folder / "model.safetensors")
+    rows = {row[0]: row for row in _rows(tuned.ok("diff", "--stats", "--sort", "sigma"))}
+    assert rows[NAMES[5]][-4:] == ["NaN", "0", "->", "1"]
+
+
+def test_two_models_in_no_history(tuned, tmp_path, monkeypatch):
+    save_file(_model(), tmp_path / "a.safetensors")
+    torch.save({"w": torch.ones(3)}, tmp_path / "b.pt")
+    torch.save({"w": torch.ones(3) * 2}, tmp_path / "c.pt")
+    (tmp_path / "folder").mkdir()
+    save_file({"w": np.ones(3, "f4")}, tmp_path / "folder/x.safetensors")
+    names = [str(tmp_path / "b.pt"), str(tmp_path / "c.pt")]
+    (row,) = _rows(tuned.ok("diff", *names))
+    assert row[:2] == ["w", "0.333"]
+    assert tuned("diff", *names, "--exit-code").code == 1
+    assert tuned.json("diff", str(tmp_path / "folder"), names[1])["total"]["differing"] == 1
+    place = "HEAD~1:model.safetensors"
+    assert tuned.json("diff", place, "./model.safetensors")["old"]["label"] == place
+    assert tuned.json("diff", place, "HEAD:./model.safetensors")["total"]["differing"] == 14
+    assert tuned("diff", *names, "--staged").code == 2
+    assert tuned("diff", *names, "--stat").code == 2
+    assert "holds no tensor" in tuned("diff", "HEAD:config.json", "HEAD~1:config.json").error
+
+
+def test_two_models_outside_a_repository(tmp_path, shell):
+    outside = type(shell)(tmp_path / "outside", shell.environment)
+    outside.folder.mkdir()
+    for name, scale in (("a", 1), ("b", 2)):
+        save_file({"w": np.ones(3, "f4") * scale}, outside.folder / f"{name}.safetensors")
+    assert _rows(outside.ok("diff", "a.safetensors", "b.safetensors"))[0][:2] == ["w", "0.333"]
+    assert "'c' does not exist" in outside("diff", "a.safetensors", "c").error
+    assert outside("diff", "a.safetensors").code == 10
+    (outside.folder / "x.safetensors").write_bytes(b"{}")
+    assert "no tensor" in outside("diff", "a.safetensors", "x.safetensors").error
+    assert not (outside.folder / ".mvc").exists()
+
+
+def test_paths_after_dashes_are_paths(tuned):
+    save_file({"w": np.ones(3, "f4")}, tuned.folder / "n.safetensors")
+    tuned.ok("add", ".")
+    save_file({"w": np.ones(3, "f4") * 2}, tuned.folder / "n.safetensors")
+    names = ("model.safetensors", "n.safetensors")
+    assert [file["path"] for file in tuned.json("diff", "--", *names)["files"]] == ["n.safetensors"]
+    assert tuned.json("diff", *names)["new"]["label"] == "n.safetensors"
