@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from mvc.history.values import Identity
-    from mvc.repo import Repo, compare
+    from mvc.repo import Repo, compare, merge_recipe
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
@@ -46,7 +46,7 @@ __getattr__ = lazy_names(
             RepositoryNotFoundError StorageError UnsupportedError UsageError
         """,
         "mvc.history.values": "Identity",
-        "mvc.repo": "Repo compare",
+        "mvc.repo": "Repo compare merge_recipe",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
@@ -77,6 +77,7 @@ __all__ = [
     "compare_image",
     "is_process_alive",
     "layout_state",
+    "merge_recipe",
     "outline_image",
     "read_image",
     "this_process",

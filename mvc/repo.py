@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from mvc.operations.gc import GcPlan, GcResult
     from mvc.operations.log import LogEntry
     from mvc.operations.ls import FileInfo
+    from mvc.operations.merge_recipe import RecipeResult
     from mvc.operations.prune import PrunePlan, PruneResult
     from mvc.operations.repack import RepackPlan, RepackResult
     from mvc.operations.rollback import RollbackPlan, RollbackResult
@@ -94,6 +95,20 @@ def compare(
     """
     sides = (one if isinstance(one, collections.abc.Mapping) else Path(one) for one in (old, new))
     return operations.compare.compare(None, *sides, tensors=tensors, progress=progress)
+
+
+def merge_recipe(
+    recipe: str,
+    output: StrPath,
+    *,
+    seed: int = 0,
+    force: bool = False,
+    progress: Progress = None,
+) -> RecipeResult:
+    """Merge models outside any repository: as ``Repo.merge_recipe``, of files and folders only."""
+    return operations.merge_recipe.merge_recipe(
+        None, recipe, Path(output), seed=seed, force=force, progress=progress
+    )
 
 
 class Repo:
@@ -517,6 +532,40 @@ class Repo:
             paths=self._paths(paths),
             tensors=tensors,
             progress=progress,
+        )
+
+    def merge_recipe(
+        self,
+        recipe: str,
+        output: StrPath,
+        *,
+        seed: int = 0,
+        force: bool = False,
+        progress: Progress = None,
+    ) -> RecipeResult:
+        """Merge models by a recipe of mergekit's into a new file or folder; nothing is committed.
+
+        Everything is checked before a weight is read. The same recipe, seed and models give the
+        same bytes on any machine with the same versions.
+
+        Args:
+            recipe: the text of the recipe; its models are revisions, ``REV:PATH``, checkpoint files
+                or folders.
+            output: a safetensors file, or a folder, which also gets the base model's
+                configuration and tokenizer, and the recipe.
+            seed: of methods that draw random numbers.
+            force: replace files that are there.
+            progress: called with bytes written.
+
+        Raises:
+            FormatError: the recipe is not valid.
+            NotFoundError: a method, model, layer or tensor that does not exist.
+            UsageError: models or parameters that do not fit together.
+            UnsupportedError: something that mvc leaves out, or elements that cannot be averaged.
+            ConflictError: the output exists.
+        """
+        return operations.merge_recipe.merge_recipe(
+            self._context, recipe, Path(output), seed=seed, force=force, progress=progress
         )
 
     def compare_commit(

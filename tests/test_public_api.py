@@ -63,6 +63,7 @@ log(self, *revisions, everything=False, limit=None, first_parent=False)
 ls(self, revision='HEAD', *, paths=(), tensors=None)
 mark_healthy(self, revision, *, note='')
 merge_base(self, left, right)
+merge_recipe(self, recipe, output, *, seed=0, force=False, progress=None)
 move(self, sources, target, *, force=False)
 open(cls, path='.', *, identity=None, threads=None, niceness=None)
 open_feed(self, branch)
@@ -193,7 +194,7 @@ def test_names_of_mvc():
         "ArrayOutline", "ConflictError", "CorruptionError", "FormatError", "Identity", "LayoutPlan", "MvcError",
         "NotFoundError", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
         "StateLayout", "StorageError", "UnsupportedError", "UsageError", "WriteCounts",
-        "__version__", "compare", "compare_image", "is_process_alive", "layout_state", "outline_image", "read_image",
+        "__version__", "compare", "compare_image", "is_process_alive", "layout_state", "merge_recipe", "outline_image", "read_image",
         "this_process",
     }  # fmt: skip
     assert mvc.__all__ == sorted(mvc.__all__)

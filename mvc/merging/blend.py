@@ -217,7 +217,9 @@ class Blend(ByteSource):
         """Return the tensor that this is, if that is known without reading any of them."""
         tensors = [*([self._base] if self._base else []), *self._inputs]
         first = tensors[0]
-        same = first.id is not None and all(one.id == first.id for one in tensors)
+        same = len(tensors) == 1 or (
+            first.id is not None and all(one.id == first.id for one in tensors)
+        )
         if (
             same
             and first.view.dtype == self.dtype.name

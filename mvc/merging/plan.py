@@ -1,0 +1,380 @@
+"""A recipe and the models it names → every tensor of the result, before any weight is read.
+
+The tensors are those of the base model, or else of the first: the *host*. Layers are recognised by
+the numbers in names (``model.layers.7.mlp...``): those of the longest run that counts from 0.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from mvc.errors import NotFoundError, UnsupportedError, UsageError
+from mvc.formats.layout import single_tensor
+from mvc.merging.blend import Blend, can_blend, make_strategy
+from mvc.merging.recipe import evaluate
+from mvc.numbers.merge_methods.table import get_method
+from mvc.sources import ByteSource
+from mvc.workspace.models import ModelTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from mvc.merging.recipe import Recipe, Setting, Slice, Source
+    from mvc.numbers.merge_methods.method import Value
+    from mvc.workspace.models import Model, Reader
+
+    Tensors: TypeAlias = Mapping[str, ModelTensor]
+
+_LAYER = re.compile(r"^(?P<stack>(?:[^.]*\.)*?)(?P<number>0|[1-9][0-9]{0,4})(?P<rest>\..*)$")
+_EMBEDDING = re.compile(r"(^|[._])(embed|embeddings?|embed_\w+|w[tp]e|word_embeddings?)([._]|$)")
+_MODEL_FILES = (re.compile(r"model[^/]*\.safetensors$"), re.compile(r"pytorch_model[^/]*\.bin$"))
+_COMPARED_BYTES = 2**22
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTensor:
+    """One tensor of the result.
+
+    Attributes:
+        name: its name there.
+        tensor: where it is read: in a model, or merged as it is read.
+        sources: (model, name there) of what it is made of; the base first.
+        method: how; None if it is taken as it is.
+        parameters: what the method is told, common ones first, then of each input.
+    """
+
+    name: str
+    tensor: ModelTensor
+    sources: tuple[tuple[str, str], ...]
+    method: str | None = None
+    parameters: tuple[Mapping[str, Value], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """What a recipe makes.
+
+    Attributes:
+        recipe: the recipe.
+        seed: of methods that draw random numbers.
+        host: the model that names the tensors, and whose other files the result has.
+        tensors: all tensors of the result, in order.
+        layers: which layer of its first source every layer was, or None if the recipe does not count
+            them anew.
+        notes: what a person should know.
+    """
+
+    recipe: Recipe
+    seed: int
+    host: str
+    tensors: tuple[PlannedTensor, ...]
+    layers: tuple[int, ...] | None
+    notes: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(one.tensor.size_bytes for one in self.tensors)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the tensors that have to be merged."""
+        return sum(one.tensor.size_bytes for one in self.tensors if one.method)
+
+
+def plan_merge(
+    recipe: Recipe, models: Mapping[str, Model], *, seed: int = 0, threads: int = 1
+) -> MergePlan:
+    """Check a recipe against its models and say what becomes of every tensor.
+
+    Args:
+        recipe: what to do.
+        models: all that it names.
+        seed: of methods that draw random numbers.
+        threads: that look at a whole tensor where a method has to.
+
+    Raises:
+        NotFoundError: a tensor or layer that a model lacks.
+        UsageError: shapes, dtypes, parameters or numbers of models that do not fit.
+        UnsupportedError: elements that cannot be averaged.
+    """
+    tensors = {name: model_tensors(one) for name, one in models.items()}
+    return _Planner(recipe, tensors, seed, threads).plan()
+
+
+def model_tensors(model: Model) -> Tensors:
+    """Return the tensors of a model by name, without those of optimizers beside it."""
+    tensors: Sequence[ModelTensor] = model.tensors
+    for pattern in _MODEL_FILES:
+        chosen = [one for one in tensors if pattern.match(one.path.rpartition("/")[2])]
+        if chosen:
+            tensors = chosen
+            break
+    found: dict[str, ModelTensor] = {}
+    for one in tensors:
+        if one.name in found:
+            raise UsageError(
+                f"{model.label} has tensor {one.name!r} in {found[one.name].path} and {one.path}",
+                hint="name the file, as in REV:PATH",
+            )
+        found[one.name] = one
+    if not found:
+        raise NotFoundError(f"{model.label} has no tensors")
+    return found
+
+
+def is_embedding(name: str) -> bool:
+    """Return whether a tensor comes before the layers, by its name."""
+    return _EMBEDDING.search(name) is not None
+
+
+class _Planner:
+    def __init__(
+        self, recipe: Recipe, models: Mapping[str, Tensors], seed: int, threads: int
+    ) -> None:
+        self._recipe = recipe
+        self._models = models
+        self._method = get_method(recipe.method)
+        self._seed, self._threads = seed, threads
+        self._host = recipe.base or recipe.slices[0].sources[0].model
+        self._layers = _count_layers(models[self._host])
+        self._notes: dict[str, None] = dict.fromkeys(
+            f"{self._method.name} has no parameter {name!r}: it is ignored, as in mergekit"
+            for name in recipe.ignored
+        )
+
+    def plan(self) -> MergePlan:
+        """Plan all tensors."""
+        recipe, layers = self._recipe, None
+        if recipe.is_sliced:
+            tensors = list(self._plan_slices())
+            layers = tuple(
+                _first(one.sources[0]) + offset
+                for one in recipe.slices
+                for offset in range(_length(one))
+            )
+        else:
+            tensors = [self._plan_tensor(recipe.slices[0], one) for one in self._models[self._host]]
+            self._note_left_out(recipe.slices[0])
+        notes = tuple(self._notes)
+        return MergePlan(recipe, self._seed, self._host, tuple(tensors), layers, notes)
+
+    def _note_left_out(self, only: Slice) -> None:
+        host = self._models[self._host]
+        for source in only.sources:
+            more = [name for name in self._models[source.model] if name not in host]
+            if more:
+                others = f" and {len(more) - 1:,} more" if len(more) > 1 else ""
+                self._notes[f"{source.model} has {more[0]}{others}, which {self._host} lacks"] = (
+                    None
+                )
+
+    def _plan_slices(self) -> Iterator[PlannedTensor]:
+        stack = max(self._layers, key=lambda one: self._layers[one], default=None)
+        if stack is None:
+            raise UsageError(f"no names of {self._host} count layers from 0: it cannot be sliced")
+        slices = self._recipe.slices
+        for name in self._models[self._host]:
+            if _split(name)[0] != stack:
+                yield self._plan_tensor(slices[0] if is_embedding(name) else slices[-1], name)
+        number = 0
+        for one in slices:
+            for offset in range(_length(one)):
+                depth = offset / (_length(one) - 1) if _length(one) > 1 else 1.0
+                for rest in self._find_rests(one.sources[0], stack, offset):
+                    names = {
+                        source.model: f"{stack}{_first(source) + offset}{rest}"
+                        for source in one.sources
+                    }
+                    yield self._plan_tensor(one, f"{stack}{number}{rest}", names, depth)
+                number += 1
+
+    def _find_rests(self, source: Source, stack: str, offset: int) -> list[str]:
+        """Return what follows the number in the names of one layer."""
+        number = _first(source) + offset
+        found = [
+            rest
+            for name in self._models[source.model]
+            for head, own, rest in [_split(name)]
+            if (head, own) == (stack, number)
+        ]
+        if not found:
+            raise NotFoundError(f"{source.model} has no layer {number} ({stack}{number})")
+        return found
+
+    def _plan_tensor(
+        self,
+        place: Slice,
+        name: str,
+        names: Mapping[str, str] | None = None,
+        depth: float | None = None,
+    ) -> PlannedTensor:
+        """Plan one tensor, called ``names`` in the models that call it otherwise."""
+        names = names or {}
+        if depth is None:
+            stack, number, _ = _split(name)
+            count = self._layers.get(stack, 0)
+            # As in mergekit, what is in no layer counts as the first, and a single layer as the last.
+            depth = 0.0 if not count else number / (count - 1) if count > 1 else 1.0
+        base_model = None if self._method.base == "none" else place.base
+        if place.base != base_model and place.base not in {one.model for one in place.sources}:
+            raise UsageError(
+                f"{self._method.name} merges into no base: base model {place.base!r} would not count",
+                hint="list it among the models, or leave it out",
+            )
+        sources = [one for one in place.sources if one.model != base_model]
+        base = None
+        if base_model is not None:
+            if self._recipe.is_sliced and base_model not in {one.model for one in place.sources}:
+                raise UsageError(f"base model {base_model!r} is not among the sources of its slice")
+            base = self._find(base_model, names.get(base_model, name))
+        inputs = [self._find(one.model, names.get(one.model, name)) for one in sources]
+        made_of = [(one.model, names.get(one.model, name)) for one in sources]
+        if base is not None and base_model is not None:
+            made_of.insert(0, (base_model, names.get(base_model, name)))
+        every = [*([] if base is None else [base]), *inputs]
+        if not can_blend(every[0].view.dtype):
+            return PlannedTensor(name, _take(_only(name, every), name), tuple(made_of))
+        return self._blend(place, name, depth, base, inputs, sources, made_of)
+
+    def _blend(
+        self,
+        place: Slice,
+        name: str,
+        depth: float,
+        base: ModelTensor | None,
+        inputs: Sequence[ModelTensor],
+        sources: Sequence[Source],
+        made_of: Sequence[tuple[str, str]],
+    ) -> PlannedTensor:
+        levels = [place.parameters, self._recipe.parameters]
+        own_names = dict(made_of)
+        common = _evaluate(levels, name, depth)
+        each = [
+            _evaluate([one.parameters, *levels], own_names[one.model], depth) for one in sources
+        ]
+        shared = {one.name for one in self._method.parameters if not one.per_input}
+        strategy = make_strategy(
+            self._method.name,
+            {key: value for key, value in common.items() if key in shared},
+            [{key: value for key, value in one.items() if key not in shared} for one in each],
+            has_base=base is not None,
+            seed=self._seed,
+            is_recipe=True,
+        )
+        blend = Blend(strategy, name, inputs, base, dtype=self._recipe.dtype, threads=self._threads)
+        equal = blend.find_equal()
+        if equal is not None:
+            return PlannedTensor(name, _take(equal, name), tuple(made_of))
+        told = (strategy.common, *strategy.each)
+        return PlannedTensor(name, blend.as_tensor(""), tuple(made_of), self._method.name, told)
+
+    def _find(self, model: str, name: str) -> ModelTensor:
+        found = self._models[model].get(name)
+        if found is None and name.endswith("lm_head.weight"):  # tied to the embedding, not stored
+            tied = [
+                one
+                for key, one in self._models[model].items()
+                if key.endswith("embed_tokens.weight")
+            ]
+            found = tied[0] if len(tied) == 1 else None
+        if found is None:
+            raise NotFoundError(
+                f"{model} has no tensor {name!r}",
+                hint=f"the result has the tensors of {self._host}; models of one recipe need the same",
+            )
+        return found
+
+
+def _evaluate(
+    levels: Sequence[Mapping[str, Setting]], tensor: str, depth: float
+) -> dict[str, Value]:
+    """Return the parameters of a tensor; the first level that has a value for it counts."""
+    found: dict[str, Value] = {}
+    for level in levels:
+        for name, setting in level.items():
+            value = None if name in found else evaluate(setting, tensor, depth)
+            if value is not None:
+                found[name] = value
+    return found
+
+
+def _split(name: str) -> tuple[str, int, str]:
+    """Return what precedes the number of a layer in a name, the number, and what follows it."""
+    match = _LAYER.match(name)
+    return ("", -1, "") if match is None else (match["stack"], int(match["number"]), match["rest"])
+
+
+def _count_layers(names: Iterable[str]) -> dict[str, int]:
+    """Return what precedes the numbers of layers in names → how many layers there are."""
+    numbers: dict[str, set[int]] = {}
+    for stack, number, _ in map(_split, names):
+        if number >= 0:
+            numbers.setdefault(stack, set()).add(number)
+    return {stack: len(one) for stack, one in numbers.items() if one == set(range(len(one)))}
+
+
+def _length(one: Slice) -> int:
+    layers = one.sources[0].layers
+    assert layers is not None
+    return layers[1] - layers[0]
+
+
+def _first(source: Source) -> int:
+    assert source.layers is not None
+    return source.layers[0]
+
+
+class _TensorBytes(ByteSource):
+    """The bytes of one tensor in the order of its elements, wherever they are."""
+
+    def __init__(self, tensor: ModelTensor) -> None:
+        self._tensor = tensor
+        self._read: Reader | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its elements."""
+        return self._tensor.size_bytes
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer from that offset of the tensor."""
+        self._read = self._read or self._tensor.open()
+        buffer[:] = self._read(offset, len(buffer)).data
+
+
+def _take(tensor: ModelTensor, name: str) -> ModelTensor:
+    """Return a tensor as it is, under a name; stored chunks stay known where they are just its own."""
+    segment = single_tensor(name, tensor.view.dtype, tensor.view.shape, 0)
+    chunks = tensor.chunks if tensor.segment.is_plain else None
+    source = _TensorBytes(tensor)
+    return ModelTensor(
+        tensor.path, segment.tensors[0], segment, source, 0, chunks, tensor.chunk_bytes
+    )
+
+
+def _only(name: str, tensors: Sequence[ModelTensor]) -> ModelTensor:
+    """Return the one tensor that all are, of elements that cannot be averaged."""
+    first = tensors[0]
+    for other in tensors[1:]:
+        if (first.view.dtype, first.view.shape) != (other.view.dtype, other.view.shape) or not (
+            _are_equal(first, other)
+        ):
+            raise UnsupportedError(
+                f"tensor {name!r} is {first.view.dtype}, which cannot be averaged, "
+                f"and differs between {first.path} and {other.path}"
+            )
+    return first
+
+
+def _are_equal(one: ModelTensor, other: ModelTensor) -> bool:
+    if one.id is not None and other.id is not None:
+        return one.id == other.id
+    first, second = one.open(), other.open()
+    return all(
+        bytes(first(start, size)) == bytes(second(start, size))
+        for start in range(0, one.size_bytes, _COMPARED_BYTES)
+        for size in [min(_COMPARED_BYTES, one.size_bytes - start)]
+    )

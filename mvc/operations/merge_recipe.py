@@ -1,0 +1,129 @@
+"""merge by a recipe: the models that it names, wherever they are, into one."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.checkpoints.detect import is_checkpoint_name
+from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageError
+from mvc.fs import DurableFile, find_stat, make_dirs
+from mvc.merging.companions import CONFIG, change_config, parse_config, read_companions
+from mvc.merging.output import write_file
+from mvc.merging.plan import MergePlan, plan_merge
+from mvc.merging.recipe import DTYPES, parse_recipe
+from mvc.workspace.models import open_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mvc.progress import ByteProgress
+    from mvc.workspace.context import Context
+    from mvc.workspace.models import Model
+
+RECIPE_FILE = "mergekit_config.yml"
+"""Where a folder keeps the recipe that made it; mergekit's name, so that its tools find it."""
+_NOTHING_DOWNLOADED = "nothing is downloaded: name revisions, files or folders that are here"
+_MODEL_FILE = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeResult:
+    """What a recipe made.
+
+    Attributes:
+        path: the file or folder that was written.
+        method: name of the merge method.
+        tensors: how many tensors it has.
+        merged: how many of them were computed; all others are a model's own.
+        size_bytes: length of the model's file.
+        seed: of methods that draw random numbers.
+        notes: what a person should know.
+    """
+
+    path: Path
+    method: str
+    tensors: int
+    merged: int
+    size_bytes: int
+    seed: int
+    notes: tuple[str, ...]
+
+
+@contextmanager
+def open_plan(
+    context: Context | None, text: str, *, seed: int = 0
+) -> Iterator[tuple[MergePlan, dict[str, Model]]]:
+    """Parse a recipe, open the models that it names, and plan the merge; no weight is read."""
+    recipe = parse_recipe(text)
+    if recipe.tokenizer is not None:
+        raise UnsupportedError("tokenizers are not merged yet", hint="leave it out of the recipe")
+    with ExitStack() as stack:
+        models: dict[str, Model] = {}
+        for name in recipe.models:
+            try:
+                models[name] = stack.enter_context(open_model(context, name))
+            except NotFoundError as error:
+                raise NotFoundError(
+                    f"model of the recipe: {error.message}", hint=_NOTHING_DOWNLOADED
+                ) from error
+        yield plan_merge(recipe, models, seed=seed, threads=_threads(context)), models
+
+
+def _threads(context: Context | None) -> int:
+    return (None if context is None else context.threads) or os.cpu_count() or 1
+
+
+def merge_recipe(
+    context: Context | None,
+    text: str,
+    output: Path,
+    *,
+    seed: int = 0,
+    force: bool = False,
+    progress: ByteProgress = None,
+) -> RecipeResult:
+    """Merge by a recipe into a new safetensors file, or a folder with all that belongs to a model."""
+    is_folder = output.is_dir() or not is_checkpoint_name(output.name)
+    target = output / _MODEL_FILE if is_folder else output
+    if target.suffix != ".safetensors":
+        raise UsageError(
+            f"{output} would hold a safetensors file, whatever its name says",
+            hint=f"name it {output.with_suffix('.safetensors').name}, or a folder",
+        )
+    with open_plan(context, text, seed=seed) as (plan, models):
+        beside = _files_beside(context, plan, models) if is_folder else {}
+        for path in [target, *(output / name for name in beside)]:
+            if find_stat(path) is not None and not force:
+                raise ConflictError(f"{path} already exists", hint="`force` replaces it")
+        make_dirs(target.parent)
+        size_bytes = write_file(
+            [one.tensor for one in plan.tensors], target, _threads(context), progress
+        )
+        for name, data in beside.items():
+            with DurableFile(output) as file:
+                file.write([data])
+                file.publish(output / name)
+    merged = sum(1 for one in plan.tensors if one.method is not None)
+    return RecipeResult(
+        output, plan.recipe.method, len(plan.tensors), merged, size_bytes, seed, plan.notes
+    )
+
+
+def _files_beside(
+    context: Context | None, plan: MergePlan, models: dict[str, Model]
+) -> dict[str, bytes]:
+    """Return name → content of what belongs to the result beside its tensors."""
+    found = read_companions(context, models[plan.host])
+    if CONFIG in found:
+        names = {kind: name for name, kind in DTYPES.items()}
+        dtype = None if plan.recipe.dtype is None else names[plan.recipe.dtype]
+        changed = change_config(
+            parse_config(found[CONFIG], plan.host), dtype=dtype, layers=plan.layers
+        )
+        found[CONFIG] = (json.dumps(changed, indent=2, ensure_ascii=False) + "\n").encode()
+    return {**found, RECIPE_FILE: plan.recipe.text.encode()}
