@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints import magic
+from mvc.checkpoints.names import is_checkpoint_name
 from mvc.errors import FormatError
 from mvc.formats.layout import FileLayout
 from mvc.sources import read_bytes
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     Parser = Callable[[ByteSource], FileLayout]
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".gguf")
-"""What checkpoint files are called."""
 LEGACY_WARNING = "legacy torch pickle is stored as opaque bytes"
 PICKLE_WARNING = "pickle is stored as opaque bytes"
 MAX_WARNING_CHARACTERS = 300
@@ -33,11 +32,6 @@ _LEGACY_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 _PICKLE_MAGIC = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _WEIGHTS_PREFIX = "pytorch_model"
-
-
-def is_checkpoint_name(name: str) -> bool:
-    """Return whether a file name ends like a checkpoint's."""
-    return name.lower().endswith(SUFFIXES)
 
 
 def read_layout(source: ByteSource, name: str) -> FileLayout:

@@ -90,18 +90,21 @@ class ChunkStore:
         """See what other processes published or removed; return whether anything changed."""
         return self._catalog.refresh()
 
-    def writer(self, deltas: DeltaMode = DeltaMode.NEVER) -> ChunkWriter:
+    def writer(self, deltas: DeltaMode = DeltaMode.NEVER, *, measure: bool = False) -> ChunkWriter:
         """Begin a write session; use it as a context manager."""
         self.mend_indexes()  # the session may build upon packs whose index got lost
-        return self._new_writer(deltas)
+        return self._new_writer(deltas, measure=measure)
 
-    def _new_writer(self, deltas: DeltaMode, *, rewrite: bool = False) -> ChunkWriter:
+    def _new_writer(
+        self, deltas: DeltaMode, *, rewrite: bool = False, measure: bool = False
+    ) -> ChunkWriter:
         return ChunkWriter(
             self._reader,
             threads=self.threads,
             target_pack_bytes=self._target_pack_bytes,
             deltas=deltas,
             rewrite=rewrite,
+            measure=measure,
             niceness=self._niceness,
         )
 

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.listing import PACKS
+from mvc.chunkstore.measuring import measure_batch
 from mvc.chunkstore.pack_writer import EncodedRecord, OpenPack, PackPublisher
 from mvc.chunkstore.parallel import Crew, interrupts_held
 from mvc.chunkstore.relatives import DeltaMode, EncodeSlot, RelativeEncoder
@@ -39,6 +40,7 @@ from mvc.chunkstore.values import WriteCounts
 from mvc.errors import MvcError, StorageError, UsageError
 from mvc.formats.pack import MAX_PLAIN_BYTES
 from mvc.ids import hash_chunk
+from mvc.numbers.figures import Health
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from mvc.chunkstore.chains import Buffers
+    from mvc.chunkstore.measuring import BatchHealth
     from mvc.chunkstore.reader import ChunkReader
     from mvc.chunkstore.values import ChunkSpan
     from mvc.ids import ChunkId, PackId
@@ -74,6 +77,7 @@ class _Encoded:
     slot: EncodeSlot
     ids: list[ChunkId]
     records: list[tuple[int, EncodedRecord]] = field(default_factory=list)
+    health: BatchHealth | None = None
 
 
 class ChunkWriter:
@@ -88,6 +92,10 @@ class ChunkWriter:
 
     ``at_hand`` are chunks that spans may be based on and whose plain bytes can be read from a
     source as well, with their offset there; to be filled before ``add``.
+
+    A session that is to ``measure`` notes the ``health`` of float chunks while their bytes are hot: of
+    large ones that it stores each by itself, of all small ones, stored or not, the sum since
+    ``take_small_health``, for to keep it would cost more than to measure it again.
     """
 
     def __init__(
@@ -98,8 +106,12 @@ class ChunkWriter:
         target_pack_bytes: int,
         deltas: DeltaMode = DeltaMode.NEVER,
         rewrite: bool = False,
+        measure: bool = False,
         niceness: Callable[[], int] | None = None,
     ) -> None:
+        self.health: dict[tuple[ChunkId, str], Health] = {}
+        self._small_health = Health()
+        self._measure = measure
         self.at_hand: dict[ChunkId, tuple[ByteSource, int]] = {}
         self._relatives = RelativeEncoder(
             reader, deltas, self.at_hand, self._is_written, exact=rewrite
@@ -148,6 +160,11 @@ class ChunkWriter:
             self._failed = True
             raise
         return ids
+
+    def take_small_health(self) -> Health:
+        """Return the health of the small chunks that were added since the last call, all in one."""
+        taken, self._small_health = self._small_health, Health()
+        return taken
 
     def close(self) -> None:
         """Make everything durable and visible; after a failure, publish nothing more."""
@@ -247,6 +264,9 @@ class ChunkWriter:
                 body = replace(body, parts=(b"".join(body.parts),))
             record = EncodedRecord(encoded.ids[i], len(plains[i]), body)
             encoded.records.append((batch.first + i, record))
+        if self._measure:
+            fresh = {number - batch.first for number, _ in encoded.records}
+            encoded.health = measure_batch(batch.spans, plains, fresh)
         return encoded
 
     def _is_written(self, chunk_id: ChunkId) -> bool | None:
@@ -285,6 +305,10 @@ class ChunkWriter:
         for record in fresh:
             self._relatives.note(record.chunk_id, record.body)
         self._slots.append(encoded.slot)
+        if encoded.health is not None:
+            self._small_health += encoded.health.small
+            for i, (dtype, health) in encoded.health.large.items():
+                self.health[encoded.ids[i], dtype] = health
         self.counts = replace(
             self.counts,
             chunks=self.counts.chunks + len(encoded.ids),

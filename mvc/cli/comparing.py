@@ -50,7 +50,7 @@ def find_models(names: Sequence[str]) -> Callable[..., ModelDiff] | None:
 
 def _find_model(repo: Repo, name: str) -> str | Path | None:
     """Return an argument as one side of a comparison, or None if it means something else."""
-    from mvc.checkpoints.detect import is_checkpoint_name
+    from mvc.checkpoints.names import is_checkpoint_name
 
     if os.path.isfile(name):
         is_model = is_checkpoint_name(name) and not is_revision(repo, name)

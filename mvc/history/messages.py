@@ -60,6 +60,20 @@ def parse_trailers(message: str) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
+def drop_trailers(message: str, keys: frozenset[str]) -> str:
+    """Return a message without the trailers of some keys, and without an empty block at its end."""
+    lines = message.rstrip(_SPACE + "\n").split("\n")
+    start = _find_block(lines)
+    if start is None or keys.isdisjoint(key for key, _ in parse_trailers(message)):
+        return message
+    kept, is_dropped = lines[:start], False
+    for line in lines[start:]:
+        match = _TRAILER.match(line)
+        is_dropped = match[1] in keys if match else is_dropped and line[0] in _SPACE
+        kept += [] if is_dropped else [line]
+    return "\n".join(kept).rstrip(_SPACE + "\n") + "\n"
+
+
 def message_subject(message: str) -> str:
     """Return the first paragraph of a message on one line."""
     lines = message.split("\n")

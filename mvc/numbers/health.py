@@ -6,7 +6,6 @@ counted on integers, and squares are summed in rows that the processor multiplie
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mvc.dtypes import get_dtype, numpy_dtype
+from mvc.numbers.figures import Health
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,60 +22,26 @@ if TYPE_CHECKING:
 
     Bits = NDArray[np.uint16] | NDArray[np.uint32] | NDArray[np.uint64]
 
+__all__ = ["Health", "is_float", "measure"]
+
 _BLOCK_BYTES = 2**18  # with its scratch it stays in the second-level cache
 _ROW = 2**10  # squares are added in their own precision within a row, in float64 beyond
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
-    """What can be told of some elements without comparing them with others; ``+`` joins parts.
-
-    Of a complex element each figure is that of its magnitude.
-
-    Attributes:
-        elements: how many were measured; those of types whose values are not known do not count.
-        nan: how many are not a number.
-        inf: how many are infinite.
-        zeros: how many are zero, of either sign.
-        saturated: how many of an 8-bit or smaller float type are at its largest finite magnitude.
-        largest: the largest magnitude among the finite ones; 0.0 if there are none.
-        sum_sq: sum of the squares of the finite ones. Its relative error is below 1e-4 in any
-            order of adding (1,024 terms in float32, all others in float64), and typically 1e-8.
-    """
-
-    elements: int = 0
-    nan: int = 0
-    inf: int = 0
-    zeros: int = 0
-    saturated: int = 0
-    largest: float = 0.0
-    sum_sq: float = 0.0
-
-    def __add__(self, other: Health) -> Health:
-        return Health(
-            self.elements + other.elements,
-            self.nan + other.nan,
-            self.inf + other.inf,
-            self.zeros + other.zeros,
-            self.saturated + other.saturated,
-            max(self.largest, other.largest),
-            self.sum_sq + other.sum_sq,
-        )
-
-    @property
-    def norm(self) -> float:
-        """Euclidean norm of the finite elements."""
-        return math.sqrt(self.sum_sq)
+def is_float(dtype: DType) -> bool:
+    """Return whether a type is one of floating-point numbers, real or complex, of any width."""
+    return dtype.name.startswith(("F", "BF", "C"))
 
 
-def measure(raw: NDArray[np.uint8], dtype: DType) -> Health:
+def measure(raw: NDArray[np.uint8], dtype: DType, *, zeros: bool = True) -> Health:
     """Return the health of whole elements, given by their bytes.
 
     Types that are quantised by scales elsewhere or in blocks (``QI8``, GGUF's) are not measured.
+    Without ``zeros`` those of wider floats are not counted, which is faster.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite; signalling NaN
         if dtype.name in _FLOATS:
-            return _measure_floats(raw, _FLOATS[dtype.name])
+            return _measure_floats(raw, _FLOATS[dtype.name], zeros=zeros)
         if dtype.name in _PACKED or (dtype.numpy_name and dtype.block_bytes == 1):
             return _measure_bytes(raw, dtype)
         if dtype.name == "C32":
@@ -89,73 +55,97 @@ def measure(raw: NDArray[np.uint8], dtype: DType) -> Health:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How a float type is laid out: its words, and the bits of an infinity."""
+    """How a float type is laid out.
+
+    Attributes:
+        word: words as wide as it, and ``signed`` ones.
+        infinity: the bits of an infinity.
+        value: the type of NumPy that the words are read as; for BF16 once it is half of a float32.
+        places: of a short type: by how many bits the low and the high one of two neighbours move
+            left in their 32 bits to be a float32.
+        scale: what that is to be multiplied with.
+    """
 
     word: type[np.unsignedinteger[Any]]
+    signed: type[np.signedinteger[Any]]
     infinity: int
-    value: type[np.floating[Any]]  # what the words are read as, once they are as wide
+    value: type[np.floating[Any]]
+    places: tuple[int, int] | None = None
+    scale: float = 1.0
 
     def decode(self, magnitude: int) -> float:
-        word = self.word(magnitude)
         if self.word is np.uint16 and self.value is np.float32:
-            word = np.uint32(magnitude << 16)
-        return float(word.view(self.value))
+            return float(np.uint32(magnitude << 16).view(np.float32))
+        return float(self.word(magnitude).view(self.value))
 
 
 _FLOATS = {
-    "BF16": _Layout(np.uint16, 0x7F80, np.float32),
-    "F16": _Layout(np.uint16, 0x7C00, np.float16),
-    "F32": _Layout(np.uint32, 0x7F80_0000, np.float32),
-    "F64": _Layout(np.uint64, 0x7FF0_0000_0000_0000, np.float64),
+    "BF16": _Layout(np.uint16, np.int16, 0x7F80, np.float32, (16, 0)),
+    "F16": _Layout(np.uint16, np.int16, 0x7C00, np.float16, (13, -3), 2.0**112),
+    "F32": _Layout(np.uint32, np.int32, 0x7F80_0000, np.float32),
+    "F64": _Layout(np.uint64, np.int64, 0x7FF0_0000_0000_0000, np.float64),
 }
 
 
-def _measure_floats(raw: NDArray[np.uint8], layout: _Layout) -> Health:
+def _measure_floats(raw: NDArray[np.uint8], layout: _Layout, *, zeros: bool) -> Health:
     words: Bits = raw.view(layout.word)
+    odd = words.size % 2 if layout.places else 0  # short words are read by pairs
+    if odd:
+        words = np.append(words, layout.word(0))
     step = _BLOCK_BYTES // words.itemsize
-    bits, wide = np.empty_like(words[:step]), np.empty(min(step, words.size + 1), np.float32)
-    mask = layout.word(2 ** (8 * words.itemsize - 1) - 1)
-    nan = inf = zeros = largest = 0
+    spare: Bits = np.empty_like(words[:step])
+    mask = 2 ** (8 * words.itemsize - 1) - 1
+    nan = inf = nonzero = largest = 0
     sum_sq = 0.0
     for start in range(0, words.size, step):
         block = words[start : start + step]
-        magnitudes = np.bitwise_and(block, mask, out=bits[: block.size])
-        zeros += block.size - int(np.count_nonzero(magnitudes))
-        top = int(magnitudes.max())
+        # Either maximum sees the words of one sign.
+        top = max(int(block.max()) - mask - 1, int(block.view(layout.signed).max()))
         if top >= layout.infinity:
-            infinite = int(np.count_nonzero(magnitudes == layout.infinity))
-            bad = magnitudes >= layout.infinity
+            block = block & layout.word(mask)
+            bad = block >= layout.infinity
+            infinite = int(np.count_nonzero(block == layout.infinity))
             inf, nan = inf + infinite, nan + int(np.count_nonzero(bad)) - infinite
-            magnitudes[bad] = 0
-            block, top = magnitudes, int(magnitudes.max())
+            block[bad] = 0
+            top = int(block.max())
+        if zeros:
+            magnitudes = np.bitwise_and(block, layout.word(mask), out=spare[: block.size])
+            nonzero += int(np.count_nonzero(magnitudes))
         largest = max(largest, top)
-        sum_sq += _add_squares(block, layout, layout.decode(top), wide)
-    return Health(words.size, nan, inf, zeros, 0, layout.decode(largest), sum_sq)
+        sum_sq += _add_squares(block, layout, layout.decode(top), spare)
+    elements = words.size - odd
+    zero = elements - nan - inf - nonzero if zeros else 0
+    return Health(elements, nan, inf, zero, 0, layout.decode(largest), sum_sq)
 
 
-def _add_squares(block: Bits, layout: _Layout, largest: float, wide: NDArray[np.float32]) -> float:
+def _add_squares(block: Bits, layout: _Layout, largest: float, spare: Bits) -> float:
     """Return the sum of squares of finite words.
 
     Squares of float32 must neither overflow nor vanish beside the largest: 1,024 times 2^112 is
     below 2^128, and all that is lost below 2^-63 is nothing beside 2^-80.
     """
-    is_bf16 = layout.value is np.float32 and layout.word is np.uint16
-    if layout.word is np.uint64:
-        return _sum_squares(block.view(np.float64))
-    if layout.value is np.float16:
-        np.copyto(wide[: block.size], block.view(np.float16))
-        return _sum_squares(wide[: block.size])
-    if largest and not 2.0**-40 <= largest <= 2.0**56:
-        values = (block.astype(np.uint32) << 16 if is_bf16 else block).view(np.float32)
-        return _sum_squares(values.astype(np.float64))
-    if not is_bf16:
-        return _sum_squares(block.view(np.float32))
-    odd = block[block.size & ~1 :].astype(np.uint32) << 16
-    pairs = block[: block.size & ~1].view(np.uint32)
-    half = wide[: pairs.size].view(np.uint32)
-    total = _sum_squares(odd.view(np.float32))
-    total += _sum_squares(np.left_shift(pairs, 16, out=half).view(np.float32))
-    return total + _sum_squares(np.bitwise_and(pairs, 0xFFFF_0000, out=half).view(np.float32))
+    is_safe = layout.word is np.uint64 or not largest or 2.0**-40 <= largest <= 2.0**56
+    if layout.places is None:
+        values = block.view(layout.value)
+        return _sum_squares(values if is_safe else values.astype(np.float64))
+    if not is_safe:
+        return _sum_squares((block.astype(np.uint32) << 16).view(np.float32).astype(np.float64))
+    pairs, wide = block.view(np.uint32), spare[: block.size].view(np.uint32)
+    return sum(_sum_squares(_widen(pairs, place, layout, wide)) for place in layout.places)
+
+
+def _widen(
+    pairs: NDArray[np.uint32], place: int, layout: _Layout, wide: NDArray[np.uint32]
+) -> NDArray[np.float32]:
+    """Return the magnitudes of every other word; a short float is a float32 of other scale."""
+    if place > 0:
+        np.left_shift(pairs, place, out=wide)
+    elif place < 0:
+        np.right_shift(pairs, -place, out=wide)
+    if layout.scale == 1.0:
+        return (wide if place else np.bitwise_and(pairs, 0xFFFF_0000, out=wide)).view(np.float32)
+    values = np.bitwise_and(wide, 0x0FFF_E000, out=wide).view(np.float32)
+    return np.multiply(values, np.float32(layout.scale), out=values)
 
 
 def _sum_squares(values: NDArray[np.floating[Any]]) -> float:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mvc.history.values import Index, IndexEntry
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
+    from mvc.workspace.measuring import SessionHealth
 
 _HUB_INDEX_SUFFIX = ".index.json"
 
@@ -247,21 +248,25 @@ def store_planned(
     context: Context, plan: AddPlan, progress: ByteProgress = None, *, delta: bool | None = None
 ) -> AddResult:
     """Store what a plan reads; nothing is staged yet."""
-    writers: list[ChunkWriter] = []
+    sessions: list[tuple[ChunkWriter, SessionHealth]] = []
     with ExitStack() as stack:
 
         @cache
         def open_cutter() -> Cutter:
             from mvc.workspace.bases import Relatives  # noqa: PLC0415  brings NumPy
+            from mvc.workspace.measuring import SessionHealth  # noqa: PLC0415  as above
 
-            writer = stack.enter_context(context.store.writer(context.delta_mode(insist=delta)))
-            writers.append(writer)
+            mode = context.delta_mode(insist=delta)
+            writer = stack.enter_context(context.store.writer(mode, measure=True))
             relatives = Relatives(context, writer, head_tree(context))
-            return Cutter(writer, context.chunk_bytes, progress, relatives)
+            sessions.append((writer, SessionHealth(context, writer)))
+            return Cutter(writer, context.chunk_bytes, progress, relatives, sessions[0][1])
 
         stored = _store_files(context, plan, open_cutter, progress)
     stored.sort(key=lambda file: file.path)
-    counts = writers[0].counts if writers else WriteCounts()
+    for _, health in sessions:
+        health.keep()
+    counts = sessions[0][0].counts if sessions else WriteCounts()
     return AddResult(tuple(stored), plan.drop, plan.unchanged, counts)
 
 

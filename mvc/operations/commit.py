@@ -67,11 +67,19 @@ def commit(
     if tree_entries == base and not allow_empty:
         _check_may_be_empty(context, last, base)
     _check_kept(context, tree_entries)
-    if added is not None:
-        added.stage(context)  # only now: a refused commit stages nothing
     committer = context.stamp(author, time_s)
     written = committer if last is None else _amended_stamp(last, author, time_s, committer)
-    new = record(context, tree_entries, parents, text, committer=committer, author=written)
+    new = record(
+        context,
+        tree_entries,
+        parents,
+        text,
+        committer=committer,
+        author=written,
+        replaced=None if last is None else last.id,
+    )
+    if added is not None:
+        added.stage(context)  # only now: a refused commit stages nothing
     # Git's own words, so that undo and stock Git read the reflog alike.
     verb = "commit (amend)" if amend else "commit" if parents else "commit (initial)"
     subject = text.lstrip("\n").split("\n", 1)[0]

@@ -23,6 +23,7 @@ from mvc.workspace.commits import CommitResult, new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.files import Cutter, is_plain
 from mvc.workspace.journal import EntryChange, Transition
+from mvc.workspace.measuring import SessionHealth
 from mvc.workspace.recorded import staged_tree
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_kept, take_back
@@ -148,23 +149,27 @@ def _store_state(
 ) -> tuple[dict[str, TreeEntry], WriteCounts]:
     """Store the files of a state in one session; return their entries and what was written."""
     by_path = {file.path: file for file in files}
-    with context.store.writer(mode) as writer:
+    with context.store.writer(mode, measure=True) as writer:
         sources = {file.path: file.source for file in files}
         relatives = Relatives(context, writer, base, sources)
         for old in previous:
             relatives.offer_file(old.path, old.layout, old.source)
         order = masters_first(list(by_path), {file.path: file.layout for file in files})
-        cutter = Cutter(writer, context.chunk_bytes, progress, relatives)
+        health = SessionHealth(context, writer)
+        cutter = Cutter(writer, context.chunk_bytes, progress, relatives, health)
         entries = {path: _store_state_file(context, cutter, by_path[path]) for path in order}
+    health.keep()
     return entries, writer.counts
 
 
 def _store_state_file(context: Context, cutter: Cutter, file: StateFile) -> TreeEntry:
     if is_plain(file.source, file.layout, file.path):
         data = read_bytes(file.source, 0, file.layout.size_bytes)
-    else:
-        data = encode_manifest(cutter.store(file.source, file.layout, file.path))
-    return TreeEntry(MODE_FILE, context.history.write_blob(data))
+        return TreeEntry(MODE_FILE, context.history.write_blob(data))
+    data = encode_manifest(cutter.store(file.source, file.layout, file.path))
+    blob = context.history.write_blob(data)
+    cutter.finish(blob)
+    return TreeEntry(MODE_FILE, blob)
 
 
 def _check_not_staged(index: Index, base: Mapping[str, TreeEntry], paths: Iterable[str]) -> None:

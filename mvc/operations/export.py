@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.detect import is_checkpoint_name
+from mvc.checkpoints.names import is_checkpoint_name
 from mvc.checkpoints.safetensors import DTYPES, METADATA_KEY, encode_header
 from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageError
 from mvc.fs import DurableFile, find_stat, fsync_dir, make_dirs, replace_staged

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.errors import FormatError, NotFoundError
 from mvc.workspace.annotations import Annotations, read_annotations
+from mvc.workspace.health import CheckpointHealth, read_health
 from mvc.workspace.ranges import walk_ranges
 from mvc.workspace.releases import Release, find_release
 from mvc.workspace.verdicts import DIVERGENCES, HEALTH_MARKS, Divergence
@@ -67,6 +68,11 @@ class LogEntry:
     def step(self) -> int | None:
         """Its training step."""
         return self.annotations.step
+
+    @property
+    def health(self) -> tuple[CheckpointHealth, ...]:
+        """The health of its checkpoints, as recorded when it was made; no weight is read."""
+        return read_health(self.info.trailers)
 
     @property
     def metrics(self) -> Mapping[str, float]:

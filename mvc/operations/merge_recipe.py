@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.detect import is_checkpoint_name
+from mvc.checkpoints.names import is_checkpoint_name
 from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageError
 from mvc.fs import DurableFile, find_stat, make_dirs
 from mvc.merging.companions import CONFIG, change_config, parse_config, read_companions

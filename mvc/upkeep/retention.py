@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import UsageError
 from mvc.upkeep.durations import duration_text
 from mvc.upkeep.versions import reach
+from mvc.workspace.model_names import is_model_name, is_model_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -44,12 +45,6 @@ if TYPE_CHECKING:
 
 DIVERGED = "diverged/"
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
-_MODEL = ("model", "ema", "weight", "adapter", "lora")
-_STATE = (
-    *("optimizer", "optim", "scheduler", "sched", "rng"),
-    *("scaler", "trainer", "dataloader", "sampler"),
-)
-_WORD = re.compile("[a-z]+")
 _NO_RULE_HINT = "say what to keep: give `keep_last`, `keep_every`, `keep_best` or `keep_tagged`"
 _OPTIONS = {
     "keep_last": "--keep-last",
@@ -273,27 +268,6 @@ def _recent(commits: Iterable[Candidate], policy: RetentionPolicy, now_s: int) -
     for commit in commits:
         if commit.time_s >= now_s - policy.keep_within_s:
             yield commit.id, f"within {duration_text(policy.keep_within_s)}"
-
-
-def is_model_name(name: str) -> bool | None:
-    """Return whether one file or folder name means model (True) or state (False), or None."""
-    words = _WORD.findall(name.lower())
-    if any(word.startswith(_MODEL) for word in words):
-        return True
-    if any(word.startswith(_STATE) for word in words):
-        return False
-    if {"state", "states"}.intersection(words) and "dict" not in words:
-        return False
-    return None
-
-
-def is_model_path(path: str) -> bool | None:
-    """Return the same for a path: its file name decides, or else its nearest folder."""
-    for name in reversed(path.split("/")):
-        answer = is_model_name(name)
-        if answer is not None:
-            return answer
-    return None
 
 
 def state_paths(paths: Iterable[str], state_files: Collection[str] = ()) -> tuple[str, ...]:

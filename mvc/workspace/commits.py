@@ -9,7 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, UsageError
-from mvc.history.messages import format_message
+from mvc.history.messages import drop_trailers, format_message
+from mvc.workspace.commit_health import find_health
+from mvc.workspace.health import COMPUTED_TRAILERS, health_trailers
 from mvc.workspace.manifests import find_manifest, read_stored
 
 if TYPE_CHECKING:
@@ -94,8 +96,16 @@ def record(
     *,
     committer: Stamp,
     author: Stamp | None = None,
+    replaced: GitId | None = None,
 ) -> GitId:
-    """Write tree and commit objects, durable; no ref moves."""
+    """Write tree and commit objects, durable; no ref moves.
+
+    The text gets what is known of the health of the checkpoints. ``replaced`` is the commit whose
+    place an amended one takes.
+    """
+    earlier = [*parents, *([] if replaced is None else [replaced])]
+    facts = health_trailers(find_health(context, tree_entries, earlier))
+    text = format_message(drop_trailers(text, COMPUTED_TRAILERS), facts)
     new = context.history.write_commit(
         tree=context.history.write_tree(tree_entries),
         parents=list(parents),

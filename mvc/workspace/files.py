@@ -11,7 +11,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
-from mvc.checkpoints.detect import is_checkpoint_name, read_layout
+from mvc.checkpoints.detect import read_layout
+from mvc.checkpoints.names import is_checkpoint_name
 from mvc.chunkstore.values import ChunkSpan
 from mvc.dtypes import get_dtype
 from mvc.errors import ConflictError, FormatError, NotFoundError, StorageError, UnsupportedError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.bases import Hint, Relatives
     from mvc.workspace.context import Context
+    from mvc.workspace.measuring import SessionHealth
 
 PLAIN_FILE_MAX_BYTES = 2**20
 """Files up to this length that are not checkpoints are ordinary Git blobs."""
@@ -131,9 +133,10 @@ def _take_file(
         source = _read_small(file, path)
         layout = read_layout(source, path.rpartition("/")[2]) if seen is None else seen[0]
         data, manifest, warning = _take_content(source, layout, path, open_cutter, progress)
-        stored = StoredFile(
-            path, git_mode(stat), put_blob(data), stat, source.size_bytes, manifest, warning
-        )
+        blob = put_blob(data)
+        if manifest is not None:
+            open_cutter().finish(blob)
+        stored = StoredFile(path, git_mode(stat), blob, stat, source.size_bytes, manifest, warning)
     # A pass over many files looks at them all once more at its end, see check_reached; for a large
     # one, to be told at once is worth a look more.
     if folders is None or manifest is not None:
@@ -184,7 +187,7 @@ def _take_content(
     except FormatError as error:
         warning = f"stored as opaque bytes: {error}"
         layout = FileLayout("opaque", source.size_bytes, (), warning)
-        cutter = Cutter(cutter.writer, cutter.chunk_bytes)
+        cutter = Cutter(cutter.writer, cutter.chunk_bytes, health=cutter.health)
         manifest = cutter.store(source, layout, path)
         return encode_manifest(manifest), manifest, warning
 
@@ -207,6 +210,7 @@ class Cutter:
     chunk_bytes: int
     progress: ByteProgress = None
     relatives: Relatives | None = None
+    health: SessionHealth | None = None
 
     def store(self, source: ByteSource, layout: FileLayout, path: str) -> Manifest:
         """Store what is new of a file; fp32 tensors come before those that may be rounded."""
@@ -215,6 +219,8 @@ class Cutter:
         spans = [
             ChunkSpan(place * self.chunk_bytes, size, None) for place, size in enumerate(sizes)
         ]
+        if self.health is not None:
+            self.health.begin()
         gap_ids = tuple(self.writer.add(gaps, spans, self.progress))
         relatives = self.relatives
         if relatives is None:
@@ -234,9 +240,16 @@ class Cutter:
     ) -> dict[Segment, tuple[ChunkId, ...]]:
         """Store the chunks of some segments and return their ids."""
         spans = [span for one in segments for span in self._cut(one, hints.get(one))]
-        ids = iter(self.writer.add(source, spans, self.progress))
-        counts = {one: -(-one.size_bytes // self.chunk_bytes) for one in segments}
+        found = self.writer.add(source, spans, self.progress)
+        if self.health is not None:
+            self.health.note(source, spans, found)
+        counts, ids = {one: -(-one.size_bytes // self.chunk_bytes) for one in segments}, iter(found)
         return {one: tuple(islice(ids, count)) for one, count in counts.items()}
+
+    def finish(self, blob: GitId) -> None:
+        """End with a file whose manifest is now in a blob."""
+        if self.health is not None:
+            self.health.finish(blob)
 
     def _cut(self, segment: Segment, hint: Hint | None) -> Iterator[ChunkSpan]:
         dtype = get_dtype(segment.dtype)

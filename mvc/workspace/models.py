@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.detect import is_checkpoint_name, read_layout
+from mvc.checkpoints.detect import read_layout
+from mvc.checkpoints.names import is_checkpoint_name
 from mvc.dtypes import count_elements, get_dtype, size_in_bytes
 from mvc.errors import CorruptionError, FormatError, NotFoundError, UsageError
 from mvc.formats.layout import view_extent_bytes

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from mvc.checkpoints.detect import is_checkpoint_name, read_layout
+from mvc.checkpoints.detect import read_layout
+from mvc.checkpoints.names import is_checkpoint_name
 from mvc.errors import ConflictError
 from mvc.sources import FileSource, MemorySource
 from support.parsed import parse, torch_archive

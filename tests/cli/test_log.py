@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
+from support.models import write_model
 from support.stockgit import git
 
 SUBJECTS = ["grown", "tuned", "base model"]
@@ -143,3 +146,25 @@ def test_format(shell):
     assert shell.ok("log", "-2", plain).lines == git_lines
     only = shell.ok("log", "--oneline", "--metric", "acc").lines
     assert only == [f"{ids[0][:7]}  step 2,000  acc 0.5  (HEAD -> main) grown"]
+
+
+def test_health_along_a_run(shell):
+    broken = np.full(32, np.nan, np.float32)
+    write_model(shell.folder / "model.safetensors", seed=3, norm=broken)
+    shell.ok("commit", "-am", "broken", "--step", "3000")
+    head, broken, *rest = shell.ok("log", "--health").lines
+    assert head.split() == ["commit", "step", "nan", "inf", "max", "norm", "change", "subject"]
+    assert re.fullmatch(r"\w{7}  3,000   32    0  [\d.]+  [\d.]+ +[+-]?[\d.]+ %  !  broken", broken)
+    assert len(rest) == 3
+    assert all(" !" not in line for line in rest)
+    found = shell.json("log", "--health")[0]["health"]
+    assert [one["path"] for one in found] == ["model.safetensors"]
+    assert found[0]["nan"] == 32
+    assert found[0]["norm"] > 0
+    assert any("Health:  model.safetensors holds 32 NaN" in line for line in shell.ok("log").lines)
+    assert "Health: model.safetensors nan=32 " in git(shell.folder / ".mvc", "log", "-1")
+
+
+def test_health_is_alone(shell):
+    for option in ("--graph", "--oneline", "--stat", "--format=%h"):
+        assert shell("log", "--health", option).code == 2

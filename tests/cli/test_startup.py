@@ -114,15 +114,15 @@ print("\\n" + json.dumps([code, loaded]))
     [
         ("nothing", [["status"]], 50, 120),
         ("nothing", [["completion", "--", "log", "--si"], ["completion", "--", "switch", ""]], 52, 120),
-        ("nothing", [["log"]], 52, 125),
+        ("nothing", [["log"]], 53, 125),
         ("nothing", [["branch"], ["tag"]], 46, 115),
         ("nothing", [["diff", "--name-only"]], 57, 130),
         ("a text", [["status"], ["diff", "--name-only"]], 70, _EVERYDAY),
         ("a model", [["status"]], 62, _EVERYDAY),
         ("a model", [["diff", "--name-only"]], 62, _EVERYDAY),
         ("a text", [["add", "."]], 66, 156),
-        ("a text", [["commit", "-m", "x", "notes"]], 80, 170),
-        ("staged", [["commit", "-m", "x"]], 62, _EVERYDAY),
+        ("a text", [["commit", "-m", "x", "notes"]], 87, 176),
+        ("staged", [["commit", "-m", "x"]], 70, 162),  # looks its health up: sqlite3
     ],
 )  # fmt: skip
 def test_a_command_loads_few_modules(shell, change, lines, ours, in_all):

@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import UsageError
-from mvc.history.messages import format_message, message_body, message_subject, parse_trailers
+from mvc.history.messages import (
+    drop_trailers,
+    format_message,
+    message_body,
+    message_subject,
+    parse_trailers,
+)
 from support.stockgit import git, write_commit
 
 MESSAGES = [
@@ -100,3 +106,16 @@ def test_a_message_is_subject_body_and_trailers_and_nothing_else(text):
     for word in text.split():
         found = any(word.strip(":") in key + " " + value for key, value in parse_trailers(message))
         assert word in joined or found or word.startswith("#") or ":" in word
+
+
+@pytest.mark.parametrize("message", [text for text in MESSAGES if text.strip()])
+def test_dropped_trailers_are_gone_and_all_else_stays(message):
+    text = format_message(message, [("Health", "a b\n c"), ("Step", "1"), ("Gate", "no")])
+    left = drop_trailers(text, frozenset({"Health", "Gate"}))
+    kept = [pair for pair in parse_trailers(text) if pair[0] not in ("Health", "Gate")]
+    assert list(parse_trailers(left)) == kept
+    assert (message_subject(left), message_body(left)) == (
+        message_subject(text),
+        message_body(text),
+    )
+    assert drop_trailers(left, frozenset({"Health"})) == left

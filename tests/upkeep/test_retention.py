@@ -15,9 +15,9 @@ from mvc.upkeep.retention import (
     RetentionPolicy,
     choose,
     find_protected,
-    is_model_path,
     state_paths,
 )
+from mvc.workspace.model_names import is_model_path
 
 NOW_S = 1_000_000
 

@@ -77,6 +77,9 @@ def log(
         str | None,
         Option("--format", "--pretty", metavar="TEXT", help="TEXT for each: %h %s %(metric:loss)."),
     ] = None,
+    health: Annotated[
+        bool, Option("--health", help="NaN, infinities, largest magnitude and norm of the weights.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show the history, newest first, with training steps and metrics.
@@ -89,9 +92,16 @@ def log(
     %(step), %(metric:NAME), %(meta:NAME).
     """
     check_limit(limit)
-    check_alone([("--oneline", oneline), ("--format", form)])
-    for name, value in (("--reverse", reverse), ("--sort", sort), ("--format", form)):
+    check_alone([("--oneline", oneline), ("--format", form), ("--health", health)])
+    for name, value in (
+        ("--reverse", reverse),
+        ("--sort", sort),
+        ("--format", form),
+        ("--health", health),
+    ):
         check_alone([("--graph", graph), (name, value)])
+    for name, value in (("--stat", stat), ("--patch", patch)):
+        check_alone([("--health", health), (name, value)])
     detail = choose_one({"stat": stat, "patch": patch}, "")
     fields = None if form is None else _check_format(form)
     repo = open_repo()
@@ -120,6 +130,11 @@ def log(
         return
     entries = [_shown(entry, metric or (), decorate=decorate) for entry in entries]
     out = paged()
+    if health:
+        from mvc.cli.render.health import write_health
+
+        write_health(out, entries)
+        return
     below = partial(_changed_lines, repo, out, paths, detail) if detail else None
     if fields is not None:
         _write_format(out, entries, fields, below)

@@ -34,7 +34,7 @@ _LEAST_SUBJECT = 40
 _LEAST_CUT = 10
 _REASON_WIDTH = 40
 _HEALTHY = "healthy"
-_SHOWN_ABOVE = frozenset({"Step", "Metric", "Meta"})
+_SHOWN_ABOVE = frozenset({"Step", "Metric", "Meta", "Health", "Gate"})
 
 
 def entry_fields(entry: LogEntry) -> dict[str, object]:
@@ -53,6 +53,7 @@ def entry_fields(entry: LogEntry) -> dict[str, object]:
         "released": _released_fields(entry.released),
         "healthy": entry.is_healthy,
         "diverged": _diverged_fields(entry.diverged),
+        "health": [pick(one, "path nan inf largest norm saturated") for one in entry.health],
     }
 
 
@@ -139,6 +140,10 @@ def _full_lines(out: Output, entry: LogEntry) -> Iterator[str]:
         yield "Metrics: " + ", ".join(cells)
     for name, text in (facts.meta or {}).items():
         yield f"Meta:    {printable(name)} = {printable(text)}"
+    for one in entry.health:
+        if one.nan or one.inf:
+            what = f"{printable(one.path)} holds {one.nan:,} NaN, {one.inf:,} infinite"
+            yield f"Health:  {out.style(what, 'red')}"
     yield ""
     body = ["", *info.body.split("\n")] if info.body else []
     others = [f"{key}: {text}" for key, text in info.trailers if key not in _SHOWN_ABOVE]

@@ -1,0 +1,123 @@
+"""Measuring the health of files: while they are stored, or later where it is not known.
+
+Large chunks are kept by id and type, so that none is measured twice; small ones are measured every
+time, see ``mvc.chunkstore.measuring``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.chunkstore.measuring import SMALL_BYTES, is_measured, measure_plain
+from mvc.dtypes import get_dtype
+from mvc.errors import MvcError
+from mvc.formats.manifest import cut_sizes
+from mvc.numbers.figures import Health
+from mvc.workspace.kept_health import find_chunks, keep_chunks, keep_files
+from mvc.workspace.manifests import find_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mvc.chunkstore.values import ChunkSpan
+    from mvc.chunkstore.writer import ChunkWriter
+    from mvc.formats.manifest import Manifest, StoredSegment
+    from mvc.ids import ChunkId, GitId
+    from mvc.sources import ByteSource
+    from mvc.workspace.context import Context
+    from mvc.workspace.kept_health import Key
+
+
+class SessionHealth:
+    """The health of the files that one write session stores."""
+
+    def __init__(self, context: Context, writer: ChunkWriter) -> None:
+        self._context = context
+        self._writer = writer
+        self._total = Health()
+        self._measured: dict[Key, Health] = {}
+        self._files: dict[GitId, Health] = {}
+
+    def begin(self) -> None:
+        """Begin with a file."""
+        self._writer.take_small_health()
+        self._total = Health()
+
+    def note(self, source: ByteSource, spans: Sequence[ChunkSpan], ids: Sequence[ChunkId]) -> None:
+        """Count chunks of the file that the session has just taken from a source."""
+        missing: dict[Key, ChunkSpan] = {}
+        known: list[Key] = []
+        for span, chunk in zip(spans, ids, strict=True):
+            if span.size_bytes >= SMALL_BYTES and is_measured(span.dtype, span.size_bytes):
+                assert span.dtype is not None
+                known.append((chunk, span.dtype.name))
+                if known[-1] not in self._writer.health:
+                    missing[known[-1]] = span
+        found = find_chunks(self._context, missing)
+        for key, span in missing.items():
+            if key not in found:  # stored by an mvc that did not measure, or the cache was lost
+                assert span.dtype is not None
+                plain = memoryview(bytearray(span.size_bytes))
+                source.read_into(span.offset, plain)
+                self._measured[key] = found[key] = measure_plain(plain, span.dtype)
+        found |= {key: self._writer.health[key] for key in known if key in self._writer.health}
+        self._total += sum((found[key] for key in known), self._writer.take_small_health())
+
+    def finish(self, blob: GitId) -> None:
+        """End with a file, now that its blob is written."""
+        self._files[blob] = self._total
+
+    def keep(self) -> None:
+        """Keep what the session found."""
+        keep_chunks(self._context, self._writer.health | self._measured)
+        keep_files(self._context, self._files)
+
+
+def measure_file(context: Context, blob: GitId, limit_bytes: int | None) -> Health | None:
+    """Return the health of a stored file; None if that takes reading more than ``limit_bytes``.
+
+    A file that holds no tensor has no elements; one that is damaged or released is not known.
+    """
+    try:
+        manifest = find_manifest(context, blob)
+        if manifest is None:
+            return Health()
+        segments = measure_segments(context, manifest, limit_bytes)
+    except MvcError:
+        return None
+    if segments is None:
+        return None
+    total = sum((health for _, health in segments), Health())
+    keep_files(context, {blob: total})
+    return total
+
+
+def measure_segments(
+    context: Context, manifest: Manifest, limit_bytes: int | None = None
+) -> list[tuple[StoredSegment, Health]] | None:
+    """Return the health of every segment, or None if it takes reading more than ``limit_bytes``."""
+    chunks = [list(_chunks_of(stored, manifest.chunk_bytes)) for stored in manifest.segments]
+    sizes = {key: size for row in chunks for key, size in row}
+    found = find_chunks(context, (key for key, size in sizes.items() if size >= SMALL_BYTES))
+    missing = {key: size for key, size in sizes.items() if key not in found}
+    if limit_bytes is not None and sum(missing.values()) > limit_bytes:
+        return None
+    new: dict[Key, Health] = {}
+    for (chunk, name), size in missing.items():
+        plain = memoryview(bytearray(size))
+        context.store.read_into(chunk, plain)
+        new[chunk, name] = measure_plain(plain, get_dtype(name))
+    keep_chunks(context, {key: new[key] for key in new if sizes[key] >= SMALL_BYTES})
+    found |= new
+    return [
+        (stored, sum((found[key] for key, _ in row), Health()))
+        for stored, row in zip(manifest.segments, chunks, strict=True)
+    ]
+
+
+def _chunks_of(stored: StoredSegment, chunk_bytes: int) -> Iterator[tuple[Key, int]]:
+    """Yield (key, size) of the chunks of a segment that are measured."""
+    segment = stored.segment
+    for chunk, size in zip(stored.chunks, cut_sizes(segment.size_bytes, chunk_bytes), strict=True):
+        if is_measured(get_dtype(segment.dtype), size):
+            yield (chunk, segment.dtype), size

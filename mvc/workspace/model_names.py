@@ -1,0 +1,36 @@
+"""Which files are the model and which are training state, by their names.
+
+``mvc.upkeep.retention`` says by what rule.
+"""
+
+from __future__ import annotations
+
+import re
+
+_MODEL = ("model", "ema", "weight", "adapter", "lora")
+_STATE = (
+    *("optimizer", "optim", "scheduler", "sched", "rng"),
+    *("scaler", "trainer", "dataloader", "sampler"),
+)
+_WORD = re.compile("[a-z]+")
+
+
+def is_model_name(name: str) -> bool | None:
+    """Return whether one file or folder name means model (True) or state (False), or None."""
+    words = _WORD.findall(name.lower())
+    if any(word.startswith(_MODEL) for word in words):
+        return True
+    if any(word.startswith(_STATE) for word in words):
+        return False
+    if {"state", "states"}.intersection(words) and "dict" not in words:
+        return False
+    return None
+
+
+def is_model_path(path: str) -> bool | None:
+    """Return the same for a path: its file name decides, or else its nearest folder."""
+    for name in reversed(path.split("/")):
+        answer = is_model_name(name)
+        if answer is not None:
+            return answer
+    return None
