@@ -31,11 +31,12 @@ if TYPE_CHECKING:
         UsageError,
     )
     from mvc.history.values import Identity
-    from mvc.repo import Repo, compare, merge_recipe
+    from mvc.repo import Repo, compare, merge_recipe, open_model
     from mvc.runs.feed import RunFeed, is_process_alive, this_process
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
+    from mvc.workspace.models import Model, ModelTensor
 
 __getattr__ = lazy_names(
     __name__,
@@ -46,11 +47,12 @@ __getattr__ = lazy_names(
             RepositoryNotFoundError StorageError UnsupportedError UsageError
         """,
         "mvc.history.values": "Identity",
-        "mvc.repo": "Repo compare merge_recipe",
+        "mvc.repo": "Repo compare merge_recipe open_model",
         "mvc.runs.feed": "RunFeed is_process_alive this_process",
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
+        "mvc.workspace.models": "Model ModelTensor",
     },
 )
 
@@ -61,6 +63,8 @@ __all__ = [
     "FormatError",
     "Identity",
     "LayoutPlan",
+    "Model",
+    "ModelTensor",
     "MvcError",
     "NotFoundError",
     "ReleasedError",
@@ -78,6 +82,7 @@ __all__ = [
     "is_process_alive",
     "layout_state",
     "merge_recipe",
+    "open_model",
     "outline_image",
     "read_image",
     "this_process",

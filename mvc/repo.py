@@ -19,6 +19,7 @@ from mvc.errors import UsageError, translate_os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from typing import Self
 
     import numpy as np
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         move,
         remove,
         restore,
+        verify_models,
     )
     from mvc.operations.add import AddPlan, AddResult
     from mvc.operations.bisect import BisectStep
@@ -66,12 +68,13 @@ if TYPE_CHECKING:
     from mvc.operations.status import Status
     from mvc.operations.undo import UndoResult
     from mvc.operations.verify import StateCheck, WorktreeCheck
+    from mvc.operations.verify_models import ModelCheck
     from mvc.operations.watch import RunFollower
     from mvc.runs.feed import RunFeed
     from mvc.runs.records import RunView
     from mvc.workspace.checkout_plan import CheckoutResult
     from mvc.workspace.commits import CommitResult
-    from mvc.workspace.models import Operand
+    from mvc.workspace.models import Model, Operand
 
     StrPath = str | os.PathLike[str]
     Paths = StrPath | Iterable[StrPath]
@@ -109,6 +112,26 @@ def merge_recipe(
     return operations.merge_recipe.merge_recipe(
         None, recipe, Path(output), seed=seed, force=force, progress=progress
     )
+
+
+def open_model(operand: Operand, repo: Repo | None = None) -> AbstractContextManager[Model]:
+    """Open the tensors of a revision, of the worktree or of plain files for a ``with`` block.
+
+    Args:
+        operand: a revision, ``REV:PATH``, a checkpoint file, a folder of them, or a live state such
+            as a state dict; None is the worktree. A ``Path`` is never a revision.
+        repo: the repository, or None outside of one.
+
+    Returns:
+        A ``Model``, whose ``tensors`` are read one by one with ``read("numpy")`` or ``"torch"``.
+
+    Raises:
+        NotFoundError: it is none of these.
+        UsageError: it is more than one of these, or there is no repository whose worktree it is.
+        FormatError: a file holds no tensor.
+    """
+    context = None if repo is None else repo._context  # noqa: SLF001  the same module
+    return workspace.models.open_model(context, operand)
 
 
 class Repo:
@@ -1377,6 +1400,34 @@ class Repo:
         """
         return operations.verify.verify_worktree(
             self._context, revision, paths=self._paths(paths), progress=progress
+        )
+
+    def verify_models(
+        self,
+        old: Operand,
+        new: Operand = None,
+        *,
+        atol: float | None = None,
+        rtol: float | None = None,
+        progress: Progress = None,
+    ) -> ModelCheck:
+        """Compare two models tensor by tensor: to the bit, or within a tolerance.
+
+        Tensors whose ids are equal are not read. NaN equals NaN, an infinity itself.
+
+        Args:
+            old: a revision, ``REV:PATH``, a checkpoint file, a folder of them, a state dict (nested, of
+                arrays or tensors), or None for the worktree.
+            new: the same.
+            atol: how far apart elements may be; with it, or ``rtol``, dtypes may differ too.
+            rtol: how far apart they may be, as a multiple of the old one.
+            progress: as everywhere.
+
+        Raises:
+            ConflictError: a file changed while it was read.
+        """
+        return operations.verify_models.verify_models(
+            self._context, old, new, atol=atol, rtol=rtol, progress=progress
         )
 
     def load_state(

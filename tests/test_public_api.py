@@ -96,6 +96,7 @@ tags(self)
 tensor(self, revision, path, name, *, framework='numpy')
 tensors(self, revision='HEAD', *, paths=(), tensors=None, framework='numpy')
 undo(self, *, redo=False, force=False, dry_run=False, progress=None)
+verify_models(self, old, new=None, *, atol=None, rtol=None, progress=None)
 verify_state(self, state, revision='HEAD')
 verify_worktree(self, revision='HEAD', *, paths=(), progress=None)
 """
@@ -164,8 +165,13 @@ RESULTS = {
     "operations.verify.StateCheck": "commit tensors size_bytes differences",
     "operations.verify.FileCheck": "path status format tensors tensors_total size_bytes found_in reason",
     "operations.verify.WorktreeCheck": "commit files",
-    "workspace.tensor_compare.TensorCheck": "name status dtype shape old_dtype old_shape elements_total "
-    "elements_changed bytes_changed largest_difference",
+    "operations.verify_models.ModelCheck": "old new old_commit new_commit tolerance tensors_total "
+    "size_bytes tensors",
+    "comparison.checks.TensorCheck": "name status dtype shape old_dtype old_shape elements_total "
+    "elements_changed bytes_changed largest_difference path old_name deviation is_within",
+    "numbers.deviation.Deviation": "elements changed bytes_changed beyond first largest largest_index "
+    "relative",
+    "numbers.deviation.FirstDifference": "index old new ulps",
 }
 
 
@@ -191,10 +197,12 @@ def _spelling(function):
 
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
-        "ArrayOutline", "ConflictError", "CorruptionError", "FormatError", "Identity", "LayoutPlan", "MvcError",
+        "ArrayOutline", "ConflictError", "CorruptionError", "FormatError", "Identity", "LayoutPlan", "Model",
+        "ModelTensor", "MvcError",
         "NotFoundError", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
         "StateLayout", "StorageError", "UnsupportedError", "UsageError", "WriteCounts",
-        "__version__", "compare", "compare_image", "is_process_alive", "layout_state", "merge_recipe", "outline_image", "read_image",
+        "__version__", "compare", "compare_image", "is_process_alive", "layout_state", "merge_recipe",
+        "open_model", "outline_image", "read_image",
         "this_process",
     }  # fmt: skip
     assert mvc.__all__ == sorted(mvc.__all__)
@@ -218,9 +226,10 @@ def test_every_promised_name_is_seen_by_type_checkers():
 def test_names_of_mvc_hooks():
     assert set(mvc_hooks.__all__) == {
         "Audit", "Checkpointer", "CommitFailedError", "CommitReport", "DivergedError", "History",
-        "InexactRestoreError", "NotFinite", "Reading", "ReplayReport", "Ring", "RollbackReport",
+        "InexactRestoreError", "ModuleDifference", "ModuleReport", "NotFinite", "OutputReport",
+        "Reading", "ReplayReport", "Ring", "RollbackReport",
         "Spike", "StepRun", "Training", "Trend", "Verdict", "as_detector", "both", "capture",
-        "default_detectors", "lr_scale", "read_environment", "replay_steps", "restore",
+        "compare_modules", "compare_outputs", "default_detectors", "load_weights", "lr_scale", "read_environment", "replay_steps", "restore",
         "rollback", "skip_step", "stop",
     }  # fmt: skip
     assert mvc_hooks.__all__ == sorted(mvc_hooks.__all__)

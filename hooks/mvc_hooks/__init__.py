@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING
 from mvc.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from mvc_hooks.behaviour.comparing import compare_modules, compare_outputs
+    from mvc_hooks.behaviour.loading import load_weights
+    from mvc_hooks.behaviour.modules import ModuleDifference, ModuleReport
+    from mvc_hooks.behaviour.outputs import OutputReport
     from mvc_hooks.checkpointer import Checkpointer
     from mvc_hooks.divergence.finite import NotFinite
     from mvc_hooks.divergence.history import History, Reading, Verdict
@@ -42,7 +46,10 @@ __all__ = [
     "DivergedError",
     "History",
     "InexactRestoreError",
+    "ModuleDifference",
+    "ModuleReport",
     "NotFinite",
+    "OutputReport",
     "Reading",
     "ReplayReport",
     "Ring",
@@ -55,7 +62,10 @@ __all__ = [
     "as_detector",
     "both",
     "capture",
+    "compare_modules",
+    "compare_outputs",
     "default_detectors",
+    "load_weights",
     "lr_scale",
     "read_environment",
     "replay_steps",
@@ -69,6 +79,10 @@ __all__ = [
 _find_name = lazy_names(
     __name__,
     {
+        "mvc_hooks.behaviour.comparing": "compare_modules compare_outputs",
+        "mvc_hooks.behaviour.loading": "load_weights",
+        "mvc_hooks.behaviour.modules": "ModuleDifference ModuleReport",
+        "mvc_hooks.behaviour.outputs": "OutputReport",
         "mvc_hooks.checkpointer": "Checkpointer",
         "mvc_hooks.divergence.finite": "NotFinite",
         "mvc_hooks.divergence.history": "History Reading Verdict",

@@ -45,7 +45,7 @@ COMMANDS = {
         "du": "Show what branches, commits, files and tensors cost",
     },
     "keep it sound": {
-        "verify": "Check that the model is the same as in a commit, to the bit",
+        "verify": "Check that two models are the same: bits, modules, predictions",
         "fsck": "Check that the repository is sound",
         "doctor": "Show versions, file system and what is slow here",
     },

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mvc.dtypes import get_dtype, get_framework, numpy_dtype
-from mvc.errors import CorruptionError, NotFoundError, UnsupportedError
+from mvc.errors import CorruptionError, NotFoundError
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.released import check_chunks, command_text
-from mvc.workspace.tensors import StoredTensor, in_order, read_bytes_of, select_tensors
+from mvc.workspace.tensors import StoredTensor, find_maker, read_bytes_of, select_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -38,7 +37,7 @@ def read_tensor(
     Types that NumPy lacks come from ml_dtypes; packed types (4-bit, GGUF blocks) come as their
     bytes, one dimension of uint8.
     """
-    make = _find_maker(framework)
+    make = find_maker(framework)
     commit = context.history.resolve(revision)
     return make(*_read(context, commit, _find_tensor(context, commit, revision, path, name)))
 
@@ -52,27 +51,10 @@ def read_tensors(
     framework: str = "numpy",
 ) -> Iterator[tuple[str, Any]]:
     """Return (name, values) of tensors in the order of their files; each is read when it is due."""
-    make = _find_maker(framework)
+    make = find_maker(framework)
     commit = context.history.resolve(revision)
     chosen = select_tensors(context, revision, paths, tensors, "mvc checkout {}")
     return ((one.view.name, make(*_read(context, commit, one))) for one in chosen)
-
-
-def _find_maker(framework: str) -> Callable[[NDArray[np.uint8], TensorView], Any]:
-    if get_framework(framework) == "numpy":
-        return _make_array
-    try:
-        from mvc.states.torch_arrays import make_tensor  # noqa: PLC0415  torch on demand
-    except ImportError as error:
-        raise UnsupportedError(
-            "torch is not installed", hint='read it with framework="numpy"'
-        ) from error
-    return make_tensor
-
-
-def _make_array(raw: NDArray[np.uint8], view: TensorView) -> NDArray[np.generic]:
-    flat, scalar = in_order(raw, view), numpy_dtype(get_dtype(view.dtype))
-    return flat if scalar is None else flat.view(scalar).reshape(view.shape)
 
 
 def _read(

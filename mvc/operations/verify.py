@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.detect import read_layout
+from mvc.comparison.checks import TensorCheck, check_pairs
+from mvc.comparison.pairs import TensorPair
 from mvc.errors import ConflictError, FormatError, UnsupportedError
 from mvc.history.ignore import IgnoreRules
 from mvc.history.values import MODE_SYMLINK
@@ -25,16 +27,10 @@ from mvc.states.state import encode_state, find_files
 from mvc.workspace.content import GapStream, all_same, cut_live, find_different, open_source
 from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, find_layout
 from mvc.workspace.manifests import find_manifest, stored_size
+from mvc.workspace.models import live_tensors, stored_tensors
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.recovery import recover
 from mvc.workspace.state_files import TensorSizes, find_state_files, read_state_text
-from mvc.workspace.tensor_compare import (
-    LiveTensor,
-    StoredVersion,
-    TensorCheck,
-    compare_tensors,
-    live_tensors,
-)
 from mvc.workspace.worktree import find_file_stat, read_link, scan_files
 
 if TYPE_CHECKING:
@@ -47,6 +43,9 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.content import LiveChunk
     from mvc.workspace.context import Context
+    from mvc.workspace.models import ModelTensor
+
+    Version = tuple[str, GitId, GitId | None]
 
 SAME = "same"
 SAME_TENSORS = "same-tensors"
@@ -199,8 +198,8 @@ def _check_file(
         reason = _compare_plain(context, path, entry, check.size_bytes)
         return check if reason is None else _different(check, reason)
     with _open_unchanged(context, path) as source:
-        version = StoredVersion(path, entry.blob, commit, manifest)
-        return _compare_checkpoint(context, version, source, check, progress)
+        version = (path, entry.blob, commit)
+        return _compare_checkpoint(context, version, manifest, source, check, progress)
 
 
 def _compare_plain(context: Context, path: str, entry: TreeEntry, size_bytes: int) -> str | None:
@@ -246,25 +245,25 @@ def _open_unchanged(context: Context, path: str) -> Iterator[FileSource]:
 
 def _compare_checkpoint(
     context: Context,
-    version: StoredVersion,
+    version: Version,
+    manifest: Manifest,
     source: FileSource,
     check: FileCheck,
     progress: ByteProgress,
 ) -> FileCheck:
-    manifest = version.manifest
     is_around_same = source.size_bytes == manifest.size_bytes and _has_gaps(source, manifest)
     if is_around_same:  # the header is too, so it has the same tensors at the same places
         segments: Sequence[Segment] = [stored.segment for stored in manifest.segments]
     elif not manifest.segments:
         return _different(check, "its bytes differ")
     else:
-        layout = read_layout(source, version.path.rpartition("/")[2])
+        layout = read_layout(source, check.path.rpartition("/")[2])
         if not layout.segments:
             why = layout.warning or "it holds no tensors"
             return _different(check, f"no tensor can be found in it: {why}")
         segments = layout.segments
-    live = live_tensors(source, segments)
-    tensors = compare_tensors(context, version, live, progress)
+    live = {one.name: one for one in live_tensors(check.path, source, segments)}
+    tensors = _compare_tensors(context, version, manifest, live, progress)
     known = {view.name for view, _ in manifest.tensors()}
     tensors += [
         TensorCheck(name, "extra", tensor.view.dtype, tensor.view.shape)
@@ -274,6 +273,19 @@ def _compare_checkpoint(
     if tensors:
         return replace(check, status=DIFFERENT, tensors=tuple(tensors))
     return check if is_around_same else replace(check, status=SAME_TENSORS)
+
+
+def _compare_tensors(
+    context: Context,
+    version: Version,
+    manifest: Manifest,
+    live: Mapping[str, ModelTensor],
+    progress: ByteProgress,
+) -> list[TensorCheck]:
+    """Return the tensors of a checkpoint that are missing or differ in open files, in its order."""
+    stored = stored_tensors(context, version, manifest)
+    pairs = [TensorPair(one, live.get(one.name)) for one in stored]
+    return check_pairs(pairs, threads=context.store.threads, progress=progress)
 
 
 def _has_gaps(source: FileSource, manifest: Manifest) -> bool:
@@ -297,19 +309,21 @@ class _Elsewhere:
             return check
         blob = self._tree[check.path].blob
         manifest = self._context.manifests.read(blob)
-        version = StoredVersion(check.path, blob, commit, manifest)
+        version = (check.path, blob, commit)
         for paths in self._candidates(manifest, check.path):
             with ExitStack() as stack:
-                live: dict[str, LiveTensor] = {}
+                live: dict[str, ModelTensor] = {}
                 for path in paths:
                     source = stack.enter_context(_open_unchanged(self._context, path))
-                    live |= live_tensors(source, self._find_layouts()[path].segments)
-                tensors = tuple(compare_tensors(self._context, version, live, progress))
-            found = replace(check, status=SAME_TENSORS, found_in=paths)
+                    segments = self._find_layouts()[path].segments
+                    live |= {one.name: one for one in live_tensors(path, source, segments)}
+                found = _compare_tensors(self._context, version, manifest, live, progress)
+                tensors = tuple(found)
+            same = replace(check, status=SAME_TENSORS, found_in=paths)
             if not tensors:
-                return found
+                return same
             if check.status == MISSING and _stem(paths[0]) == _stem(check.path):
-                return replace(found, status=DIFFERENT, tensors=tensors)
+                return replace(same, status=DIFFERENT, tensors=tensors)
         return check
 
     def _candidates(self, manifest: Manifest, missing: str) -> Iterator[tuple[str, ...]]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mvc.checkpoints.detect import read_layout
 from mvc.checkpoints.names import is_checkpoint_name
@@ -25,11 +25,11 @@ from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import filter_paths
 from mvc.workspace.recorded import is_clean
 from mvc.workspace.released import check_chunks
-from mvc.workspace.tensors import check_fits, in_order
+from mvc.workspace.tensors import check_fits, find_maker, in_order
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -87,6 +87,16 @@ class ModelTensor:
         if self.chunks is None:
             return None
         return tensor_id(self.view, StoredSegment(self.segment, self.chunks))
+
+    def read(self, framework: str = "numpy") -> Any:
+        """Return its values as a new array or torch tensor; packed types come as their bytes."""
+        import numpy as np  # noqa: PLC0415  import cost
+
+        make = find_maker(framework)
+        check_fits(self.path, self.view)
+        raw = np.empty(view_extent_bytes(self.view), np.uint8)
+        self.source.read_into(self.start + self.view.offset_bytes, raw.data)
+        return make(raw, self.view)
 
     def open(self) -> Reader:
         """Return a reader of its elements in C order, by offset and size in bytes.
@@ -251,10 +261,9 @@ def read_live(state: Mapping[str, object]) -> Model:
     from mvc.states.state import encode_state  # noqa: PLC0415  files need none of it
 
     tensors = [
-        ModelTensor(file.path, view, segment, file.source, segment.start, None, 0)
+        tensor
         for file in encode_state(state)
-        for segment in file.layout.segments
-        for view in segment.tensors
+        for tensor in live_tensors(file.path, file.source, file.layout.segments)
     ]
     if not tensors:
         raise UsageError("the live state holds no tensor")
@@ -287,11 +296,26 @@ def read_tree_model(
         if manifest is None or not manifest.segments:
             plain[path] = entry.blob
             continue
-        for stored in manifest.segments:
-            version = (path, entry.blob, commit)
-            source = StoredSource(context, version, stored, manifest.chunk_bytes)
-            tensors += _tensors_of(path, stored, source, 0, manifest.chunk_bytes)
+        tensors += stored_tensors(context, (path, entry.blob, commit), manifest)
     return Model(label, tuple(tensors), commit, plain)
+
+
+def stored_tensors(
+    context: Context, version: tuple[str, GitId, GitId | None], manifest: Manifest
+) -> Iterator[ModelTensor]:
+    """Yield the tensors of a stored file; ``version`` is its path, its blob and its commit."""
+    for stored in manifest.segments:
+        source = StoredSource(context, version, stored, manifest.chunk_bytes)
+        yield from _tensors_of(version[0], stored, source, 0, manifest.chunk_bytes)
+
+
+def live_tensors(
+    path: str, source: ByteSource, segments: Iterable[Segment]
+) -> Iterator[ModelTensor]:
+    """Yield the tensors of an open file, whatever the index knows of it."""
+    for segment in segments:
+        for view in segment.tensors:
+            yield ModelTensor(path, view, segment, source, segment.start, None, 0)
 
 
 def read_worktree(context: Context, stack: ExitStack, paths: Sequence[str] = ()) -> Model:
@@ -348,11 +372,7 @@ def _read_file(
     layout = read_layout(source, file.name)
     if not layout.segments and layout.warning is not None:
         raise FormatError(f"no tensor can be found in {shown!r}: {layout.warning}")
-    return [
-        ModelTensor(shown, view, segment, source, segment.start, None, 0)
-        for segment in layout.segments
-        for view in segment.tensors
-    ]
+    return list(live_tensors(shown, source, layout.segments))
 
 
 def _find_clean(context: Context, index: Index, file: Path) -> Manifest | None:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import fnmatch
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mvc.chunkstore.values import ReadRequest
-from mvc.dtypes import get_dtype, size_in_bytes
-from mvc.errors import ConflictError, FormatError, NotFoundError, StorageError
+from mvc.dtypes import get_dtype, get_framework, numpy_dtype, size_in_bytes
+from mvc.errors import (
+    ConflictError,
+    FormatError,
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+)
 from mvc.formats.layout import view_extent_bytes
 from mvc.formats.manifest import cut_run
 from mvc.workspace.manifests import find_manifest
@@ -155,3 +161,26 @@ def in_order(raw: bytearray | NDArray[np.uint8], view: TensorView) -> NDArray[np
     # Not as_strided: a stride that leaves the buffer must be an error.
     elements = np.ndarray(view.shape, f"V{dtype.block_bytes}", flat, 0, strides)
     return np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
+
+
+def find_maker(framework: str) -> Callable[[NDArray[np.uint8], TensorView], Any]:
+    """Return what makes a new array or torch tensor of the bytes that a tensor spans.
+
+    Raises:
+        UnsupportedError: torch is not installed.
+        UsageError: another framework.
+    """
+    if get_framework(framework) == "numpy":
+        return _make_array
+    try:
+        from mvc.states.torch_arrays import make_tensor  # noqa: PLC0415  torch on demand
+    except ImportError as error:
+        raise UnsupportedError(
+            "torch is not installed", hint='read it with framework="numpy"'
+        ) from error
+    return make_tensor
+
+
+def _make_array(raw: NDArray[np.uint8], view: TensorView) -> NDArray[np.generic]:
+    flat, scalar = in_order(raw, view), numpy_dtype(get_dtype(view.dtype))
+    return flat if scalar is None else flat.view(scalar).reshape(view.shape)

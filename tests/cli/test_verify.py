@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from mvc.cli.commands import verify as module
+from mvc.cli.render import verify as render
 from mvc.operations.verify import FileCheck, WorktreeCheck
 from mvc.repo import Repo
 from support.cli import plain
@@ -97,7 +98,7 @@ def test_other_revisions_and_paths(shell):
     assert shell("verify", "v1", "--", "config.json").code == 0
     assert shell("verify", "HEAD~1", "nope").code == 3
     assert shell("verify", "nope").error == "'nope' is neither a revision nor a path"
-    assert shell("verify", "v1", "main").code == 2
+    assert shell("verify", "v1", "main", "HEAD").code == 2
 
 
 def test_a_state_that_is_not_there(shell):
@@ -142,7 +143,7 @@ def test_hostile_names_are_escaped():
             out.extend(lines)
 
     file = FileCheck("a\x1b[2J", "different", reason="b\x07")
-    module.write_check(Lines(), WorktreeCheck("0" * 40, (file,)), "r\x1b", quiet=False)
+    render.write_check(Lines(), WorktreeCheck("0" * 40, (file,)), "r\x1b", quiet=False)
     assert not any(sign in line for line in out for sign in "\x1b\x07")
 
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from mvc import MvcError, NotFoundError, UsageError
+from mvc import MvcError, UsageError
+from mvc_hooks.entry import load_entry
 from mvc_hooks.replay.replaying import replay_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 _DIFFERENT = 1
 _POSITIONS = 3
-_HINT = "write FILE.py:FUNCTION; the function takes no arguments and returns a Training"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -33,7 +32,13 @@ def main(arguments: Sequence[str]) -> int:
         chosen = _parse(arguments)
         build = load_entry(chosen.entry)
         script = Path(chosen.entry.rpartition(":")[0])
-        report = replay_steps(chosen.repo, chosen.revision, chosen.steps, build, script=script)
+        report = replay_steps(
+            chosen.repo,
+            chosen.revision,
+            chosen.steps,
+            build,
+            script=script if script.is_file() else None,
+        )
     except MvcError as error:
         hint = f"\nhint: {error.hint}" if error.hint else ""
         sys.stderr.write(f"error: {error}{hint}\n")
@@ -71,41 +76,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     chosen.steps = int(rest[-1])
     chosen.revision = rest[0] if len(rest) > 1 else "HEAD"
     return chosen
-
-
-def load_entry(entry: str) -> Callable[[], Any]:
-    """Run a file as a module and return a function of it; its ``__main__`` block does not run."""
-    name, colon, function = entry.rpartition(":")
-    path = Path(name)
-    if not (colon and name and function):
-        raise NotFoundError(f"entry {entry!r} does not name a function", hint=_HINT)
-    if not path.is_file():
-        raise NotFoundError(f"file {name!r} does not exist", hint=_HINT)
-    found = getattr(_load_file(path.resolve()), function, None)
-    if found is None:
-        raise NotFoundError(f"{name} has no function {function!r}", hint=_HINT)
-    if not callable(found):
-        raise UsageError(f"{function} of {name} is a {type(found).__name__}", hint=_HINT)
-    build: Callable[[], Any] = found
-    return build
-
-
-def _load_file(path: Path) -> object:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise NotFoundError(f"{path} is not a Python file", hint=_HINT)
-    module = importlib.util.module_from_spec(spec)
-    # As for a script: its folder is searched first, and its classes can be found by name, which
-    # the workers of data loaders need.
-    sys.path.insert(0, str(path.parent))
-    sys.modules[path.stem] = module
-    try:
-        spec.loader.exec_module(module)
-    except MvcError:
-        raise
-    except Exception as error:
-        raise UsageError(f"{path.name} failed: {type(error).__name__}: {error}") from error
-    return module
 
 
 if __name__ == "__main__":

@@ -1,69 +1,132 @@
-"""Check that the model is the same as in a commit, or that its training repeats."""
+"""Check that two models are the same, or that training repeats."""
 
 from __future__ import annotations
 
 import importlib.util
-import math
+import json
 import os
 import subprocess
 import sys
-from collections import Counter
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress
-from mvc.cli.output import Output, pick, printable, stdout, write_json
+from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.files import change_rows, shape_change
-from mvc.cli.render.text import count_text, in_layer_order, number_text, short_id
-from mvc.cli.session import open_repo, split_revision
-from mvc.errors import NotFoundError, UnsupportedError
+from mvc.cli.session import is_revision, open_repo, split_revision, to_paths
+from mvc.errors import MvcError, NotFoundError, RepositoryNotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from mvc.operations.verify import FileCheck, WorktreeCheck
     from mvc.repo import Repo
-    from mvc.workspace.tensor_compare import TensorCheck
 
+    Operand = str | None
 
 _REPLAY = "mvc_hooks.replay"
+_BEHAVIOUR = "mvc_hooks.behaviour"
+_LAYERS = ("unit", "module", "system")
 _SIGNAL_BASE = 128
-_ROWS_ON_TERMINAL = 20
-_FILES_NAMED = 3
-_COLOURS = {"same": "green", "same-tensors": "green", "not-in-worktree": "dim"}
-_WORDS = {"same-tensors": "same tensors", "not-in-worktree": "not in the worktree"}
-_MARKS = {"modified": "M", "missing": "D", "extra": "A"}
 
 
 def verify(
     names: Annotated[
-        list[str] | None, Argument(metavar="[REV] [[--] PATH...]", show_default=False)
+        list[str] | None,
+        Argument(metavar="[REV] [[--] PATH...] | REV|PATH REV|PATH", show_default=False),
     ] = None,
-    replay: Annotated[
-        int | None,
-        Option("--replay", metavar="K", help="Train K steps from REV and compare the result."),
+    atol: Annotated[
+        float | None,
+        Option("--atol", metavar="X", help="Elements may be X apart; then dtypes may differ too."),
+    ] = None,
+    rtol: Annotated[
+        float | None,
+        Option("--rtol", metavar="X", help="Elements may be X times the old value apart."),
     ] = None,
     entry: Annotated[
         str | None,
         Option(
             "--entry",
             metavar="FILE.py:FUNCTION",
-            help="With --replay: the function that sets up the training.",
+            help="The function that builds the model, or with --replay the training; also "
+            "package.module:FUNCTION.",
         ),
+    ] = None,
+    inputs: Annotated[
+        str | None,
+        Option("--inputs", metavar="FILE", help="What both models are run on (docs/verify.md)."),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        Option("--layers", metavar="KIND,...", help="Only some layers: unit, module, system."),
+    ] = None,
+    cosine: Annotated[
+        float | None,
+        Option("--cosine", metavar="X", help="Least cosine of a module's outputs (0.9999)."),
+    ] = None,
+    bound: Annotated[
+        float | None,
+        Option(
+            "--bound", metavar="X", help="Largest relative L2 difference of a module's outputs."
+        ),
+    ] = None,
+    significance: Annotated[
+        float | None,
+        Option("--significance", metavar="P", help="Chance of a false alarm in system (0.01)."),
+    ] = None,
+    agreement: Annotated[
+        float | None,
+        Option("--agreement", metavar="SHARE", help="Top predictions that must agree (0.99)."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, Option("--batch-size", metavar="N", help="Samples that are run at once (8).")
+    ] = None,
+    seed: Annotated[
+        int | None, Option("--seed", metavar="N", help="Seed of the models' random numbers (0).")
+    ] = None,
+    devices: Annotated[
+        str | None,
+        Option("--devices", metavar="A,B", help="Run one model on both, such as cpu,cuda."),
+    ] = None,
+    dtypes: Annotated[
+        str | None,
+        Option("--dtypes", metavar="A,B", help="Run one model in both, such as fp32,bf16."),
+    ] = None,
+    threads: Annotated[
+        str | None,
+        Option("--threads", metavar="A,B", help="Run one model on so many threads, such as 1,8."),
+    ] = None,
+    replay: Annotated[
+        int | None,
+        Option("--replay", metavar="K", help="Train K steps from REV and compare the result."),
     ] = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
-    """Compare the model in the worktree with a commit (HEAD), tensor by tensor, to the bit.
+    """Check that two models are the same: to the bit, in each module, in what they predict.
 
+    With one revision (HEAD), compare the model in the worktree with it, tensor by tensor, to the bit.
     Every file is read, whatever its modification time. A file that was saved again with another
     header, in another format or in other shards, but with the same tensors, counts as the same. For
     a tensor that differs, verify prints how many elements differ and by how much. Files of a state
     committed from memory are in the worktree only if they were checked out.
+
+    With two models (revisions, REV:PATH, files or folders; also outside a repository), or with the
+    options below, compare up to three layers, each of which passes or fails:
+
+    unit: every tensor to the bit, or within --atol and --rtol.
+
+    module, with --entry and --inputs: FUNCTION builds the model, the weights of both are loaded into
+    it, and what each module returns for the same inputs is compared by its cosine (--cosine) or its
+    relative L2 difference (--bound). The first module that fails is named.
+
+    system, with the same: the outputs are tested for having the same distribution.
+
+    Several --devices, --dtypes or --threads run one model with the first and with each other one, and
+    compare its modules within 1e-5 or --bound, the worst first.
 
     --replay compares the training instead: REV is loaded and trained for K steps, and every tensor
     is compared with the commits that followed; at the tip of a branch, these are the last K steps.
@@ -71,24 +134,228 @@ def verify(
 
     The exit code is 1 if anything differs, or if there was nothing to compare.
     """
-    repo = open_repo()
-    revision, paths = split_revision(repo, names)
-    revision = revision or "HEAD"
-    if replay is not None or entry is not None:
+    runs = {
+        "inputs": inputs, "cosine": cosine, "bound": bound, "significance": significance,
+        "agreement": agreement, "batch-size": batch_size, "seed": seed,
+        "devices": devices, "dtypes": dtypes, "threads": threads,
+    }  # fmt: skip
+    if replay is not None or (entry is not None and inputs is None):
+        _refuse_with_replay({**runs, "atol": atol, "rtol": rtol, "layers": layers})
+        run = open_repo()
+        revision, paths = split_revision(run, names)
         if replay is None or entry is None or paths:
             raise CommandUsageError("--replay needs --entry and takes no path")
         if replay < 1:
             raise CommandUsageError(f"--replay {replay}: train at least one step")
-        code = _replay(repo, revision, replay, entry, quiet=quiet, as_json=as_json)
-        raise Exit(code)
+        raise Exit(_replay(run, revision or "HEAD", replay, entry, quiet=quiet, as_json=as_json))
+    chosen = _choose_layers(layers, entry, runs)
+    is_new = chosen != ["unit"] or layers is not None or atol is not None or rtol is not None
+    found = _find_models(names or [], insist=is_new, alone=chosen == [])
+    if found is None:
+        _verify_worktree(names, quiet=quiet, progress=progress, as_json=as_json)
+        return
+    repo, old, new = found
+    behaviour: dict[str, Any] = {"module": None, "system": None, "settings": []}
+    if chosen != ["unit"]:
+        assert entry is not None
+        behaviour = _run_behaviour((repo, old, new), entry, chosen, runs, may_skip=layers is None)
+    check = None
+    if "unit" in chosen:
+        with byte_progress("verifying", wanted=progress and not quiet) as bar:
+            check = _verify_unit(repo, old, new, atol=atol, rtol=rtol, progress=bar)
+    _report(check, behaviour, quiet=quiet, as_json=as_json)
+
+
+def _refuse_with_replay(options: Mapping[str, object]) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise CommandUsageError(f"--{name} compares two models and does not go with --replay")
+
+
+def _choose_layers(text: str | None, entry: str | None, runs: Mapping[str, object]) -> list[str]:
+    """Return the layers that are asked for; none if one model is compared with itself."""
+    is_comparison = any("," in str(runs[name]) for name in ("devices", "dtypes", "threads"))
+    given = [name for name, value in runs.items() if value is not None]
+    if entry is None or runs["inputs"] is None:
+        if given:
+            raise CommandUsageError(f"--{given[0]} needs --entry and --inputs: it runs the models")
+        layers = ["unit"]
+    else:
+        layers = [] if is_comparison else list(_LAYERS)
+    if text is None:
+        return layers
+    if is_comparison:
+        raise CommandUsageError("--layers compares two models, not one on several devices")
+    wanted = [one.strip() for one in text.split(",")]
+    for one in wanted:
+        if one not in _LAYERS:
+            raise CommandUsageError(f"--layers {text!r}: choose of {', '.join(_LAYERS)}")
+        if one not in layers:
+            raise CommandUsageError(f"--layers {one} needs --entry and --inputs")
+    return [one for one in layers if one in wanted]
+
+
+def _find_models(
+    names: Sequence[str], *, insist: bool, alone: bool
+) -> tuple[Repo | None, Operand, Operand] | None:
+    """Return the repository and the two models that a line names; None is the worktree.
+
+    Return None if the line is of the form ``REV PATH...`` and nothing in it asks for more.
+    """
+    most = 1 if alone else 2
+    try:
+        repo = open_repo()
+    except RepositoryNotFoundError:
+        if len(names) != most:
+            raise
+        return None, names[0], names[1] if len(names) > 1 else None
+    if "--" in names or len(names) > most:
+        if insist:
+            what = "one model is run in several ways" if alone else "two models are compared"
+            raise CommandUsageError(f"{what}; name a file as REV:PATH")
+        return None
+    if len(names) > 1:
+        return _find_pair(repo, *names, insist=insist)
+    if names:
+        return _find_partner(repo, names[0], insist=insist)
+    return (repo, "HEAD", None) if insist else None
+
+
+def _find_pair(
+    repo: Repo, old: str, new: str, *, insist: bool
+) -> tuple[Repo, Operand, Operand] | None:
+    if is_revision(repo, old) and _is_stored(repo, old, new):
+        return (repo, f"{old}:{_place(repo, new)}", _as_path(new)) if insist else None
+    if not insist and all(_is_stored(repo, "HEAD", name) for name in (old, new)):
+        return None
+    return repo, old, new
+
+
+def _find_partner(repo: Repo, name: str, *, insist: bool) -> tuple[Repo, Operand, Operand] | None:
+    """Return what one model is compared with: the same file, or all, of the worktree or HEAD."""
+    revision, colon, path = name.partition(":")
+    if is_revision(repo, name):
+        return (repo, name, None) if insist else None
+    if os.path.lexists(name):
+        if not insist:
+            return None
+        if _is_stored(repo, "HEAD", name):
+            return repo, f"HEAD:{_place(repo, name)}", _as_path(name)
+        return repo, name, None
+    if colon and is_revision(repo, revision or "HEAD"):
+        live = repo.worktree / path
+        return repo, name, _as_path(os.path.relpath(live)) if live.exists() else None
+    return (repo, name, None) if insist else None
+
+
+def _is_stored(repo: Repo, revision: str, name: str) -> bool:
+    """Return whether a revision holds a path of the current folder."""
+    with suppress(MvcError):
+        return bool(repo.ls(revision, paths=to_paths([name])))
+    return False
+
+
+def _place(repo: Repo, name: str) -> str:
+    return os.path.relpath(to_paths([name])[0], repo.worktree)
+
+
+def _as_path(name: str) -> str:
+    """Return a path so that nobody takes it for a revision."""
+    return name if os.path.isabs(name) else os.path.join(".", name)
+
+
+def _verify_worktree(
+    names: list[str] | None, *, quiet: bool, progress: bool, as_json: bool
+) -> None:
+    from mvc.cli.render.verify import check_fields, write_check
+
+    repo = open_repo()
+    revision, paths = split_revision(repo, names)
+    revision = revision or "HEAD"
     with byte_progress("verifying", wanted=progress and not quiet) as bar:
         check = repo.verify_worktree(revision, paths=paths, progress=bar)
     if as_json:
-        write_json(_fields(check))
+        write_json(check_fields(check))
     else:
         write_check(stdout(), check, revision, quiet=quiet)
     if not check.is_same:
         raise Exit(NEGATIVE)
+
+
+def _verify_unit(repo: Repo | None, old: Operand, new: Operand, **options: Any) -> Any:
+    if repo is not None:
+        return repo.verify_models(old, new, **options)
+    from mvc.operations.verify_models import verify_models
+
+    assert old is not None
+    assert new is not None
+    return verify_models(None, Path(old), Path(new), **options)
+
+
+def _report(check: Any, behaviour: Mapping[str, Any], *, quiet: bool, as_json: bool) -> None:
+    from mvc.cli.render.verify import model_fields, write_models
+
+    verdicts = [behaviour[layer]["passed"] for layer in _LAYERS[1:] if behaviour[layer]]
+    verdicts += [one["passed"] for one in behaviour["settings"]]
+    verdicts += [check.passed] if check is not None else []
+    passed = False not in verdicts
+    if as_json:
+        unit = None if check is None else model_fields(check)
+        write_json({"passed": passed, "unit": unit, **behaviour})
+    elif not (quiet and passed):
+        write_models(stdout(), behaviour, check)
+    if not passed:
+        raise Exit(NEGATIVE)
+
+
+def _check_hooks(option: str, module: str) -> None:
+    for name in ("torch", "mvc_hooks", module):  # a package before what is in it
+        if importlib.util.find_spec(name) is None:
+            raise UnsupportedError(
+                f"{option} needs {name}, which is not installed",
+                hint='install the training hooks: pip install "mvc-models[torch]"',
+            )
+
+
+def _run_behaviour(
+    models: tuple[Repo | None, Operand, Operand],
+    entry: str,
+    layers: Sequence[str],
+    runs: Mapping[str, object],
+    *,
+    may_skip: bool,
+) -> dict[str, Any]:
+    """Run the models in a separate process; return what it found."""
+    _check_hooks("--entry", _BEHAVIOUR)
+    repo, old, new = models
+    wanted = ",".join(layer for layer in layers if layer != "unit")
+    command = [sys.executable, "-m", _BEHAVIOUR, f"--entry={entry}"]
+    command += [f"--{name}={value}" for name, value in runs.items() if value is not None]
+    command += [f"--layers={wanted}"] if wanted else []
+    command += ["--few"] if may_skip else []
+    command += [] if repo is None else [f"--repo={repo.worktree}"]
+    command += ["--", *(one for one in (old, new) if one is not None)]
+    # In another process, because this one never imports torch or runs a user's code.
+    done = subprocess.run(command, check=False, env=os.environ, stdout=subprocess.PIPE)  # noqa: S603  the user's own code, which they name, is what is to run
+    try:
+        found: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        code = done.returncode if done.returncode >= 0 else _SIGNAL_BASE - done.returncode
+        raise Exit(code or _SIGNAL_BASE) from None
+    if "error" in found:
+        raise _make_error(**found["error"])
+    return found
+
+
+def _make_error(kind: str, message: str, hint: str | None) -> MvcError:
+    """Return the error that the other process met."""
+    pending: list[type[MvcError]] = [MvcError]
+    while pending:
+        one = pending.pop()
+        if one.kind == kind and one is not MvcError:
+            return one(message, hint=hint)
+        pending += one.__subclasses__()
+    return MvcError(message, hint=hint)
 
 
 def _replay(
@@ -100,14 +367,9 @@ def _replay(
         raise NotFoundError(
             f"--entry {entry!r} names no function", hint="write it as FILE.py:FUNCTION"
         )
-    if not Path(file).is_file():
+    if file.endswith(".py") and not Path(file).is_file():
         raise NotFoundError(f"file {file!r} does not exist")
-    for name in ("torch", "mvc_hooks", _REPLAY):  # a package before what is in it
-        if importlib.util.find_spec(name) is None:
-            raise UnsupportedError(
-                f"--replay needs {name}, which is not installed",
-                hint='install the training hooks: pip install "mvc-models[torch]"',
-            )
+    _check_hooks("--replay", _REPLAY)
     commit = repo.resolve(revision)
     command = [sys.executable, "-m", _REPLAY, str(repo.worktree), commit, str(steps), entry]
     sys.stdout.flush()  # before the other process writes to the same stream
@@ -119,113 +381,3 @@ def _replay(
         stdout=subprocess.DEVNULL if quiet and not as_json else None,
     )
     return done.returncode if done.returncode >= 0 else _SIGNAL_BASE - done.returncode
-
-
-def _fields(check: WorktreeCheck) -> dict[str, object]:
-    facts = "path status format size_bytes tensors_total found_in reason"
-    files = [
-        {
-            **pick(file, facts),
-            "tensors": [_tensor_fields(one) for one in in_layer_order(file.tensors)],
-        }
-        for file in check.files
-    ]
-    return {"commit": check.commit, "same": check.is_same, "files": files}
-
-
-def _tensor_fields(tensor: TensorCheck) -> dict[str, object]:
-    before = pick(tensor, "old_dtype old_shape").items()
-    return {
-        **pick(tensor, "name status dtype shape"),
-        "elements": {"changed": tensor.elements_changed, "total": tensor.elements_total},
-        **pick(tensor, "bytes_changed largest_difference"),
-        **{name: value for name, value in before if value is not None},
-    }
-
-
-def write_check(out: Output, check: WorktreeCheck, revision: str, *, quiet: bool) -> None:
-    """Write a line per file that differs, its tensors, and the verdict."""
-    for file in check.files:
-        if file.status == "same" or (quiet and file.status in _COLOURS):
-            continue
-        word = _WORDS.get(file.status, file.status)
-        word = out.style(f"{word}:", _COLOURS.get(file.status, "red"))
-        out.line(f"{word} {printable(file.path)}{_explain(file)}")
-        _write_tensors(out, file.tensors)
-    if not quiet:
-        out.line(_verdict(out, check, revision))
-
-
-def _explain(file: FileCheck) -> str:
-    parts = []
-    if file.found_in:
-        named, more = file.found_in[:_FILES_NAMED], len(file.found_in) - _FILES_NAMED
-        rest = f" and {more:,} more" if more > 0 else ""
-        parts.append(f"in {', '.join(map(printable, named))}{rest}")
-    if file.status == "same-tensors":
-        where = "other files" if file.found_in[1:] else "another file"
-        parts.append(f"the same {count_text(file.tensors_total, 'tensor')} in {where}")
-    if file.reason is not None:
-        parts.append(printable(file.reason))
-    if file.tensors:
-        known = sum(tensor.status != "extra" for tensor in file.tensors)
-        verb = "differs" if known == 1 else "differ"
-        parts.append(f"{known:,} of {count_text(file.tensors_total, 'tensor')} {verb}")
-    return f"  ({'; '.join(parts)})" if parts else ""
-
-
-def _write_tensors(out: Output, tensors: Sequence[TensorCheck]) -> None:
-    shown = tensors = in_layer_order(tensors)
-    if out.width is not None and len(tensors) > _ROWS_ON_TERMINAL:
-        shown = tensors[: _ROWS_ON_TERMINAL - 1]
-    changes = [
-        (_MARKS[one.status], "red", (printable(one.name), shape_change(one), _difference(one)))
-        for one in shown
-    ]
-    out.lines(change_rows(out, changes, "<<<", spare=1))
-    if len(shown) < len(tensors):
-        out.line(out.style(f"  … and {len(tensors) - len(shown):,} more (--json has all)", "dim"))
-
-
-def _difference(tensor: TensorCheck) -> str:
-    if tensor.status != "modified":
-        return "only in the file" if tensor.status == "extra" else "missing"
-    parts = []
-    if tensor.elements_changed is not None:
-        parts.append(f"{tensor.elements_changed:,} of {tensor.elements_total:,} elements")
-    elif tensor.bytes_changed is not None:
-        parts.append(count_text(tensor.bytes_changed, "byte"))
-    if tensor.largest_difference is not None:
-        parts.append(_largest(tensor.largest_difference))
-    return ", ".join(parts)
-
-
-def _largest(difference: float) -> str:
-    if math.isnan(difference):
-        return "some NaN on one side only"
-    if not difference:
-        return "equal as numbers (-0 or another NaN)"
-    return f"by up to {number_text(difference)}"
-
-
-def _verdict(out: Output, check: WorktreeCheck, revision: str) -> str:
-    name = revision
-    if not check.commit.startswith(revision):
-        name += f" ({short_id(check.commit)})"
-    counts = Counter(file.status for file in check.files)
-    absent = counts["not-in-worktree"]
-    compared = len(check.files) - absent
-    rest = f"; {count_text(absent, 'file')} not in the worktree" if absent else ""
-    if check.is_same:
-        tensors = sum(
-            file.tensors_total for file in check.files if file.status != "not-in-worktree"
-        )
-        what = f"{count_text(compared, 'file')}, {count_text(tensors, 'tensor')}"
-        return f"{out.style('the same:', 'green', 'bold')} {what} as in {printable(name)}{rest}"
-    if not compared:
-        text = f"no file of {printable(name)} is in the worktree"
-        return f"{out.style('nothing to compare:', 'yellow', 'bold')} {text}"
-    wrong = compared - counts["same"] - counts["same-tensors"]
-    verb = "differs" if wrong == 1 else "differ"
-    text = f"{wrong:,} of {count_text(compared, 'file')} {verb} from {printable(name)}{rest}"
-    return f"{out.style('not the same:', 'red', 'bold')} {text}"

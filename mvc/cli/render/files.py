@@ -21,9 +21,9 @@ from mvc.cli.render.text import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from mvc.comparison.checks import TensorCheck
     from mvc.operations.file_diff import FileDiff
     from mvc.operations.tensor_diff import TensorDiff
-    from mvc.workspace.tensor_compare import TensorCheck
 
 LETTERS = {"added": "A", "removed": "D", "modified": "M", "renamed": "R"}
 _COLOURS = {"added": "green", "removed": "red", "modified": "yellow", "renamed": "cyan"}

@@ -12,7 +12,8 @@ import torch
 
 from mvc import NotFoundError, Repo, UsageError
 from mvc_hooks import Checkpointer, Training, replay_steps, rollback, stop
-from mvc_hooks.replay.__main__ import load_entry, main
+from mvc_hooks.entry import load_entry
+from mvc_hooks.replay.__main__ import main
 
 ENTRY = Path(__file__).with_name("replayed_training.py")
 EVERY = 5

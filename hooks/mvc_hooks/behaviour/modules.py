@@ -1,0 +1,217 @@
+"""What the modules of two models return for the same inputs: how near, and where they part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mvc_hooks.behaviour.turns import Returned
+
+_PIECE = 1 << 20
+_MOST_DEPTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleDifference:
+    """How far what one module returned is from what it returned in the other model.
+
+    All outputs of all its calls count as one vector of float64. NaN at the same place, and the same
+    infinity, are no difference.
+
+    Attributes:
+        name: its path in the model; empty for the model itself.
+        kind: its class.
+        calls: how often it ran, for all batches.
+        elements: numbers compared.
+        cosine: of the angle between both; 1 if both are zero, NaN if they do not compare.
+        relative_l2: norm of the difference over the norm of the old side.
+        largest_difference: between two numbers; NaN or infinite where only one side is.
+        passed: whether it is within the thresholds.
+        reason: why the two cannot be compared, or None.
+    """
+
+    name: str
+    kind: str
+    calls: int
+    elements: int
+    cosine: float
+    relative_l2: float
+    largest_difference: float
+    passed: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleReport:
+    """The modules of two models, in the order in which they ran.
+
+    Attributes:
+        cosine: the least cosine that passes, or None.
+        bound: the largest relative L2 difference that passes, or None.
+        samples: rows of the inputs.
+        modules: every module that ran, the model itself last.
+        parted: the names of the modules that ran at the same time under different names, after which
+            modules were not compared; or None.
+    """
+
+    cosine: float | None
+    bound: float | None
+    samples: int
+    modules: tuple[ModuleDifference, ...]
+    parted: tuple[str, str] | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether all modules are within the thresholds."""
+        return self.parted is None and all(module.passed for module in self.modules)
+
+    @property
+    def first(self) -> ModuleDifference | None:
+        """The first module, in the order of running, that is not."""
+        return next((module for module in self.modules if not module.passed), None)
+
+    @property
+    def worst_first(self) -> list[ModuleDifference]:
+        """All modules, those furthest apart first."""
+        return sorted(self.modules, key=lambda one: -_rank(one))
+
+
+def _rank(module: ModuleDifference) -> float:
+    return math.inf if math.isnan(module.relative_l2) else module.relative_l2
+
+
+class _Sums:
+    """The sums of one module, over its calls."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.calls = self.elements = 0
+        self.dot = self.sq_old = self.sq_new = self.sq_difference = self.largest = 0.0
+        self.reason: str | None = None
+
+    def add(self, old: Any, new: Any) -> None:
+        """Take what one call returned."""
+        self.calls += 1
+        left, right = list(find_tensors(old)), list(find_tensors(new))
+        if [one.shape for one in left] != [one.shape for one in right]:
+            shapes = (", ".join(str(list(one.shape)) for one in side) for side in (left, right))
+            self.reason = self.reason or "shape {} became {}".format(*shapes)
+            return
+        for one, other in zip(left, right, strict=True):
+            flat = (one.reshape(-1), other.reshape(-1))
+            for a, b in zip(*(torch.split(side, _PIECE) for side in flat), strict=True):
+                self._add_piece(_widen(a), _widen(b))
+
+    def _add_piece(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        self.elements += old.numel()
+        is_same = (old == new) | (old.isnan() & new.isnan())
+        difference = torch.where(is_same, 0.0, new - old)
+        is_finite = old.isfinite() & new.isfinite()
+        old, new = (torch.where(is_finite, side, 0.0) for side in (old, new))
+        self.dot += float(old @ new)
+        self.sq_old += float(old @ old)
+        self.sq_new += float(new @ new)
+        self.sq_difference += float(difference @ difference)
+        largest = float(difference.abs().max()) if difference.numel() else 0.0
+        # NaN wins: nothing compares greater.
+        if math.isnan(largest) or largest > self.largest:
+            self.largest = largest
+
+    @property
+    def cosine(self) -> float:
+        if self.reason is not None or not math.isfinite(self.largest):
+            return math.nan
+        norms = math.sqrt(self.sq_old) * math.sqrt(self.sq_new)
+        if norms:
+            return max(-1.0, min(1.0, self.dot / norms)) if self.sq_difference else 1.0
+        return 0.0 if self.sq_difference else 1.0
+
+    @property
+    def relative_l2(self) -> float:
+        if self.reason is not None or not math.isfinite(self.largest):
+            return math.nan
+        if not self.sq_difference:
+            return 0.0
+        return math.sqrt(self.sq_difference / self.sq_old) if self.sq_old else math.inf
+
+
+class ModuleSums:
+    """Takes pairs of outputs as they come, and judges them at the end."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, _Sums] = {}
+        self._parted: tuple[str, str] | None = None
+
+    def add(self, old: Returned | None, new: Returned | None) -> None:
+        """Take what the next module of each model returned."""
+        if self._parted is not None and (old is None or new is None or old.name or new.name):
+            return
+        if old is None or new is None or old.name != new.name:
+            self._parted = tuple("" if one is None else one.name for one in (old, new))  # type: ignore[assignment]  # two
+            return
+        self._sums.setdefault(old.name, _Sums(old.kind)).add(old.output, new.output)
+
+    def judge(self, cosine: float | None, bound: float | None, samples: int) -> ModuleReport:
+        """Return all modules, judged by the thresholds that are given."""
+
+        def passes(sums: _Sums) -> bool:
+            near = cosine is None or sums.cosine >= cosine  # False for NaN
+            return near and (sums.relative_l2 <= bound if bound is not None else near)
+
+        # The model itself returns last in every batch.
+        order = sorted(self._sums, key=lambda name: not name)
+        return ModuleReport(
+            cosine,
+            bound,
+            samples,
+            tuple(
+                ModuleDifference(
+                    name,
+                    sums.kind,
+                    sums.calls,
+                    sums.elements,
+                    sums.cosine,
+                    sums.relative_l2,
+                    math.nan if sums.reason else sums.largest,
+                    passes(sums),
+                    sums.reason,
+                )
+                for name in order
+                for sums in (self._sums[name],)
+            ),
+            self._parted,
+        )
+
+
+def find_tensors(output: object, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Yield the tensors in what a module returned: nested sequences, mappings and dataclasses."""
+    if isinstance(output, torch.Tensor):
+        yield output.to_dense() if output.layout != torch.strided else output
+    elif depth < _MOST_DEPTH:
+        for value in _parts(output):
+            yield from find_tensors(value, depth + 1)
+
+
+def _parts(output: object) -> list[Any]:
+    if isinstance(output, Mapping):
+        return list(output.values())
+    if isinstance(output, (list, tuple)):
+        return list(output)
+    if is_dataclass(output) and not isinstance(output, type):
+        return [getattr(output, one.name, None) for one in fields(output)]
+    return []
+
+
+def _widen(piece: torch.Tensor) -> torch.Tensor:
+    """Return numbers as float64, on the CPU; complex ones as two each."""
+    piece = piece.detach().cpu()
+    if piece.is_complex():
+        piece = torch.view_as_real(piece.resolve_conj()).reshape(-1)
+    return piece.to(torch.float64)

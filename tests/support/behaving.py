@@ -1,0 +1,60 @@
+"""Models and inputs for the tests, also what an entry names as FILE.py:FUNCTION."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Classifier(nn.Module):
+    """Tokens in, logits out; the head is tied to the embedding."""
+
+    def __init__(self, width=16, words=50):
+        super().__init__()
+        self.embed = nn.Embedding(words, width)
+        self.mix = nn.LSTM(width, width, batch_first=True)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(width, words, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, input_ids, attention_mask=None, labels=None):
+        mixed, _ = self.mix(self.embed(input_ids))
+        return {"logits": self.head(self.drop(mixed)), "state": (mixed, [mixed[:, 0]])}
+
+
+def build():
+    print("the user's code prints")
+    return Classifier()
+
+
+def build_wider():
+    return Classifier(width=17)
+
+
+def build_nothing():
+    return 7
+
+
+def build_badly():
+    raise RuntimeError("no data\nsecond line")
+
+
+def build_meta():
+    with torch.device("meta"):
+        return Classifier()
+
+
+def perceptron(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 12), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(12, 4))
+
+
+def changed(model, name, by=0.01):
+    """Return a copy of a model, one parameter of which is moved."""
+    import copy
+
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        parameter = dict(other.named_parameters())[name]
+        parameter += by * torch.ones_like(parameter)
+    return other
