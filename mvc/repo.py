@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         commit_state,
         diff,
         load_state,
+        merge,
         move,
         remove,
         restore,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from mvc.operations.gc import GcPlan, GcResult
     from mvc.operations.log import LogEntry
     from mvc.operations.ls import FileInfo
+    from mvc.operations.merge import MergeResult
     from mvc.operations.merge_recipe import RecipeResult
     from mvc.operations.prune import PrunePlan, PruneResult
     from mvc.operations.repack import RepackPlan, RepackResult
@@ -709,6 +711,103 @@ class Repo:
         if start is not None:
             raise UsageError("only a new branch has a start")
         return operations.checkout.switch(self._context, branch, force=force, progress=progress)
+
+    # Bringing together.
+
+    def merge(
+        self,
+        *revisions: str,
+        strategy: str | None = None,
+        rules: Sequence[tuple[str, str]] = (),
+        parameters: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        message: str | None = None,
+        fast_forward: Literal["allowed", "only", "never"] = "allowed",
+        allow_unrelated: bool = False,
+        commit: bool = True,
+        progress: Progress = None,
+    ) -> MergeResult:
+        """Merge branches into the current one, tensor by tensor.
+
+        What one side changed since the branches parted is taken from it, without being read. What
+        both changed is a conflict, unless a strategy decides: ``ours``, ``theirs``, ``base``, or a
+        merge method that computes it, such as ``linear``. With conflicts a merge is under way:
+        ``conclude`` or ``abort`` ends it.
+
+        Args:
+            revisions: branches or other revisions, at least one.
+            strategy: what decides by default; a method only over weights, never over the optimizer
+                and other state of a training run.
+            rules: (pattern, strategy), for tensors or files that the pattern fits; the first that
+                fits decides.
+            parameters: of the methods; a sequence has one value for each side, ours first.
+            seed: of methods that draw random numbers.
+            message: of the commit; defaults to Git's words.
+            fast_forward: whether the branch may simply move on; ``never`` makes a commit even then.
+            allow_unrelated: merge histories without a common commit, too.
+            commit: make the commit if there are no conflicts.
+            progress: called with bytes stored and written.
+
+        Raises:
+            ConflictError: local changes would be lost, a merge is under way, the histories are not
+                related, or several branches conflict.
+            NotFoundError: no such revision or method; a rule that fits nothing.
+            UsageError: a parameter out of range, shapes that do not fit.
+        """
+        from mvc.merging.told import make_told  # noqa: PLC0415  brings NumPy
+
+        told = make_told(strategy, rules, parameters or {}, seed)
+        return operations.merge.merge(
+            self._context,
+            revisions,
+            told=told,
+            message=message,
+            fast_forward=fast_forward,
+            allow_unrelated=allow_unrelated,
+            commit=commit,
+            progress=progress,
+        )
+
+    def conclude(
+        self,
+        kind: Literal["merge", "cherry-pick", "revert"] = "merge",
+        *,
+        strategy: str | None = None,
+        rules: Sequence[tuple[str, str]] = (),
+        parameters: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        message: str | None = None,
+        progress: Progress = None,
+    ) -> MergeResult:
+        """Finish a merge, cherry-pick or revert that is under way.
+
+        Args:
+            kind: what is under way.
+            strategy: decides what is undecided, as in ``merge``; ``rules``, ``parameters`` and
+                ``seed`` too.
+            rules: (pattern, strategy).
+            parameters: of the methods.
+            seed: of methods that draw random numbers.
+            message: of the commit; by default the one that it would have had.
+            progress: called with bytes stored and written.
+
+        Raises:
+            ConflictError: nothing of that kind is under way, or something is still undecided.
+        """
+        from mvc.merging.told import make_told  # noqa: PLC0415  brings NumPy
+
+        told = make_told(strategy, rules, parameters or {}, seed)
+        return operations.merge.conclude(
+            self._context, kind, told=told, message=message, progress=progress
+        )
+
+    def abort(self, kind: Literal["merge", "cherry-pick", "revert"] = "merge") -> CheckoutResult:
+        """Give up a merge, cherry-pick or revert: index and files become as they were before it.
+
+        Raises:
+            ConflictError: nothing of that kind is under way, or a file that it brought was changed.
+        """
+        return operations.merge.abort(self._context, kind)
 
     def restore(
         self,

@@ -15,6 +15,7 @@ import mvc_hooks
 from mvc import Repo
 
 METHODS = """
+abort(self, kind='merge')
 add(self, paths, *, force=False, tracked_only=False, delta=None, progress=None)
 bisect_log(self)
 bisect_mark(self, term, *revisions, progress=None)
@@ -42,6 +43,8 @@ commit_state(self, state, *, message, step=None, metrics=None, meta=None, branch
 author=None, time_s=None, delta=None, previous=None, parent=None, files=None, progress=None)
 compare(self, old=None, new=None, *, staged=False, paths=(), tensors=None, progress=None)
 compare_commit(self, revision='HEAD', *, paths=(), tensors=None, progress=None)
+conclude(self, kind='merge', *, strategy=None, rules=(), parameters=None, seed=0, message=None, \
+progress=None)
 config(self)
 create_branch(self, name, start='HEAD', *, force=False)
 create_tag(self, name, revision='HEAD', *, message=None, force=False)
@@ -58,6 +61,8 @@ gc(self, plan=None, *, grace_s=None, progress=None)
 healthy(self, branch=None)
 init(cls, path='.', *, branch='main')
 is_repack_due(self)
+merge(self, *revisions, strategy=None, rules=(), parameters=None, seed=0, message=None, \
+fast_forward='allowed', allow_unrelated=False, commit=True, progress=None)
 load_state(self, revision='HEAD', *, framework='torch', into=None)
 log(self, *revisions, everything=False, limit=None, first_parent=False)
 ls(self, revision='HEAD', *, paths=(), tensors=None)
@@ -157,8 +162,11 @@ RESULTS = {
     "runs.records.RunView": "branch alive stopped pid host started_s updated_s step total every "
     "steps_per_s loss grad_norm lr losses queue_depth stall_s commits alarms rollbacks events "
     "errors damaged_lines",
-    "operations.status.FileStatus": "path staged worktree old_path",
-    "operations.status.Status": "branch commit files recovered untracked",
+    "operations.merge.MergeResult": "kind commit branch heads written removed conflicts tensors "
+    "bytes_computed",
+    "merging.files.Conflict": "path tensor reason",
+    "operations.status.FileStatus": "path staged worktree old_path stages",
+    "operations.status.Status": "branch commit files recovered untracked pending conflicts",
     "operations.ls.FileInfo": "path mode blob format size_bytes tensors",
     "operations.ls.TensorInfo": "name dtype shape size_bytes chunks id",
     "operations.undo.UndoResult": "action kind branch commit left_branch left written removed diverged_branch",

@@ -15,6 +15,7 @@ Also the index of a sharded model of the Hub (``model.safetensors.index.json`` a
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,7 +26,7 @@ from mvc.formats.layout import single_tensor
 from mvc.sources import read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mvc.formats.layout import FileLayout, Segment
     from mvc.sources import ByteSource
@@ -90,13 +91,25 @@ def read_header(source: ByteSource) -> bytes:
     return read_bytes(source, LENGTH_BYTES, size_bytes)
 
 
-def encode_header(tensors: Iterable[tuple[str, str, Sequence[int], int]]) -> bytes:
+def read_metadata(header: bytes) -> dict[str, str] | None:
+    """Return the metadata of a JSON header, or None if it has none."""
+    try:
+        metadata = _HEADER.decode(header).get(METADATA_KEY)
+        return None if metadata is None else _METADATA.decode(metadata)
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise FormatError(f"safetensors header is not valid: {error}") from error
+
+
+def encode_header(
+    tensors: Iterable[tuple[str, str, Sequence[int], int]],
+    metadata: Mapping[str, str] | None = MappingProxyType({"format": "pt"}),
+) -> bytes:
     """Return what begins a file of tensors, given name, dtype, shape and bytes of each in order.
 
     Padded so that data begin at a multiple of 8. The safetensors library only writes tensors that
     are all in memory; we stream.
     """
-    table: dict[str, object] = {METADATA_KEY: {"format": "pt"}}
+    table: dict[str, object] = {} if metadata is None else {METADATA_KEY: dict(metadata)}
     end = 0
     for name, dtype, shape, size_bytes in tensors:
         start, end = end, end + size_bytes

@@ -35,6 +35,7 @@ COMMANDS = {
         "reset": "Move the current branch; unstage files",
         "undo": "Take back the last commit, switch or reset",
         "rollback": "Take a branch back; what it leaves stays on diverged/",
+        "merge": "Bring the changes of other branches into the current one",
         "branch": "List, create, rename or delete branches",
         "tag": "List, create or delete tags",
     },

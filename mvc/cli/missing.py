@@ -11,7 +11,7 @@ from mvc.workspace.settings import read_user_settings
 
 _NO_REMOTES = "mvc has no remotes: the repository is the folder .mvc, and docs/backup.md copies it"
 _PICK = (
-    'mvc does not merge models: "mvc diff A...B" compares two branches, and '
+    '"mvc merge BRANCH" brings the changes of a branch here, "mvc diff A...B" compares two, and '
     '"mvc export REV PATH -o FILE" takes tensors of one'
 )
 _FORWARD = (
@@ -20,7 +20,7 @@ _FORWARD = (
 _STOCK = "stock Git reads the history: git --git-dir=.mvc {}"
 _INSTEAD = {
     **dict.fromkeys(("remote", "push", "pull", "fetch", "clone"), _NO_REMOTES),
-    **dict.fromkeys(("merge", "rebase", "cherry-pick", "apply", "am", "merge-base"), _PICK),
+    **dict.fromkeys(("rebase", "cherry-pick", "apply", "am", "merge-base"), _PICK),
     **dict.fromkeys(("describe", "rev-parse", "notes", "cat-file", "for-each-ref"), _STOCK),
     "stash": _FORWARD,
     "revert": '"mvc undo" takes back the last commit, "mvc rollback REV" goes back and keeps the rest',

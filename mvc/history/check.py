@@ -121,9 +121,7 @@ def _check_index(history: GitHistory, roots: list[Root]) -> Iterator[HistoryProb
     except MvcError as error:
         yield HistoryProblem("index-broken", "index", error.message)
         return
-    roots.extend(
-        (f"the index at {path!r}", entry.blob, "blob") for path, entry in index.entries.items()
-    )
+    roots.extend((f"the index at {path!r}", blob, "blob") for path, blob in index.blobs())
 
 
 def _check_links(objects: ObjectStore, roots: Sequence[Root]) -> Iterator[HistoryProblem]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mvc.history.split_index import SplitLink, StoredEntry
+    from mvc.history.values import TreeEntry
 
 NAME = "index"
 MAX_INDEX_BYTES = 1 << 30
@@ -35,6 +36,7 @@ _VERSIONS = (2, 3, 4)
 _COMPRESSED = 4  # the version whose paths begin as the one before
 _FLAG_NAME_BYTES = 0xFFF
 _FLAG_STAGE = 0x3000
+_STAGE_SHIFT = 12
 _FLAG_EXTENDED = 0x4000
 _FLAG_SKIP_WORKTREE = 0x4000  # among the extended flags
 _WORD = 0xFFFFFFFF
@@ -45,13 +47,13 @@ _MAX_TIME_NS = (_WORD + 1) * _BILLION - 1
 def read_index_file(path: Path) -> Index:
     """Return the index; an empty one if there is no file.
 
-    One that a stock Git wrote sparse or unmerged is an UnsupportedError.
+    One that a stock Git wrote sparse is an UnsupportedError.
     """
     try:
         data, timestamp_ns = _read_file(path)
     except FileNotFoundError:
         return Index()
-    return Index(parse_index(data, timestamp_ns, path.parent), timestamp_ns)
+    return parse_index(data, timestamp_ns, path.parent)
 
 
 def _read_file(path: Path) -> tuple[bytes, int]:
@@ -62,25 +64,32 @@ def _read_file(path: Path) -> tuple[bytes, int]:
         return file.read(min(MAX_INDEX_BYTES, found.st_size) + 1), found.st_mtime_ns
 
 
-def parse_index(
-    data: bytes, timestamp_ns: int, folder: Path | None = None
-) -> dict[str, IndexEntry]:
-    """Return the entries in the bytes of an index file.
+def parse_index(data: bytes, timestamp_ns: int, folder: Path | None = None) -> Index:
+    """Return what is in the bytes of an index file.
 
     Entries not older than ``timestamp_ns``, when the file was written, are marked racy. If the
     index is split, its shared part is read from ``folder``.
     """
     entries: dict[str, IndexEntry] = {}
+    stages: dict[str, list[TreeEntry | None]] = {}
+    asleep: set[str] = set()
     with translate_damage("the index", hint=_HINT):
         for name, fields, extended in _parse_stored(data, folder):
             entry = _make_entry(name, fields, extended, timestamp_ns)
-            if entry.path in entries:
+            stage = (fields[-1] & _FLAG_STAGE) >> _STAGE_SHIFT
+            known = stages.setdefault(entry.path, [None, None, None]) if stage else []
+            if entry.path in entries or (stage and known[stage - 1] is not None):
                 raise _damaged(f"path {entry.path!r} is in it twice")
-            entries[entry.path] = entry
-    clash = _find_clash(entries)
+            if stage:
+                known[stage - 1] = entry.version
+                asleep |= {entry.path} if entry.skip_worktree else set()
+            else:
+                entries[entry.path] = entry
+    clash = _find_clash(entries) or min(entries.keys() & stages.keys(), default=None)
     if clash is not None:
-        raise _damaged(f"path {clash!r} is a file and a folder")
-    return entries
+        raise _damaged(f"path {clash!r} is in it as two things")
+    unmerged = {path: (one[0], one[1], one[2]) for path, one in stages.items()}
+    return Index(entries, timestamp_ns, unmerged, frozenset(asleep))
 
 
 def _parse_stored(data: bytes, folder: Path | None) -> list[StoredEntry]:
@@ -158,15 +167,11 @@ def _parse_name(body: bytes, start: int, flags: int, before: bytes | None) -> tu
 def _make_entry(
     name: bytes, fields: tuple[Any, ...], extended: int, timestamp_ns: int
 ) -> IndexEntry:
-    ctime_s, ctime_rest, mtime_s, mtime_rest, device, inode, bits, _, _, size, blob, flags = fields
+    ctime_s, ctime_rest, mtime_s, mtime_rest, device, inode, bits, _, _, size, blob, _ = fields
     path = decode_path(name)
     fault = find_path_fault(path)
     if fault is not None:
         raise _damaged(f"path {path[:200]!r} {fault}")
-    if flags & _FLAG_STAGE:
-        raise UnsupportedError(
-            f"path {path!r} is unmerged in the index", hint="finish or abort the merge with git"
-        )
     mode = clean_mode(bits)
     if mode is None:
         raise UnsupportedError(
@@ -226,14 +231,21 @@ def encode_index(index: Index) -> bytes:
     clash = _find_clash(index.entries)
     if clash is not None:
         raise UsageError(f"path {clash!r} cannot be staged as a file and as a folder")
-    named = sorted((encode_path(path), path) for path in index.entries)
-    stored = [_encode_entry(name, path, index.entries[path]) for name, path in named]
-    version = 3 if any(entry.skip_worktree for entry in index.entries.values()) else 2
+    staged = [(path, 0, entry) for path, entry in index.entries.items()]
+    staged += [
+        (path, number, IndexEntry(path, stage.blob, stage.mode, skip_worktree=path in index.asleep))
+        for path, stages in index.unmerged.items()
+        for number, stage in enumerate(stages, 1)
+        if stage is not None
+    ]
+    named = sorted((encode_path(path), number, path, entry) for path, number, entry in staged)
+    stored = [_encode_entry(name, path, entry, number) for name, number, path, entry in named]
+    version = 3 if any(entry.skip_worktree for _, _, entry in staged) else 2
     data = b"".join([_HEADER.pack(b"DIRC", version, len(stored)), *stored])
     return data + hashlib.sha1(data, usedforsecurity=False).digest()
 
 
-def _encode_entry(name: bytes, path: str, entry: IndexEntry) -> bytes:
+def _encode_entry(name: bytes, path: str, entry: IndexEntry, stage: int) -> bytes:
     fault = find_path_fault(path)
     if fault is not None or path != entry.path:
         raise UsageError(f"path {path!r} cannot be staged: it {fault or 'names another entry'}")
@@ -249,7 +261,9 @@ def _encode_entry(name: bytes, path: str, entry: IndexEntry) -> bytes:
         0,
         0 if entry.racy else stored_size(entry.size_bytes),
         bytes.fromhex(entry.blob),
-        min(len(name), _FLAG_NAME_BYTES) | (_FLAG_EXTENDED if entry.skip_worktree else 0),
+        min(len(name), _FLAG_NAME_BYTES)
+        | (_FLAG_EXTENDED if entry.skip_worktree else 0)
+        | stage << _STAGE_SHIFT,
     )
     extended = _EXTENDED.pack(_FLAG_SKIP_WORKTREE) if entry.skip_worktree else b""
     size_bytes = len(fields) + len(extended) + len(name)

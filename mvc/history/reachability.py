@@ -39,9 +39,7 @@ Link = tuple[bytes, "GitId", str]
 
 SUBMODULE = "submodule"
 """Kind of a link to a commit of another repository, which is not here."""
-_TOP_NAMES = (
-    "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_HEAD",
-)  # fmt: skip
+_TOP_NAMES = ("ORIG_HEAD", "FETCH_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_HEAD")
 _GITLINK = 0o160000
 DAY_S = 24 * 3600
 _KEPT_WHOLE = "refs/stash"
@@ -58,6 +56,7 @@ def find_roots(
     found = [refs.head().commit]
     found += [value for name, value in refs.values().items() if notes or not _is_note(name)]
     found += _existing(objects, (refs.find(name) for name in _TOP_NAMES))
+    found += _existing(objects, iter(refs.merge_heads()))
     logs = ExpiringLogs(objects, refs, expiry) if expiry is not None else None
     logged: dict[GitId | None, None] = {}  # most commits are named four times
     for name in refs.logs.names():
@@ -152,7 +151,7 @@ def reachable_objects(history: GitHistory, *, expiry: ReflogExpiry | None = None
     CorruptionError: nothing may be removed then.
     """
     objects = history.objects
-    blobs = (entry.blob for entry in history.read_index().entries.values())
+    blobs = (blob for _, blob in history.read_index().blobs())
     pending = [(one, "") for one in find_roots(history, notes=True, expiry=expiry)]
     pending += [(one, "blob") for one in blobs]
     loose = set(objects.iterate_loose())

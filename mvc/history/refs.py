@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dulwich.refs import Ref
 
 HEAD = "HEAD"
+MERGE_HEAD = "MERGE_HEAD"
 PACKED = "packed-refs"
 _FETCHED = "FETCH_HEAD"
 _SYMREF = b"ref:"
@@ -76,6 +77,18 @@ class RefStore:
     def find(self, name: str) -> GitId | None:
         """Return the id a full ref name holds (symbolic refs followed), or None."""
         return self._follow(name)[1]
+
+    def merge_heads(self) -> list[GitId]:
+        """Return the commits that are being merged: all lines of ``MERGE_HEAD``."""
+        with translate_damage(MERGE_HEAD, hint="remove it to give up the merge"):
+            try:
+                with fs.open_file(self._git_dir / MERGE_HEAD) as file:
+                    lines = file.read(_MAX_PACKED_BYTES).decode("ascii").split()
+            except FileNotFoundError:
+                return []
+        if not all(map(is_git_id, lines)):
+            raise _broken(MERGE_HEAD, "holds something that is not an object id")
+        return [GitId(line) for line in lines]
 
     def _follow(self, name: str) -> tuple[str, GitId | None]:
         """Return the last name of a chain of symbolic refs and what it holds."""

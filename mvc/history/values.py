@@ -15,12 +15,14 @@ import re
 import stat as stat_bits
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.history.messages import message_body, message_subject, parse_trailers
 from mvc.ids import GitId
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mvc.fs import FileStat
 
 MODE_FILE = 0o100644
@@ -196,12 +198,35 @@ class IndexEntry:
         return stat.is_executable == (self.mode == MODE_EXECUTABLE)
 
 
+Stages: TypeAlias = "tuple[TreeEntry | None, TreeEntry | None, TreeEntry | None]"
+"""An undecided path as the base, ours and theirs have it: stages 1 to 3 of Git's index."""
+
+
 @dataclass(frozen=True, slots=True)
 class Index:
     """The staging area: what the next commit will hold."""
 
     entries: dict[str, IndexEntry] = field(default_factory=dict)
     timestamp_ns: int = 0  # when the index file was written; 0 if it was not read from a file
+    # paths that a merge left undecided, which have no entry: as the base, ours and theirs have them
+    unmerged: dict[str, Stages] = field(default_factory=dict)
+    # those of them that were committed from memory, and are not in the worktree
+    asleep: frozenset[str] = frozenset()
+
+    def blobs(self) -> Iterator[tuple[str, GitId]]:
+        """Yield (path, blob) of everything that the index names, undecided versions included."""
+        yield from ((path, entry.blob) for path, entry in self.entries.items())
+        for path, stages in self.unmerged.items():
+            yield from ((path, stage.blob) for stage in stages if stage is not None)
+
+    def as_ours(self) -> Index:
+        """Return it with every undecided path as ours has it."""
+        ours = {
+            path: IndexEntry(path, one.blob, one.mode, skip_worktree=path in self.asleep)
+            for path, (_, one, _) in self.unmerged.items()
+            if one is not None
+        }
+        return Index({**self.entries, **ours}, self.timestamp_ns)
 
     def is_racy(self, entry: IndexEntry) -> bool:
         """Return whether an entry's stat data cannot be trusted: compare the content instead."""

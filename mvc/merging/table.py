@@ -174,12 +174,14 @@ def merge_names(
     base: Mapping[str, Thing],
     sides: Sequence[Mapping[str, Thing]],
     version: Callable[[Thing], Hashable],
+    may_move: Callable[[Thing], bool] = lambda _: True,
 ) -> list[Row[Thing]]:
     """Return a row for every thing of the base or of a side, in the order of ours.
 
-    ``version`` returns what makes two versions of a thing equal.
+    ``version`` returns what makes two versions of a thing equal, ``may_move`` whether a thing is
+    enough of its own to be found again under another name.
     """
-    origins = _find_origins(base, sides, version)
+    origins = _find_origins(base, sides, version, may_move)
     names: dict[str, None] = {}
     for side, origin in zip(sides, origins, strict=True):
         names.update(dict.fromkeys(origin.get(name, name) for name in side))
@@ -213,9 +215,10 @@ def _find_origins(
     base: Mapping[str, Thing],
     sides: Sequence[Mapping[str, Thing]],
     version: Callable[[Thing], Hashable],
+    may_move: Callable[[Thing], bool],
 ) -> list[dict[str, str]]:
     """Return for each side: new name → name in the base of what it renamed."""
-    found = [dict(_find_renames(base, side, version)) for side in sides]
+    found = [dict(_find_renames(base, side, version, may_move)) for side in sides]
     return [
         {
             new: old
@@ -231,10 +234,15 @@ def _find_origins(
 
 
 def _find_renames(
-    base: Mapping[str, Thing], side: Mapping[str, Thing], version: Callable[[Thing], Hashable]
+    base: Mapping[str, Thing],
+    side: Mapping[str, Thing],
+    version: Callable[[Thing], Hashable],
+    may_move: Callable[[Thing], bool],
 ) -> Iterator[tuple[str, str]]:
     """Yield (new name, old name) of what left one name and came under another, if only one can be."""
-    gone = [(version(base[name]), name) for name in base if name not in side]
+    gone = [
+        (version(one), name) for name, one in base.items() if name not in side and may_move(one)
+    ]
     came = [(version(side[name]), name) for name in side if name not in base]
     counts = Counter(key for key, _ in gone), Counter(key for key, _ in came)
     old_names = dict(gone)

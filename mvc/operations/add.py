@@ -124,7 +124,8 @@ def plan_add(
     """
     index = context.history.read_index()
     look = _Selection(context, index, force=force)
-    chosen = select_paths(patterns, index.entries) if tracked_only else look.select(patterns)
+    known = [*index.entries, *index.unmerged]
+    chosen = select_paths(patterns, known) if tracked_only else look.select(patterns)
     read: list[str] = []
     drop: list[str] = []
     unchanged: list[str] = []
@@ -132,7 +133,8 @@ def plan_add(
     for path in sorted(chosen):
         stat, entry = look.find_stat(path), index.entries.get(path)
         if stat is None or stat.is_directory:
-            if entry is not None and not entry.skip_worktree:
+            gone = path in index.unmerged and path not in index.asleep
+            if gone or (entry is not None and not entry.skip_worktree):
                 drop.append(path)
         elif entry is not None and entry.matches(stat) and not index.is_racy(entry):
             unchanged.append(path)
@@ -155,7 +157,7 @@ class _Selection:
     def __init__(self, context: Context, index: Index, *, force: bool) -> None:
         self._worktree = context.worktree
         self._ignore = None if force else IgnoreRules(context.worktree)
-        self._tracked = PathTable(index.entries)
+        self._tracked = PathTable([*index.entries, *index.unmerged])
         self._stats: dict[str, FileStat | None] = {}
         self._folders = RealFolders(context.worktree)
 

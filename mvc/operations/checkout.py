@@ -9,6 +9,8 @@ from mvc.history.refnames import HEADS, branch_ref
 from mvc.history.values import SWITCH_TEXT, Head
 from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_move
 from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.marks import ENDED
+from mvc.workspace.pending import check_nothing_pending, find_pending
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_content
 from mvc.workspace.transition import plan_head_move, plan_switch
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
-    from mvc.workspace.journal import HeadMove
+    from mvc.workspace.journal import HeadMove, Mark
 
 
 @holds_sweep_lock
@@ -42,9 +44,17 @@ def checkout_revision(
         return CheckoutResult(None, branch)  # where HEAD is, before its first commit
     commit = tip or context.history.resolve_commit(revision)
     index = history.read_index()
+    marks = _check_may_leave(context, force=force)
     plan = plan_move(context, index, head.commit, commit, force=force)
     move = _head_move(context, head, None if detach else branch, commit, revision)
-    return execute(context, plan, index, move, progress, source=commit)
+    return execute(context, plan, index, move, progress, source=commit, marks=marks)
+
+
+def _check_may_leave(context: Context, *, force: bool) -> tuple[Mark, ...]:
+    """Check that nothing is under way, or return what gives it up."""
+    if not force:
+        check_nothing_pending(context)
+    return ENDED if find_pending(context) is not None else ()
 
 
 def _find_branch(context: Context, head: Head, revision: str) -> str | None:
@@ -104,7 +114,9 @@ def create_and_switch(
     commit = context.history.resolve_commit(start or "HEAD")
     index = history.read_index()
     plan = CheckoutPlan()
+    marks: tuple[Mark, ...] = ()
     if start is not None and commit != head.commit:
+        marks = _check_may_leave(context, force=force)
         plan = plan_move(context, index, head.commit, commit, force=force)
     plan.check()
     versions = [(path, entry.blob) for path, entry in plan.write]
@@ -113,4 +125,4 @@ def create_and_switch(
         ref, commit, expected=None, message=f"branch: Created from {start or 'HEAD'}", stamp=stamp
     )
     move = _head_move(context, head, branch, commit, branch)
-    return execute(context, plan, index, move, progress, source=commit)
+    return execute(context, plan, index, move, progress, source=commit, marks=marks)

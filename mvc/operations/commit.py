@@ -13,17 +13,19 @@ from mvc.history.values import Stamp
 from mvc.workspace.annotations import FACT_TRAILERS, Annotations
 from mvc.workspace.commits import new_message, record, summarise
 from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.pending import check_decided, find_pending
 from mvc.workspace.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mvc.history.values import CommitInfo, Identity, TreeEntry
+    from mvc.history.values import CommitInfo, Head, Identity, Index, TreeEntry
     from mvc.ids import GitId
     from mvc.operations.add import AddResult
     from mvc.progress import ByteProgress
     from mvc.workspace.commits import CommitResult
     from mvc.workspace.context import Context
+    from mvc.workspace.pending import Pending
     from mvc.workspace.released import ReleasedTwin
 
 
@@ -50,6 +52,8 @@ def commit(
     facts = annotations or Annotations()
     if amend and head.commit is None:
         raise UsageError("there is no commit to amend")
+    pending = _find_pending(context, amend=amend)
+    message = pending.message if message is None and pending is not None else message
     last = history.read_commit(head.commit) if amend and head.commit is not None else None
     text = new_message(message, facts) if last is None else _amended_message(last, message, facts)
     added: AddResult | None = None
@@ -64,11 +68,15 @@ def commit(
     tree_entries = {path: entry.version for path, entry in staged.items()}
     parents = last.parents if last is not None else () if head.commit is None else (head.commit,)
     base = history.read_tree(parents[0]) if parents else {}
-    if tree_entries == base and not allow_empty:
+    _check_decided(index, added)
+    if pending is not None and pending.kind == "merge":
+        parents += pending.heads
+    elif tree_entries == base and not allow_empty:
         _check_may_be_empty(context, last, base)
     _check_kept(context, tree_entries)
     committer = context.stamp(author, time_s)
-    written = committer if last is None else _amended_stamp(last, author, time_s, committer)
+    picked = last or _find_picked(context, pending)
+    written = committer if picked is None else _amended_stamp(picked, author, time_s, committer)
     new = record(
         context,
         tree_entries,
@@ -80,20 +88,67 @@ def commit(
     )
     if added is not None:
         added.stage(context)  # only now: a refused commit stages nothing
-    # Git's own words, so that undo and stock Git read the reflog alike.
     verb = "commit (amend)" if amend else "commit" if parents else "commit (initial)"
-    subject = text.lstrip("\n").split("\n", 1)[0]
-    # Objects are written outside the lock, which may be contended; only the branch moves in it.
-    with history.lock():
-        if history.head() != head:
-            raise ConflictError("HEAD moved while the commit was made", hint="commit again")
-        stamp = context.stamp(author)
-        history.update_head(new, expected=head.commit, message=f"{verb}: {subject}", stamp=stamp)
+    _move(context, head, new, verb, text, context.stamp(author), pending)
     warnings = added.warnings if added is not None else ()
     twin = _take_back(context, new, tree_entries)
     return summarise(
         context, new, base, tree_entries, started_s, warnings, branch=head.branch, twin=twin
     )
+
+
+def _move(
+    context: Context,
+    head: Head,
+    new: GitId,
+    verb: str,
+    text: str,
+    stamp: Stamp,
+    pending: Pending | None,
+) -> None:
+    """Move the branch to a new commit; what was under way has ended with that."""
+    # Git's own words, so that undo and stock Git read the reflog alike.
+    subject = text.lstrip("\n").split("\n", 1)[0]
+    if pending is not None:
+        from mvc.workspace.journal import Transition  # noqa: PLC0415  rarely needed
+        from mvc.workspace.marks import ENDED  # noqa: PLC0415
+        from mvc.workspace.transition import plan_head_move, run  # noqa: PLC0415
+
+        words = f"commit ({pending.kind}): {subject}"
+        step = Transition(head=plan_head_move("move", new, head, words, stamp), marks=ENDED)
+        run(context, step, context.history.read_index())
+        return
+    # Objects are written outside the lock, which may be contended; only the branch moves in it.
+    with context.history.lock():
+        if context.history.head() != head:
+            raise ConflictError("HEAD moved while the commit was made", hint="commit again")
+        context.history.update_head(
+            new, expected=head.commit, message=f"{verb}: {subject}", stamp=stamp
+        )
+
+
+def _find_pending(context: Context, *, amend: bool) -> Pending | None:
+    pending = find_pending(context)
+    if amend and pending is not None:
+        raise ConflictError(
+            f"a {pending.kind} is under way, and the last commit is not part of it",
+            hint=f'"mvc {pending.kind} --continue" finishes it',
+        )
+    return pending
+
+
+def _check_decided(index: Index, added: AddResult | None) -> None:
+    """Check that nothing is undecided, once what was added is."""
+    decided = set() if added is None else {*added.entries(), *added.removed}
+    left = {path: it for path, it in index.unmerged.items() if path not in decided}
+    check_decided(replace(index, unmerged=left))
+
+
+def _find_picked(context: Context, pending: Pending | None) -> CommitInfo | None:
+    """Return the commit whose author a picked one keeps."""
+    if pending is None or pending.kind != "cherry-pick":
+        return None
+    return context.history.read_commit(pending.heads[0])
 
 
 def _check_kept(context: Context, tree: Mapping[str, TreeEntry]) -> None:

@@ -53,7 +53,7 @@ def diff(
     if new is not None:
         return _compare(context, _commit_sides(context, old), _commit_sides(context, new), scope)
     recover(context)
-    index = context.history.read_index()
+    index = context.history.read_index().as_ours()
     entries = _tree_sides(staged_tree(index))
     before = entries if old is None and not staged else _commit_sides(context, old)
     after = entries

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from mvc.chunkstore.values import StoreProblem
     from mvc.formats.layout import Segment
-    from mvc.history.values import IndexEntry
     from mvc.ids import ChunkId, GitId
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
@@ -294,12 +293,12 @@ class _Reachable:
         except MvcError as error:
             yield Problem("unreadable-history", str(error), hint=error.hint), None
         self.commits = len(seen_commits)
-        staged: Mapping[str, IndexEntry] = {}
+        staged: list[tuple[str, GitId]] = []
         with contextlib.suppress(MvcError):  # the history check has reported it
-            staged = self._context.history.read_index().entries
-        for path, entry in staged.items():
-            if entry.blob not in seen_blobs:
-                yield from self._check_file(None, path, entry.blob)
+            staged = list(self._context.history.read_index().blobs())
+        for path, blob in staged:
+            if blob not in seen_blobs:
+                yield from self._check_file(None, path, blob)
 
     def _check_file(
         self, commit: str | None, path: str, blob: GitId

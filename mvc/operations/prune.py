@@ -208,7 +208,7 @@ class _Draft:
     def _find_released(self) -> dict[GitId, tuple[str, ...]]:
         """Return commit → its files that may go and share no manifest with one that stays."""
         chosen = {info.id: self._choose_files(info) for info in self._infos}
-        live = {entry.blob for entry in self._context.history.read_index().entries.values()}
+        live = {blob for _, blob in self._context.history.read_index().blobs()}
         for commit, left in self._left.items():
             away = set(chosen[commit])
             live.update(blob for path, blob in left.items() if path not in away)

@@ -31,10 +31,11 @@ def remove(
         raise UsageError("no path to remove")
     recover(context)
     index = context.history.read_index()
-    chosen = select_paths(patterns, list(index.entries))
+    tracked = {**index.entries, **index.unmerged}
+    chosen = select_paths(patterns, list(tracked))
     if not recursive:
         for pattern in patterns:
-            if pattern not in index.entries and not is_wildcard(pattern):
+            if pattern not in tracked and not is_wildcard(pattern):
                 raise UsageError(
                     f"{pattern or '.'!r} is a folder", hint="`recursive` removes all files in it"
                 )
@@ -60,6 +61,8 @@ def _remove_files(context: Context, paths: Sequence[str]) -> None:
 def _check_committed(context: Context, index: Index, paths: Sequence[str], *, cached: bool) -> None:
     committed = head_tree(context)
     for path in paths:
+        if path in index.unmerged:
+            continue  # as in Git: that decides it
         entry, kept = index.entries[path], committed.get(path)
         stat = find_file_stat(context.worktree, path)
         is_there = stat is not None and not stat.is_directory

@@ -20,7 +20,9 @@ from mvc.workspace.checkout_plan import (
 )
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.journal import EntryChange
+from mvc.workspace.marks import ENDED
 from mvc.workspace.pathspec import select_paths
+from mvc.workspace.pending import check_decided, find_pending
 from mvc.workspace.recorded import head_tree, holds, is_clean, staged_tree
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import command_text
@@ -138,17 +140,23 @@ def reset(
         commit = context.history.resolve_commit(revision)
         tree = history.read_tree(commit)
     index = history.read_index() if mode == "soft" else _read_or_make_index(context)
+    if mode == "soft":
+        check_decided(index)
+    marks = ENDED if mode != "soft" and find_pending(context) is not None else ()
     plan = CheckoutPlan()
     if mode == "hard":
         plan = plan_checkout(context, index, {}, tree, force=True, materialise=False)
     elif mode == "mixed":
-        plan = CheckoutPlan(entries=_entry_changes(index, tree, {*tree, *index.entries}))
+        touched = {*tree, *index.entries, *index.unmerged}
+        plan = CheckoutPlan(entries=_entry_changes(index, tree, touched))
     move = None
     if commit is not None:
         message = f"reset: moving to {revision}"
         move = plan_head_move("move", commit, head, message, context.stamp())
     command = "mvc reset --hard {}"
-    return execute(context, plan, index, move, progress, source=commit, command=command)
+    return execute(
+        context, plan, index, move, progress, source=commit, command=command, marks=marks
+    )
 
 
 def _read_or_make_index(context: Context) -> Index:

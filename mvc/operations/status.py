@@ -11,6 +11,7 @@ from mvc.history.ignore import IgnoreRules
 from mvc.history.object_formats import write_tree
 from mvc.history.paths import folders_of
 from mvc.ids import hash_git_object
+from mvc.workspace.pending import find_pending
 from mvc.workspace.recorded import is_clean, make_entry, pair_renames, staged_tree, tree_of
 from mvc.workspace.recovery import recover
 from mvc.workspace.worktree import find_file_stat, git_mode, scan_files, scan_ignored
@@ -18,9 +19,11 @@ from mvc.workspace.worktree import find_file_stat, git_mode, scan_files, scan_ig
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
-    from mvc.history.values import Head, Index, IndexEntry, TreeEntry
+    from mvc.history.values import Head, Index, IndexEntry, Stages, TreeEntry
     from mvc.ids import GitId
+    from mvc.merging.files import Conflict
     from mvc.workspace.context import Context
+    from mvc.workspace.pending import Pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +32,25 @@ class FileStatus:
 
     Attributes:
         path: repository path.
-        staged: HEAD → index: ``added``, ``modified``, ``removed``, ``renamed`` or ``unmodified``.
+        staged: HEAD → index: ``added``, ``modified``, ``removed``, ``renamed``, ``unmodified`` or
+            ``unmerged``: a merge has left it undecided.
         worktree: index → worktree: ``modified``, ``removed``, ``untracked``, ``ignored`` or
             ``unmodified``.
         old_path: the former path of a renamed file.
+        stages: what ours and theirs did to an unmerged file, in Git's two letters.
     """
 
     path: str
     staged: str
     worktree: str
     old_path: str | None = None
+    stages: str | None = None
 
     @property
     def code(self) -> str:
         """The two letters of ``git status --short``."""
+        if self.stages is not None:
+            return self.stages
         if self.worktree == "untracked":
             return "??"
         if self.worktree == "ignored":
@@ -62,7 +70,8 @@ class Status:
 
     ``branch`` is None if HEAD is detached, ``commit`` is None before the first one, and
     ``recovered`` is true if an interrupted checkout was finished first. ``untracked`` are the paths
-    that are not tracked; a folder without any tracked file is one of them, ``runs/``.
+    that are not tracked; a folder without any tracked file is one of them, ``runs/``. ``pending``
+    is the merge, cherry-pick or revert that is under way, ``conflicts`` what it has left to decide.
     """
 
     branch: str | None
@@ -70,6 +79,8 @@ class Status:
     files: tuple[FileStatus, ...]
     recovered: bool = False
     untracked: tuple[str, ...] = ()
+    pending: Pending | None = None
+    conflicts: tuple[Conflict, ...] = ()
 
     @property
     def is_clean(self) -> bool:
@@ -90,8 +101,11 @@ def status(context: Context, *, untracked: bool = True, ignored: bool = False) -
     changed, refreshed = _worktree_changes(context, index)
     if refreshed:
         _refresh(context, index, refreshed)
-    files: list[FileStatus] = []
-    for path in sorted({*staged, *changed}):
+    files = [
+        FileStatus(path, "unmerged", "unmodified", stages=_stage_code(stages))
+        for path, stages in index.unmerged.items()
+    ]
+    for path in sorted({*staged, *changed}.difference(index.unmerged)):
         kind, old_path = staged.get(path, ("unmodified", None))
         files.append(FileStatus(path, kind, changed.get(path, "unmodified"), old_path))
     ignore = IgnoreRules(context.worktree)
@@ -100,11 +114,33 @@ def status(context: Context, *, untracked: bool = True, ignored: bool = False) -
         files.extend(
             FileStatus(path, "unmodified", kind)
             for path in scan(context.worktree, ignore)
-            if path not in index.entries
+            if path not in index.entries and path not in index.unmerged
         )
-    folders = folders_of(index.entries)
+    folders = folders_of([*index.entries, *index.unmerged])
     new = dict.fromkeys(_outermost(one.path, folders) for one in files if one.code == "??")
-    return Status(head.branch, head.commit, tuple(files), recovered, tuple(new))
+    pending = find_pending(context)
+    conflicts = _find_conflicts(context, index, pending)
+    return Status(head.branch, head.commit, tuple(files), recovered, tuple(new), pending, conflicts)
+
+
+def _stage_code(stages: Stages) -> str:
+    base, ours, theirs = stages
+    if base is None:
+        return {(True, True): "AA", (True, False): "AU"}.get((bool(ours), bool(theirs)), "UA")
+    return {(True, True): "UU", (True, False): "UD", (False, True): "DU"}.get(
+        (bool(ours), bool(theirs)), "DD"
+    )
+
+
+def _find_conflicts(
+    context: Context, index: Index, pending: Pending | None
+) -> tuple[Conflict, ...]:
+    if not index.unmerged:
+        return ()
+    from mvc.merging.told import read_told  # noqa: PLC0415  brings NumPy
+    from mvc.merging.undecided import find_conflicts  # noqa: PLC0415  as above
+
+    return find_conflicts(context, index, read_told(pending.message if pending else ""))
 
 
 def _outermost(path: str, tracked_folders: Container[str]) -> str:

@@ -2,9 +2,9 @@
 
 What undoing means depends on the move:
 
-    commit, amend, merge    the branch moves; index and files stay, so the work is staged again
+    commit, amend           the branch moves; index and files stay, so the work is staged again
     checkout, switch        HEAD goes back to the branch or commit it came from
-    reset and all others    the branch moves, index and files go with it
+    merge, reset, others    the branch moves, index and files go with it
 
 The last two carry local changes along like ``switch``, or refuse if those would be lost. No history
 is ever lost: the commit that is left stays in the reflog.
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
 
-_COMMIT = re.compile(r"(commit|merge)\b")
+# A stock Git need not have written the files of its merge.
+_COMMIT = re.compile(r"commit\b|merge (?!.*: (Merge made by mvc|Fast-forward))")
 
 
 @dataclass(frozen=True, slots=True)

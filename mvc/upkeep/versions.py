@@ -113,6 +113,6 @@ def find_live(
         for path, blob in versions.left(info, releases).items():
             live.setdefault(blob, (info.id, path))
     with contextlib.suppress(*(() if trust_index else (FormatError,))):
-        for path, entry in context.history.read_index().entries.items():
-            live.setdefault(entry.blob, (None, path))
+        for path, blob in context.history.read_index().blobs():
+            live.setdefault(blob, (None, path))
     return live

@@ -24,9 +24,19 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError
 from mvc.progress import announce
-from mvc.workspace.journal import EntryChange, FileRemoval, FileWrite, HeadMove, Transition, Was
+from mvc.workspace.journal import (
+    EntryChange,
+    FileRemoval,
+    FileWrite,
+    HeadMove,
+    Mark,
+    Transition,
+    Undecided,
+    Was,
+)
 from mvc.workspace.manifests import stored_size
 from mvc.workspace.pathspec import list_paths
+from mvc.workspace.pending import check_decided
 from mvc.workspace.recorded import holds, is_clean, tree_of
 from mvc.workspace.released import check_content
 from mvc.workspace.staging import stat_mark
@@ -62,6 +72,7 @@ class CheckoutPlan:
     blockers: tuple[str, ...] = ()
     seen: Mapping[str, Was | None] = field(default_factory=dict)
     into_index: bool = True
+    undecided: tuple[Undecided, ...] = ()
 
     def check(self) -> None:
         """Check that the plan can run."""
@@ -108,14 +119,32 @@ def plan_checkout(
     """
     planner = _Planner(context, index, materialise=materialise)
     if force:
-        for path in sorted({*target, *index.entries}):
+        for path in sorted({*target, *index.entries, *index.unmerged}):
             planner.force(path, target.get(path))
     else:
+        check_decided(index)
         # Without an index file nothing was staged, and so nothing was removed from it either.
         known = base if index.timestamp_ns or index.entries else {}
         for path in sorted({*known, *target, *index.entries}):
             planner.merge(path, known.get(path), target.get(path))
         planner.check_names()
+    return planner.plan()
+
+
+def plan_return(context: Context, index: Index, target: Mapping[str, TreeEntry]) -> CheckoutPlan:
+    """Return what it takes to go from a merge that is under way back to HEAD's tree (``target``).
+
+    What the merge changed becomes as it was, undecided files too whatever they hold; files that it
+    left alone keep their changes.
+    """
+    planner = _Planner(context, index, materialise=False)
+    for path in sorted({*target, *index.entries, *index.unmerged}):
+        entry = index.entries.get(path)
+        if path in index.unmerged:
+            planner.give_up(path, target.get(path))
+        else:
+            staged = None if entry is None else entry.version
+            planner.merge(path, staged, target.get(path))
     return planner.plan()
 
 
@@ -178,6 +207,18 @@ class _Planner:
             else:
                 self._entries.append(EntryChange(path))
         elif entry is None or entry.version != wanted or not self._is_clean(entry, stat):
+            self._write[path] = wanted
+
+    def give_up(self, path: str, wanted: TreeEntry | None) -> None:
+        """Plan one undecided path that becomes the target's."""
+        if wanted is None:
+            self.force(path, None)
+            return
+        is_asleep = path in self._index.asleep and self._look(path) is None
+        if is_asleep or holds(self._context, self._index, path, wanted.mode, wanted.blob):
+            self._entries.append(EntryChange(path, wanted.mode, wanted.blob, is_asleep))
+        else:
+            self._look(path)
             self._write[path] = wanted
 
     def _look(self, path: str) -> FileStat | None:
@@ -286,22 +327,25 @@ def execute(
     source: GitId | None = None,
     command: str = "mvc checkout {}",
     before: Callable[[], None] | None = None,
+    marks: tuple[Mark, ...] = (),
 ) -> CheckoutResult:
     """Carry out a plan that was made against ``index``; a refusal changes nothing.
 
+    ``marks`` are the files beside HEAD that say what is under way.
     ``command`` is what to do instead if content of ``source`` was released. ``before`` is called as
     in ``transition.run``, but not if there is nothing to do.
     """
     plan.check()
     versions = [(path, entry.blob) for path, entry in plan.write]
     check_content(context, versions, commit=source, command=command)
+    undecided = {one.path for one in plan.undecided}
     transition = Transition(
         writes=tuple(
             FileWrite(
                 path,
                 entry.mode,
                 entry.blob,
-                into_index=plan.into_index,
+                into_index=plan.into_index and path not in undecided,
                 was=_was(context, plan, path),
             )
             for path, entry in plan.write
@@ -312,9 +356,11 @@ def execute(
         ),
         entries=plan.entries,
         head=head,
+        undecided=plan.undecided,
+        marks=marks,
     )
     moves_head = head is not None and head.kind != "stay"
-    if transition.paths() or moves_head:
+    if transition.paths() or moves_head or marks:
         if progress is not None:
             announce(progress, sum(stored_size(context, entry.blob) for _, entry in plan.write))
         run(context, transition, index, progress, before=before)

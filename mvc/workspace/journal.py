@@ -18,16 +18,18 @@ from blake3 import blake3
 from mvc.errors import CorruptionError, FormatError, UnsupportedError, translate_os_errors
 from mvc.fs import TEMP_SUFFIX, open_file
 from mvc.history.paths import decode_path, encode_path, find_path_fault
-from mvc.history.values import FILE_MODES
-from mvc.ids import is_git_id
+from mvc.history.values import FILE_MODES, TreeEntry
+from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from mvc.history.values import Stages
+
 MAX_JOURNAL_BYTES = 2**30
 """Two million files of 500 bytes each."""
-_VERSION = 1
+_VERSION = 2  # 1 has neither undecided paths nor marks
 _STAGED = re.compile(rf"(\.mvc/tmp/[0-9a-f]{{16}}/|(?P<folder>.+)/)?[0-9a-f]{{16}}{TEMP_SUFFIX}")
 
 
@@ -73,6 +75,38 @@ class EntryChange(msgspec.Struct, frozen=True):
     skip_worktree: bool = False
 
 
+class Undecided(msgspec.Struct, frozen=True):
+    """One path that a merge leaves undecided: (mode, blob) in base, ours and theirs, or None."""
+
+    path: str
+    asleep: bool
+    stages: tuple[tuple[int, str] | None, tuple[int, str] | None, tuple[int, str] | None]
+
+    def entries(self) -> Stages:
+        """Return them as the index has them."""
+        base, ours, theirs = (
+            None if stage is None else TreeEntry(stage[0], GitId(stage[1])) for stage in self.stages
+        )
+        return base, ours, theirs
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A file of Git beside HEAD that says what is under way, such as ``MERGE_HEAD``.
+
+    In ``content`` each byte is one character; None removes the file.
+    """
+
+    name: str
+    content: str | None = None
+
+
+MARKS = (
+    "MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "ORIG_HEAD",
+    "sequencer/head", "sequencer/todo", "sequencer/opts", "sequencer/abort-safety",
+)  # fmt: skip
+"""The names that a mark may have."""
+
+
 class HeadMove(msgspec.Struct, frozen=True):
     """Where HEAD goes: onto a branch, detached onto a commit, or its branch moves to a commit.
 
@@ -98,7 +132,9 @@ class Transition(msgspec.Struct, frozen=True):
     removals: tuple[FileRemoval, ...] = ()
     entries: tuple[EntryChange, ...] = ()
     head: HeadMove | None = None
-    version: int = _VERSION
+    undecided: tuple[Undecided, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    version: int = 1
 
     def paths(self) -> tuple[str, ...]:
         """Return every repository path that is touched."""
@@ -106,6 +142,7 @@ class Transition(msgspec.Struct, frozen=True):
             *(write.path for write in self.writes),
             *(removal.path for removal in self.removals),
             *(entry.path for entry in self.entries),
+            *(entry.path for entry in self.undecided),
         )
 
 
@@ -115,6 +152,8 @@ _DECODER = msgspec.json.Decoder(Transition)
 def encode_journal(transition: Transition) -> bytes:
     """Return the bytes of a journal."""
     # Paths may hold bytes that are not UTF-8, and JSON cannot: each byte becomes one character.
+    if transition.undecided or transition.marks:  # what an older mvc would leave out
+        transition = msgspec.structs.replace(transition, version=_VERSION)
     line = msgspec.json.encode(_map_paths(transition, lambda path: encode_path(path).decode("l1")))
     return line + b"\n" + blake3(line).hexdigest().encode() + b"\n"
 
@@ -150,6 +189,7 @@ def _map_paths(transition: Transition, change: Callable[[str], str]) -> Transiti
         ),
         removals=tuple(replace(part, path=change(part.path)) for part in transition.removals),
         entries=tuple(replace(part, path=change(part.path)) for part in transition.entries),
+        undecided=tuple(replace(part, path=change(part.path)) for part in transition.undecided),
     )
 
 
@@ -165,8 +205,19 @@ def _check(transition: Transition) -> None:
     for entry in transition.entries:
         if entry.blob is not None:
             _check_content(entry.path, entry.mode, entry.blob)
+    _check_merge(transition)
     if transition.head is not None:
         _check_head(transition.head)
+
+
+def _check_merge(transition: Transition) -> None:
+    for undecided in transition.undecided:
+        for stage in undecided.stages:
+            if stage is not None:
+                _check_content(undecided.path, *stage)
+    for mark in transition.marks:
+        if mark.name not in MARKS:
+            raise FormatError(f"{mark.name[:80]!r} is not a file that mvc keeps beside HEAD")
 
 
 def _check_content(path: str, mode: int, blob: str) -> None:

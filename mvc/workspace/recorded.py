@@ -91,7 +91,11 @@ def update_index(
     context.history.sync_objects()  # the index must not name a blob that a crash could lose
     with context.history.lock():
         current = context.history.read_index()
-        context.history.write_index(Index(merge_entries(current, entries, drop)))
+        drop = tuple(drop)
+        decided = {*entries, *drop}
+        unmerged = {one: it for one, it in current.unmerged.items() if one not in decided}
+        merged = merge_entries(current, entries, drop)
+        context.history.write_index(Index(merged, unmerged=unmerged, asleep=current.asleep))
 
 
 def staged_tree(index: Index) -> dict[str, TreeEntry]:

@@ -50,6 +50,7 @@ from mvc.workspace.journal import (
     FileRemoval,
     FileWrite,
     HeadMove,
+    Mark,
     Transition,
     Was,
     encode_journal,
@@ -241,6 +242,8 @@ def _apply(context: Context, transition: Transition) -> None:
         _apply_index(context, transition)
     if transition.head is not None:
         _apply_head(context, transition.head)
+    for mark in transition.marks:
+        _apply_mark(context, mark)
     remove_file(_journal(context))
 
 
@@ -296,7 +299,8 @@ def _remove_empty_tree(folder: Path) -> None:
 
 
 def _apply_index(context: Context, transition: Transition) -> None:
-    entries = dict(context.history.read_index().entries)
+    index = context.history.read_index()
+    entries = dict(index.entries)
     for removal in transition.removals:
         if removal.from_index:
             entries.pop(removal.path, None)
@@ -318,7 +322,22 @@ def _apply_index(context: Context, transition: Transition) -> None:
     placed = [write.path for write in transition.writes if write.into_index]
     placed += [change.path for change in transition.entries if change.blob is not None]
     drop_clashing(entries, placed)
-    context.history.write_index(Index(entries))
+    touched = set(transition.paths())
+    unmerged = {path: it for path, it in index.unmerged.items() if path not in touched}
+    for one in transition.undecided:
+        unmerged[one.path] = one.entries()
+        entries.pop(one.path, None)
+    asleep = index.asleep | {one.path for one in transition.undecided if one.asleep}
+    context.history.write_index(Index(entries, unmerged=unmerged, asleep=asleep))
+
+
+def _apply_mark(context: Context, mark: Mark) -> None:
+    path = context.git_dir / mark.name
+    if mark.content is None:
+        remove_file(path)
+    else:
+        make_dirs(path.parent)
+        write_durable(path, [mark.content.encode("latin-1")])
 
 
 def _apply_head(context: Context, move: HeadMove) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mvc.errors import ConflictError, CorruptionError, FormatError, UnsupportedError, UsageError
 from mvc.history.check import check
 from mvc.history.index import encode_index, parse_index
-from mvc.history.values import Index, IndexEntry, stored_size
+from mvc.history.values import Index, IndexEntry, TreeEntry, stored_size
 from support.entries import (
     FILE,
     LINK,
@@ -115,7 +115,7 @@ def test_any_index_comes_back(entries):
         with pytest.raises(UsageError, match="folder"):
             encode_index(index)
         return
-    assert parse_index(encode_index(index), 2**63) == index.entries
+    assert parse_index(encode_index(index), 2**63).entries == index.entries
 
 
 def test_a_racy_entry_stays_suspect_when_the_index_is_written_again(history, tmp_path):
@@ -208,10 +208,30 @@ def test_garbage_with_a_right_checksum_is_a_format_error_and_nothing_else(junk, 
             continue
 
 
-def test_unmerged_paths_are_refused_not_misread(history):
-    blob = history.write_blob(b"x")
-    for stage in (1, 2, 3):
+def test_undecided_paths_are_those_of_git(history):
+    blobs = [history.write_blob(text) for text in (b"base", b"ours", b"theirs")]
+    for stage, blob in enumerate(blobs, 1):
         line = f"100644 {blob} {stage}\tconflict\n"
         git(history.git_dir, "update-index", "--index-info", data=line.encode())
-    with pytest.raises(UnsupportedError, match="unmerged"):
-        history.read_index()
+    git(history.git_dir, "update-index", "--index-info", data=f"100644 {blobs[1]} 2\ty\n".encode())
+    index = history.read_index()
+    assert index.entries == {}
+    entries = [TreeEntry(0o100644, blob) for blob in blobs]
+    assert index.unmerged == {"conflict": tuple(entries), "y": (None, entries[1], None)}
+    assert {blob for _, blob in index.blobs()} == set(blobs)
+    listed = git(history.git_dir, "ls-files", "--stage")
+    with history.lock():
+        history.write_index(replace(index, asleep=frozenset({"y"})))
+    assert git(history.git_dir, "ls-files", "--stage") == listed
+    again = history.read_index()
+    assert (again.unmerged, again.asleep) == (index.unmerged, {"y"})
+
+
+def test_a_path_is_decided_or_not(history):
+    blob = history.write_blob(b"x")
+    index = Index(
+        {"a": IndexEntry("a", blob, 0o100644)},
+        unmerged={"a": (None, TreeEntry(0o100644, blob), None)},
+    )
+    with pytest.raises(FormatError, match="twice"):
+        parse_index(encode_index(index), 0)

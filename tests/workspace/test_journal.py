@@ -14,7 +14,9 @@ from mvc.workspace.journal import (
     FileRemoval,
     FileWrite,
     HeadMove,
+    Mark,
     Transition,
+    Undecided,
     Was,
     encode_journal,
     parse_journal,
@@ -99,8 +101,37 @@ def test_a_staged_file_beside_its_place():
 
 
 def test_of_a_newer_mvc():
-    with pytest.raises(UnsupportedError, match="version 2"):
-        parse_journal(sealed(b'{"version":2,"what":"ever"}'))
+    with pytest.raises(UnsupportedError, match="version 3"):
+        parse_journal(sealed(b'{"version":3,"what":"ever"}'))
+
+
+STAGE = (0o100644, ID)
+
+
+def test_of_a_merge():
+    """A mvc that knows nothing of merges must not finish half of one."""
+    merge = Transition(
+        undecided=(Undecided("d/caf\udce9", True, (None, STAGE, STAGE)),),
+        marks=(Mark("MERGE_HEAD", ID + "\n"), Mark("MERGE_MSG", "\xe9"), Mark("REVERT_HEAD")),
+    )
+    read = parse_journal(encode_journal(merge))
+    assert read == change(merge, version=2)
+    assert read.paths() == ("d/caf\udce9",)
+
+
+@pytest.mark.parametrize(
+    "transition",
+    [
+        Transition(marks=(Mark("config", "x"),)),
+        Transition(marks=(Mark("../MERGE_HEAD", "x"),)),
+        Transition(undecided=(Undecided("../a", False, (None, STAGE, STAGE)),)),
+        Transition(undecided=(Undecided("a", False, (None, (0o100644, "x"), STAGE)),)),
+        Transition(undecided=(Undecided("a", False, (None, (0o160000, ID), STAGE)),)),
+    ],
+)
+def test_a_merge_that_no_mvc_wrote(transition):
+    with pytest.raises(FormatError):
+        parse_journal(encode_journal(transition))
 
 
 @given(st.binary(max_size=200))

@@ -62,7 +62,15 @@ def _fields(found: Status) -> dict[str, object]:
         pick(file, "path staged worktree" + ("" if file.old_path is None else " old_path"))
         for file in found.files
     ]
-    return {**pick(found, "branch commit clean=is_clean"), "files": files}
+    under_way: dict[str, object] = {}
+    if found.pending is not None:
+        from mvc.cli.render.merges import conflict_fields
+
+        under_way = {
+            "pending": pick(found.pending, "kind heads"),
+            "conflicts": conflict_fields(found.conflicts),
+        }
+    return {**pick(found, "branch commit clean=is_clean"), "files": files, **under_way}
 
 
 def _write_short(repo: Repo, found: Status, *, porcelain: bool, branch: bool) -> None:
@@ -94,7 +102,9 @@ def _write_long(repo: Repo, found: Status) -> None:
         out.line("An interrupted checkout was completed first.")
     if found.commit is None:
         out.lines(["", "No commits yet"])
-    staged = [file for file in found.files if file.staged != "unmodified"]
+    if found.pending is not None:
+        _write_pending(out, found)
+    staged = [file for file in found.files if file.staged not in ("unmodified", "unmerged")]
     changed = [file for file in found.files if file.worktree in ("modified", "removed")]
     unstage = "rm --cached" if found.commit is None else "restore --staged"
     _write_section(
@@ -124,8 +134,23 @@ def _write_long(repo: Repo, found: Status) -> None:
     _write_section(
         out, "Ignored files:", [f'"mvc add -f <file>..." {add}'], _names(repo, out, hidden)
     )
-    if not staged:
+    if not staged and found.pending is None:
         out.lines(_last_line(found, changed))
+
+
+def _write_pending(out: Output, found: Status) -> None:
+    """Write what is under way, what it has left to decide, and how to go on."""
+    from mvc.cli.render.merges import ways_on, write_conflicts
+
+    assert found.pending is not None
+    kind = found.pending.kind
+    names = ", ".join(map(short_id, found.pending.heads))
+    out.lines(["", f"A {kind} of {names} is under way."])
+    if found.conflicts:
+        out.lines(f"  {line}" for line in ways_on(kind))
+        write_conflicts(out, found.conflicts)
+    else:
+        out.lines([f'  "mvc {kind} --continue" records it, "mvc {kind} --abort" gives it up'])
 
 
 def _moved(repo: Repo, staged: Sequence[FileStatus]) -> list[str]:

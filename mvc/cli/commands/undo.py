@@ -27,9 +27,9 @@ def undo(
 ) -> None:
     """Take back the last commit, amend, merge, switch or reset.
 
-    After a commit, amend or merge, the branch moves back; files and index stay as they are, so the
-    work is staged again. After a switch, HEAD goes back to where it was. After a reset, the branch,
-    the index and the files return.
+    After a commit or amend, the branch moves back; files and index stay as they are, so the work is
+    staged again. After a switch, HEAD goes back to where it was. After a reset or merge, the
+    branch, the index and the files return.
 
     Each further "mvc undo" goes one step further back; "mvc undo --redo" returns. Changed files
     stop an undo that would overwrite them, unless -f is given. What was only staged, or never

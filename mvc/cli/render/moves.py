@@ -9,6 +9,7 @@ from mvc.cli.render.text import count_text, short_id
 
 if TYPE_CHECKING:
     from mvc.history.values import Head
+    from mvc.operations.merge import MergeResult
     from mvc.operations.rollback import RollbackResult
     from mvc.operations.undo import UndoResult
     from mvc.repo import Repo
@@ -46,7 +47,10 @@ def commit_line(repo: Repo, out: Output, commit: str | None) -> str:
 
 
 def write_counts(
-    out: Output, result: CheckoutResult | UndoResult | RollbackResult, *, dry_run: bool = False
+    out: Output,
+    result: CheckoutResult | UndoResult | RollbackResult | MergeResult,
+    *,
+    dry_run: bool = False,
 ) -> None:
     """Write how many files were written and removed, or would be, if any."""
     counts = [(result.written, "written"), (result.removed, "removed")]

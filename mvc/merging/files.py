@@ -1,0 +1,231 @@
+"""What becomes of every file in a merge: decided from trees and manifests, before a weight is read.
+
+A file that only one side changed is taken as it is. One that both changed is merged by its tensors
+if it is a checkpoint (``checkpoint``), as text, or not at all: then it is a conflict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from mvc.errors import ConflictError
+from mvc.history.paths import folders_of
+from mvc.history.values import EMPTY_BLOB, MODE_SYMLINK, TreeEntry
+from mvc.merging.checkpoint import CheckpointMerge, merge_checkpoint
+from mvc.merging.rules import SIDES
+from mvc.merging.table import Outcome, Row, decide, merge_names
+from mvc.merging.text import MAX_TEXT_BYTES, MergedText, merge_text
+from mvc.workspace.manifests import find_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Mapping, Sequence
+
+    from mvc.history.values import Stages
+    from mvc.merging.checkpoint import Resolve
+    from mvc.merging.rules import Rules
+    from mvc.workspace.context import Context
+
+    Tree: TypeAlias = Mapping[str, TreeEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """One thing that a person or a rule has to decide.
+
+    Attributes:
+        path: the file.
+        tensor: the tensor in it, or None for the file.
+        reason: what happened, in words.
+    """
+
+    path: str
+    tensor: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileMerge:
+    """What becomes of one file.
+
+    Attributes:
+        path: its name in the result.
+        row: its versions.
+        taken: the version that is the result as it is; None if the file goes, or is merged.
+        text: the merged text, with markers if there are conflicts, or None.
+        checkpoint: the merge of its tensors, or None.
+        mode: its Git mode in the result.
+        conflicts: what is not decided.
+    """
+
+    path: str
+    row: Row[TreeEntry]
+    taken: TreeEntry | None = None
+    text: MergedText | None = None
+    checkpoint: CheckpointMerge | None = None
+    mode: int = 0
+    conflicts: tuple[Conflict, ...] = ()
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether the result is a new version, which no side has."""
+        return self.text is not None or self.checkpoint is not None
+
+    @property
+    def stages(self) -> Stages:
+        """The versions that an undecided file has in the index."""
+        return self.row.base, self.row.sides[0], self.row.sides[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What is merged.
+
+    Attributes:
+        base: the files that the sides have in common.
+        trees: the files of every side, ours first.
+        labels: what markers call the first two.
+        beside: paths of other files that belong to the result.
+    """
+
+    base: Tree
+    trees: Sequence[Tree]
+    labels: tuple[str, str] = ("ours", "theirs")
+    beside: Collection[str] = ()
+
+    def paths(self) -> set[str]:
+        """Return the paths of all files that a side has."""
+        return {path for tree in self.trees for path in tree}.union(self.beside)
+
+
+def plan_files(
+    context: Context, sides: Sides, rules: Rules, resolve: Resolve
+) -> tuple[FileMerge, ...]:
+    """Return what becomes of every file that any side has, or had.
+
+    Args:
+        context: the repository.
+        sides: what is merged.
+        rules: which strategy decides about what both sides changed.
+        resolve: returns the tensor that a strategy makes of a conflict, unread.
+
+    Raises:
+        ConflictError: a name would be a file and a folder.
+        UsageError: a strategy that cannot decide a certain conflict.
+    """
+    planner = _Planner(context, sides, rules, resolve)
+    merges = tuple(
+        planner.plan(row)
+        for row in merge_names(
+            sides.base, sides.trees, _version, lambda one: one.blob != EMPTY_BLOB
+        )
+    )
+    paths = [merge.path for merge in merges if merge.taken or merge.is_merged or merge.conflicts]
+    clash = min(folders_of(paths) & set(paths), default=None)
+    if clash is not None:
+        raise ConflictError(
+            f"{clash!r} is a file on one side and a folder on the other",
+            hint="rename one of them on its branch, then merge again",
+        )
+    return merges
+
+
+def _version(entry: TreeEntry) -> Hashable:
+    """Return what makes two versions equal; whether a file is executable is merged apart."""
+    return entry.mode == MODE_SYMLINK, entry.blob
+
+
+def _with_mode(entry: TreeEntry | None, mode: int) -> TreeEntry | None:
+    if entry is None or MODE_SYMLINK in (entry.mode, mode):
+        return entry
+    return TreeEntry(mode, entry.blob)
+
+
+class _Planner:
+    def __init__(self, context: Context, sides: Sides, rules: Rules, resolve: Resolve) -> None:
+        self._context = context
+        self._sides = sides
+        self._rules = rules
+        self._resolve = resolve
+        self._all = sides.paths()
+
+    def plan(self, row: Row[TreeEntry]) -> FileMerge:
+        """Plan one file."""
+        plan = FileMerge(row.name, row, mode=_merge_modes(row))
+        if not row.outcome.is_conflict:
+            return replace(plan, taken=_with_mode(row.result, plan.mode))
+        present = [side for side in row.sides if side is not None]
+        if row.outcome is not Outcome.RENAME_RENAME and len(present) == len(row.sides):
+            merged = self._merge_content(plan, present)
+            if merged is not None:
+                return merged
+        return self._decide_whole(plan)
+
+    def _decide_whole(self, plan: FileMerge, why: str = "") -> FileMerge:
+        """Take one version of a file whose content cannot be merged, if a rule says which."""
+        row, strategy = plan.row, self._rules.find(plan.path, None, self._all)
+        if strategy in SIDES:
+            places = {"base": row.base, "ours": row.sides[0], "theirs": row.sides[-1]}
+            return replace(plan, taken=places[strategy])
+        reason = row.outcome.value + (f"; {why}" if why else "")
+        shown = row.sides[0] or next(side for side in row.sides if side is not None)
+        return replace(plan, taken=shown, conflicts=(Conflict(plan.path, None, reason),))
+
+    def _merge_content(self, plan: FileMerge, sides: Sequence[TreeEntry]) -> FileMerge | None:
+        """Merge what is in the versions of a file; None if that is not possible."""
+        versions = [plan.row.base, *sides]
+        if any(one is not None and one.mode == MODE_SYMLINK for one in versions):
+            return None
+        found = [
+            None if one is None else find_manifest(self._context, one.blob) for one in versions
+        ]
+        if all(one is not None and one.segments for one in found[1:]):
+            return self._merge_tensors(plan, sides)
+        if any(one is not None for one in found):
+            return None
+        return self._merge_text(plan, sides)
+
+    def _merge_tensors(self, plan: FileMerge, sides: Sequence[TreeEntry]) -> FileMerge:
+        path = plan.path
+        merged = merge_checkpoint(
+            self._context,
+            path,
+            plan.row.base,
+            sides,
+            lambda name: self._rules.find(path, name, self._all),
+            self._resolve,
+        )
+        if isinstance(merged, str):
+            return self._decide_whole(plan, merged)
+        conflicts = tuple(Conflict(path, name, reason) for name, reason in merged.conflicts)
+        return replace(plan, checkpoint=merged, conflicts=conflicts)
+
+    def _merge_text(self, plan: FileMerge, sides: Sequence[TreeEntry]) -> FileMerge | None:
+        versions = [plan.row.base, *sides]
+        if any(self._size_bytes(one) > MAX_TEXT_BYTES for one in versions):
+            return None
+        base, first, *others = map(self._read, versions)
+        strategy = self._rules.find(plan.path, None, self._all)
+        favour = next((side for side in SIDES if side == strategy), None)
+        text = MergedText(first, 0)
+        for other in others:
+            merged = merge_text(base, text.data, other, labels=self._sides.labels, favour=favour)
+            if merged is None:
+                return None
+            text = MergedText(merged.data, text.conflicts + merged.conflicts)
+        conflicts = (Conflict(plan.path, None, plan.row.outcome.value),) if text.conflicts else ()
+        return replace(plan, text=text, conflicts=conflicts)
+
+    def _size_bytes(self, entry: TreeEntry | None) -> int:
+        return 0 if entry is None else self._context.history.find_blob_size(entry.blob) or 0
+
+    def _read(self, entry: TreeEntry | None) -> bytes:
+        return b"" if entry is None else self._context.history.read_blob(entry.blob)
+
+
+def _merge_modes(row: Row[TreeEntry]) -> int:
+    """Return the mode of the result: whether a file is executable is merged apart from its bytes."""
+    modes = [None if one is None else one.mode for one in row.sides]
+    side = decide(None if row.base is None else row.base.mode, modes).side
+    shown = None if side is None else modes[side]
+    return shown or next((mode for mode in modes if mode is not None), 0)

@@ -1,0 +1,171 @@
+"""Three versions of a text into one, with Git's markers around what both sides changed. Pure.
+
+The classic algorithm: lines that all three have in common, in order, hold the versions together;
+between two such places, what only one side changed is taken from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mvc.merging.rules import Side
+
+MAX_TEXT_BYTES = 2**20
+_MAX_LINES = 20_000  # that are compared
+_MAX_PAIRS = 4_000_000  # of equal lines: finding what belongs together takes about as many steps
+_PROBE_BYTES = 8000  # where Git looks for a NUL
+_MARKER = 7
+
+
+@dataclass(frozen=True, slots=True)
+class MergedText:
+    """The merged bytes, and how many places both sides changed differently."""
+
+    data: bytes
+    conflicts: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Hunk:
+    """Lines between two places that all versions have in common, as each has them."""
+
+    base: Sequence[bytes]
+    ours: Sequence[bytes]
+    theirs: Sequence[bytes]
+
+
+def is_text(data: bytes) -> bool:
+    """Return whether bytes are a text that can be merged, by Git's rule."""
+    return len(data) <= MAX_TEXT_BYTES and b"\0" not in data[:_PROBE_BYTES]
+
+
+def merge_text(
+    base: bytes,
+    ours: bytes,
+    theirs: bytes,
+    *,
+    labels: tuple[str, str] = ("ours", "theirs"),
+    favour: Side | None = None,
+) -> MergedText | None:
+    """Merge two versions of a text that come from one base.
+
+    Args:
+        base: what they come from; nothing if both sides made the file.
+        ours: our version.
+        theirs: their version.
+        labels: what the markers call the two.
+        favour: which version is taken where both sides changed something; None writes both, with
+            markers.
+
+    Returns:
+        The text, or None if the versions are no text, or too long to be compared.
+    """
+    if not all(map(is_text, (base, ours, theirs))):
+        return None
+    versions = [data.splitlines(keepends=True) for data in (base, ours, theirs)]
+    if max(map(len, versions)) > _MAX_LINES or _count_pairs(versions) > _MAX_PAIRS:
+        return None
+    merged: list[bytes] = []
+    conflicts = 0
+    for hunk in _split(*versions):
+        taken = _take(hunk)
+        if taken is None and favour is not None:
+            taken = getattr(hunk, favour)
+        if taken is None:
+            conflicts += 1
+            taken = _mark(hunk, labels)
+        merged += taken
+    return MergedText(b"".join(merged), conflicts)
+
+
+def _count_pairs(versions: Sequence[Sequence[bytes]]) -> int:
+    from collections import Counter  # noqa: PLC0415  import cost
+
+    base, *sides = map(Counter, versions)
+    return sum(count * side[line] for side in sides for line, count in base.items())
+
+
+def _split(
+    base: Sequence[bytes], ours: Sequence[bytes], theirs: Sequence[bytes]
+) -> Iterator[_Hunk]:
+    """Yield what is common to all as hunks of its own, and what is between."""
+    place = (0, 0, 0)
+    for start, our_start, their_start, size in _find_common(base, ours, theirs):
+        yield _Hunk(
+            base[place[0] : start], ours[place[1] : our_start], theirs[place[2] : their_start]
+        )
+        same = base[start : start + size]
+        yield _Hunk(same, same, same)
+        place = (start + size, our_start + size, their_start + size)
+    yield _Hunk(base[place[0] :], ours[place[1] :], theirs[place[2] :])
+
+
+def _find_common(
+    base: Sequence[bytes], ours: Sequence[bytes], theirs: Sequence[bytes]
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (start in base, in ours, in theirs; lines) of what all three share, in order."""
+    from difflib import SequenceMatcher  # noqa: PLC0415  import cost
+
+    left, right = (
+        SequenceMatcher(None, base, side, autojunk=False).get_matching_blocks()
+        for side in (ours, theirs)
+    )
+    one = other = 0
+    while one < len(left) and other < len(right):
+        ours_run, theirs_run = left[one], right[other]
+        start = max(ours_run.a, theirs_run.a)
+        end = min(ours_run.a + ours_run.size, theirs_run.a + theirs_run.size)
+        if start < end:
+            yield (
+                start,
+                ours_run.b + start - ours_run.a,
+                theirs_run.b + start - theirs_run.a,
+                end - start,
+            )
+        if ours_run.a + ours_run.size < theirs_run.a + theirs_run.size:
+            one += 1
+        else:
+            other += 1
+
+
+def _take(hunk: _Hunk) -> Sequence[bytes] | None:
+    if hunk.ours == hunk.base:
+        return hunk.theirs
+    if hunk.theirs in (hunk.base, hunk.ours):
+        return hunk.ours
+    return None
+
+
+def _mark(hunk: _Hunk, labels: tuple[str, str]) -> list[bytes]:
+    """Return both versions between markers; lines that they begin or end with alike are outside."""
+    ours, theirs = list(hunk.ours), list(hunk.theirs)
+    before: list[bytes] = []
+    after: list[bytes] = []
+    while ours and theirs and ours[0] == theirs[0]:
+        before.append(ours.pop(0))
+        theirs.pop(0)
+    while ours and theirs and ours[-1] == theirs[-1]:
+        after.insert(0, ours.pop())
+        theirs.pop()
+    end = b"\r\n" if (hunk.ours or hunk.theirs)[0].endswith(b"\r\n") else b"\n"
+    our_name, their_name = (label.encode("utf-8", "replace") for label in labels)
+    return [
+        *before,
+        b"<" * _MARKER + b" " + our_name + end,
+        *_ended(ours, end),
+        b"=" * _MARKER + end,
+        *_ended(theirs, end),
+        b">" * _MARKER + b" " + their_name + end,
+        *after,
+    ]
+
+
+def _ended(lines: list[bytes], end: bytes) -> list[bytes]:
+    """Return lines of which the last is ended, too: a marker follows."""
+    if lines and not lines[-1].endswith(b"\n"):
+        return [*lines[:-1], lines[-1] + end]
+    return lines

@@ -1,0 +1,100 @@
+"""What a merge is told: which strategy decides what, and what its methods need to know.
+
+It stands in the message of the merge commit as trailers, enough to repeat the merge; and so in
+``MERGE_MSG`` while a merge is under way, where going on finds it again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from mvc.history.messages import (
+    format_message,
+    message_body,
+    message_subject,
+    parse_trailers,
+)
+from mvc.merging.rules import SIDES, Rule, Rules, parse_rule
+from mvc.merging.strategies import Methods, parse_parameter
+
+if TYPE_CHECKING:
+    from mvc.numbers.merge_methods.method import Value
+    from mvc.workspace.context import Context
+
+    Parameters: TypeAlias = Mapping[str, Value | Sequence[Value]]
+
+_STRATEGY, _RULE, _PARAMETER, _SEED = "Merge-Strategy", "Merge-Rule", "Merge-Param", "Merge-Seed"
+TRAILERS = (_STRATEGY, _RULE, _PARAMETER, _SEED)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a merge is told.
+
+    Attributes:
+        rules: which strategy decides what.
+        parameters: of the merge methods; a sequence has one value for each side, ours first.
+        seed: of methods that draw random numbers.
+    """
+
+    rules: Rules = field(default_factory=Rules)
+    parameters: Parameters = field(default_factory=dict)
+    seed: int = 0
+
+    def methods(self, context: Context, sides: int) -> Methods:
+        """Return the methods of a merge of so many sides, checked before anything is read.
+
+        Raises:
+            NotFoundError: there is no such method.
+            UsageError: a parameter that none of them has, or out of range.
+        """
+        names = [*(rule.strategy for rule in self.rules.rules), self.rules.default]
+        methods = Methods(sides, self.parameters, self.seed, context.threads or os.cpu_count() or 1)
+        methods.check(name for name in names if name is not None and name not in SIDES)
+        return methods
+
+    def after(self, earlier: Told) -> Told:
+        """Return what was told earlier, and then this: its rules come first."""
+        rules = Rules(
+            (*self.rules.rules, *earlier.rules.rules), self.rules.default or earlier.rules.default
+        )
+        parameters = {**earlier.parameters, **self.parameters}
+        return Told(rules, parameters, self.seed or earlier.seed)
+
+    def sign(self, message: str) -> str:
+        """Return a message that says this, and nothing that was told earlier."""
+        kept = [pair for pair in parse_trailers(message) if pair[0] not in TRAILERS]
+        told = [(_STRATEGY, self.rules.default)] if self.rules.default is not None else []
+        told += [(_RULE, f"{one.pattern}={one.strategy}") for one in self.rules.rules]
+        told += [(_PARAMETER, _parameter_text(*one)) for one in self.parameters.items()]
+        told += [(_SEED, str(self.seed))] if self.seed else []
+        body = message_body(message)
+        text = message_subject(message) + (f"\n\n{body}" if body else "")
+        return format_message(text, [*kept, *told])
+
+
+def _parameter_text(name: str, value: Value | Sequence[Value]) -> str:
+    values = value if isinstance(value, Sequence) else [value]
+    return f"{name}={','.join(str(one).lower() for one in values)}"
+
+
+def make_told(
+    strategy: str | None, rules: Sequence[tuple[str, str]], parameters: Parameters, seed: int
+) -> Told:
+    """Return what a caller tells a merge."""
+    return Told(Rules(tuple(Rule(*one) for one in rules), strategy), parameters, seed)
+
+
+def read_told(message: str) -> Told:
+    """Return what the message of a merge says it was told."""
+    found: dict[str, list[str]] = {name: [] for name in TRAILERS}
+    for key, value in parse_trailers(message):
+        found.get(key, []).append(value)
+    return Told(
+        Rules(tuple(map(parse_rule, found[_RULE])), next(iter(found[_STRATEGY]), None)),
+        dict(map(parse_parameter, found[_PARAMETER])),
+        next((int(one) for one in found[_SEED] if one.isdecimal()), 0),
+    )

@@ -1,0 +1,123 @@
+"""The merge of whole trees: bases of tangled histories, and the result written into the store."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
+
+from mvc.history.values import TreeEntry
+from mvc.merging.files import FileMerge, Sides, plan_files
+from mvc.merging.rules import Rules
+from mvc.merging.strategies import Methods
+from mvc.workspace.files import Cutter
+from mvc.workspace.journal import Undecided
+from mvc.workspace.recorded import tree_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Mapping, Sequence
+
+    from mvc.ids import GitId
+    from mvc.merging.files import Conflict, Tree
+    from mvc.progress import ByteProgress
+    from mvc.workspace.context import Context
+
+    _Stage = tuple[int, str] | None
+    _Stages = tuple[_Stage, _Stage, _Stage]
+
+_TWO = 2
+_MAX_CROSSINGS = 32
+"""How deep bases of bases are merged; histories that cross more often take the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedTree:
+    """What a merge gives, written into the store.
+
+    Attributes:
+        entries: path → what the worktree gets; for an undecided file with markers, or ours.
+        merges: what became of every file.
+    """
+
+    entries: Mapping[str, TreeEntry]
+    merges: tuple[FileMerge, ...] = field(default=(), repr=False)
+
+    @property
+    def conflicts(self) -> tuple[Conflict, ...]:
+        """What is not decided."""
+        return tuple(one for merge in self.merges for one in merge.conflicts)
+
+    def undecided(self, asleep: Container[str]) -> tuple[Undecided, ...]:
+        """Return the files that are not decided as the index will have them."""
+        merges = [merge for merge in self.merges if merge.conflicts]
+        return tuple(Undecided(one.path, one.path in asleep, _stages(one)) for one in merges)
+
+
+def _stages(merge: FileMerge) -> _Stages:
+    base, ours, theirs = (
+        None if one is None else (one.mode, str(one.blob)) for one in merge.stages
+    )
+    return base, ours, theirs
+
+
+def write_merge(
+    context: Context, merges: Sequence[FileMerge], base: Tree, progress: ByteProgress = None
+) -> MergedTree:
+    """Store what no side has yet; ``base`` are the files that new ones may resemble."""
+    with ExitStack() as stack:
+
+        @cache
+        def open_cutter(chunk_bytes: int) -> Cutter:
+            from mvc.workspace.bases import Relatives  # noqa: PLC0415  brings NumPy
+
+            writer = stack.enter_context(context.store.writer(context.delta_mode(insist=None)))
+            is_usual = chunk_bytes == context.chunk_bytes
+            relatives = Relatives(context, writer, base) if is_usual else None
+            return Cutter(writer, chunk_bytes, progress, relatives)
+
+        entries = {merge.path: _write(context, merge, open_cutter) for merge in merges}
+    context.history.sync_objects()  # a journal may name them before a commit does
+    kept = {path: entry for path, entry in entries.items() if entry is not None}
+    return MergedTree(kept, tuple(merges))
+
+
+def _write(
+    context: Context, merge: FileMerge, open_cutter: Callable[[int], Cutter]
+) -> TreeEntry | None:
+    if merge.text is not None:
+        return TreeEntry(merge.mode, context.history.write_blob(merge.text.data))
+    if merge.checkpoint is not None:
+        manifest = merge.checkpoint.write(open_cutter)
+        return TreeEntry(merge.mode, context.history.write_blob(manifest))
+    return merge.taken
+
+
+def find_base(context: Context, commits: Sequence[GitId], depth: int = 0) -> Tree | None:
+    """Return the files that some commits have in common, or None if their histories are apart.
+
+    Where histories cross, two commits have several best common ancestors. As Git does, these are
+    merged first, and what they disagree on is as in their own base.
+    """
+    first, *others = commits
+    tree: Tree | None = context.history.read_tree(first)
+    ancestors = [first]
+    for other in others:
+        bases = context.history.find_merge_bases(ancestors[0], other)
+        if not bases:
+            return None
+        tree = _merge_bases(context, bases, depth)
+        ancestors = bases
+    return tree
+
+
+def _merge_bases(context: Context, bases: Sequence[GitId], depth: int) -> Tree:
+    # Oldest first, as Git does: the order decides nothing but what messages would say.
+    *older, last = bases
+    tree = tree_of(context, last)
+    for other in reversed(older if depth < _MAX_CROSSINGS else ()):
+        common = find_base(context, [last, other], depth + 1) or {}
+        sides = Sides(common, [tree, tree_of(context, other)])
+        merges = plan_files(context, sides, Rules((), "base"), Methods(_TWO, {}).resolve)
+        tree = dict(write_merge(context, merges, common).entries)
+    return tree

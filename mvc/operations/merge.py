@@ -1,0 +1,413 @@
+"""merge: the changes of other branches since they parted, as Git brings them together.
+
+What is decided is computed from trees and manifests; then new bytes are stored, the commit is made, and
+index, files and HEAD follow in one transition. Where something is not decided, the same transition
+leaves a merge under way: the index has the versions, ``MERGE_HEAD`` what is merged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from mvc.errors import ConflictError, UsageError
+from mvc.history.refnames import HEADS, TAGS
+from mvc.merging.files import Sides, plan_files
+from mvc.merging.rules import Rules
+from mvc.merging.text import MAX_TEXT_BYTES
+from mvc.merging.told import Told, read_told
+from mvc.merging.trees import MergedTree, find_base, write_merge
+from mvc.merging.undecided import find_conflicts, undecided_sides
+from mvc.operations.status import staged_changes
+from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_checkout, plan_move, plan_return
+from mvc.workspace.commits import record
+from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.journal import EntryChange
+from mvc.workspace.manifests import find_manifest
+from mvc.workspace.marks import ENDED, make_marks, mark_origin
+from mvc.workspace.pathspec import list_paths
+from mvc.workspace.pending import Pending, check_decided, check_nothing_pending, find_pending
+from mvc.workspace.recorded import holds, tree_of
+from mvc.workspace.recovery import recover
+from mvc.workspace.released import check_kept
+from mvc.workspace.transition import plan_head_move
+from mvc.workspace.worktree import find_file_stat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from mvc.history.values import Head, Index, Stamp, TreeEntry
+    from mvc.ids import GitId
+    from mvc.merging.files import Conflict, FileMerge
+    from mvc.progress import ByteProgress
+    from mvc.workspace.checkout_plan import CheckoutResult
+    from mvc.workspace.context import Context
+
+    FastForward = Literal["allowed", "only", "never"]
+
+_SHOWN = 5
+_TWO = 2  # ours and theirs
+_THEIRS = b">>>>>>> "
+_MAIN = ("main", "master")
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What a merge, cherry-pick or revert did.
+
+    Attributes:
+        kind: ``up-to-date``, ``fast-forward``, ``merged`` (a commit was made), ``staged`` (it waits for
+            one) or ``conflicts`` (it waits for decisions).
+        commit: where HEAD is now, or None before the first commit.
+        branch: the current branch, or None if HEAD is detached.
+        heads: the commits that were merged.
+        written: paths written.
+        removed: paths removed.
+        conflicts: what has to be decided.
+        tensors: how many tensors of files that both sides changed came from ``ours``, from
+            ``theirs``, from ``base`` or were ``merged``; also ``kept`` and ``conflict``.
+        bytes_computed: bytes of tensors that were computed.
+    """
+
+    kind: Literal["up-to-date", "fast-forward", "merged", "staged", "conflicts"]
+    commit: GitId | None
+    branch: str | None
+    heads: tuple[GitId, ...] = ()
+    written: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    tensors: Mapping[str, int] = field(default_factory=dict)
+    bytes_computed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something to merge into what HEAD has.
+
+    Attributes:
+        pending: what it is, as it will be marked if it cannot be finished.
+        sides: what is merged; HEAD's files come first.
+        parents: parents of the commit.
+        reflog: what the reflog says of it.
+        is_committed: whether a commit is made if nothing is left to decide.
+        author: who wrote it, and when; by default who merges.
+    """
+
+    pending: Pending
+    sides: Sides
+    parents: tuple[GitId, ...]
+    reflog: str
+    is_committed: bool = True
+    author: Stamp | None = None
+
+
+@holds_sweep_lock
+def merge(
+    context: Context,
+    revisions: Sequence[str],
+    *,
+    told: Told | None = None,
+    message: str | None = None,
+    fast_forward: FastForward = "allowed",
+    allow_unrelated: bool = False,
+    commit: bool = True,
+    progress: ByteProgress = None,
+) -> MergeResult:
+    """Merge other commits into the current branch."""
+    recover(context)
+    told = told or Told()
+    told.methods(context, 1 + len(revisions))
+    check_nothing_pending(context)
+    if not revisions:
+        raise UsageError("nothing to merge: name a branch or another revision")
+    head = context.history.head()
+    heads = _independent(context, head, [context.history.resolve_commit(one) for one in revisions])
+    if not heads:
+        return MergeResult("up-to-date", head.commit, head.branch)
+    if len(heads) == 1 and fast_forward != "never" and _is_behind(context, head, heads[0]):
+        return _fast_forward(context, head, heads[0], revisions, progress)
+    if fast_forward == "only":
+        raise ConflictError(
+            "not possible to fast-forward: the branches have diverged",
+            hint="merge without that condition, which makes a merge commit",
+        )
+    assert head.commit is not None
+    commits = (head.commit, *heads)
+    base = find_base(context, commits)
+    if base is None and not allow_unrelated:
+        raise ConflictError(
+            "the histories are not related: they have no commit in common",
+            hint="`allow_unrelated` merges them all the same",
+        )
+    text = message or _describe(context, head, revisions)
+    pending = Pending("merge", tuple(heads), told.sign(text))
+    labels = ("HEAD", revisions[0])
+    sides = Sides(base or {}, [context.history.read_tree(one) for one in commits], labels)
+    reflog = f"merge {' '.join(revisions)}: Merge made by mvc"
+    change = Change(pending, sides, commits, reflog, is_committed=commit)
+    return apply_change(context, head, change, told, progress)
+
+
+def _independent(context: Context, head: Head, commits: Sequence[GitId]) -> list[GitId]:
+    """Return the commits that bring something: those that neither HEAD nor another one contains."""
+    history, found = context.history, list(dict.fromkeys(commits))
+    known = [] if head.commit is None else [head.commit]
+    return [
+        one
+        for one in found
+        if not any(history.is_ancestor(one, other) for other in (*known, *found) if other != one)
+        and one not in known
+    ]
+
+
+def _is_behind(context: Context, head: Head, other: GitId) -> bool:
+    return head.commit is None or context.history.is_ancestor(head.commit, other)
+
+
+def _fast_forward(
+    context: Context, head: Head, target: GitId, revisions: Sequence[str], progress: ByteProgress
+) -> MergeResult:
+    index = context.history.read_index()
+    plan = plan_move(context, index, head.commit, target, materialise=False)
+    text = f"merge {' '.join(revisions)}: Fast-forward"
+    move = plan_head_move("move", target, head, text, context.stamp())
+    done = execute(
+        context, plan, index, move, progress, source=target, marks=mark_origin(head.commit)
+    )
+    return _result("fast-forward", done, (target,))
+
+
+def _result(
+    kind: Literal["fast-forward", "merged", "staged", "conflicts"],
+    done: CheckoutResult,
+    heads: Sequence[GitId],
+    merges: Sequence[FileMerge] = (),
+) -> MergeResult:
+    checkpoints = [merge.checkpoint for merge in merges if merge.checkpoint is not None]
+    tensors = sum((Counter(one.taken) for one in checkpoints), Counter[str]())
+    conflicts = tuple(one for merge in merges for one in merge.conflicts)
+    size = sum(one.fresh_bytes for one in checkpoints)
+    return MergeResult(
+        kind, done.commit, done.branch, tuple(heads), done.written, done.removed, conflicts,
+        dict(tensors), size,
+    )  # fmt: skip
+
+
+def apply_change(
+    context: Context, head: Head, change: Change, told: Told, progress: ByteProgress = None
+) -> MergeResult:
+    """Merge a change into what HEAD has, and commit it, or leave it under way."""
+    history, sides, pending = context.history, change.sides, change.pending
+    index, ours = history.read_index(), sides.trees[0]
+    _check_not_staged(index, ours)
+    methods = told.methods(context, len(sides.trees))
+    merges = plan_files(context, sides, told.rules, methods.resolve)
+    _check_rules(context, told.rules, sides)
+    _check_octopus(merges, sides)
+    merged = write_merge(context, merges, ours, progress)
+    check_kept(context, merged.entries)
+    plan = plan_checkout(context, index, ours, merged.entries, materialise=False)
+    plan.check()
+    heads, stamp = pending.heads, context.stamp()
+    if merged.conflicts or not change.is_committed:
+        plan = _leave_undecided(context, index, plan, merged)
+        stay = plan_head_move("stay", str(head.commit), head, "", stamp)
+        marks = make_marks(pending, head.commit, [one.path for one in plan.undecided])
+        done = execute(context, plan, index, stay, progress, marks=marks)
+        return _result("conflicts" if merged.conflicts else "staged", done, heads, merges)
+    new = record(
+        context, merged.entries, change.parents, pending.message, committer=stamp,
+        author=change.author,
+    )  # fmt: skip
+    move = plan_head_move("move", new, head, change.reflog, stamp)
+    marks = (*ENDED, *mark_origin(head.commit))
+    done = execute(context, plan, index, move, progress, source=new, marks=marks)
+    return _result("merged", done, heads, merges)
+
+
+def _check_not_staged(index: Index, tree: Mapping[str, TreeEntry]) -> None:
+    check_decided(index)
+    staged = tuple(staged_changes(tree, index)) if index.timestamp_ns else ()
+    if staged:
+        raise ConflictError(
+            f"staged changes would get mixed up with it: {list_paths(staged, _SHOWN)}",
+            hint='commit them, or "mvc stash" them away',
+        )
+
+
+def _check_octopus(merges: Sequence[FileMerge], sides: Sides) -> None:
+    conflicts = [one.path for merge in merges for one in merge.conflicts]
+    if conflicts and len(sides.trees) > _TWO:
+        raise ConflictError(
+            f"{len(sides.trees) - 1} branches at once cannot be merged where they conflict: "
+            f"{list_paths(list(dict.fromkeys(conflicts)), _SHOWN)}",
+            hint="give a strategy for it, or merge one branch after another",
+        )
+
+
+def _check_rules(context: Context, rules: Rules, sides: Sides) -> None:
+    """Check that every rule fits a file or tensor of the result or of a side."""
+    if not rules.rules:
+        return
+    rules.check_used(_names(context, sides))
+
+
+def _names(context: Context, sides: Sides) -> Iterator[tuple[str, str | None]]:
+    for tree in sides.trees:
+        for path, entry in tree.items():
+            yield path, None
+            manifest = find_manifest(context, entry.blob)
+            for view, _ in () if manifest is None else manifest.tensors():
+                yield path, view.name
+
+
+def _leave_undecided(
+    context: Context, index: Index, plan: CheckoutPlan, merged: MergedTree
+) -> CheckoutPlan:
+    """Return a plan that leaves conflicts to be decided; files that were never written stay so."""
+    asleep = {
+        path
+        for path, entry in index.entries.items()
+        if entry.skip_worktree and find_file_stat(context.worktree, path) is None
+    }
+    return replace(plan, undecided=merged.undecided(asleep))
+
+
+def _describe(context: Context, head: Head, revisions: Sequence[str]) -> str:
+    """Return the message that Git gives a merge."""
+    groups: dict[str, list[str]] = {}
+    for one in revisions:
+        ref = context.history.resolve_ref_name(one) or ""
+        kind = "branch" if ref.startswith(HEADS) else "tag" if ref.startswith(TAGS) else "commit"
+        groups.setdefault(kind, []).append(f"'{one}'")
+    plural = {"branch": "branches", "tag": "tags", "commit": "commits"}
+    parts = []
+    for kind, names in groups.items():
+        listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        parts.append(f"{kind if len(names) == 1 else plural[kind]} {listed}")
+    into = "" if head.branch in _MAIN else f" into {head.branch or 'HEAD'}"
+    return f"Merge {'; '.join(parts)}{into}"
+
+
+@holds_sweep_lock
+def abort(context: Context, kind: str = "merge") -> CheckoutResult:
+    """Give up what is under way: index and files become as they were before it."""
+    recover(context)
+    get_pending(context, kind)
+    index, head = context.history.read_index(), context.history.head()
+    plan = plan_return(context, index, tree_of(context, head.commit))
+    stay = plan_head_move("stay", str(head.commit), head, "", context.stamp())
+    return execute(context, plan, index, stay, marks=ENDED)
+
+
+def get_pending(context: Context, kind: str) -> Pending:
+    """Return what is under way, which must be of that kind."""
+    pending = find_pending(context)
+    if pending is None or pending.kind != kind:
+        other = "" if pending is None else f', but a {pending.kind} is: "mvc {pending.kind}"'
+        raise ConflictError(f"no {kind} is under way{other}")
+    return pending
+
+
+@holds_sweep_lock
+def decide(
+    context: Context, kind: str, told: Told | None = None, progress: ByteProgress = None
+) -> None:
+    """Decide by rules what a merge left undecided; what is still open then is a ConflictError."""
+    recover(context)
+    pending = get_pending(context, kind)
+    earlier = read_told(pending.message)
+    told = (told or Told()).after(earlier)
+    index = context.history.read_index()
+    if index.unmerged and told != earlier:
+        _decide(context, index, told, earlier, progress)
+        index = context.history.read_index()
+    if index.unmerged:
+        conflicts = find_conflicts(context, index, told)
+        names = [one.path if one.tensor is None else one.tensor for one in conflicts]
+        raise ConflictError(
+            f"still to be decided: {list_paths(names, _SHOWN)}",
+            hint='"mvc add" the files as they should be, or give rules',
+        )
+
+
+def _decide(
+    context: Context, index: Index, told: Told, earlier: Told, progress: ByteProgress
+) -> None:
+    """Put what rules decide into index and worktree, in place of what the merge left there."""
+    sides, methods = undecided_sides(index), told.methods(context, _TWO)
+    new = [rule for rule in told.rules.rules if rule not in earlier.rules.rules]
+    _check_rules(context, Rules(tuple(new)), sides)
+    writes: dict[str, TreeEntry] = {}
+    removals: list[str] = []
+    changes: list[EntryChange] = []
+    for path in index.unmerged:
+        one = Sides(
+            _only(sides.base, path),
+            [_only(tree, path) for tree in sides.trees],
+            ("HEAD", _find_label(context, path)),
+            sides.beside,
+        )
+        merges = plan_files(context, one, told.rules, methods.resolve)
+        if any(merge.conflicts for merge in merges):
+            continue
+        wanted = write_merge(context, merges, one.trees[0], progress).entries.get(path)
+        stat = find_file_stat(context.worktree, path)
+        if path in index.asleep and stat is None:
+            mode, blob = (wanted.mode, wanted.blob) if wanted else (0, None)
+            changes.append(EntryChange(path, mode, blob, skip_worktree=wanted is not None))
+            continue
+        _check_untouched(context, index, path, one, earlier)
+        if wanted is None:
+            removals.append(path)
+        else:
+            writes[path] = wanted
+    plan = CheckoutPlan(tuple(writes.items()), tuple(removals), tuple(changes))
+    stay = plan_head_move(
+        "stay", str(context.history.head().commit), context.history.head(), "", context.stamp()
+    )
+    execute(context, plan, index, stay, progress)
+
+
+def _only(tree: Mapping[str, TreeEntry], path: str) -> dict[str, TreeEntry]:
+    return {path: tree[path]} if path in tree else {}
+
+
+def _check_untouched(context: Context, index: Index, path: str, sides: Sides, told: Told) -> None:
+    """Check that a file of the worktree is as the merge left it."""
+    merges = plan_files(context, sides, told.rules, told.methods(context, _TWO).resolve)
+    left = write_merge(context, merges, sides.trees[0]).entries.get(path)
+    if left is not None and not holds(context, index, path, left.mode, left.blob):
+        raise ConflictError(
+            f"{path!r} was changed since, and a rule would overwrite that",
+            hint=f'"mvc add {path}" takes it as it is',
+        )
+
+
+def _find_label(context: Context, path: str) -> str:
+    """Return what the markers in a file of the worktree call their side."""
+    with contextlib.suppress(OSError), open(context.worktree / path, "rb") as file:
+        for line in file.read(MAX_TEXT_BYTES).splitlines():
+            if line.startswith(_THEIRS):
+                return line.removeprefix(_THEIRS).decode("utf-8", "replace")
+    return "theirs"
+
+
+def conclude(
+    context: Context,
+    kind: str,
+    *,
+    told: Told | None = None,
+    message: str | None = None,
+    progress: ByteProgress = None,
+) -> MergeResult:
+    """Decide by rules what is left to decide, and make the commit."""
+    from mvc.operations.commit import commit  # noqa: PLC0415  a merge that goes well needs none
+
+    decide(context, kind, told, progress)
+    pending = get_pending(context, kind)
+    told = (told or Told()).after(read_told(pending.message))
+    done = commit(context, told.sign(message or pending.message))
+    return MergeResult("merged", done.commit, done.branch, pending.heads)

@@ -1,0 +1,91 @@
+"""mvc merge: what people see, and its exit codes."""
+
+import numpy as np
+import pytest
+
+from support.models import write_config, write_model
+from support.stockgit import git
+
+
+@pytest.fixture
+def parted(shell):
+    write_model(shell.folder / "model.safetensors", seed=5, layers=12)
+    write_config(shell.folder / "config.json", lr=1)
+    shell.ok("add", ".")
+    shell.ok("commit", "-m", "base")
+    shell.ok("switch", "-c", "away")
+    write_model(
+        shell.folder / "model.safetensors", seed=6, layers=12, norm=np.zeros(32, np.float32)
+    )
+    write_config(shell.folder / "config.json", lr=2)
+    shell.ok("commit", "-am", "away")
+    shell.ok("switch", "-")
+    write_model(shell.folder / "model.safetensors", seed=7, layers=12)
+    shell.ok("commit", "-am", "here")
+    return shell
+
+
+def test_conflicts_say_what_and_how_to_go_on(parted):
+    answer = parted("merge", "away")
+    assert answer.code == 1
+    assert (
+        answer.lines[0]
+        == (
+            "CONFLICT model.safetensors: 37 tensors changed on both sides: "
+            "layers.0.mlp, layers.0.q, layers.0.v and 34 more"
+        )
+        or "37 tensors changed on both sides" in answer.lines[0]
+    )
+    assert "mvc merge --abort" in answer.out
+    status = parted.ok("status")
+    assert "A merge of" in status.out
+    assert "37 tensors changed on both sides" in status.out
+    assert "UU model.safetensors" in parted.ok("status", "-s").out
+    fields = parted.json("status")
+    assert fields["pending"]["kind"] == "merge"
+    assert len(fields["conflicts"]) == 37
+    assert parted("merge", "--continue").code == 4
+    answer = parted.ok("merge", "--continue", "--rule", "layers.*=theirs", "--strategy", "linear")
+    assert "Merge branch 'away'" in answer.out
+    assert 'lr": 2' in (parted.folder / "config.json").read_text()
+    message = git(parted.folder / ".mvc", "log", "-1", "--format=%B")
+    assert "Merge-Strategy: linear\nMerge-Rule: layers.*=theirs" in message
+
+
+def test_json_and_abort(parted):
+    answer = parted("merge", "away", "--json")
+    assert answer.code == 1
+    assert answer.json["kind"] == "conflicts"
+    assert answer.json["conflicts"][0]["path"] == "model.safetensors"
+    assert "given up" in parted.ok("merge", "--abort").out
+    assert parted.ok("status", "-s").out == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "text"),
+    [
+        (["merge"], 2, "which branch?"),
+        (["merge", "nowhere"], 3, "nowhere"),
+        (["merge", "away", "--abort"], 2, "cannot be used together"),
+        (["merge", "--abort"], 4, "no merge is under way"),
+        (["merge", "--continue"], 4, "no merge is under way"),
+        (["merge", "away", "--strategy", "linaer"], 3, "linaer"),
+        (["merge", "away", "--rule", "lm_head"], 2, "GLOB=STRATEGY"),
+        (["merge", "away", "--rule", "lm_haed.*=ours"], 3, "fits no file and no tensor"),
+        (["merge", "away", "--strategy", "linear", "--param", "wieght=1"], 2, "wieght"),
+        (["merge", "away", "--ff-only"], 4, "diverged"),
+        (["merge", "away", "--ff-only", "--no-ff"], 2, "cannot be used together"),
+    ],
+)
+def test_mistakes(parted, line, code, text):
+    answer = parted(*line)
+    assert (answer.code, text in answer.err) == (code, True), answer.err
+    assert parted.ok("status", "-s").out == ""
+
+
+def test_fast_forward_and_nothing_to_do(parted):
+    parted.ok("switch", "-c", "later")
+    parted.ok("commit", "--allow-empty", "-m", "more")
+    parted.ok("switch", "-")
+    assert "Fast-forward" in parted.ok("merge", "later").out
+    assert parted.ok("merge", "later").out == "Already up to date.\n"

@@ -1,0 +1,112 @@
+"""The power goes at every step of a merge: all is as before, as after, or waits to be continued."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc import Repo
+from support.forgetful import ForgetfulDisk, PowerLoss
+from support.models import digests, write_model
+
+pytestmark = pytest.mark.crash
+
+
+def _save(root: Path, text: str, **changes) -> None:
+    write_model(root / "model.safetensors", seed=1, layers=1, width=8, **changes)
+    (root / "notes.txt").write_text(text)
+    Repo.open(root).commit(text, paths=".")
+
+
+def _prepare(root: Path) -> None:
+    repo = Repo.init(root)
+    _save(root, "a\n")
+    repo.switch("side", create=True)
+    _save(root, "b\n", embed=np.ones(4, np.float32))
+    repo.switch("apart", create=True, start="main")
+    (root / "new.bin").write_bytes(b"\0new")
+    _save(root, "a\n", norm=np.full(8, 2, np.float32))
+    repo.switch("main")
+    _save(root, "c\n", embed=np.zeros(4, np.float32))
+
+
+def _merge(root: Path) -> None:
+    Repo.open(root).merge("apart")
+
+
+def _merge_with_method(root: Path) -> None:
+    Repo.open(root).merge("side", strategy="linear", rules=[("*.txt", "ours")])
+
+
+def _conflict(root: Path) -> None:
+    Repo.open(root).merge("side")
+
+
+def _decide(root: Path) -> None:
+    Repo.open(root).conclude(strategy="theirs")
+
+
+def _abort(root: Path) -> None:
+    Repo.open(root).abort()
+
+
+VERBS = [_merge, _merge_with_method, _conflict, _decide, _abort]
+
+
+def _state(root: Path) -> tuple:
+    repo = Repo.open(root)
+    status = repo.status()
+    under_way = None if status.pending is None else (status.pending.kind, status.pending.heads)
+    return (repo.head, status.files, under_way, status.conflicts, tuple(digests(root).items()))
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__.strip("_"))
+def test_every_step(verb, tmp_path, monkeypatch):
+    monkeypatch.setattr("mvc.history.values.time.time", lambda: 1_700_000_000)
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    _prepare(origin)
+    if verb in (_decide, _abort):
+        _conflict(origin)
+    before = _state(origin)
+    done = tmp_path / "done"
+    shutil.copytree(origin, done)
+    with ForgetfulDisk(done) as disk:
+        verb(done)
+    total_steps = disk.steps
+    disk.close()
+    allowed = [before, _state(done)]
+    assert allowed[0] != allowed[1]
+    if verb is _decide:  # two transitions: decided, then committed
+        half = tmp_path / "half"
+        shutil.copytree(origin, half)
+        from mvc.merging.told import make_told
+        from mvc.operations.merge import decide
+
+        decide(Repo.open(half)._context, "merge", make_told("theirs", (), {}, 0))
+        allowed.append(_state(half))
+    for step in range(total_steps):
+        work, pessimist = tmp_path / "work", tmp_path / "pessimist"
+        shutil.copytree(origin, work)
+        disk = ForgetfulDisk(work, stop_at=step)
+        with disk, pytest.raises(PowerLoss):
+            verb(work)
+        disk.survivors(pessimist)
+        disk.close()
+        for survivor in (pessimist, work):
+            state = _state(survivor)  # finishes an interrupted transition first
+            assert state in allowed, f"{verb.__name__}, step {step}, {survivor.name}"
+            assert Repo.open(survivor).fsck(data=True).ok
+            _check_goes_on(survivor, state, allowed[-1])
+            shutil.rmtree(survivor)
+
+
+def _check_goes_on(root: Path, state: tuple, after: tuple) -> None:
+    """A merge that is under way can be given up, whatever step it was stopped at."""
+    if state[2] is not None:
+        Repo.open(root).abort()
+        assert Repo.open(root).status().is_clean
+        assert "<<<<<<<" not in (root / "notes.txt").read_text()
