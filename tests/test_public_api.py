@@ -124,7 +124,7 @@ RESULTS = {
     "written_bytes reused_bytes seconds warnings files_total files_changed identical_to",
     "operations.du.DuEntry": "kind name raw_bytes alone_bytes shared_bytes commit subject path versions",
     "operations.du.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
-    "needed_bytes base_bytes reflog_bytes unneeded_bytes",
+    "needed_bytes base_bytes reflog_bytes unneeded_bytes statistics_bytes",
     "operations.file_diff.FileDiff": "path status old_path format tensors tensors_total other_changed "
     "mode_changed size_bytes lines moved_from moved_to",
     "operations.tensor_diff.TensorDiff": "name status dtype shape old_name old_dtype old_shape chunks_changed "
@@ -139,9 +139,9 @@ RESULTS = {
     "operations.log.LogEntry": "info annotations refs released is_healthy diverged",
     "workspace.verdicts.Divergence": "reason branch target target_step at_step time_s",
     "operations.gc.GcPlan": "grace_s sweep objects object_bytes leftovers leftover_bytes "
-    "reflog_entries expiry marks unnamed",
+    "reflog_entries expiry marks unnamed statistics statistics_bytes",
     "operations.gc.GcResult": "freed_bytes removed_packs new_packs_bytes removed_objects "
-    "removed_leftovers kept_packs",
+    "removed_leftovers kept_packs removed_statistics",
     "operations.repack.RepackPlan": "sweep chunks gain_bytes small_packs git_files grace_s marks unnamed everything only dtypes tips",
     "operations.repack.RepackResult": "freed_bytes removed_packs new_packs new_packs_bytes deltas kept_packs pack_bytes",
     "operations.prune.CommitPlan": "commit subject step time_s reasons paths kept_paths size_bytes "

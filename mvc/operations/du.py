@@ -93,6 +93,7 @@ class DuTotals:
         base_bytes: those of them that no version names, kept as bases of others.
         reflog_bytes: those of them that only reflogs still reach.
         unneeded_bytes: stored bytes that nothing needs; gc frees them once they are old enough.
+        statistics_bytes: length of the cache of computed statistics, which may be deleted.
     """
 
     raw_bytes: int
@@ -106,6 +107,7 @@ class DuTotals:
     base_bytes: int
     reflog_bytes: int
     unneeded_bytes: int
+    statistics_bytes: int = 0
 
     @property
     def ratio(self) -> float | None:
@@ -223,6 +225,7 @@ class _Survey:
             pack_bytes=sum(listing.packs.values()),
             index_bytes=sum(listing.indexes.values()),
             object_bytes=_folder_bytes(self._context.git_dir / "objects"),
+            statistics_bytes=self._context.kept.size_bytes,
             needed_bytes=union.bytes,
             base_bytes=int(self._needs.sizes[union.mask & ~direct].sum()),
             reflog_bytes=union.bytes - named_bytes,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mvc.chunkstore.sweep_plan import Wanted, plan_sweep
 from mvc.history.object_sweep import list_garbage
 from mvc.history.reachability import DAY_S, ReflogExpiry, expire_reflogs
+from mvc.upkeep.kept_entries import find_useless
 from mvc.upkeep.sweep import (
     DEFAULT_GRACE_S,
     Marks,
@@ -46,6 +47,8 @@ class GcPlan:
         expiry: how long reflogs remember.
         marks: what was needed when this was planned.
         unnamed: chunks of young packs that nothing names.
+        statistics: how many kept statistics go.
+        statistics_bytes: about what they take.
     """
 
     grace_s: float
@@ -58,21 +61,27 @@ class GcPlan:
     expiry: ReflogExpiry = field(repr=False)
     marks: Marks = field(repr=False)
     unnamed: Ids = field(repr=False)
+    statistics: int = 0
+    statistics_bytes: int = 0
 
     @property
     def freed_bytes(self) -> int:
         """Bytes on disk that are free afterwards; an estimate if chunks are encoded again."""
-        return self.sweep.freed_bytes + self.object_bytes + self.leftover_bytes
+        others = self.object_bytes + self.leftover_bytes + self.statistics_bytes
+        return self.sweep.freed_bytes + others
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
-        return self.sweep.is_empty and not (self.objects or self.leftovers or self.reflog_entries)
+        others = (self.objects, self.leftovers, self.statistics, self.reflog_entries)
+        return self.sweep.is_empty and not any(others)
 
 
 @dataclass(frozen=True, slots=True)
 class GcResult:
     """What a gc did: ``removed_packs``, ``removed_objects`` (Git's) and ``removed_leftovers`` are gone.
+
+    So are ``removed_statistics``, which were kept of tensors and chunks that nothing reaches.
 
     ``freed_bytes`` of disk are free now, less the ``new_packs_bytes`` written in place of others.
     ``kept_packs`` were to go and stayed, since something needs them now.
@@ -84,6 +93,7 @@ class GcResult:
     removed_objects: int
     removed_leftovers: int
     kept_packs: int
+    removed_statistics: int = 0
 
 
 def plan_gc(
@@ -108,6 +118,7 @@ def plan_gc(
     sweep = plan_sweep(copies, Wanted(needed | unnamed))
     garbage = list_garbage(context.history, marks.objects, older_than_s=grace_s)
     leftovers = list_leftovers(context)
+    useless, entries = find_useless(context, marks), len(context.kept.list_entries())
     return GcPlan(
         grace_s=grace_s,
         sweep=sweep,
@@ -115,6 +126,8 @@ def plan_gc(
         object_bytes=sum(item.size_bytes for item in garbage),
         leftovers=len(leftovers),
         leftover_bytes=sum(item.size_bytes for item in leftovers),
+        statistics=len(useless),
+        statistics_bytes=len(useless) * context.kept.size_bytes // max(entries, 1),
         reflog_entries=sum(expire_reflogs(context.history, expiry, dry_run=True).values()),
         expiry=expiry,
         marks=marks,
@@ -146,11 +159,14 @@ def sweep_garbage(context: Context, plan: GcPlan, progress: ByteProgress = None)
     )
     sweep.remove_objects()
     tally = sweep.run({}, progress)
+    useless = find_useless(context, sweep.marks or plan.marks) if plan.statistics else []
+    freed_bytes = context.kept.drop(useless)
     return GcResult(
-        freed_bytes=tally.object_bytes + tally.freed_bytes - tally.new_bytes,
+        freed_bytes=freed_bytes + tally.object_bytes + tally.freed_bytes - tally.new_bytes,
         removed_packs=tally.removed,
         new_packs_bytes=tally.new_bytes,
         removed_objects=tally.objects,
         removed_leftovers=tally.leftovers,
+        removed_statistics=len(useless),
         kept_packs=tally.kept,
     )

@@ -34,9 +34,9 @@ _Result = TypeVar("_Result")
 class Kept:
     """The entries of one repository, by kind and key; for any number of threads and processes.
 
-    A key is one or more ids of 32 bytes, of tensors or chunks; what follows them, less than an id,
-    is free. ``gc`` drops an entry once nothing reaches one of its ids. No method fails because of
-    the file.
+    A key is the id of a Git blob (20 bytes), or one or more ids of tensors or chunks (32 bytes each);
+    what follows those, less than an id, is free. ``gc`` drops an entry once nothing reaches one of
+    its ids. No method fails because of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,14 +79,11 @@ class Kept:
         if rows:
             self._use(put, None)
 
-    def find_useless(self, is_needed: Callable[[bytes], bool]) -> list[tuple[bytes, bytes]]:
-        """Return (kind, key) of the entries whose key is not needed."""
-
-        def find(database: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
-            rows = database.execute("SELECT kind, key FROM kept")
-            return [(kind, key) for kind, key in rows if not is_needed(key)]
-
-        return self._use(find, []) if self.size_bytes else []
+    def list_entries(self) -> list[tuple[bytes, bytes]]:
+        """Return (kind, key) of all entries."""
+        if not self.size_bytes:
+            return []
+        return self._use(lambda one: one.execute("SELECT kind, key FROM kept").fetchall(), [])
 
     def drop(self, entries: Iterable[tuple[bytes, bytes]]) -> int:
         """Remove entries by kind and key; return by how many bytes the file is shorter."""

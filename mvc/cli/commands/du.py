@@ -92,7 +92,7 @@ def _report_fields(report: DuReport, by: str | None, limit: int | None) -> dict[
         "totals": pick(
             report.totals,
             "raw=raw_bytes stored=needed_bytes ratio versions commits packs pack_bytes index_bytes "
-            "object_bytes base_bytes reflog_bytes unneeded_bytes",
+            "object_bytes statistics_bytes base_bytes reflog_bytes unneeded_bytes",
         ),
         "selection": None if chosen is None else _entry_fields(chosen),
         **{
@@ -122,6 +122,7 @@ def _totals_lines(out: Output, totals: DuTotals) -> Iterator[str]:
         ("stored", totals.pack_bytes, stored),
         ("indexes", totals.index_bytes, "of the packs"),
         ("objects", totals.object_bytes, "of Git: commits, manifests, small files"),
+        ("statistics", totals.statistics_bytes, "computed by comparisons; may be deleted"),
         ("bases", totals.base_bytes, "kept only because others are stored as differences from it"),
         ("reflogs", totals.reflog_bytes, "kept only until its reflog entries expire"),
         ("unneeded", totals.unneeded_bytes, 'freed by "mvc gc" once it is old enough'),

@@ -61,6 +61,7 @@ def _gc_fields(plan: GcPlan, result: GcResult | None) -> dict[str, object]:
         ),
         "objects": plan.objects if result is None else result.removed_objects,
         "leftovers": plan.leftovers if result is None else result.removed_leftovers,
+        "statistics": plan.statistics if result is None else result.removed_statistics,
         "reflog_entries": plan.reflog_entries,
         "kept_packs": 0 if result is None else result.kept_packs,
         "bytes": plan.freed_bytes if result is None else result.freed_bytes,
@@ -88,6 +89,9 @@ def _write_gc(out: Output, plan: GcPlan, result: GcResult | None) -> None:
     leftovers = plan.leftovers if result is None else result.removed_leftovers
     if leftovers:
         out.line(f"{count_text(leftovers, 'leftover')} of killed processes {verb}")
+    statistics = plan.statistics if result is None else result.removed_statistics
+    if statistics:
+        out.line(f"{count_text(statistics, 'kept statistic')} {verb}")
     if plan.reflog_entries:
         entries = count_text(plan.reflog_entries, "reflog entry", "reflog entries")
         out.line(f"{entries} {verb}")
