@@ -79,6 +79,11 @@ def find_kind(name: str, shape: Sequence[int]) -> str:
     return _find_kind(_NUMBER.sub(_keep_short, name)) or _BY_DIMS.get(len(shape), "tensor")
 
 
+def is_state(kind: str) -> bool:
+    """Return whether tensors of a kind are kept beside weights: moments, running averages."""
+    return kind == "norm statistics" or _MOMENTS.fullmatch(kind) is not None
+
+
 def _keep_short(number: re.Match[str]) -> str:
     """Layers have the same kinds; but ``net.0`` and ``net.2`` differ."""
     return number[0] if len(number[0]) == 1 else "10"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 WIDTH = 64
 """Directions of a sketch: singular values beyond that many are not known, only their energy."""
 _BLOCK_ELEMENTS = 2**19
+_LEAST_ENERGY = 1e-250  # squares of less have too few bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def find_spectrum(
         directions = np.random.default_rng((seed, number)).standard_normal((len(block), width))
         sketch += block.T @ directions
         energy += float(np.vecdot(block, block).sum())
-    if not 1e-250 < energy < math.inf:  # squares beyond the range of doubles
+    if not _LEAST_ENERGY < energy < math.inf:
         return Spectrum(energy, (), full_rank)
     basis = np.linalg.qr(sketch)[0]
     image = np.zeros((columns, width))

@@ -11,6 +11,7 @@ from mvc.chunkstore.store import MAX_THREADS, count_cores
 from mvc.comparison.gather import gather
 from mvc.comparison.pairs import pair_models
 from mvc.comparison.rollup import sum_up
+from mvc.comparison.verdicts import judge
 from mvc.errors import UsageError
 from mvc.workspace.models import (
     Model,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from mvc.comparison.changes import TensorChange
     from mvc.comparison.rollup import Group
+    from mvc.comparison.verdicts import Verdict
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
@@ -53,12 +55,14 @@ class ModelDiff:
         new: what was compared.
         changes: every tensor of both, in the order of the new one; removed ones at the end.
         total: all of them as one.
+        verdicts: what it means, in words, the most telling first.
     """
 
     old: Side
     new: Side
     changes: tuple[TensorChange, ...]
     total: Group
+    verdicts: tuple[Verdict, ...]
 
     @property
     def differing(self) -> tuple[TensorChange, ...]:
@@ -111,7 +115,7 @@ def _compare(
     threads = min(MAX_THREADS, count_cores()) if context is None else context.store.threads
     changes = tuple(gather(context, pairs, threads=threads, progress=progress))
     old, new = (Side(model.label, model.commit) for model in models)
-    return ModelDiff(old, new, changes, sum_up(changes))
+    return ModelDiff(old, new, changes, sum_up(changes), judge(changes))
 
 
 def _open_sides(

@@ -155,7 +155,7 @@ def test_one_screen_on_a_terminal(tuned, monkeypatch):
     for width, height in ((80, 24), (120, 40), (200, 12)):
         tuned.environment |= {"COLUMNS": str(width), "LINES": str(height)}
         lines = plain(tuned.ok("diff", "--stats", "HEAD~1", "HEAD", terminal=True).out).splitlines()
-        assert len(lines) <= max(height - 2, 18)
+        assert len(lines) <= max(height - 2, 22)
         assert max(map(len, lines)) <= width
         assert any(line.startswith("model.layers.11.self_attn.q_proj") for line in lines) or any(
             "11" in line and "q_proj" in line for line in lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ _LEAST_ROWS = 12
 _OTHER_LINES = 4
 _MOST_TREND = 24
 _WIDE = 100
+_ANY_WIDTH = 10_000
+_VERDICT_STYLES = {"bad": ("red",), "warning": ("yellow",), "good": ("green",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ _ROWS: dict[str, Callable[[ModelDiff, View], list[_Row]]] = {
 
 def write_comparison(out: Output, diff: ModelDiff, view: View) -> None:
     """Write a comparison: one screen on a terminal, all rows elsewhere or if they are asked for."""
-    head = list(_head_lines(out, diff))
+    head = list(_head_lines(out, diff, everything=view.everything))
     if out.width is None:
         out.lines(f"# {line}" for line in head)
     else:
@@ -187,10 +190,11 @@ def write_comparison(out: Output, diff: ModelDiff, view: View) -> None:
         out.lines(_table(out, [_Row(by, is_heading=True), *rows]))
 
 
-def _head_lines(out: Output, diff: ModelDiff) -> Iterator[str]:
+def _head_lines(out: Output, diff: ModelDiff, *, everything: bool) -> Iterator[str]:
     """Yield what was compared and what it amounts to."""
     labels = [printable(side.label) for side in (diff.old, diff.new)]
     yield out.style(" -> ".join(labels), "bold")
+    yield from _verdict_lines(out, diff, everything=everything)
     total, found = diff.total, diff.total.statistics
     counts = Counter(change.status for change in diff.changes)
     words = [f"{counts[status]:,} {status}" for status in STATUSES if counts[status]]
@@ -202,6 +206,21 @@ def _head_lines(out: Output, diff: ModelDiff) -> Iterator[str]:
             f"what differs: sigma {_figure(found.sigma)}, relative L2 "
             f"{_figure(found.relative_l2)}, cosine {_figure(found.cosine, '.6f')}"
         )
+
+
+def _verdict_lines(out: Output, diff: ModelDiff, *, everything: bool) -> Iterator[str]:
+    """Yield what the comparison means; on a terminal as much as leaves room for figures."""
+    room = math.inf if out.width is None or everything else max(out.height // 8, 3)
+    for place, verdict in enumerate(diff.verdicts):
+        lines = textwrap.wrap(
+            f"* {printable(verdict.text)}", out.width or _ANY_WIDTH, subsequent_indent="  "
+        )
+        room -= len(lines)
+        if room < 0:
+            yield f"  and {len(diff.verdicts) - place} more: --all"
+            return
+        styles = _VERDICT_STYLES.get(verdict.level, ())
+        yield from (out.style(line, *styles) for line in lines)
 
 
 def _screen_lines(out: Output, diff: ModelDiff, view: View, used: int) -> Iterator[str]:

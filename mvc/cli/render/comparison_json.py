@@ -30,6 +30,7 @@ def comparison_fields(diff: ModelDiff) -> dict[str, object]:
     return {
         "old": pick(diff.old, "label commit"),
         "new": pick(diff.new, "label commit"),
+        "verdicts": [pick(verdict, "kind level text tensors") for verdict in diff.verdicts],
         "total": _group_fields(diff.total),
         "kinds": [_group_fields(group) for group in by_kind(changes)],
         "modules": [_group_fields(group) for group in by_module(changes)],

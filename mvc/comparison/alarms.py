@@ -1,0 +1,77 @@
+"""What is probably wrong with the new model. A healthy fine-tune raises none of these."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.comparison.case import Verdict, count, is_weight, tell
+from mvc.comparison.frozen import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mvc.comparison.case import Case
+    from mvc.numbers.health import Health
+
+NORM_FACTOR = 10.0
+"""A norm that grew or fell by more than this is remarkable; of biases, by its square."""
+SATURATED_SHARE = 1e-3
+
+
+def see_not_finite(case: Case) -> Iterator[Verdict]:
+    """NaN or Inf where there was less of it."""
+    came = [(one, two) for one, two in case.measured if _bad(two.new) > _bad(two.old)]
+    came.sort(key=lambda one: -_bad(one[1].new))
+    if came:
+        rows = sum(two.nan_rows_new for _, two in came)
+        where = f" (NaN in {count(rows, 'row')})" if rows else ""
+        elements = count(sum(_bad(two.new) for _, two in came), "element")
+        text = f"NaN or Inf came in: {elements}{where} of "
+        yield tell("not-finite", text, [one for one, _ in came], level="bad")
+    gone = [one for one, two in case.measured if _bad(two.old) and not _bad(two.new)]
+    if gone:
+        yield tell("finite-again", "NaN or Inf went away in ", gone)
+
+
+def see_dead_rows(case: Case) -> Iterator[Verdict]:
+    """Rows that are all zero and were not."""
+    dead = {
+        one: two.zero_rows_new - two.zero_rows_old
+        for one, two in case.measured
+        if two.zero_rows_new > two.zero_rows_old and is_weight(one)
+    }
+    if dead:
+        rows = count(sum(dead.values()), "row")
+        yield tell("dead-rows", f"dead rows: {rows} became all zero in ", dead, level="bad")
+
+
+def see_norms(case: Case) -> Iterator[Verdict]:
+    """Norms that exploded or vanished, the worst first."""
+    ratios = [
+        (two.norm_new / two.norm_old, one, NORM_FACTOR ** (2 if kind_of(one) == "bias" else 1))
+        for one, two in case.weights
+        if two.norm_old
+    ]
+    ratios.sort(key=lambda ratio: -ratio[0])
+    grown = [(ratio, one) for ratio, one, limit in ratios if ratio > limit]
+    fallen = [(ratio, one) for ratio, one, limit in reversed(ratios) if ratio * limit < 1]
+    for kind, some in (("exploded", grown), ("vanished", fallen)):
+        if some:
+            text = f"{kind} norm: {some[0][0]:.3g} times the old one in "
+            yield tell(f"{kind}-norm", text, [one for _, one in some], level="bad")
+
+
+def see_saturation(case: Case) -> Iterator[Verdict]:
+    """Small float types whose elements are clipped, and were not."""
+    some = [
+        one
+        for one, two in case.measured
+        if two.new.saturated > max(SATURATED_SHARE * two.new.elements, 2 * two.old.saturated)
+    ]
+    if some:
+        text = f"saturated: more than {SATURATED_SHARE:.1%} of elements are at the limit of their type in "
+        yield tell("saturated", text, some, level="warning")
+
+
+def _bad(health: Health) -> int:
+    return health.nan + health.inf

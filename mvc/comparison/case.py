@@ -1,0 +1,120 @@
+"""What can be said of a comparison is said of a *case*: its changes, sorted; and the words for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from mvc.comparison.frozen import kind_of
+from mvc.comparison.kinds import is_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mvc.comparison.changes import TensorChange
+    from mvc.numbers.spectral import Spectrum
+    from mvc.numbers.statistics import TensorStatistics
+
+    Measured = list[tuple[TensorChange, TensorStatistics]]
+
+_Key = TypeVar("_Key", bound="str | tuple[object, ...]")
+_SHOWN = 3
+_WHOLE = {"BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One sentence on a comparison.
+
+    Attributes:
+        kind: what it says, as one word for programs.
+        text: the sentence.
+        level: ``bad`` if something is probably wrong with the new model, ``warning`` if it may be,
+            ``good`` if it is sure that nothing is, else ``note``.
+        tensors: names of the tensors that it rests on.
+    """
+
+    kind: str
+    text: str
+    level: str = "note"
+    tensors: tuple[str, ...] = ()
+
+
+class Case:
+    """The changes of a model, sorted by what can be said of them.
+
+    Attributes:
+        changes: every tensor of both sides.
+        spectra: spectra of differences by tensor name, where they were asked for.
+        rearranged: how elements moved within a tensor, by name.
+        measured: modified tensors with figures.
+        weights: those of them whose values moved and that are parts of the model.
+    """
+
+    def __init__(
+        self,
+        changes: Sequence[TensorChange],
+        spectra: Mapping[str, Spectrum],
+        rearranged: Mapping[str, str],
+    ) -> None:
+        self.changes, self.spectra, self.rearranged = changes, spectra, rearranged
+        self.measured: Measured = [
+            (one, one.statistics)
+            for one in self.having("modified")
+            if one.statistics is not None and one.statistics.is_numeric and one.statistics.elements
+        ]
+        self.weights: Measured = [
+            (one, two) for one, two in self.measured if not two.is_cast and is_weight(one)
+        ]
+
+    def having(self, status: str) -> list[TensorChange]:
+        """Return the tensors of a status."""
+        return [one for one in self.changes if one.status == status]
+
+
+def is_part(change: TensorChange) -> bool:
+    """Return whether a tensor is a part of the model, not of an optimizer or a running average."""
+    return not is_state(kind_of(change))
+
+
+def is_weight(change: TensorChange) -> bool:
+    """Return whether it is a part that training moves: whole numbers and scalars only count."""
+    whole = _WHOLE.issuperset(dtypes_of(change)) or change.pair.shown.elements == 1
+    return is_part(change) and not whole
+
+
+def dtypes_of(change: TensorChange) -> tuple[str, ...]:
+    """Return the dtypes of its sides, the old one first."""
+    return tuple(one.view.dtype for one in (change.pair.old, change.pair.new) if one is not None)
+
+
+def group(some: Iterable[tuple[TensorChange, _Key]]) -> list[tuple[_Key, list[TensorChange]]]:
+    """Gather tensors with what is said of them by that."""
+    groups: dict[_Key, list[TensorChange]] = {}
+    for change, key in some:
+        groups.setdefault(key, []).append(change)
+    return list(groups.items())
+
+
+def tell(
+    kind: str, text: str, some: Iterable[TensorChange], rest: str = "", *, level: str = "note"
+) -> Verdict:
+    """Return a verdict that names the first of its tensors between ``text`` and ``rest``."""
+    names = names_of(some)
+    return Verdict(kind, f"{text}{enumerate_words(names)}{rest}", level, names)
+
+
+def names_of(some: Iterable[TensorChange]) -> tuple[str, ...]:
+    """Return their names."""
+    return tuple(one.name for one in some)
+
+
+def enumerate_words(words: Sequence[str]) -> str:
+    """Return the first three words and how many more there are."""
+    shown = ", ".join(words[:_SHOWN])
+    return f"{shown} and {len(words) - _SHOWN:,} more" if len(words) > _SHOWN else shown
+
+
+def count(number: int, noun: str) -> str:
+    """Return "1 row" or "2 rows"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,208 @@
+"""What kind of change it is: a cast, a factor, a low rank, a part of the model, its size."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from mvc.comparison.case import (
+    Verdict,
+    count,
+    dtypes_of,
+    enumerate_words,
+    group,
+    is_part,
+    names_of,
+    tell,
+)
+from mvc.comparison.frozen import find_frozen_modules, kind_of, name_part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mvc.comparison.case import Case
+    from mvc.numbers.statistics import TensorStatistics
+
+LORA_ENERGY = 0.95
+"""Share of a difference's energy that a LoRA of its rank has; the rest may be rounding."""
+_SCALED_SHARE = 0.9  # of the change's energy that is one factor
+_SIZES = ((0.015, "light"), (0.05, "moderate"), (0.12, "strong"), (math.inf, "heavy"))  # ΔW/W below
+_WORTH_TELLING = 0.01  # share of elements that is frozen here and there
+_TWINS, _UNRELATED = 0.01, 0.5  # σ below; cosine below
+
+
+def see_identity(case: Case) -> Iterator[Verdict]:
+    """Nothing differs."""
+    statuses = {one.status for one in case.changes}
+    tensors = count(len(case.changes), "tensor")
+    if not statuses:
+        yield Verdict("empty", "nothing to compare: neither side has a tensor")
+    elif statuses <= {"unchanged", "renamed"}:
+        names = " but for names" if "renamed" in statuses else ""
+        text = f"identical{names}: every bit of {tensors} is the same"
+        yield Verdict("identical", text, "good")
+
+
+def see_casts(case: Case) -> Iterator[Verdict]:
+    """Tensors that have another dtype: rounded and nothing else, or more."""
+    cast = [(one, dtypes_of(one)) for one, two in case.measured if two.is_cast]
+    for (old, new), some in group(cast):
+        text = f"cast from {old} to {new}, exactly the old values rounded: "
+        if len(some) == len(case.changes):
+            yield Verdict("cast", f"{text}every tensor", tensors=names_of(some))
+        else:
+            yield tell("cast", text, some)
+    other = [
+        (one, dtypes_of(one))
+        for one, two in case.measured
+        if len(set(dtypes_of(one))) > 1 and not two.is_cast
+    ]
+    for (old, new), some in group(other):
+        yield tell("retyped", f"from {old} to {new}, with other values than by rounding: ", some)
+
+
+def see_scaling(case: Case) -> Iterator[Verdict]:
+    """Tensors multiplied by a number."""
+    scaled = [
+        (one, two.scale)
+        for one, two in case.weights
+        if two.elements > 1 and two.scale is not None and _scaled_share(two) > _SCALED_SHARE
+    ]
+    if not scaled:
+        return
+    low, high = (pick(scale for _, scale in scaled) for pick in (min, max))
+    is_one = high - low <= 0.01 * max(abs(high - 1), abs(low - 1))
+    factor = f"{low:.4g}" if is_one else f"{low:.4g} to {high:.4g}"
+    text = f"scaled: new is old times {factor}, nearly, in "
+    if len(scaled) == len(case.having("modified")):
+        where = f"every tensor that changed ({len(scaled):,})"
+        yield Verdict("scaled", text + where, tensors=names_of(one for one, _ in scaled))
+    else:
+        yield tell("scaled", text, [one for one, _ in scaled])
+
+
+def _scaled_share(two: TensorStatistics) -> float:
+    """Return the share of the last term in ‖new - old‖² = ‖new - c·old‖² + (c - 1)²‖old‖²."""
+    if not two.sum_sq_difference or not two.sum_sq_old:
+        return 0.0
+    return (two.dot - two.sum_sq_old) ** 2 / two.sum_sq_old / two.sum_sq_difference
+
+
+def see_rearranged(case: Case) -> Iterator[Verdict]:
+    """Tensors whose elements moved, with none changed."""
+    found = [
+        (one, case.rearranged[one.name])
+        for one in case.having("modified")
+        if one.name in case.rearranged
+    ]
+    for how, some in group(found):
+        yield tell("rearranged", f"{how}, with no value changed: ", some)
+
+
+def see_low_rank(case: Case) -> Iterator[Verdict]:
+    """Whether a LoRA could hold the whole update."""
+    known = {name: one for name, one in case.spectra.items() if one.energy}
+    ranks = {name: one.find_rank(LORA_ENERGY) for name, one in known.items()}
+    low = {name: rank for name, rank in ranks.items() if rank and rank * 4 <= known[name].full_rank}
+    share, differences = f"{LORA_ENERGY:.0%} of the energy", count(len(known), "difference")
+    if known and len(low) == len(known):
+        rank = max(low.values())
+        size = 2 ** math.ceil(math.log2(rank))
+        text = f"low-rank update, LoRA-extractable at r = {size}: {share} of {differences} is in "
+        yield Verdict("low-rank", f"{text}{count(rank, 'direction')} each", tensors=tuple(low))
+    elif known:
+        high = tuple(name for name in known if name not in low)
+        text = f"not low-rank: {len(high):,} of {differences} have less than {share} in a few"
+        yield Verdict("full-rank", f"{text} directions", tensors=high)
+
+
+def see_vocabulary(case: Case) -> Iterator[Verdict]:
+    """Embeddings and heads with more rows, or fewer."""
+    resized = []
+    for one in case.having("modified"):
+        shapes = [side.view.shape for side in (one.pair.old, one.pair.new) if side is not None]
+        is_table = kind_of(one) in {"embedding", "head"} and all(shapes)
+        if is_table and shapes[0] != shapes[1] and shapes[0][1:] == shapes[1][1:]:
+            resized.append((one, (shapes[0][0], shapes[1][0])))
+    for (before, after), some in group(resized):
+        changed = any(one.statistics is None or one.statistics.changed for one in some)
+        verb = "grew" if after > before else "shrank"
+        text = f"the vocabulary {verb} from {before:,} to {after:,} rows: "
+        rest = f"; rows of both sides are {'changed' if changed else 'equal'}"
+        yield tell("vocabulary", text, some, rest)
+
+
+def see_frozen(case: Case) -> Iterator[Verdict]:
+    """Which part changed, and what is as before."""
+    frozen, changed = (
+        [one for one in case.having(status) if is_part(one)] for status in ("unchanged", "modified")
+    )
+    if not frozen or not changed:
+        return
+    size, whole = (
+        sum(one.pair.shown.elements for one in some) for some in (frozen, frozen + changed)
+    )
+    rest = f"{count(len(frozen), 'tensor')} with {size / max(whole, 1):.0%} of the elements"
+    part = name_part(frozen, changed)
+    if part is not None:
+        yield tell("frozen", f"only {part} changed: ", changed, f"; frozen: {rest}")
+        return
+    modules = find_frozen_modules(frozen, changed)
+    if not modules and size < _WORTH_TELLING * whole:
+        return
+    within = f", among them all of {enumerate_words(modules)}" if modules else ""
+    yield Verdict("frozen", f"frozen: {rest}{within}", tensors=names_of(frozen))
+
+
+def see_size(case: Case) -> Iterator[Verdict]:
+    """How far the weights that changed have moved, all together."""
+    weights = [
+        (len(one.pair.shown.view.shape) > 1, two)
+        for one, two in case.weights
+        if two.changed and one.name not in case.rearranged
+    ]
+    if not weights:
+        return
+    has_matrix = any(
+        is_matrix for is_matrix, _ in weights
+    )  # beside which norms and biases would weigh too much
+    total, *others = (two for is_matrix, two in weights if is_matrix == has_matrix)
+    for two in others:
+        total += two
+    sigma, distance, cosine = total.sigma, total.relative_l2, total.cosine
+    if sigma is None or distance is None or cosine is None:
+        return
+    word = next(word for limit, word in _SIZES if distance < limit)
+    text = f"a {word} change"
+    if cosine < _UNRELATED and distance > _UNRELATED:
+        text = "unrelated values"
+    twins = ", as between near twins" if sigma < _TWINS else ""
+    figures = f"ΔW/W {100 * distance:.3g}%, σ {sigma:.2g}{twins}"
+    yield Verdict("size", f"{text} in {count(len(weights), 'tensor')}: {figures}")
+
+
+def see_names(case: Case) -> Iterator[Verdict]:
+    """Tensors that are new, gone, renamed or of a shape that does not fit."""
+    adapters = [one for one in case.having("added") if kind_of(one) == "lora_A"]
+    if adapters:
+        ranks = sorted({min(one.pair.shown.view.shape, default=0) for one in adapters})
+        text = f"a LoRA adapter was added (r = {enumerate_words([str(rank) for rank in ranks])}): "
+        yield tell("adapter", text, adapters)
+    for status in ("renamed", "added", "removed"):
+        some = [one for one in case.having(status) if not adapters or "lora" not in kind_of(one)]
+        if some:
+            yield tell(status, f"{count(len(some), 'tensor')} {status}: ", some)
+    unfit = [one for one in case.having("modified") if one.statistics is None]
+    unfit = [one for one in unfit if one.name not in case.rearranged]
+    if unfit:
+        yield tell("reshaped", "of another shape, so that nothing can be compared: ", unfit)
+
+
+def see_bytes_only(case: Case) -> Iterator[Verdict]:
+    """Types whose values are not known."""
+    some = [
+        one for one in case.having("modified") if one.statistics and not one.statistics.is_numeric
+    ]
+    if some:
+        types = enumerate_words(sorted({name for one in some for name in dtypes_of(one)}))
+        yield tell("bytes-only", f"only the bytes of {types} were compared: ", some)
