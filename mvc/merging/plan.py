@@ -14,6 +14,13 @@ from mvc.errors import NotFoundError, UnsupportedError, UsageError
 from mvc.formats.layout import single_tensor
 from mvc.merging.blend import Blend, can_blend, make_strategy
 from mvc.merging.recipe import evaluate
+from mvc.merging.tokenizer import (
+    align_vocabularies,
+    check_same,
+    find_faults,
+    find_row_count,
+    is_vocabulary,
+)
 from mvc.numbers.merge_methods.table import get_method
 from mvc.sources import ByteSource
 from mvc.workspace.models import ModelTensor
@@ -21,7 +28,9 @@ from mvc.workspace.models import ModelTensor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from mvc.formats.tokenizer import Vocabulary
     from mvc.merging.recipe import Recipe, Setting, Slice, Source
+    from mvc.merging.tokenizer import Alignment
     from mvc.numbers.merge_methods.method import Value
     from mvc.workspace.models import Model, Reader
 
@@ -63,6 +72,7 @@ class MergePlan:
         tensors: all tensors of the result, in order.
         layers: which layer of its first source every layer was, or None if the recipe does not count
             them anew.
+        alignment: whose tokens its embedding has, if the recipe says so.
         notes: what a person should know.
     """
 
@@ -71,6 +81,7 @@ class MergePlan:
     host: str
     tensors: tuple[PlannedTensor, ...]
     layers: tuple[int, ...] | None
+    alignment: Alignment | None
     notes: tuple[str, ...]
 
     @property
@@ -85,13 +96,19 @@ class MergePlan:
 
 
 def plan_merge(
-    recipe: Recipe, models: Mapping[str, Model], *, seed: int = 0, threads: int = 1
+    recipe: Recipe,
+    models: Mapping[str, Model],
+    vocabularies: Mapping[str, Vocabulary | None],
+    *,
+    seed: int = 0,
+    threads: int = 1,
 ) -> MergePlan:
     """Check a recipe against its models and say what becomes of every tensor.
 
     Args:
         recipe: what to do.
         models: all that it names.
+        vocabularies: the tokens of each, or None where they are not known.
         seed: of methods that draw random numbers.
         threads: that look at a whole tensor where a method has to.
 
@@ -101,7 +118,7 @@ def plan_merge(
         UnsupportedError: elements that cannot be averaged.
     """
     tensors = {name: model_tensors(one) for name, one in models.items()}
-    return _Planner(recipe, tensors, seed, threads).plan()
+    return _Planner(recipe, tensors, vocabularies, seed, threads).plan()
 
 
 def model_tensors(model: Model) -> Tensors:
@@ -132,7 +149,12 @@ def is_embedding(name: str) -> bool:
 
 class _Planner:
     def __init__(
-        self, recipe: Recipe, models: Mapping[str, Tensors], seed: int, threads: int
+        self,
+        recipe: Recipe,
+        models: Mapping[str, Tensors],
+        vocabularies: Mapping[str, Vocabulary | None],
+        seed: int,
+        threads: int,
     ) -> None:
         self._recipe = recipe
         self._models = models
@@ -144,6 +166,14 @@ class _Planner:
             f"{self._method.name} has no parameter {name!r}: it is ignored, as in mergekit"
             for name in recipe.ignored
         )
+        self._vocabularies = vocabularies
+        self._row_counts = {name: find_row_count(one) for name, one in models.items()}
+        self._notes |= dict.fromkeys(find_faults(vocabularies, self._row_counts))
+        self._alignment: Alignment | None = None
+        if recipe.tokenizer is not None:
+            self._alignment = align_vocabularies(
+                recipe.tokenizer, vocabularies, self._row_counts, self._host, recipe.base
+            )
 
     def plan(self) -> MergePlan:
         """Plan all tensors."""
@@ -159,7 +189,9 @@ class _Planner:
             tensors = [self._plan_tensor(recipe.slices[0], one) for one in self._models[self._host]]
             self._note_left_out(recipe.slices[0])
         notes = tuple(self._notes)
-        return MergePlan(recipe, self._seed, self._host, tuple(tensors), layers, notes)
+        return MergePlan(
+            recipe, self._seed, self._host, tuple(tensors), layers, self._alignment, notes
+        )
 
     def _note_left_out(self, only: Slice) -> None:
         host = self._models[self._host]
@@ -225,36 +257,41 @@ class _Planner:
                 hint="list it among the models, or leave it out",
             )
         sources = [one for one in place.sources if one.model != base_model]
-        base = None
+        made_of = {one.model: names.get(one.model, name) for one in sources}
         if base_model is not None:
             if self._recipe.is_sliced and base_model not in {one.model for one in place.sources}:
                 raise UsageError(f"base model {base_model!r} is not among the sources of its slice")
-            base = self._find(base_model, names.get(base_model, name))
-        inputs = [self._find(one.model, names.get(one.model, name)) for one in sources]
-        made_of = [(one.model, names.get(one.model, name)) for one in sources]
-        if base is not None and base_model is not None:
-            made_of.insert(0, (base_model, names.get(base_model, name)))
-        every = [*([] if base is None else [base]), *inputs]
-        if not can_blend(every[0].view.dtype):
-            return PlannedTensor(name, _take(_only(name, every), name), tuple(made_of))
-        return self._blend(place, name, depth, base, inputs, sources, made_of)
+            made_of = {base_model: names.get(base_model, name), **made_of}
+        found = self._align(name, {model: self._find(model, own) for model, own in made_of.items()})
+        first = next(iter(found.values()))
+        if not can_blend(first.view.dtype):
+            same = _only(name, list(found.values()))
+            return PlannedTensor(name, _take(same, name), tuple(made_of.items()))
+        return self._blend(place, name, depth, found, made_of)
+
+    def _align(self, name: str, found: Mapping[str, ModelTensor]) -> Mapping[str, ModelTensor]:
+        """Give all models the same tokens, if this is an embedding or a head."""
+        if not all(is_vocabulary(name, one, self._row_counts[key]) for key, one in found.items()):
+            return found
+        if self._alignment is not None:
+            return {model: self._alignment.align(model, found) for model in found}
+        check_same(self._vocabularies, found)
+        return found
 
     def _blend(
         self,
         place: Slice,
         name: str,
         depth: float,
-        base: ModelTensor | None,
-        inputs: Sequence[ModelTensor],
-        sources: Sequence[Source],
-        made_of: Sequence[tuple[str, str]],
+        found: Mapping[str, ModelTensor],
+        made_of: Mapping[str, str],
     ) -> PlannedTensor:
+        base_model = None if self._method.base == "none" else place.base
+        sources = [one for one in place.sources if one.model != base_model]
+        base = None if base_model is None else found[base_model]
         levels = [place.parameters, self._recipe.parameters]
-        own_names = dict(made_of)
         common = _evaluate(levels, name, depth)
-        each = [
-            _evaluate([one.parameters, *levels], own_names[one.model], depth) for one in sources
-        ]
+        each = [_evaluate([one.parameters, *levels], made_of[one.model], depth) for one in sources]
         shared = {one.name for one in self._method.parameters if not one.per_input}
         strategy = make_strategy(
             self._method.name,
@@ -264,12 +301,15 @@ class _Planner:
             seed=self._seed,
             is_recipe=True,
         )
+        inputs = [found[one.model] for one in sources]
         blend = Blend(strategy, name, inputs, base, dtype=self._recipe.dtype, threads=self._threads)
         equal = blend.find_equal()
         if equal is not None:
-            return PlannedTensor(name, _take(equal, name), tuple(made_of))
+            return PlannedTensor(name, _take(equal, name), tuple(made_of.items()))
         told = (strategy.common, *strategy.each)
-        return PlannedTensor(name, blend.as_tensor(""), tuple(made_of), self._method.name, told)
+        return PlannedTensor(
+            name, blend.as_tensor(""), tuple(made_of.items()), self._method.name, told
+        )
 
     def _find(self, model: str, name: str) -> ModelTensor:
         found = self._models[model].get(name)

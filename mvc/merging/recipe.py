@@ -109,7 +109,9 @@ class Recipe:
         """What the recipe names, each once: the base first."""
         named = [source.model for one in self.slices for source in one.sources]
         bases = [self.base, *(one.base for one in self.slices)]
-        return list(dict.fromkeys([*(base for base in bases if base is not None), *named]))
+        chosen = None if self.tokenizer is None else self.tokenizer.source
+        tokens = [None if chosen in {"union", "base"} else chosen]
+        return [one for one in dict.fromkeys([*bases, *named, *tokens]) if one is not None]
 
     @property
     def is_sliced(self) -> bool:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import json
 import os
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.names import is_checkpoint_name
-from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageError
+from mvc.errors import ConflictError, FormatError, NotFoundError, UsageError
 from mvc.fs import DurableFile, find_stat, make_dirs
 from mvc.merging.companions import CONFIG, change_config, parse_config, read_companions
 from mvc.merging.output import write_file
 from mvc.merging.plan import MergePlan, plan_merge
 from mvc.merging.recipe import DTYPES, parse_recipe
+from mvc.merging.tokenizer import TOKENIZER_FILES, merged_files, read_vocabulary
 from mvc.workspace.models import open_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from mvc.formats.tokenizer import Vocabulary
+    from mvc.merging.recipe import Recipe
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.models import Model
@@ -57,11 +60,12 @@ class RecipeResult:
 @contextmanager
 def open_plan(
     context: Context | None, text: str, *, seed: int = 0
-) -> Iterator[tuple[MergePlan, dict[str, Model]]]:
-    """Parse a recipe, open the models that it names, and plan the merge; no weight is read."""
+) -> Iterator[tuple[MergePlan, dict[str, dict[str, bytes]]]]:
+    """Parse a recipe, open the models that it names, and plan the merge; no weight is read.
+
+    Also returns, for every model, the small files beside it.
+    """
     recipe = parse_recipe(text)
-    if recipe.tokenizer is not None:
-        raise UnsupportedError("tokenizers are not merged yet", hint="leave it out of the recipe")
     with ExitStack() as stack:
         models: dict[str, Model] = {}
         for name in recipe.models:
@@ -71,7 +75,27 @@ def open_plan(
                 raise NotFoundError(
                     f"model of the recipe: {error.message}", hint=_NOTHING_DOWNLOADED
                 ) from error
-        yield plan_merge(recipe, models, seed=seed, threads=_threads(context)), models
+        files = {name: read_companions(context, model) for name, model in models.items()}
+        vocabularies, notes = _read_vocabularies(recipe, files)
+        plan = plan_merge(recipe, models, vocabularies, seed=seed, threads=_threads(context))
+        yield replace(plan, notes=(*notes, *plan.notes)), files
+
+
+def _read_vocabularies(
+    recipe: Recipe, files: Mapping[str, Mapping[str, bytes]]
+) -> tuple[dict[str, Vocabulary | None], list[str]]:
+    """Return the tokens of every model; a tokenizer that is not needed may be damaged."""
+    found: dict[str, Vocabulary | None] = {}
+    notes: list[str] = []
+    for name, own in files.items():
+        try:
+            found[name] = read_vocabulary(own)
+        except FormatError as error:
+            if recipe.tokenizer is not None:
+                raise
+            found[name] = None
+            notes.append(f"the tokenizer of {name} is not checked: {error.message}")
+    return found, notes
 
 
 def _threads(context: Context | None) -> int:
@@ -95,8 +119,8 @@ def merge_recipe(
             f"{output} would hold a safetensors file, whatever its name says",
             hint=f"name it {output.with_suffix('.safetensors').name}, or a folder",
         )
-    with open_plan(context, text, seed=seed) as (plan, models):
-        beside = _files_beside(context, plan, models) if is_folder else {}
+    with open_plan(context, text, seed=seed) as (plan, files):
+        beside = _files_beside(plan, files) if is_folder else {}
         for path in [target, *(output / name for name in beside)]:
             if find_stat(path) is not None and not force:
                 raise ConflictError(f"{path} already exists", hint="`force` replaces it")
@@ -114,16 +138,19 @@ def merge_recipe(
     )
 
 
-def _files_beside(
-    context: Context | None, plan: MergePlan, models: dict[str, Model]
-) -> dict[str, bytes]:
+def _files_beside(plan: MergePlan, files: Mapping[str, Mapping[str, bytes]]) -> dict[str, bytes]:
     """Return name → content of what belongs to the result beside its tensors."""
-    found = read_companions(context, models[plan.host])
+    found = dict(files[plan.host])
+    rows = None
+    if plan.alignment is not None and plan.recipe.tokenizer is not None:
+        rows = plan.alignment.rows
+        found = {name: data for name, data in found.items() if name not in TOKENIZER_FILES}
+        found |= merged_files(plan.recipe.tokenizer, plan.alignment, files)
     if CONFIG in found:
         names = {kind: name for name, kind in DTYPES.items()}
         dtype = None if plan.recipe.dtype is None else names[plan.recipe.dtype]
         changed = change_config(
-            parse_config(found[CONFIG], plan.host), dtype=dtype, layers=plan.layers
+            parse_config(found[CONFIG], plan.host), dtype=dtype, layers=plan.layers, vocabulary=rows
         )
         found[CONFIG] = (json.dumps(changed, indent=2, ensure_ascii=False) + "\n").encode()
     return {**found, RECIPE_FILE: plan.recipe.text.encode()}
