@@ -30,6 +30,16 @@ def read_view(
     return parse_view(by, sort, above, everything=everything)
 
 
+def choose_report(html: str | None, png: str | None) -> str | None:
+    """Return which report is asked for, without dashes, or None; check that files can be written."""
+    if html is None and png is None:
+        return None
+    from mvc.cli.pages.report import check_targets
+
+    check_targets(html, png)
+    return "png" if html is None else "html"
+
+
 def find_models(names: Sequence[str]) -> Callable[..., ModelDiff] | None:
     """Return what compares the two models that arguments name, or None if they name other things.
 

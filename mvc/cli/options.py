@@ -67,6 +67,14 @@ Above = Annotated[
     str | None,
     Option("--above", metavar="X", help="With --stats, only rows whose sigma is above X: 1e-3."),
 ]
+Html = Annotated[
+    str | None,
+    Option("--html", metavar="FILE", help="Write the report as a page, to look at in a browser."),
+]
+Png = Annotated[
+    str | None,
+    Option("--png", metavar="FILE", help="Write the overview of the report as a picture."),
+]
 All = Annotated[
     bool,
     Option("--all", help="List every tensor, also in new and removed files and in long lists."),

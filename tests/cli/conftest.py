@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.browser import Browser, find_browser
 from support.cli import IDENTITY, Shell
 from support.models import write_config, write_model
 
@@ -91,3 +92,12 @@ def shell(template, bare):
     shutil.copytree(template, bare.folder, dirs_exist_ok=True, symlinks=True)
     bare.ok("status")  # the copies have other inodes: let the index learn of them
     return bare
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    if find_browser() is None:
+        pytest.skip("needs Chromium, which is not installed")
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()

@@ -5,16 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.comparing import compare_values, find_models, in_history, read_view
+from mvc.cli.comparing import choose_report, compare_values, find_models, in_history, read_view
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import (
     Above,
     All,
     By,
     CommandUsageError,
+    Html,
     Json,
     NameOnly,
     NameStatus,
+    Png,
     ShowProgress,
     SortBy,
     Stat,
@@ -55,6 +57,8 @@ def diff(
     by: By = None,
     sort: SortBy = None,
     above: Above = None,
+    html: Html = None,
+    png: Png = None,
     everything: All = False,
     exit_code: Annotated[
         bool, Option("--exit-code", help="Exit with 1 if there are differences.")
@@ -73,12 +77,17 @@ def diff(
 
     Two FILEs are compared by their values, inside a repository or outside of one. Each is a
     checkpoint, a folder of them, or REV:PATH; after "--" both are PATHs like any other.
+
+    --html and --png draw what --stats finds: a page that needs no network, and a picture.
     """
+    report = choose_report(html, png)
     view = read_view(by, sort, above, stats=stats, everything=everything)
     forms = {"stat": stat, "name-only": name_only, "name-status": name_status}
-    form = choose_one({**forms, "stats": view is not None}, "rows")
+    values = report if view is None and report is not None else "stats"
+    with_values = view is not None or report is not None
+    form = choose_one({**forms, values: with_values}, "rows")
     compare, is_different = find_models(names or []), False
-    if compare is not None and (staged or form not in ("rows", "stats")):
+    if compare is not None and (staged or form not in ("rows", values)):
         option = "staged" if staged else form
         raise CommandUsageError(f"--{option} compares files of one repository")
     if compare is None:
@@ -87,7 +96,7 @@ def diff(
         old, new = _sides(repo, revisions)
         if staged and new is not None:
             raise CommandUsageError("--staged compares the index with one revision, not two")
-        if view is not None:
+        if with_values:
             old, new = in_history(repo, old), in_history(repo, new)
             compare = partial(repo.compare, old, new, staged=staged, paths=paths)
         else:
@@ -106,7 +115,7 @@ def diff(
     if compare is not None:
         found = compare_values(partial(compare, tensors=tensors), progress=progress)
         is_different = bool(found.differing)
-        _write_values(found, view, as_json=as_json)
+        _write_values(found, view, html, png, as_json=as_json)
     if exit_code and is_different:
         raise Exit(NEGATIVE)
 
@@ -118,13 +127,21 @@ def _write_files(files: Sequence[FileDiff], form: str, *, everything: bool, as_j
         write_diff(paged(), files, form, everything=everything)
 
 
-def _write_values(found: ModelDiff, view: View | None, *, as_json: bool) -> None:
+def _write_values(
+    found: ModelDiff, view: View | None, html: str | None, png: str | None, *, as_json: bool
+) -> None:
     from mvc.cli.render.comparison import View, write_comparison
     from mvc.cli.render.comparison_json import comparison_fields
 
+    has_report = html is not None or png is not None
+    fields = comparison_fields(found) if as_json or has_report else {}
+    if has_report:
+        from mvc.cli.pages.report import write_found
+
+        write_found("diff", fields, html=html, png=png, quiet=as_json)
     if as_json:
-        write_json(comparison_fields(found))
-    else:
+        write_json(fields)
+    elif view is not None or not has_report:
         write_comparison(paged(), found, view or View())
 
 

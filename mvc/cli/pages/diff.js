@@ -7,6 +7,8 @@ function beforeAfter(old, now) {
 
 /** Returns a figure of a row, or undefined if nothing was compared. */
 const get = (row, name) => row.statistics?.[name];
+const badIn = (health) => health.nan + health.inf;
+const isBroken = (row) => Boolean(row.statistics) && badIn(row.statistics.new) > badIn(row.statistics.old);
 const numberOf = (name) => (row) => numberText(get(row, name));
 const normText = (row) => beforeAfter(numberOf("norm_old")(row), numberOf("norm_new")(row));
 const healthText = (row, name) => beforeAfter(numberText(get(row, "old")?.[name]), numberText(get(row, "new")?.[name]));
@@ -25,7 +27,7 @@ const BADGES = { added: "good", removed: "bad", renamed: "quiet" };
 
 function makeBadges(row) {
   return [row.status in BADGES && make("span", { class: `badge ${BADGES[row.status]}` }, row.status),
-    row.state === "broken" && make("span", { class: "badge bad" }, "NaN or Inf")];
+    isBroken(row) && make("span", { class: "badge bad" }, "NaN or Inf")];
 }
 
 const COLUMNS = [
@@ -53,8 +55,7 @@ function makeDetail(row) {
   return make("div", {}, make("div", { class: "mono" }, row.name),
     row.old_name && make("div", { class: "quiet mono" }, `was ${row.old_name}`),
     make("div", { class: "quiet" }, `${row.path} · ${row.kind} · ${shapeText(row)}`),
-    row.statistics && make("dl", { class: "facts" }, facts.filter(([, value]) => value !== "–").map(([name, value]) =>
-      make("div", {}, make("dt", {}, name), make("dd", {}, value)))),
+    row.statistics && makeFacts(facts),
     counts.length > 0 && makeHistogram(spread(counts)));
 }
 
@@ -74,7 +75,7 @@ function cellText(rows) {
   if (!worst.statistics) lines[0] = worst.status;
   if (rows.length > 1) lines.push(`the largest of ${countText(rows.length, "tensor")}`);
   else lines.push(shapeText(worst));
-  if (rows.some((row) => row.state === "broken")) lines.push("NaN or Inf");
+  if (rows.some((row) => isBroken(row))) lines.push("NaN or Inf");
   return lines.join("\n");
 }
 
@@ -83,15 +84,22 @@ const modules = new Map(report.modules.map((row) => [row.name, row]));
 const table = makeTable({
   title: "Tensors", noun: "tensor", rows, columns: COLUMNS, folded: true, sortBy: { at: 1, isDown: true },
   moduleOf: (path) => modules.get(path), detailOf: makeDetail,
-  choices: [["All", () => true], ["That differ", (row) => row.state !== "same" || row.status === "renamed"],
+  choices: [["All", () => true], ["That differ", (row) => row.status !== "unchanged"],
     ["Changed", (row) => row.status === "modified"], ["Added", (row) => row.status === "added"],
     ["Removed", (row) => row.status === "removed"], ["Renamed", (row) => row.status === "renamed"],
-    ["NaN or Inf", (row) => row.state === "broken"]],
+    ["NaN or Inf", (row) => isBroken(row)]],
 });
 const heat = makeHeatMap(report.overview.heat, {
   rows, textOf: cellText, choose: table.choose, label: report.overview.heat_title,
 });
 table.clear = heat.clear;
-document.body.append(make("main", {}, ...makeOverview(report.overview),
+
+function showTensors(names, text) {
+  const wanted = new Set(names);
+  table.choose(rows.filter((row) => wanted.has(row.name)), text);
+  table.element.scrollIntoView({ block: "start" });
+}
+
+document.body.append(make("main", {}, ...makeOverview(report.overview, showTensors),
   makeSection(report.overview.heat_title, heat.element),
   report.overview.histograms.map((one) => makeSection(one.title, makeHistogram(one))), table.element));

@@ -50,12 +50,12 @@ function rank(value) {
   return typeof value === "number" ? value : value === "-inf" ? -Number.MAX_VALUE : Infinity;
 }
 
-function numberText(value) {
+function numberText(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return value.replace("nan", "NaN").replace("inf", "Inf");
   if (value === 0 || Number.isInteger(value)) return value.toLocaleString("en-US");
   const size = Math.abs(value);
-  if (size >= 1e-3 && size < 1e5) return String(Number(value.toPrecision(4)));
+  if (size >= 1e-3 && size < 1e5) return String(Number(value.toPrecision(digits)));
   return value.toExponential(2).replace("e+", "e");
 }
 
@@ -106,8 +106,11 @@ function rampColour(stops, place) {
   return `color-mix(in srgb, ${stops[low + 1]} ${100 * (at - low)}%, ${stops[low]})`;
 }
 
-/** Returns what was compared, and what came of it in words and figures. */
-function makeOverview({ title, sides, verdicts, cards }) {
+/**
+ * Returns what was compared, and what came of it in words and figures.
+ * `show(names, text)` is called to look at the tensors that a verdict rests on.
+ */
+function makeOverview({ title, sides, verdicts, cards }, show) {
   const label = () => (isDark() ? "Light" : "Dark");
   const theme = make("button", {
     id: "theme", "aria-label": "Switch between light and dark",
@@ -120,7 +123,9 @@ function makeOverview({ title, sides, verdicts, cards }) {
     make("div", { class: "sides" }, boxes.flatMap((box, at) =>
       (at ? [make("div", { class: "arrow", role: "img", "aria-label": "against" }, "→"), box] : [box]))),
     verdicts.length > 0 && makeSection("Verdict", make("ul", { class: "verdicts" },
-      verdicts.map(({ level, text }) => make("li", { class: level }, make("span", {}, text))))),
+      verdicts.map(({ level, text, tensors }) => make("li", { class: level }, make("span", {}, text, " ",
+        show && tensors?.length > 0 && make("button", { class: "link", onclick: () => show(tensors, text) },
+          `show ${countText(tensors.length, "tensor")}`)))))),
     make("dl", { class: "cards" }, cards.map(({ name, figure, level, remark }) =>
       make("div", { class: `card ${level ?? ""}` }, make("dt", {}, name),
         make("dd", {}, figure, remark && make("div", { class: "quiet" }, remark)))))];
@@ -131,3 +136,9 @@ function makeSection(title, ...children) {
   return make("section", { "aria-labelledby": head.id }, head, ...children);
 }
 
+
+/** Returns figures with their names, without those that are not known. */
+function makeFacts(facts) {
+  return make("dl", { class: "facts" }, facts.filter(([, value]) => value !== "–").map(([name, value]) =>
+    make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+}

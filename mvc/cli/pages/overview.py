@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mvc.cli.pages.heat import HeatMap, Spot, lay_out
@@ -28,10 +28,14 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A sentence; ``level`` is ``good``, ``note``, ``warning`` or ``bad``."""
+    """A sentence; ``level`` is ``good``, ``note``, ``warning`` or ``bad``.
+
+    ``tensors`` are the names of those that it rests on.
+    """
 
     level: str
     text: str
+    tensors: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +104,24 @@ def side_of(side: Fields) -> Side:
     return Side(side["label"], [line for line in lines if line])
 
 
-def state_of(tensor: Fields) -> str:
+def _state(tensor: Fields) -> str:
     """Return how a tensor is marked: broken, changed, added, removed or same."""
     if tensor["status"] in ("added", "removed"):
         return str(tensor["status"])
     statistics = tensor["statistics"]
-    if statistics is not None and (statistics["new"]["nan"] or statistics["new"]["inf"]):
+    if statistics is not None and _count_bad(statistics["new"]) > _count_bad(statistics["old"]):
         return "broken"
     return "changed" if tensor["status"] == "modified" else "same"
+
+
+def _count_bad(health: Fields) -> int:
+    return int(health["nan"] + health["inf"])
 
 
 def _spot(tensor: Fields) -> Spot:
     statistics = tensor["statistics"]
     value = None if statistics is None else statistics["sigma"]
-    return Spot(tensor["kind"], tensor["layer"], state_of(tensor), value)
+    return Spot(tensor["kind"], tensor["layer"], _state(tensor), value)
 
 
 def _cards(total: Fields) -> list[Card]:
@@ -122,29 +130,38 @@ def _cards(total: Fields) -> list[Card]:
     statistics = total["statistics"]
     if statistics is None:
         return cards
+    cosine = statistics["cosine"]
     cards += [
-        Card("elements changed", ratio_text(statistics["share_changed"])),
-        Card("σ", _figure(statistics["sigma"]), remark="Σ|A−B| / (Σ|A|+Σ|B|)"),
-        Card("relative L2", _figure(statistics["relative_l2"])),
-        Card("cosine", _figure(statistics["cosine"])),
-        Card("largest difference", _figure(statistics["max"])),
-        Card("norm", _change(statistics["norm_old"], statistics["norm_new"])),
+        Card(
+            "elements changed",
+            ratio_text(statistics["changed"] / (total["elements"] or 1)),
+            remark=f"of {total['elements']:,}",
+        ),
+        Card("σ", figure_text(statistics["sigma"]), remark="Σ|A−B| / (Σ|A|+Σ|B|)"),
+        Card("relative L2", figure_text(statistics["relative_l2"])),
+        Card("cosine", "–" if cosine is None else f"{cosine:.6f}"),
+        Card("largest difference", figure_text(statistics["max"])),
+        Card("norm", change_text(statistics["norm_old"], statistics["norm_new"])),
     ]
     for name, word in _HEALTH.items():
         old, new = statistics["old"][name], statistics["new"][name]
         if old or new or name == "nan":
-            cards.append(Card(word, _change(old, new), "bad" if new and word in _BAD else None))
+            cards.append(
+                Card(word, change_text(old, new), "bad" if new > old and word in _BAD else None)
+            )
     return cards
 
 
-def _figure(value: float | None) -> str:
+def figure_text(value: float | None) -> str:
+    """Return a figure with four digits, or a dash for one that is not known."""
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
-def _change(old: float | None, new: float | None) -> str:
-    before, after = _figure(old), _figure(new)
+def change_text(old: float | None, new: float | None) -> str:
+    """Return ``old → new``, or one of them if both read alike."""
+    before, after = figure_text(old), figure_text(new)
     return after if before == after else f"{before} → {after}"
 
 

@@ -26,6 +26,7 @@ _TITLE, _HEAD, _TEXT, _SMALL = 40, 26, 22, 17
 _ROW, _CELL_MOST = 24, 56
 _CARDS_IN_ROW = 5
 _CHART = 300
+_SERIES = (LIGHT["accent"], LIGHT["second"])
 # What Pillow's own font lacks; any other sign it lacks is escaped.
 _ASCII = str.maketrans({
     "σ": "sigma", "Σ": "sum", "Δ": "delta", "→": "->", "–": "-", "−": "-", "≈": "~", "×": "x", "·": "-", "‖": "|", "…": "...",
@@ -135,34 +136,33 @@ class _Sheet:
         self.y += 56
 
     def histogram(self, histogram: Histogram) -> None:
-        """Draw a histogram; the second series lies over the first."""
+        """Draw a histogram; several series stand side by side."""
         self._line(histogram.title, _HEAD, LIGHT["ink"])
+        self.y += 8
         left, width = _MARGIN + 90, _WIDTH - 2 * _MARGIN - 90
-        shares = [
-            [count / (sum(one.counts) or 1) for count in one.counts] for one in histogram.series
-        ]
+        shares = [[count / (sum(one.counts) or 1) for count in one.counts] for one in histogram.series]  # fmt: skip
         highest = max((max(row, default=0.0) for row in shares), default=0.0) or 1.0
         base, step = self.y + _CHART, width / max(len(histogram.edges) - 1, 1)
         for share in (0.0, highest / 2, highest):
             y = base - share / highest * _CHART
             self._draw.line((left, y, left + width, y), LIGHT["line"])
-            self._text(
-                ratio_text(share) if share else "0 %", _SMALL, LIGHT["quiet"], _MARGIN, y - 10, 84
-            )
-        for row, colour in zip(shares, (LIGHT["accent"], LIGHT["second"]), strict=False):
+            text = ratio_text(share) if share else "0 %"
+            self._text(text, _SMALL, LIGHT["quiet"], _MARGIN, y - 10, 84)
+        bar = step / len(shares)
+        for at, (row, colour) in enumerate(zip(shares, _SERIES, strict=False)):
             for place, share in enumerate(row):
-                x, inset = left + place * step, step / 2 if colour == LIGHT["second"] else 1
-                top = base - share / highest * _CHART
+                x, top = left + place * step + at * bar, base - share / highest * _CHART
                 if share:
-                    self._draw.rectangle(
-                        (x + 1, min(top, base - 2), x + step - inset, base), colour
-                    )
+                    self._draw.rectangle((x + 1, min(top, base - 2), x + bar, base), colour)
         every = -(-len(histogram.edges) // 12)
         for place in range(0, len(histogram.edges), every):
             text = f"{histogram.edges[place]:.2g}"
             self._text(text, _SMALL, LIGHT["quiet"], left + place * step - 20, base + 8, 120)
         self.y = base + 34
         self._line(histogram.axis, _SMALL, LIGHT["quiet"])
+        for one, colour in zip(histogram.series, _SERIES, strict=False):
+            if one.name:
+                self._line(one.name, _SMALL, colour)
         self.y += 16
 
     def _line(self, text: str, size: int, colour: str, left: float = _MARGIN) -> None:

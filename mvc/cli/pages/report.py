@@ -7,9 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mvc.cli.pages.overview import overview_of_diff, state_of
+from mvc.cli.output import printable, stdout
+from mvc.cli.pages.overview import overview_of_diff
 from mvc.cli.pages.page import page_bytes
 from mvc.cli.pages.picture import check_can_draw, picture_bytes
+from mvc.cli.pages.verifying import overview_of_verify
+from mvc.cli.render.log import entry_fields
+from mvc.cli.render.text import size_text
+from mvc.cli.session import open_repo
 from mvc.errors import NotFoundError, UsageError, translate_os_errors
 from mvc.fs import write_durable
 
@@ -18,7 +23,10 @@ if TYPE_CHECKING:
 
     from mvc.cli.pages.overview import Overview
 
-_OVERVIEWS: dict[str, Callable[[Mapping[str, Any]], Overview]] = {"diff": overview_of_diff}
+_OVERVIEWS: dict[str, Callable[[Mapping[str, Any]], Overview]] = {
+    "diff": overview_of_diff,
+    "verify": overview_of_verify,
+}
 
 
 def check_targets(html: str | None, png: str | None) -> None:
@@ -40,6 +48,33 @@ def check_targets(html: str | None, png: str | None) -> None:
         check_can_draw()
 
 
+def write_found(
+    kind: str, fields: Mapping[str, Any], *, html: str | None, png: str | None, quiet: bool
+) -> None:
+    """Write the reports on what a command found, and name them on standard output unless quiet.
+
+    Args:
+        kind: the command, ``diff`` or ``verify``.
+        fields: what ``--json`` prints, with ``label`` and ``commit`` of ``old`` and ``new``.
+        html: the page, or None.
+        png: the picture, or None.
+        quiet: whether to say nothing.
+    """
+    sides = {name: {**fields[name], **_facts(fields[name]["commit"])} for name in ("old", "new")}
+    title = f"mvc {kind} {sides['old']['label']} {sides['new']['label']}"
+    for path, size_bytes in write_reports(kind, title, {**fields, **sides}, html=html, png=png):
+        if not quiet:
+            stdout().line(f"{printable(path)}: {size_text(size_bytes)}")
+
+
+def _facts(commit: str | None) -> dict[str, object]:
+    """Return what a report says of a commit."""
+    if commit is None:
+        return {}
+    known = entry_fields(open_repo().show(commit))
+    return {name: known[name] for name in ("subject", "step", "date")}
+
+
 def write_reports(
     kind: str, title: str, report: Mapping[str, Any], *, html: str | None, png: str | None
 ) -> list[tuple[str, int]]:
@@ -47,9 +82,7 @@ def write_reports(
     overview = _OVERVIEWS[kind](report)
     written = []
     if html is not None:
-        tensors = [{**one, "state": state_of(one)} for one in report["tensors"]]
-        fields = {**report, "tensors": tensors, "overview": asdict(overview)}
-        data = page_bytes(kind, title, fields)
+        data = page_bytes(kind, title, {**report, "overview": asdict(overview)})
         written.append((html, _write(html, data)))
     if png is not None:
         written.append((png, _write(png, picture_bytes(overview))))

@@ -50,14 +50,14 @@ function openUntil(tree, open) {
 }
 
 /**
- * Returns a table of `rows`: each has key, name and state.
+ * Returns a table of `rows`: each has key and name.
  *
  * `columns` are {title, about, value(row), text(row), wide}; the first names the row. `moduleOf(path)`
  * returns the figures of a module, or null; `detailOf(row)` an element; `choices` are
  * [name, test] that a menu offers.
  */
-function makeTable({ title, noun, rows, columns, moduleOf, detailOf, choices, sortBy, folded }) {
-  const state = { folded, query: "", choice: 0, only: null, sort: null, open: new Set(), details: new Set(), limit: MOST_ROWS };
+function makeTable({ title, noun, rows, columns, moduleOf, detailOf, choices, sortBy = null, folded = false, limit = MOST_ROWS }) {
+  const state = { folded, query: "", choice: 0, only: null, sort: null, open: new Set(), details: new Set(), limit };
   if (!folded) state.sort = sortBy;
   const head = make("tr", {}), body = make("tbody"), status = make("p", { class: "quiet", role: "status" });
   const more = make("button", { onclick: () => { state.limit += MOST_ROWS; draw(); } });
@@ -106,7 +106,7 @@ function makeTable({ title, noun, rows, columns, moduleOf, detailOf, choices, so
     const isOpen = isModule ? state.open.has(node.path) : state.details.has(node.key);
     const sign = isModule ? (isOpen ? "▾" : "▸") : "";
     const row = make("tr", {
-      class: isModule ? "module" : node.state, tabindex: at ? -1 : 0, "aria-level": state.folded ? depth + 1 : null,
+      class: isModule && "module", tabindex: at ? -1 : 0, "aria-level": state.folded ? depth + 1 : null,
       "aria-expanded": String(isOpen), onclick: () => toggle(line),
       onkeydown: (event) => {
         const isWanted = { Enter: true, " ": true, ArrowRight: !isOpen, ArrowLeft: isOpen }[event.key];
@@ -115,11 +115,10 @@ function makeTable({ title, noun, rows, columns, moduleOf, detailOf, choices, so
     });
     row.dataset.key = isModule ? node.path : node.key;
     columns.forEach((column, place) => {
-      const content = place ? column.text(figures) : [
+      const content = place ? column.text(figures) : make("div", {},
         state.folded && make("span", { class: "fold", "aria-hidden": "true" }, sign),
-        label, isModule ? make("span", { class: "badge quiet" }, countText(node.count, noun)) : column.badges?.(node)];
-      const cell = make("td", { class: `${place ? "" : "name"} ${column.wide ? "wide" : ""}`, title: place ? null : figures.name },
-        [content].flat(2));
+        label, isModule ? make("span", { class: "badge quiet" }, countText(node.count, noun)) : column.badges?.(node));
+      const cell = make("td", { class: `${place ? "" : "name"} ${column.wide ? "wide" : ""}`, title: place ? null : figures.name }, content);
       if (!place && state.folded) cell.style.paddingLeft = `${0.5 + depth * 1.1}rem`;
       row.append(cell);
     });
@@ -159,7 +158,7 @@ function makeTable({ title, noun, rows, columns, moduleOf, detailOf, choices, so
     }
   };
 
-  const again = () => { state.limit = MOST_ROWS; draw(); };
+  const again = () => { state.limit = limit; draw(); };
   const setFolded = (isFolded) => { state.folded = isFolded; state.sort = isFolded ? null : sortBy; again(); };
   const modes = [
     make("button", { onclick: () => setFolded(true) }, "Modules"),
@@ -191,7 +190,7 @@ function makeTable({ title, noun, rows, columns, moduleOf, detailOf, choices, so
   if (folded) openUntil(growTree(rows), state.open);
   draw();
   const element = makeSection(title,
-    make("div", { class: "tools" }, search, menu, picked,
+    rows.length > FIRST_ROWS && make("div", { class: "tools" }, search, menu, picked,
       moduleOf && make("div", { class: "both", role: "group", "aria-label": "Arrange" }, modes)),
     status, make("div", { class: "scroll" }, make("table", {}, make("thead", {}, head), body)), more);
   return { element, choose, set clear(action) { onClear = action; }, show: (at) => { menu.selectedIndex = at; state.choice = at; again(); } };

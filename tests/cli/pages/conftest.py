@@ -1,4 +1,4 @@
-"""A headless browser, and a report of two models that differ in every way a page shows."""
+"""A report of two models that differ in every way a page shows."""
 
 from __future__ import annotations
 
@@ -8,17 +8,7 @@ import pytest
 import mvc
 from mvc.cli.pages.report import write_reports
 from mvc.cli.render.comparison_json import comparison_fields
-from support.browser import Browser, find_browser
 from support.models import write_model
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory):
-    if find_browser() is None:
-        pytest.skip("needs Chromium, which is not installed")
-    browser = Browser(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,129 @@
+"""The overview of what ``verify --json`` prints about two models: a verdict for each layer."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from mvc.cli.pages.overview import (
+    Card,
+    Histogram,
+    Overview,
+    Series,
+    Verdict,
+    change_text,
+    figure_text,
+    side_of,
+)
+from mvc.cli.render.text import count_text, number_text, ratio_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    Fields = Mapping[str, Any]
+
+_LEVELS = {True: ("good", "passed"), False: ("bad", "failed"), None: ("warning", "not judged")}
+
+
+def overview_of_verify(report: Fields) -> Overview:
+    """Return the overview; ``report`` has the two sides beside what is printed."""
+    system = report["system"]
+    return Overview(
+        title="mvc verify",
+        sides=[side_of(report[name]) for name in ("old", "new") if report.get(name)],
+        verdicts=list(_verdicts(report)),
+        cards=[] if system is None else _cards(system),
+        heat_title="",
+        heat=None,
+        histograms=[] if system is None else _scores(system),
+    )
+
+
+def _verdicts(report: Fields) -> Iterator[Verdict]:
+    unit, module, system = (report[layer] for layer in ("unit", "module", "system"))
+    if unit is not None:
+        yield _verdict("unit", unit["passed"], _unit_text(unit))
+    if module is not None:
+        yield _verdict("module", module["passed"], _module_text(module, "first"))
+    for one in report["settings"]:
+        name = f"{one['setting']} {one['old']} and {one['new']}"
+        yield _verdict(name, one["passed"], _module_text(one, "worst"))
+    if system is not None:
+        yield _verdict("system", system["passed"], _system_text(system))
+
+
+def _verdict(layer: str, passed: bool | None, text: str) -> Verdict:
+    level, word = _LEVELS[passed]
+    return Verdict(level, f"{layer} {word}: {text}")
+
+
+def _unit_text(unit: Fields) -> str:
+    total, failed = unit["tensors_total"], unit["tensors_failed"]
+    wanted = (
+        "the same to the bit" if unit["atol"] is None else f"within {figure_text(unit['atol'])}"
+    )
+    if unit["rtol"]:
+        wanted += f" + {figure_text(unit['rtol'])} of the old value"
+    if not failed:
+        return f"{count_text(total, 'tensor')} {wanted}"
+    return f"{failed:,} of {count_text(total, 'tensor')} not {wanted}"
+
+
+def _module_text(found: Fields, which: str) -> str:
+    modules: Sequence[Fields] = found["modules"]
+    failed = [one for one in modules if not one["passed"]]
+    limits = [
+        text.format(number_text(found[name]))
+        for name, text in (("cosine", "cosine at least {}"), ("bound", "relative L2 within {}"))
+        if found[name] is not None
+    ]
+    wanted = f"{' and '.join(limits)} for {count_text(found['samples'], 'sample')}"
+    if found["parted"] is not None:
+        return "after the same modules, each model runs another one"
+    if not failed:
+        return f"{wanted} in all {count_text(len(modules), 'module')}"
+    named = failed[0] if which == "first" else max(failed, key=_distance)
+    name = named["name"] or "the whole model"
+    return (
+        f"{wanted} not in {len(failed):,} of {count_text(len(modules), 'module')}, {which} {name}"
+    )
+
+
+def _distance(module: Fields) -> float:
+    distance = float(module["relative_l2"])
+    return math.inf if math.isnan(distance) else distance
+
+
+def _system_text(system: Fields) -> str:
+    samples = count_text(system["samples"], "sample")
+    if system["passed"] is None:
+        return f"{samples} are too few for any test to fail; {system['least_samples']} are needed"
+    tests = count_text(len(system["tests"]), "test")
+    failed = [test["name"] for test in system["tests"] if not test["passed"]]
+    text = f"{samples}, significance {number_text(system['significance'])} for {tests} together"
+    return f"{text}; not alike: {', '.join(failed)}" if failed else text
+
+
+def _cards(system: Fields) -> list[Card]:
+    cards = [Card("samples", f"{system['samples']:,}")]
+    agreement, loss = system["agreement"], system["loss"]
+    if agreement is not None:
+        low, high = (ratio_text(agreement[name]) for name in ("low", "high"))
+        cards.append(
+            Card("same top prediction", ratio_text(agreement["share"]), None, f"{low} to {high}")
+        )
+    if system["divergence"] is not None:
+        cards.append(
+            Card("divergence", figure_text(system["divergence"]), None, "bits, on average")
+        )
+    if loss is not None:
+        cards.append(Card(loss["kind"].replace("-", " "), change_text(loss["old"], loss["new"])))
+    return cards
+
+
+def _scores(system: Fields) -> list[Histogram]:
+    found = system["histogram"]
+    if found is None:
+        return []
+    series = [Series(name, list(found[name])) for name in ("old", "new")]
+    return [Histogram("Outputs of both models", system["score"], list(found["edges"]), series)]

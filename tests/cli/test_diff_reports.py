@@ -1,0 +1,78 @@
+"""diff --html and --png: what is written, what is said, and what is refused before any work."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from support.cli import plain
+from support.models import write_model
+
+
+def test_a_page_of_two_revisions(shell, browser):
+    answer = shell.ok("diff", "v1", "main", "--html", "page.html")
+    page = shell.folder / "page.html"
+    assert answer.lines == [f"page.html: {page.stat().st_size / 1024:.1f} KiB"]
+    browser.open(page)
+    text = browser.ask("document.querySelector('main').innerText")
+    assert browser.ask("document.title") == "mvc diff v1 main"
+    for side in ("base model", "step 0", "grown", "step 2,000", shell.json("log")[0]["commit"][:7]):
+        assert side in text
+    assert browser.errors == []
+    assert browser.requests == [page.as_uri()]
+
+
+def test_pages_and_pictures_of_plain_files_outside_a_repository(bare):
+    write_model(bare.folder / "a.safetensors")
+    write_model(bare.folder / "b.safetensors", norm=np.zeros(32, np.float32))
+    arguments = ("diff", "a.safetensors", "b.safetensors", "--html", "p.html", "--png", "p.png")
+    lines = bare.ok(*arguments).lines
+    assert [line.partition(":")[0] for line in lines] == ["p.html", "p.png"]
+    assert (bare.folder / "p.html").read_bytes().startswith(b"<!doctype html>")
+    assert (bare.folder / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert bare(*arguments, "--exit-code").code == 1
+    assert sorted(path.name for path in bare.folder.iterdir()) == [
+        "a.safetensors", "b.safetensors", "p.html", "p.png",
+    ]  # fmt: skip
+
+
+def test_json_and_rows_come_beside_the_page(shell):
+    expected = shell.json("diff", "v1", "main", "--stats")
+    assert shell.json("diff", "v1", "main", "--html", "page.html") == expected
+    rows = shell.ok("diff", "v1", "main", "--stats").lines
+    assert shell.ok("diff", "v1", "main", "--stats", "--html", "page.html").lines[1:] == rows
+    assert shell.ok("diff", "v1", "main", "--stat").lines
+
+
+def test_a_page_of_nothing(shell, browser):
+    shell.ok("diff", "--html", "page.html", "--exit-code")
+    browser.open(shell.folder / "page.html")
+    assert "tensors that differ\n0\nof 9" in browser.ask("document.body.innerText")
+    assert browser.errors == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--html", "page.html", "--stat"), "--stat and --html cannot be used together"),
+        (("--png", "page.png", "--name-only"), "--name-only and --png cannot be used together"),
+        (("--html", "missing/page.html"), "folder 'missing' does not exist"),
+        (("--html", "."), "'.' is a folder"),
+        (("--html", "page.html", "--sort", "size"), "--sort 'size' is not "),
+    ],
+)
+def test_mistakes_are_errors_before_any_work(shell, arguments, error):
+    answer = shell("diff", "v1", "main", *arguments)
+    assert answer.code
+    assert answer.error.startswith(error)
+    assert not list(shell.folder.glob("page.*"))
+
+
+def test_a_picture_needs_pillow(shell, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    answer = shell("diff", "v1", "main", "--png", "page.png", "--html", "page.html")
+    assert "Pillow, which is not installed" in answer.error
+    assert 'pip install "mvc-models[png]"' in plain(answer.hint)
+    assert not list(shell.folder.glob("page.*"))
