@@ -2,82 +2,133 @@
 
 from __future__ import annotations
 
+import calendar
 import math
 import re
-import time
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from operator import eq, ge, gt, le, lt
 from typing import TYPE_CHECKING
 
 from mvc.cli.parameters import parse_number
 from mvc.errors import UsageError
 from mvc.upkeep.durations import parse_duration
+from mvc.workspace.metrics import find_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mvc.operations.log import LogEntry
 
     Test = Callable[[LogEntry], bool]
 
-_AGO = re.compile(r"(\d{1,9})[ .]*(second|minute|hour|day|week|year)s?(?:[ .]ago)?", re.ASCII)
+_AGO = re.compile(r"(\d{1,9} ?(second|minute|hour|day|week|month|year)s? ?)+(ago)?", re.ASCII)
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _METRIC = re.compile(r"([^<>=]+)(?:(<=|>=|<|>|=)(.+))?")
 _COMPARE = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq}
 
 
-def make_tests(
-    since: str | None,
-    until: str | None,
-    messages: Sequence[str] | None,
-    authors: Sequence[str] | None,
-    metrics: Sequence[str] | None,
-) -> list[Test]:
-    """Return what a commit must pass to be shown; UsageError names a value that is not valid."""
-    tests: list[Test] = []
-    if since is not None:
-        since_s = _parse_moment("--since", since)
-        tests.append(lambda entry: entry.info.commit_time_s >= since_s)
-    if until is not None:
-        until_s = _parse_moment("--until", until)
-        tests.append(lambda entry: entry.info.commit_time_s <= until_s)
-    if messages:
-        message = _compile("--grep", messages)
-        tests.append(lambda entry: message.search(entry.message) is not None)
-    if authors:
-        author = _compile("--author", authors)
-        tests.append(lambda entry: author.search(_author(entry)) is not None)
-    return [*tests, *map(_metric_test, metrics or ())]
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What a commit must pass to be shown, as the options of the log say it."""
+
+    since: str | None = None
+    until: str | None = None
+    messages: Sequence[str] = ()
+    authors: Sequence[str] = ()
+    metrics: Sequence[str] = ()
+    ignore_case: bool = False
+    all_match: bool = False
+    invert: bool = False
+
+    def tests(self) -> list[Test]:
+        """Return tests of a commit; UsageError names a value that is not valid."""
+        tests: list[Test] = []
+        if self.since is not None:
+            since_s = parse_moment("--since", self.since)
+            tests.append(lambda entry: entry.info.commit_time_s >= since_s)
+        if self.until is not None:
+            until_s = parse_moment("--until", self.until)
+            tests.append(lambda entry: entry.info.commit_time_s <= until_s)
+        if self.messages:
+            message = self._matcher("--grep", self.messages, all if self.all_match else any)
+            tests.append(lambda entry: message(entry.message) != self.invert)
+        if self.authors:
+            author = self._matcher("--author", self.authors, any)
+            tests.append(lambda entry: author(_author(entry)))
+        return [*tests, *map(_metric_test, self.metrics)]
+
+    def _matcher(
+        self, option: str, patterns: Sequence[str], enough: Callable[[Iterable[bool]], bool]
+    ) -> Callable[[str], bool]:
+        flags = re.MULTILINE | (re.IGNORECASE if self.ignore_case else 0)
+        compiled = [_compile(option, pattern, flags) for pattern in patterns]
+        return lambda text: enough(one.search(text) is not None for one in compiled)
 
 
-def _parse_moment(option: str, text: str) -> float:
-    """Return seconds since 1970 of a date in local time or an age; UsageError if it is neither."""
-    now_s = time.time()
-    if text in ("now", "yesterday"):
-        return now_s - 86_400 * (text == "yesterday")
-    ago = _AGO.fullmatch(text)
+def _compile(option: str, pattern: str, flags: int) -> re.Pattern[str]:
     try:
-        if ago:
-            return now_s - parse_duration(f"{ago[1]}{ago[2][0]}")
-        if text[:1].isdigit() and "-" not in text:
-            return now_s - parse_duration(text)
-        return datetime.fromisoformat(text).timestamp()
-    except (UsageError, ValueError, OverflowError):
+        return re.compile(pattern, flags)
+    except (re.error, OverflowError) as error:
         raise UsageError(
-            f"{option} {text[:40]!r} is not a date or an age",
-            hint='write 2026-11-20, "2026-11-20 16:30", 12h, 7d or "2 weeks ago"',
+            f"{option} {pattern[:80]!r} is not a valid pattern: {error}",
+            hint="put a backslash before a character that stands for itself",
         ) from None
 
 
-def _compile(option: str, patterns: Sequence[str]) -> re.Pattern[str]:
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError) as error:
-            raise UsageError(
-                f"{option} {pattern[:80]!r} is not a valid pattern: {error}",
-                hint="put a backslash before a character that stands for itself",
-            ) from None
-    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.MULTILINE)
+def parse_moment(option: str, text: str) -> float:
+    """Return seconds since 1970 of a date in local time or an age; UsageError if it is neither."""
+    now = datetime.now().astimezone()
+    words = " ".join(re.split(r"[\s.,]+", text.strip().lower()))
+    try:
+        found = _parse_age(words, now) or _parse_day(words, now)
+        if found is not None:
+            return found.timestamp()
+        if text[:1].isdigit() and "-" not in text and "/" not in text:
+            return now.timestamp() - parse_duration(text)
+        if text.startswith("@"):
+            return float(int(text[1:]))
+        return datetime.fromisoformat(text.replace("/", "-")).timestamp()
+    except (UsageError, ValueError, OverflowError):
+        raise UsageError(
+            f"{option} {text[:40]!r} is not a date or an age",
+            hint='write 2026-11-20, "2026-11-20 16:30", 12h, 7d, "2 weeks ago", yesterday or friday',
+        ) from None
+
+
+def _parse_age(words: str, now: datetime) -> datetime | None:
+    """Return the time of ``2 weeks 3 days ago`` or ``last month``, or None."""
+    words = re.sub(r"^last (?=(second|minute|hour|day|week|month|year)$)", "1 ", words)
+    if not _AGO.fullmatch(words):
+        return None
+    for number, unit in re.findall(r"(\d+) ?([a-z]+)", words.removesuffix(" ago")):
+        kind = unit.removesuffix("s")
+        if kind in ("month", "year"):
+            now = _months_before(now, int(number) * (12 if kind == "year" else 1))
+        else:
+            now -= timedelta(**{f"{kind}s": int(number)})
+    return now
+
+
+def _months_before(moment: datetime, months: int) -> datetime:
+    """Return the same day of an earlier month, or its last one if it has no such day."""
+    year, month = divmod(moment.year * 12 + moment.month - 1 - months, 12)
+    last = calendar.monthrange(year, month + 1)[1]
+    return moment.replace(year=year, month=month + 1, day=min(moment.day, last))
+
+
+def _parse_day(words: str, now: datetime) -> datetime | None:
+    """Return the time that a word such as ``yesterday`` or ``friday`` names, or None.
+
+    As in Git: yesterday and the days of the week are the time of day that it is now, on that day.
+    """
+    name = words.removeprefix("last ")
+    if name in _DAYS:
+        back = (now.weekday() - _DAYS.index(name)) % 7
+        return now - timedelta(days=back or 7)
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    known = {"now": now, "yesterday": now - timedelta(days=1), "today": midnight}
+    return {**known, "midnight": midnight}.get(words)
 
 
 def _author(entry: LogEntry) -> str:
@@ -103,18 +154,19 @@ def _metric_test(text: str) -> Test:
     name, sign, number = _split_metric(text)
 
     def test(entry: LogEntry) -> bool:
-        value = entry.metrics.get(name)
+        value = find_value(entry.info, name)
         return value is not None and (sign is None or bool(_COMPARE[sign](value, number)))
 
     return test
 
 
 def sort_entries(entries: Sequence[LogEntry], field: str) -> list[LogEntry]:
-    """Return commits by step or a metric, smallest first; those without it, or NaN, come last."""
+    """Return commits by step, date or a metric, smallest first; those without it, or NaN, come last."""
     name, sign = field.removeprefix("-"), -1 if field.startswith("-") else 1
 
     def key(entry: LogEntry) -> tuple[bool, float]:
-        value = entry.step if name == "step" else entry.metrics.get(name)
+        is_date = name == "date"
+        value = entry.info.commit_time_s if is_date else find_value(entry.info, name)
         return (True, 0) if value is None or math.isnan(value) else (False, sign * value)
 
     if entries and all(key(entry)[0] for entry in entries):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.history.bisection import find_doubtful
-from mvc.workspace.annotations import find_value, read_annotations
+from mvc.workspace.metrics import find_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +72,7 @@ def bisect_metric(
     start = history.resolve_commit(bad)
     hidden = [history.resolve_commit(one) for one in good]
     infos = find_doubtful(history, start, hidden)
-    values = {info.id: find_value(read_annotations(info), metric) for info in infos}
+    values = {info.id: find_value(info, metric) for info in infos}
     known = {commit: value for commit, value in values.items() if value is not None}
     if not known:
         raise NotFoundError(f"no commit has the metric {metric!r}", hint='"mvc log" shows metrics')

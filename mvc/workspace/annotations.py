@@ -92,11 +92,6 @@ def read_annotations(info: CommitInfo) -> Annotations:
     return Annotations(step, metrics, meta)
 
 
-def find_value(facts: Annotations, name: str) -> float | None:
-    """Return a metric of a commit, or its step if that is the name, or None."""
-    return facts.step if name == "step" else (facts.metrics or {}).get(name)
-
-
 def _is_step(text: str) -> bool:
     # Anyone may write a message, and Python refuses to read numbers of thousands of digits.
     return text.isascii() and text.isdigit() and len(text) <= _MAX_STEP_DIGITS

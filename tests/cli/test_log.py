@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 
+from mvc import Identity, Repo
+from mvc.history.values import Stamp
+from support.cli import plain
 from support.models import write_model
 from support.stockgit import git
 
@@ -114,7 +118,44 @@ def test_which_commits(shell):
     assert [line[0] for line in lines] == ["*", "*"]
 
 
+def test_messages_as_git_finds_them(shell):
+    assert _subjects(shell, "--grep", "TUNED") == []
+    assert _subjects(shell, "--grep", "TUNED", "-i") == ["tuned"]
+    assert _subjects(shell, "--author", "ada lovelace", "-i", "-1") == ["grown"]
+    assert _subjects(shell, "--grep", "base", "--grep", "model", "--all-match") == ["base model"]
+    assert _subjects(shell, "--grep", "base", "--grep", "tuned", "--all-match") == []
+    assert _subjects(shell, "--grep", "base", "--grep", "tuned", "--invert-grep") == ["grown"]
+    assert shell("log", "--grep", "(", "-i").code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("1 month ago", ["later"]), ("last month", ["later"]), ("3.weeks.2.days ago", ["later"]),
+        ("yesterday", ["later"]), ("last friday", ["later"]), ("1 hour", ["later"]),
+        ("40 years ago", ["later", *SUBJECTS]), ("@1", ["later", *SUBJECTS]),
+        ("2020/05/01", ["later"]), ("2020-05-01T12:00:00+02:00", ["later"]),
+    ],
+)  # fmt: skip
+def test_dates_as_git_writes_them(shell, text, shown):
+    history = Repo(shell.folder)._context.history
+    tip = history.read_commit(history.resolve("main"))
+    who = Identity("Ada Lovelace", "ada@example.org")
+    parents = []
+    for subject in reversed(SUBJECTS):
+        stamp = Stamp(who, 1_500_000_000, 0)
+        parents = [
+            history.write_commit(tree=tip.tree, parents=parents, message=subject, author=stamp)
+        ]
+    late = Stamp.now(who)
+    tip = history.write_commit(tree=tip.tree, parents=parents, message="later", author=late)
+    assert _subjects(shell, "--since", text, tip) == shown
+    assert shell("log", "--since", "the other day").code == 2
+
+
 def test_order(shell):
+    assert set(_subjects(shell, "--sort-by", "date")) == set(SUBJECTS)
+    assert _subjects(shell, "--sort-by", "-step") == SUBJECTS
     assert _subjects(shell, "--sort", "loss") == SUBJECTS
     assert _subjects(shell, "--sort", "-loss", "-n", "1") == ["base model"]
     assert _subjects(shell, "--sort", "step", "-2") == ["base model", "tuned"]
@@ -168,3 +209,50 @@ def test_health_along_a_run(shell):
 def test_health_is_alone(shell):
     for option in ("--graph", "--oneline", "--stat", "--format=%h"):
         assert shell("log", "--health", option).code == 2
+
+
+def test_a_metric_is_drawn(shell):
+    lines = shell.ok("log", "--plot", "--metric", "loss").lines
+    assert lines[0] == "loss  lowest 2 at step 2,000, highest 3.5 at step 0"
+    assert len(lines) == 19
+    assert max(map(len, lines)) <= 80
+    assert lines[-1].split() == ["step", "0", "1,000", "2,000"]
+    assert lines == shell.ok("log", "--plot").lines
+    lines = shell.ok("log", "--plot", "--metric", "loss", "--metric", "acc").lines
+    assert [line for line in lines if line.startswith("acc")] == [
+        "acc  lowest 0.5 at step 2,000, highest 0.5 at step 2,000"
+    ]
+
+
+def test_each_branch_is_a_curve(shell):
+    shell.ok("switch", "-c", "exp", "main~1")
+    for step, loss in ((1500, "2.5"), (2500, "nan"), (3000, "4")):
+        line = ["--allow-empty", "-m", "x", "--step", str(step), "--metric", f"loss={loss}"]
+        shell.ok("commit", *line)
+    lines = shell.ok("log", "--plot", "--all", "--metric", "loss").lines
+    assert lines[1] == "a exp  b main"
+    drawn = "".join(lines[2:-2])
+    assert "a" in drawn
+    assert "b" in drawn
+    assert "!" in lines[-3]
+    answer = shell.ok("-P", "log", "--plot", "--all", "--log-scale", terminal=True)
+    assert "highest 4 at step 3,000" in plain(answer.lines[0])
+    assert len(answer.lines) <= 24
+
+
+def test_what_cannot_be_drawn(shell):
+    for options in (
+        ["--graph"],
+        ["--oneline"],
+        ["--json"],
+        ["--sort", "loss"],
+        ["-p"],
+        ["--reverse"],
+    ):
+        assert shell("log", "--plot", *options).code == 2
+    assert shell("log", "--log-scale").code == 2
+    assert "'los'" in shell("log", "--plot", "--metric", "los").error
+    shell.ok("commit", "--allow-empty", "-m", "x", "--metric", "loss=-1")
+    assert "above zero" in shell("log", "--plot", "-1", "--log-scale").error
+    shell.ok("commit", "--allow-empty", "-m", "x", "--metric", "loss=nan")
+    assert "finite" in shell("log", "--plot", "-1").error

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
+from support.models import write_model
 
 
 @pytest.fixture
@@ -67,6 +69,15 @@ def test_two_lines_that_both_went_wrong(repo, line):
     found = repo.bisect_metric("loss", above=2, bad=merge)
     assert {found.commit, *found.others} == {left, right}
     assert found.before == base
+
+
+def test_the_health_of_the_weights_is_a_metric_too(repo, root):
+    ids = []
+    for scale in (1, 2, 30, 40):
+        write_model(root / "m.safetensors", norm=np.full(32, scale, np.float32))
+        ids.append(repo.commit(str(scale), paths=".").id)
+    assert repo.bisect_metric("health.max", above=20).commit == ids[2]
+    assert repo.bisect_metric("health.norm", above=100).before == ids[1]
 
 
 def test_what_cannot_be_found(repo, line):

@@ -6,9 +6,17 @@ import io
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from mvc.cli.options import Json, Limit, Stat, check_alone, check_limit, choose_one
+from mvc.cli.options import (
+    CommandUsageError,
+    Json,
+    Limit,
+    Stat,
+    check_alone,
+    check_limit,
+    choose_one,
+)
 from mvc.cli.output import Output, paged, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.log import entry_fields, write_full, write_oneline
@@ -16,7 +24,7 @@ from mvc.cli.session import open_repo, split_revisions
 from mvc.history.revisions import split_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mvc.cli.log_filter import Test
     from mvc.cli.render.log import Below
@@ -48,7 +56,9 @@ def log(
     ] = True,
     since: Annotated[
         str | None,
-        Option("--since", "--after", metavar="DATE", help="From DATE on, or an age: 12h, 7d."),
+        Option(
+            "--since", "--after", metavar="DATE", help="From DATE on, or an age: 12h, 2 weeks ago."
+        ),
     ] = None,
     until: Annotated[
         str | None, Option("--until", "--before", metavar="DATE", help="Up to DATE, or an age.")
@@ -57,6 +67,15 @@ def log(
         list[str] | None,
         Option("--grep", metavar="PATTERN", help="The message matches (a regular expression)."),
     ] = None,
+    ignore_case: Annotated[
+        bool, Option("-i", "--ignore-case", help="--grep and --author: upper case is as lower.")
+    ] = False,
+    all_match: Annotated[
+        bool, Option("--all-match", help="Every --grep must match, not only one.")
+    ] = False,
+    invert: Annotated[
+        bool, Option("--invert-grep", help="The message must not match --grep.")
+    ] = False,
     author: Annotated[
         list[str] | None, Option("--author", metavar="PATTERN", help="NAME <EMAIL> matches.")
     ] = None,
@@ -66,8 +85,19 @@ def log(
     ] = None,
     sort: Annotated[
         str | None,
-        Option("--sort", metavar="NAME", help="Sort by step or a metric; -NAME: largest first."),
+        Option(
+            "--sort",
+            "--sort-by",
+            metavar="NAME",
+            help="Sort by step, date or a metric; -NAME: largest first.",
+        ),
     ] = None,
+    plot: Annotated[
+        bool, Option("--plot", help="Draw each --metric (the loss) as a curve, and nothing else.")
+    ] = False,
+    log_scale: Annotated[
+        bool, Option("--log-scale", help="With --plot: equal ratios are equal heights.")
+    ] = False,
     reverse: Annotated[bool, Option("--reverse", help="Print the oldest first.")] = False,
     patch: Annotated[
         bool, Option("-p", "--patch", help="Also show what each commit changed.")
@@ -88,26 +118,27 @@ def log(
     are shown. Commits must pass every filter given; of several --grep or --author patterns one must
     match, of several --metric all.
 
+    --plot draws one curve for each line of history (--all: for each branch): x marks commits that a
+    rollback abandoned, ! values that are not a number.
+
     --format takes Git's fields %H %h %P %p %T %s %b %B %an %ae %ad %aI %at %d %D %n %%, and
     %(step), %(metric:NAME), %(meta:NAME).
     """
     check_limit(limit)
-    check_alone([("--oneline", oneline), ("--format", form), ("--health", health)])
-    for name, value in (
-        ("--reverse", reverse),
-        ("--sort", sort),
-        ("--format", form),
-        ("--health", health),
-    ):
-        check_alone([("--graph", graph), (name, value)])
-    for name, value in (("--stat", stat), ("--patch", patch)):
-        check_alone([("--health", health), (name, value)])
     detail = choose_one({"stat": stat, "patch": patch}, "")
+    _check_forms(
+        {"--plot": plot, "--health": health, "--graph": graph, "--oneline": oneline,
+         "--format": form, f"--{detail}": detail, "--sort": sort, "--reverse": reverse,
+         "--json": as_json, "--log-scale": log_scale}
+    )  # fmt: skip
     fields = None if form is None else _check_format(form)
     repo = open_repo()
     revisions, paths = split_revisions(repo, names)
     revisions, hidden_bases = _plain_ranges(repo, revisions)
-    tests = _make_tests(repo, paths, (since, until, grep, author, metric))
+    # What has one of the metrics is drawn, and only "NAME<2.5" chooses.
+    wanted = [one for one in metric or () if not plot or any(sign in one for sign in "<>=")]
+    given = (since, until, grep or (), author or (), wanted, ignore_case, all_match, invert)
+    tests = _make_tests(repo, paths, given)
     is_stream = not tests and sort is None
     found = repo.log(
         *revisions,
@@ -116,7 +147,8 @@ def log(
         first_parent=first_parent,
     )
     cut = None if sort is not None else limit
-    entries, parents = _choose(found, tests, cut, first_parent=first_parent, drawn=graph)
+    is_drawn = graph or plot
+    entries, parents = _choose(found, tests, cut, first_parent=first_parent, drawn=is_drawn)
     is_cut = limit is not None and len(entries) == limit and is_stream
     if hidden_bases and not is_cut:
         parents = {child: tuple(p for p in many if p in parents) for child, many in parents.items()}
@@ -128,19 +160,38 @@ def log(
     if as_json:
         write_json([_fields(repo, entry, paths, detail) for entry in entries])
         return
-    entries = [_shown(entry, metric or (), decorate=decorate) for entry in entries]
-    out = paged()
-    if health:
-        from mvc.cli.render.health import write_health
-
-        write_health(out, entries)
+    if plot:
+        _draw(entries, parents, metric or (), log_scale=log_scale)
         return
+    entries = [_shown(entry, metric or (), decorate=decorate) for entry in entries]
+    if health:
+        _write_health(entries)
+        return
+    out = paged()
     below = partial(_changed_lines, repo, out, paths, detail) if detail else None
     if fields is not None:
         _write_format(out, entries, fields, below)
         return
     write = write_oneline if oneline else write_full
     write(out, entries, parents if graph else None, below)
+
+
+_CLASHES = {
+    "--plot": ("--health", "--graph", "--oneline", "--format", "--stat", "--patch", "--sort",
+               "--reverse", "--json"),
+    "--health": ("--oneline", "--format", "--graph", "--stat", "--patch"),
+    "--graph": ("--reverse", "--sort", "--format"),
+    "--oneline": ("--format",),
+}  # fmt: skip
+
+
+def _check_forms(given: Mapping[str, object]) -> None:
+    """Check that the options that say how commits are shown go together."""
+    for option, others in _CLASHES.items():
+        for other in others:
+            check_alone([(option, given[option]), (other, given.get(other))])
+    if given["--log-scale"] and not given["--plot"]:
+        raise CommandUsageError("--log-scale needs --plot")
 
 
 def _fields(repo: Repo, entry: LogEntry, paths: Sequence[str], detail: str) -> dict[str, object]:
@@ -153,15 +204,35 @@ def _fields(repo: Repo, entry: LogEntry, paths: Sequence[str], detail: str) -> d
 def _make_tests(
     repo: Repo,
     paths: Sequence[str],
-    given: tuple[str | None, str | None, list[str] | None, list[str] | None, list[str] | None],
+    given: Sequence[Any],
 ) -> list[Test]:
-    """Return what a commit must pass to be shown."""
+    """Return what a commit must pass to be shown; ``given`` are the fields of a Filter."""
     tests: list[Test] = []
-    if any(one not in (None, []) for one in given):
-        from mvc.cli.log_filter import make_tests
+    if any(one not in (None, (), [], False) for one in given):
+        from mvc.cli.log_filter import Filter
 
-        tests = make_tests(*given)
+        tests = Filter(*given).tests()
     return [*tests, lambda entry: _touches(repo, entry, paths)] if paths else tests
+
+
+def _draw(
+    entries: Sequence[LogEntry],
+    parents: Mapping[str, Sequence[str]],
+    asked: Sequence[str],
+    *,
+    log_scale: bool,
+) -> None:
+    from mvc.cli.log_filter import metric_name
+    from mvc.cli.render.curves import chosen_metrics, write_curves
+
+    metrics = chosen_metrics(entries, [metric_name(one) for one in asked])
+    write_curves(paged(), entries, parents, metrics, log_scale=log_scale)
+
+
+def _write_health(entries: Sequence[LogEntry]) -> None:
+    from mvc.cli.render.health import write_health
+
+    write_health(paged(), entries)
 
 
 def _shown(entry: LogEntry, metrics: Sequence[str], *, decorate: bool) -> LogEntry:

@@ -9,6 +9,7 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, pick, printable
+from mvc.cli.render.plot import can_show
 from mvc.cli.render.rollup import fold
 from mvc.cli.render.text import (
     cell_width,
@@ -106,7 +107,7 @@ def write_blame(out: Output, found: Blame, by: str, *, everything: bool) -> None
     """Write one line per tensor or module, folded until they fit on a terminal."""
     room = None if out.width is None or everything else max(out.height - _OTHER_LINES, 1)
     rows = _rows(found, by, room)
-    is_plain = not _can_show(out, _LEVELS[0] + _MARKS[0])
+    is_plain = not can_show(out, _LEVELS[0] + _MARKS[0])
     is_narrow = out.width is not None and out.width < _NARROW
     cells = [_cells(found.commits[row.commit], row, is_plain, is_narrow) for row in rows]
     for commit, rest in _lines(cells, out.width):
@@ -186,14 +187,6 @@ def sparkline(drift: Sequence[DriftPoint | None], *, is_plain: bool = False) -> 
 
 def _lacks(drift: Sequence[DriftPoint | None]) -> bool:
     return any(point is not None and point.distance is None for point in drift)
-
-
-def _can_show(out: Output, signs: str) -> bool:
-    try:
-        signs.encode(out.stream.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def _lines(cells: Sequence[Sequence[str]], width: int | None) -> list[tuple[str, str]]:
