@@ -139,7 +139,7 @@ RESULTS = {
     "operations.log.LogEntry": "info annotations refs released is_healthy diverged",
     "workspace.verdicts.Divergence": "reason branch target target_step at_step time_s",
     "operations.gc.GcPlan": "grace_s sweep objects object_bytes leftovers leftover_bytes "
-    "reflog_entries expiry marks unnamed statistics statistics_bytes",
+    "reflog_entries expiry marks unnamed statistics",
     "operations.gc.GcResult": "freed_bytes removed_packs new_packs_bytes removed_objects "
     "removed_leftovers kept_packs removed_statistics",
     "operations.repack.RepackPlan": "sweep chunks gain_bytes small_packs git_files grace_s marks unnamed everything only dtypes tips",

@@ -48,7 +48,6 @@ class GcPlan:
         marks: what was needed when this was planned.
         unnamed: chunks of young packs that nothing names.
         statistics: how many kept statistics go.
-        statistics_bytes: about what they take.
     """
 
     grace_s: float
@@ -62,13 +61,11 @@ class GcPlan:
     marks: Marks = field(repr=False)
     unnamed: Ids = field(repr=False)
     statistics: int = 0
-    statistics_bytes: int = 0
 
     @property
     def freed_bytes(self) -> int:
-        """Bytes on disk that are free afterwards; an estimate if chunks are encoded again."""
-        others = self.object_bytes + self.leftover_bytes + self.statistics_bytes
-        return self.sweep.freed_bytes + others
+        """Bytes on disk that are free afterwards, but for statistics; an estimate if chunks are encoded again."""
+        return self.sweep.freed_bytes + self.object_bytes + self.leftover_bytes
 
     @property
     def is_empty(self) -> bool:
@@ -118,7 +115,6 @@ def plan_gc(
     sweep = plan_sweep(copies, Wanted(needed | unnamed))
     garbage = list_garbage(context.history, marks.objects, older_than_s=grace_s)
     leftovers = list_leftovers(context)
-    useless, entries = find_useless(context, marks), len(context.kept.list_entries())
     return GcPlan(
         grace_s=grace_s,
         sweep=sweep,
@@ -126,8 +122,7 @@ def plan_gc(
         object_bytes=sum(item.size_bytes for item in garbage),
         leftovers=len(leftovers),
         leftover_bytes=sum(item.size_bytes for item in leftovers),
-        statistics=len(useless),
-        statistics_bytes=len(useless) * context.kept.size_bytes // max(entries, 1),
+        statistics=len(find_useless(context, marks)),
         reflog_entries=sum(expire_reflogs(context.history, expiry, dry_run=True).values()),
         expiry=expiry,
         marks=marks,
