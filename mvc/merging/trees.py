@@ -13,11 +13,13 @@ from mvc.merging.rules import Rules
 from mvc.merging.strategies import Methods
 from mvc.workspace.files import Cutter
 from mvc.workspace.journal import Undecided
+from mvc.workspace.kept_health import keep_chunks
 from mvc.workspace.recorded import tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
+    from mvc.chunkstore.writer import ChunkWriter
     from mvc.ids import GitId
     from mvc.merging.files import Conflict, Tree
     from mvc.progress import ByteProgress
@@ -65,18 +67,23 @@ def write_merge(
     context: Context, merges: Sequence[FileMerge], base: Tree, progress: ByteProgress = None
 ) -> MergedTree:
     """Store what no side has yet; ``base`` are the files that new ones may resemble."""
+    writers: list[ChunkWriter] = []
     with ExitStack() as stack:
 
         @cache
         def open_cutter(chunk_bytes: int) -> Cutter:
             from mvc.workspace.bases import Relatives  # noqa: PLC0415  brings NumPy
 
-            writer = stack.enter_context(context.store.writer(context.delta_mode(insist=None)))
+            mode = context.delta_mode(insist=None)
+            writer = stack.enter_context(context.store.writer(mode, measure=True))
+            writers.append(writer)
             is_usual = chunk_bytes == context.chunk_bytes
             relatives = Relatives(context, writer, base) if is_usual else None
             return Cutter(writer, chunk_bytes, progress, relatives)
 
         entries = {merge.path: _write(context, merge, open_cutter) for merge in merges}
+    for writer in writers:
+        keep_chunks(context, writer.health)
     context.history.sync_objects()  # a journal may name them before a commit does
     kept = {path: entry for path, entry in entries.items() if entry is not None}
     return MergedTree(kept, tuple(merges))

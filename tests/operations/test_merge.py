@@ -69,17 +69,28 @@ def read(root, path="m.safetensors"):
 
 
 class TestTensors:
-    def test_disjoint_changes_are_both_there_and_nothing_is_read(self, parted, root, reads):
+    def test_disjoint_changes_are_both_there(self, parted, root):
         repo = models(parted, root, {"a": 10, "d": 7}, {"b": 20, "c": None})
-        reads.clear()
         result = repo.merge("side")
-        seen = Counter(reads)
         assert (result.kind, result.conflicts) == ("merged", ())
         assert read(root) == {"a": 10, "b": 20, "d": 7}
         assert (result.tensors["ours"], result.tensors["theirs"]) == (2, 2)
         assert repo.status().is_clean
-        # Read to write the file into the worktree, and for nothing else.
-        assert [seen[chunks[0]] for chunks in _chunks(repo, "HEAD").values()] == [1, 1, 1]
+
+    def test_what_is_taken_is_read_for_the_worktree_alone(self, parted, root, reads):
+        def save(**changes):
+            large = {name: np.full((512, 300), ord(name), np.float32) for name in NAMES}
+            for name, value in changes.items():
+                large[name] += value
+            save_file(large, root / "m.safetensors")
+
+        repo = parted(save, lambda: save(a=1, c=2), lambda: save(b=1, c=3))
+        theirs = _chunks(repo, "side")
+        reads.clear()
+        repo.merge("side", strategy="linear")
+        seen, merged = Counter(reads), _chunks(repo, "HEAD")
+        assert [seen[merged[name][0]] for name in NAMES] == [1, 1, 1]
+        assert seen[theirs["c"][0]] == 1  # what both changed is read, for the mean
 
     def test_a_taken_tensor_keeps_its_chunks(self, parted, root):
         repo = models(parted, root, {"a": 10}, {"b": 20})
