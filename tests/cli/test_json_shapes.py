@@ -114,6 +114,23 @@ def test_verify(shell):
     assert promised("verify") | optional == keys(shell.json("verify", code=1))
 
 
+@pytest.mark.torch
+def test_verify_of_two_models(shell, monkeypatch):
+    from mvc_hooks.behaviour.__main__ import compare, parse
+    from support import behaving
+
+    monkeypatch.chdir(shell.folder)
+    state = {name: value.numpy() for name, value in behaving.perceptron().state_dict().items()}
+    np.savez("m.npz", **state)
+    np.savez("in.npz", input=np.ones((12, 6), np.float32), targets=np.ones(12, int))
+    common = [f"--entry={behaving.__file__}:perceptron", "--inputs=in.npz"]
+    optional = {"old_name", "old_dtype", "old_shape"}
+    found = keys(shell.json("verify", "v1", "main", code=1))
+    for line in (["m.npz", "m.npz"], ["m.npz", "--threads=1,2"]):
+        found |= keys(json.loads(json.dumps(compare(parse([*line, *common])))))
+    assert promised("verify", 1) == found - optional
+
+
 def test_the_rest(shell):
     assert promised("init") == keys(shell.json("init"))
     assert promised("export") == keys(shell.json("export", "HEAD", "-o", "x.safetensors"))

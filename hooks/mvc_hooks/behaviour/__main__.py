@@ -41,9 +41,11 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from mvc_hooks.behaviour.comparing import Side
     from mvc_hooks.behaviour.inputs import Batch
     from mvc_hooks.behaviour.modules import ModuleReport
     from mvc_hooks.behaviour.outputs import OutputReport
+    from mvc_hooks.behaviour.settings import Settings
 
 _DIFFERENT = 1
 _LAYERS = ("module", "system")
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     """Compare, write what was found, and return the exit code: 1 if a layer does not pass."""
     with _own_output() as write:
         try:
-            found = compare(_parse(arguments))
+            found = compare(parse(arguments))
         except MvcError as error:
             if os.environ.get("MVC_DEBUG"):
                 traceback.print_exc()
@@ -87,7 +89,8 @@ def _own_output() -> Iterator[Callable[[str], object]]:
             os.dup2(own.fileno(), 1)
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return what a command line asks for."""
     parser = _Parser(
         prog="python -m mvc_hooks.behaviour",
         description="Run two models, or one in several ways, on the same inputs and compare what "
@@ -119,20 +122,19 @@ def compare(chosen: argparse.Namespace) -> dict[str, Any]:
     if not set(layers) <= set(_LAYERS):
         raise UsageError(f"layers {chosen.layers!r} are not module, system or both")
     settings = parse_settings(chosen.devices, chosen.dtypes, chosen.threads)
-    is_alone = chosen.cosine is None and chosen.bound is None
-    cosine, bound = chosen.cosine, chosen.bound
-    if is_alone:
-        cosine, bound = (None, BOUND) if settings.is_comparison else (COSINE, None)
-    check_thresholds(cosine, bound)
-    check_shares(chosen.significance, chosen.agreement)
     if settings.is_comparison and chosen.new is not None:
         raise UsageError("several devices, dtypes or threads compare one model with itself")
+    if chosen.cosine is None and chosen.bound is None:
+        chosen.cosine, chosen.bound = (None, BOUND) if settings.is_comparison else (COSINE, None)
+    check_thresholds(chosen.cosine, chosen.bound)
+    check_shares(chosen.significance, chosen.agreement)
     inputs, build = read_inputs(chosen.inputs), load_entry(chosen.entry)
     model = make_model(build, chosen.seed)
     batches = make_batches(inputs, None, model, chosen.batch_size)
     run_once(model, batches[0].first())
-    _check_samples(chosen, layers, batches)
-    found: dict[str, Any] = {"module": None, "system": None, "settings": []}
+    del model
+    if "system" in layers and not (settings.is_comparison or chosen.few):
+        _check_samples(batches, chosen.significance)
     with ExitStack() as stack:
         repo = None if chosen.repo is None else stack.enter_context(Repo.open(chosen.repo))
 
@@ -144,44 +146,51 @@ def compare(chosen: argparse.Namespace) -> dict[str, Any]:
             return fresh
 
         if settings.is_comparison:
-            reports = compare_settings(
-                lambda: load(chosen.old),
-                settings,
-                batches,
-                bound=bound,
-                cosine=cosine,
-                seed=chosen.seed,
-            )
-            found["settings"] = [
-                {
-                    "setting": one.setting,
-                    "old": one.old,
-                    "new": one.new,
-                    **_module_fields(one.modules),
-                }
-                for one in reports
-            ]
-            return found
-        sums = ModuleSums() if "module" in layers else None
-        scores = OutputScores() if "system" in layers else None
+            return _compare_settings(chosen, settings, batches, lambda: load(chosen.old))
         sides = (settings.place(load(chosen.old)), settings.place(load(chosen.new)))
-        run_both(sides, batches, modules=sums, outputs=scores, seed=chosen.seed)
+    return _compare_models(chosen, layers, batches, sides)
+
+
+def _compare_settings(
+    chosen: argparse.Namespace,
+    settings: Settings,
+    batches: Sequence[Batch],
+    load: Callable[[], nn.Module],
+) -> dict[str, Any]:
+    reports = compare_settings(
+        load, settings, batches, bound=chosen.bound, cosine=chosen.cosine, seed=chosen.seed
+    )
+    fields = [
+        {"setting": one.setting, "old": one.old, "new": one.new, **_module_fields(one.modules)}
+        for one in reports
+    ]
+    return {"module": None, "system": None, "settings": fields}
+
+
+def _compare_models(
+    chosen: argparse.Namespace,
+    layers: Sequence[str],
+    batches: Sequence[Batch],
+    sides: tuple[Side, Side],
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"module": None, "system": None, "settings": []}
+    sums = ModuleSums() if "module" in layers else None
+    scores = OutputScores() if "system" in layers else None
+    run_both(sides, batches, modules=sums, outputs=scores, seed=chosen.seed)
     if sums is not None:
         samples = sum(batch.rows for batch in batches)
-        found["module"] = _module_fields(sums.judge(cosine, bound, samples))
+        found["module"] = _module_fields(sums.judge(chosen.cosine, chosen.bound, samples))
     if scores is not None:
         report = scores.judge(chosen.significance, chosen.agreement, chosen.seed)
         found["system"] = _system_fields(report)
     return found
 
 
-def _check_samples(
-    chosen: argparse.Namespace, layers: Sequence[str], batches: Sequence[Batch]
-) -> None:
-    samples, least = sum(batch.rows for batch in batches), least_samples(chosen.significance)
-    if "system" in layers and samples < least and not chosen.few:
+def _check_samples(batches: Sequence[Batch], significance: float) -> None:
+    samples, least = sum(batch.rows for batch in batches), least_samples(significance)
+    if samples < least:
         raise UsageError(
-            f"{samples} inputs are too few: at a significance of {chosen.significance} "
+            f"{samples} inputs are too few: at a significance of {significance} "
             f"no test can fail with less than {least}",
             hint="give more inputs, or compare modules only",
         )

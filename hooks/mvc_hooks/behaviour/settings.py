@@ -111,7 +111,7 @@ def compare_settings(
     settings: Settings,
     batches: Sequence[Batch],
     *,
-    bound: float = BOUND,
+    bound: float | None = BOUND,
     cosine: float | None = None,
     seed: int = 0,
 ) -> list[SettingReport]:

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.spatial.distance import jensenshannon
-from scipy.stats import binomtest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,6 +133,8 @@ class Swaps:
         The index is Σ (p - q) ln(p / q) over bins that hold as many of all scores each. Half a score
         more in each bin keeps it finite.
         """
+        from scipy.spatial.distance import jensenshannon  # noqa: PLC0415  import cost
+
         edges = bin_edges(old, new)
         first, second = (_one_hot(side, edges) for side in (old, new))
         together, apart = (first + second).sum(axis=0), first - second
@@ -192,6 +192,8 @@ def measure_agreement(
     each other, so a sample counts as one prediction: a share varies at most as a yes or no of the same
     mean, which makes Clopper and Pearson's interval too wide rather than too narrow.
     """
+    from scipy.stats import binomtest  # noqa: PLC0415  import cost
+
     total, samples = float(shares.sum()), len(shares)
     level = 1 - significance
     low = binomtest(math.floor(total + _EQUAL), samples).proportion_ci(level).low

@@ -238,7 +238,7 @@ def write_models(out: Output, found: Mapping[str, Any], check: ModelCheck | None
 def _head(out: Output, layer: str, passed: bool | None, text: str) -> None:
     words = {True: ("passed", "green"), False: ("failed", "red"), None: ("not judged", "yellow")}
     word, colour = words[passed]
-    out.line(f"{out.style(word, colour, 'bold')} {layer}: {text}")
+    out.line(f"{layer} {out.style(f'{word}:', colour, 'bold')} {text}")
 
 
 def _write_unit(out: Output, check: ModelCheck) -> None:
@@ -257,7 +257,8 @@ def _write_unit(out: Output, check: ModelCheck) -> None:
             f"compared with {old}"
         )
     _head(out, "unit", check.passed, text)
-    _write_tensors(out, check.failed)
+    if check.failed:
+        _write_tensors(out, check.failed)
     first = next((one for one in in_layer_order(check.failed) if one.first is not None), None)
     if first is not None:
         out.line(f"  first difference: {_describe_first(first)}")
@@ -315,8 +316,9 @@ def _write_modules(
         text += "after the same modules, the one runs {} and the other {}".format(*names)
     elif failed:
         place = "worst" if is_worst_first else "first"
+        verb = "is" if len(failed) == 1 else "are"
         text += (
-            f"{len(failed):,} of {count_text(len(modules), 'module')} are not, "
+            f"{len(failed):,} of {count_text(len(modules), 'module')} {verb} not, "
             f"{place} {_name(failed[0])}"
         )
     elif worst is not None:
@@ -362,11 +364,12 @@ def _write_system(out: Output, found: Mapping[str, Any]) -> None:
     if found["passed"] is None:
         text = f"{samples} are too few for any test to fail; {found['least_samples']} are needed"
     elif failed:
-        text += f"; {', '.join(test['name'] for test in failed)} {'differs' if not failed[1:] else 'differ'}"
+        text += f"; failed: {', '.join(test['name'] for test in failed)}"
     _head(out, "system", found["passed"], text)
     rows = [
         (test["name"], number_text(test["statistic"]), f"p {number_text(test['p_adjusted'])}")
         for test in found["tests"]
+        if found["judged"]
     ]
     for row in columns(rows, "<>>"):
         out.line(f"  {'  '.join(row)}".rstrip())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -128,14 +126,17 @@ def test_the_traceback_is_there_for_who_asks(folder, capfd, monkeypatch):
     assert "in build_badly" in err
 
 
-def test_an_entry_by_the_name_of_its_module(folder):
+def test_an_entry_by_the_name_of_its_module(folder, capfd, monkeypatch):
+    monkeypatch.syspath_prepend(folder)  # and put back afterwards
     (folder / "pack").mkdir()
     (folder / "pack" / "net.py").write_text(ENTRY.read_text())
-    command = [sys.executable, "-m", "mvc_hooks.behaviour", "a.safetensors", "a.safetensors"]
-    command += ["--inputs=in.safetensors", "--entry=pack.net:build"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
-    assert (done.returncode, done.stderr.count(b"prints")) == (0, 3)
-    assert json.loads(done.stdout)["module"]["passed"]
+    for entry, code in (("pack.net:build", 0), ("pack.none:build", 3), ("no-name:build", 3)):
+        arguments = ["a.safetensors", "a.safetensors", "--inputs=in.safetensors"]
+        assert main([*arguments, f"--entry={entry}"]) == code
+        json.loads(capfd.readouterr().out)
+    (folder / "pack" / "asks.py").write_text("import none_such")
+    assert main([*arguments, "--entry=pack.asks:build"]) == 2
+    assert "No module named 'none_such'" in capfd.readouterr().out
 
 
 class TestWeights:
