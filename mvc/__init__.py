@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ConflictError,
         CorruptionError,
         FormatError,
+        GateError,
         MvcError,
         NotFoundError,
         ReleasedError,
@@ -43,8 +44,8 @@ __getattr__ = lazy_names(
     {
         "mvc.chunkstore.values": "WriteCounts",
         "mvc.errors": """
-            ConflictError CorruptionError FormatError MvcError NotFoundError ReleasedError
-            RepositoryNotFoundError StorageError UnsupportedError UsageError
+            ConflictError CorruptionError FormatError GateError MvcError NotFoundError
+            ReleasedError RepositoryNotFoundError StorageError UnsupportedError UsageError
         """,
         "mvc.history.values": "Identity",
         "mvc.repo": "Repo compare merge_recipe open_model",
@@ -61,6 +62,7 @@ __all__ = [
     "ConflictError",
     "CorruptionError",
     "FormatError",
+    "GateError",
     "Identity",
     "LayoutPlan",
     "Model",

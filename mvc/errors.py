@@ -9,7 +9,8 @@
     │   └── CorruptionError     bytes of *our* store are damaged: fsck, restore        exit 5
     ├── StorageError            the machine said no: disk full, permission, I/O        exit 6
     ├── UnsupportedError        a value mvc refuses to store or cannot restore         exit 7
-    └── ReleasedError           content that a retention policy released: take another   exit 9
+    ├── ReleasedError           content that a retention policy released: take another   exit 9
+    └── GateError               what was to be committed fails a gate: mend it, or insist   exit 1
 
 Each class carries a stable ``kind`` (append-only, for ``--json``) and the exit code of the
 command line. Messages are lower case, name the thing and the fact, and end without a period;
@@ -24,7 +25,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class MvcError(Exception):
@@ -121,6 +122,23 @@ class ReleasedError(MvcError):
         self.policy = policy  # as on the command line
         self.time_s = time_s  # when it was released, in seconds since 1970
         self.nearest = nearest  # the nearest commit that still has its content
+
+
+class GateError(MvcError):
+    """A commit was refused: its checkpoints are beyond a limit that the repository sets."""
+
+    kind = "gate"
+    exit_code = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        failures: Sequence[Mapping[str, object]] = (),
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.failures = failures  # gate, value, limit, path and tensor of each
 
 
 _OS_HINTS = {

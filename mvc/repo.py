@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from mvc.operations.export import ExportResult
     from mvc.operations.file_diff import FileDiff
     from mvc.operations.fsck import FsckReport
+    from mvc.operations.gate import GateReport
     from mvc.operations.gc import GcPlan, GcResult
     from mvc.operations.log import LogEntry
     from mvc.operations.ls import FileInfo
@@ -378,6 +379,7 @@ class Repo:
         author: Identity | None = None,
         time_s: int | None = None,
         delta: bool | None = None,
+        no_gate: bool = False,
         progress: Progress = None,
     ) -> CommitResult:
         """Record what is staged as a new commit and move the branch to it.
@@ -395,10 +397,12 @@ class Repo:
             author: defaults to ``identity``.
             time_s: when, in seconds since 1970; defaults to now.
             delta: as for ``add``; True also re-encodes what an earlier ``add`` stored whole.
+            no_gate: commit even what fails a gate (``gate.nan`` and the like of the settings).
             progress: called with bytes read since the last call.
 
         Raises:
             UsageError: no message, or a step or metric that is not a number.
+            GateError: a gate refuses what is staged.
             ConflictError: nothing to commit, or the branch moved meanwhile.
             ReleasedError: the index holds released content that is gone, as after a reset.
         """
@@ -413,6 +417,7 @@ class Repo:
             author=author,
             time_s=time_s,
             delta=delta,
+            no_gate=no_gate,
             progress=progress,
         )
         return operations.aftercare.follow_commit(self._context, result, delta=delta)
@@ -518,6 +523,21 @@ class Repo:
             scope=operations.diff.Scope(tuple(self._paths(paths)), tensors, with_tensors),
             progress=progress,
         )
+
+    def check_gates(
+        self, old: str | None = None, new: str | None = None, *, staged: bool = False
+    ) -> GateReport:
+        """Judge the later side of a comparison, which is that of ``diff``, by the gates that are set.
+
+        Args:
+            old: what a growth compares with; defaults to HEAD.
+            new: revision to judge; defaults to the worktree (the index with ``staged``).
+            staged: judge the index.
+
+        Raises:
+            UsageError: no gate is set.
+        """
+        return operations.gate.check_gates(self._context, old, new, staged=staged)
 
     def compare(
         self,
@@ -1371,6 +1391,7 @@ class Repo:
         previous: Mapping[str, object] | None = None,
         parent: str | None = None,
         files: Mapping[str, bytes | str] | None = None,
+        no_gate: bool = False,
         progress: Progress = None,
     ) -> CommitResult:
         """Commit a nested state (state dicts, scalars, RNG states) without writing a file.
@@ -1396,9 +1417,11 @@ class Repo:
             parent: id of the commit that the branch must be at ("" for a branch without one).
             files: path → content of other files for the commit, such as a ``config.json``. Those
                 of earlier commits stay until they are given again.
+            no_gate: as for ``commit``.
             progress: called with bytes taken since the last call.
 
         Raises:
+            GateError: a gate refuses the state.
             UnsupportedError: a value that is not data; the message names its path.
             UsageError: a path of ``files`` that no commit may hold, or that the state itself has.
             ConflictError: the branch moved meanwhile, is not at ``parent``, or a file of the same
@@ -1420,6 +1443,7 @@ class Repo:
                 states.files.given_file(self._paths(path)[0], content)
                 for path, content in (files or {}).items()
             ],
+            no_gate=no_gate,
             progress=progress,
         )
         operations.aftercare.keep_up(self._context, result)
@@ -1447,7 +1471,7 @@ class Repo:
 
         Raises:
             FormatError: not the files of a state.
-            ConflictError: as for ``commit_state``.
+            ConflictError, GateError: as for ``commit_state``.
         """
         result = operations.commit_state.commit_state(
             self._context,

@@ -22,6 +22,7 @@ KINDS = {
     "StorageError": ("storage", 6, MvcError),
     "UnsupportedError": ("unsupported", 7, MvcError),
     "ReleasedError": ("released", 9, MvcError),
+    "GateError": ("gate", 1, MvcError),
 }
 CLASSES = sorted(
     (value for value in vars(errors).values() if isinstance(value, type)),
@@ -38,7 +39,8 @@ def test_the_tree_is_the_one_that_programs_rely_on():
 def test_exit_codes_say_which():
     codes = [kind.exit_code for kind in CLASSES if kind is not errors.CorruptionError]
     assert len(set(codes)) == len(codes)
-    assert not {0, 1} & set(codes)
+    assert 0 not in codes
+    assert [kind.kind for kind in CLASSES if kind.exit_code == 1] == ["gate"]  # a negative answer
 
 
 @pytest.mark.parametrize("kind", CLASSES)

@@ -30,17 +30,18 @@ first_parent=False, progress=None)
 bisect_step(self)
 blame(self, revision='HEAD', *, tensors=None, paths=(), samples=24, compute=False, progress=None)
 branches(self)
+check_gates(self, old=None, new=None, *, staged=False)
 check_identity(self)
 check_ignore(self, paths)
 close(self)
 changes(self, revision='HEAD', *, paths=(), tensors=None, with_tensors=True)
 checkout(self, revision, *, paths=(), force=False, detach=False, progress=None)
 commit(self, message=None, *, paths=(), everything=False, amend=False, allow_empty=False, \
-step=None, metrics=None, meta=None, author=None, time_s=None, delta=None, progress=None)
+step=None, metrics=None, meta=None, author=None, time_s=None, delta=None, no_gate=False, progress=None)
 commit_image(self, files, *, message, step=None, metrics=None, meta=None, branch=None, \
 delta=None, parent=None, describe=None, progress=None)
 commit_state(self, state, *, message, step=None, metrics=None, meta=None, branch=None, \
-author=None, time_s=None, delta=None, previous=None, parent=None, files=None, progress=None)
+author=None, time_s=None, delta=None, previous=None, parent=None, files=None, no_gate=False, progress=None)
 compare(self, old=None, new=None, *, staged=False, paths=(), tensors=None, progress=None)
 compare_commit(self, revision='HEAD', *, paths=(), tensors=None, progress=None)
 conclude(self, kind='merge', *, strategy=None, rules=(), parameters=None, seed=0, message=None, \
@@ -205,7 +206,7 @@ def _spelling(function):
 
 def test_names_of_mvc():
     assert set(mvc.__all__) == {
-        "ArrayOutline", "ConflictError", "CorruptionError", "FormatError", "Identity", "LayoutPlan", "Model",
+        "ArrayOutline", "ConflictError", "CorruptionError", "FormatError", "GateError", "Identity", "LayoutPlan", "Model",
         "ModelTensor", "MvcError",
         "NotFoundError", "ReleasedError", "Repo", "RepositoryNotFoundError", "RunFeed",
         "StateLayout", "StorageError", "UnsupportedError", "UsageError", "WriteCounts",

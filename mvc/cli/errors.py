@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import json_text, pick, printable, stderr
-from mvc.errors import MvcError, ReleasedError, StorageError, UsageError
+from mvc.errors import GateError, MvcError, ReleasedError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,6 +78,8 @@ def _show_options(hint: str | None) -> str | None:
 
 
 def _details(error: MvcError) -> dict[str, object]:
+    if isinstance(error, GateError):
+        return {"gates": [dict(one) for one in error.failures]}
     if not isinstance(error, ReleasedError):
         return {}
     from mvc.cli.render.text import utc_date

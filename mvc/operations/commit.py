@@ -42,6 +42,7 @@ def commit(
     author: Identity | None = None,
     time_s: int | None = None,
     delta: bool | None = None,
+    no_gate: bool = False,
     progress: ByteProgress = None,
 ) -> CommitResult:
     """Record the index as a new commit and move the branch to it."""
@@ -85,6 +86,7 @@ def commit(
         committer=committer,
         author=written,
         replaced=None if last is None else last.id,
+        no_gate=no_gate,
     )
     if added is not None:
         added.stage(context)  # only now: a refused commit stages nothing

@@ -57,6 +57,7 @@ def commit_state(
     parent: str | None = None,
     beside: Sequence[StateFile] = (),
     describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
+    no_gate: bool = False,
     progress: ByteProgress = None,
 ) -> CommitResult:
     """Record the files of a state, as ``encode_state`` or an image gives them, as a new commit.
@@ -85,7 +86,8 @@ def commit_state(
         facts = replace(facts, meta={**(facts.meta or {}), **describe(counts)})
     text = new_message(message, facts)
     parents = [] if place.tip is None else [place.tip]
-    new = record(context, tree, parents, text, committer=context.stamp(author, time_s))
+    committer = context.stamp(author, time_s)
+    new = record(context, tree, parents, text, committer=committer, no_gate=no_gate)
     changes = _entry_changes(index, old, entries) if place.is_current else ()
     _move_branch(context, place, new, text, context.stamp(author), changes, index)
     twin = take_back(context, new, tree)

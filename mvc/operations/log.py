@@ -75,6 +75,15 @@ class LogEntry:
         return read_health(self.info.trailers)
 
     @property
+    def failed_gates(self) -> tuple[str, ...]:
+        """Which gates it was marked for, with the reason of each (``gate.mode`` mark)."""
+        if not any(key == "Gate" for key, _ in self.info.trailers):
+            return ()
+        from mvc.workspace.gates import read_failed  # noqa: PLC0415  few commits are marked
+
+        return read_failed(self.info.trailers)
+
+    @property
     def metrics(self) -> Mapping[str, float]:
         """Its metrics, name → number."""
         return self.annotations.metrics or {}

@@ -8,11 +8,12 @@ not known is measured if it is little, else there is no line, rather than a wron
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.names import is_checkpoint_name
 from mvc.numbers.figures import Health
-from mvc.workspace.health import CheckpointHealth, read_health
+from mvc.workspace.health import CheckpointHealth, health_trailers, read_health
 from mvc.workspace.kept_health import find_files
 
 if TYPE_CHECKING:
@@ -21,11 +22,77 @@ if TYPE_CHECKING:
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
+    from mvc.workspace.gates import Failure
 
 MAX_CHECKPOINTS = 16
 CHEAP_BYTES = 64 * 2**20
 """A commit reads so much to measure what is not known."""
 _SHARD = re.compile(r"-\d+-of-(\d+)(?=\.[^./]*$)")
+
+
+def examine(
+    context: Context,
+    tree: Mapping[str, TreeEntry],
+    earlier: Sequence[GitId],
+    parents: Sequence[GitId],
+    *,
+    no_gate: bool = False,
+) -> list[tuple[str, str]]:
+    """Return the trailers on health and gates of a commit; GateError if a gate refuses it.
+
+    Args:
+        context: the repository.
+        tree: what is to be committed.
+        earlier: commits whose lines count where their files are the same, first parent first.
+        parents: with which commits a growth compares, none or one.
+        no_gate: whether gates are left out.
+    """
+    from mvc.workspace.gates import gate_trailers, read_gates, refuse  # noqa: PLC0415
+
+    gates = None if no_gate else read_gates(context.history.read_config())
+    found = find_health(context, tree, earlier, wanted=gates is not None)
+    trailers = health_trailers(found)
+    if gates is not None:
+        before = [one for commit in parents for one in recorded(context, commit)]
+        failures = name_tensors(context, tree, gates.judge(found, before))
+        if failures and not gates.is_marking:
+            raise refuse(failures)
+        trailers += gate_trailers(failures)
+    return trailers
+
+
+def recorded(context: Context, commit: GitId) -> tuple[CheckpointHealth, ...]:
+    """Return what a commit says of the health of its checkpoints."""
+    return read_health(context.history.read_commit(commit).trailers)
+
+
+def name_tensors(
+    context: Context,
+    tree: Mapping[str, TreeEntry],
+    failures: Sequence[Failure],
+    known: Mapping[GitId, Sequence[tuple[str, Health]]] | None = None,
+) -> list[Failure]:
+    """Return failures with the tensor that has most of what each found.
+
+    ``known`` are the tensors of files that are not stored.
+    """
+    if not failures:
+        return []
+    from mvc.workspace.measuring import measure_tensors  # noqa: PLC0415  brings NumPy
+
+    groups, found = group_checkpoints(tree), []
+    for one in failures:
+        blobs = groups[one.path].values()
+        rows = [row for b in blobs for row in (known or {}).get(b) or measure_tensors(context, b)]
+        figures = {name: _figure(health, one.gate) for name, health in rows}
+        found.append(replace(one, tensor=max(figures, key=figures.__getitem__, default=None)))
+    return found
+
+
+def _figure(health: Health, gate: str) -> float:
+    """Return what a gate looks at; for a norm and its growth the square."""
+    figures = {"nan": health.nan, "inf": health.inf, "max": health.largest}
+    return figures.get(gate, health.sum_sq)
 
 
 def group_checkpoints(tree: Mapping[str, TreeEntry]) -> dict[str, dict[str, GitId]]:
@@ -43,6 +110,7 @@ def find_health(
     earlier: Sequence[GitId],
     *,
     wanted: bool = False,
+    known: Mapping[GitId, Health] | None = None,
 ) -> tuple[CheckpointHealth, ...]:
     """Return the health of the checkpoints in a tree, those that are new first to be named.
 
@@ -51,6 +119,7 @@ def find_health(
         tree: what is to be committed.
         earlier: commits whose lines count where their files are the same, first parent first.
         wanted: measure whatever is not known, however large.
+        known: the health of files that are not stored.
     """
     groups = group_checkpoints(tree)
     if not groups:
@@ -61,11 +130,13 @@ def find_health(
         old = group_checkpoints(context.history.read_tree(commit))
         equal = {name for name, files in groups.items() if old.get(name) == files}
         same |= equal if commit == earlier[0] else set()
-        lines = read_health(context.history.read_commit(commit).trailers) if equal else ()
+        lines = recorded(context, commit) if equal else ()
         said = {one.path: one for one in lines if one.path in equal} | said
     asked = {name: files for name, files in groups.items() if wanted or name not in same}
     asked = {name: files for name, files in asked.items() if name not in said}
-    kept = find_files(context, (blob for files in asked.values() for blob in files.values()))
+    kept = dict(known or {})
+    blobs = {blob for files in asked.values() for blob in files.values()}
+    kept |= find_files(context, blobs - kept.keys())
     for name in sorted(asked)[:MAX_CHECKPOINTS]:
         health = _add_up(context, asked[name], kept, None if wanted else CHEAP_BYTES)
         if health is not None and health.elements:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, UsageError
 from mvc.history.messages import drop_trailers, format_message
-from mvc.workspace.commit_health import find_health
-from mvc.workspace.health import COMPUTED_TRAILERS, health_trailers
+from mvc.workspace.commit_health import examine
+from mvc.workspace.health import COMPUTED_TRAILERS
 from mvc.workspace.manifests import find_manifest, read_stored
 
 if TYPE_CHECKING:
@@ -97,14 +97,18 @@ def record(
     committer: Stamp,
     author: Stamp | None = None,
     replaced: GitId | None = None,
+    no_gate: bool = False,
 ) -> GitId:
     """Write tree and commit objects, durable; no ref moves.
 
     The text gets what is known of the health of the checkpoints. ``replaced`` is the commit whose
     place an amended one takes.
+
+    Raises:
+        GateError: the health fails a gate that refuses; nothing was written.
     """
     earlier = [*parents, *([] if replaced is None else [replaced])]
-    facts = health_trailers(find_health(context, tree_entries, earlier))
+    facts = examine(context, tree_entries, earlier, parents[:1], no_gate=no_gate)
     text = format_message(drop_trailers(text, COMPUTED_TRAILERS), facts)
     new = context.history.write_commit(
         tree=context.history.write_tree(tree_entries),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 HEALTH_TRAILER = "Health"
-COMPUTED_TRAILERS = frozenset({HEALTH_TRAILER})
+COMPUTED_TRAILERS = frozenset({HEALTH_TRAILER, "Gate"})
 """Trailers that a commit gets from its content; those of a message that it takes over go."""
 _LINE = re.compile(r"(\S+)((?: [a-z]+=\S+)+)")
 _UNSAFE = re.compile(r"[\s%\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -85,11 +85,9 @@ def overall(found: Sequence[CheckpointHealth]) -> CheckpointHealth | None:
     Optimizer and other state grows and shrinks in a healthy run, so it counts only where nothing else
     is there. None if nothing is known.
     """
-    from mvc.workspace.model_names import is_model_path  # noqa: PLC0415  most looks need one line
-
     if not found:
         return None
-    weights = [one for one in found if is_model_path(one.path) is not False] or found
+    weights = choose_weights(found)
     return CheckpointHealth(
         path="",
         nan=sum(one.nan for one in found),
@@ -98,6 +96,13 @@ def overall(found: Sequence[CheckpointHealth]) -> CheckpointHealth | None:
         norm=math.hypot(*(one.norm for one in weights)),
         saturated=sum(one.saturated for one in weights),
     )
+
+
+def choose_weights(found: Sequence[CheckpointHealth]) -> Sequence[CheckpointHealth]:
+    """Return the checkpoints that are not optimizer or other state, or all if none is left."""
+    from mvc.workspace.model_names import is_model_path  # noqa: PLC0415  few looks need names
+
+    return [one for one in found if is_model_path(one.path) is not False] or found
 
 
 def health_trailers(found: Iterable[CheckpointHealth]) -> list[tuple[str, str]]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mvc.checkpoints.detect import read_layout
 from mvc.chunkstore.measuring import SMALL_BYTES, is_measured, measure_plain
 from mvc.dtypes import get_dtype
 from mvc.errors import MvcError
 from mvc.formats.manifest import cut_sizes
 from mvc.numbers.figures import Health
+from mvc.sources import FileSource
 from mvc.workspace.kept_health import find_chunks, keep_chunks, keep_files
 from mvc.workspace.manifests import find_manifest
 
@@ -121,3 +123,26 @@ def _chunks_of(stored: StoredSegment, chunk_bytes: int) -> Iterator[tuple[Key, i
     for chunk, size in zip(stored.chunks, cut_sizes(segment.size_bytes, chunk_bytes), strict=True):
         if is_measured(get_dtype(segment.dtype), size):
             yield (chunk, segment.dtype), size
+
+
+def measure_tensors(context: Context, blob: GitId) -> list[tuple[str, Health]]:
+    """Return name → health of the segments of a stored file."""
+    manifest = find_manifest(context, blob)
+    rows = None if manifest is None else measure_segments(context, manifest)
+    return [(stored.segment.tensors[0].name, health) for stored, health in rows or ()]
+
+
+def measure_worktree(context: Context, path: str) -> list[tuple[str, Health]]:
+    """Return the same of a file of the worktree, by reading it."""
+    rows: list[tuple[str, Health]] = []
+    with FileSource.open(context.worktree / path) as source:
+        for segment in read_layout(source, path).segments:
+            dtype, position, total = get_dtype(segment.dtype), segment.start, Health()
+            for size in cut_sizes(segment.size_bytes, context.chunk_bytes):
+                if is_measured(dtype, size):
+                    plain = memoryview(bytearray(size))
+                    source.read_into(position, plain)
+                    total += measure_plain(plain, dtype)
+                position += size
+            rows.append((segment.tensors[0].name, total))
+    return rows

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.workspace.annotations import read_annotations
+from mvc.workspace.gates import read_failed
 from mvc.workspace.manifests import is_complete
 from mvc.workspace.released import check_content
 from mvc.workspace.releases import find_release
@@ -72,7 +73,7 @@ class BranchLine:
         below = islice(self._commits(), 1, None) if marks is not None else ()
         skipped = 0
         for info in below:
-            if marks is None or marks.find(info.id) is None:
+            if marks is None or marks.find(info.id) is None or read_failed(info.trailers):
                 continue
             if _is_whole(self.context, info.id):
                 return info, f"the newest healthy commit below the tip{_note_skipped(skipped)}"

@@ -36,6 +36,10 @@ def check_setting(key: str, value: str, *, is_users: bool) -> str:
         close = difflib.get_close_matches(key, OWN, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(OWN)}"
         raise UsageError(f"mvc has no setting {key!r}", hint=hint)
+    if key.startswith("gate."):
+        from mvc.workspace.gates import check_gate  # noqa: PLC0415  few commands need it
+
+        check_gate(key, value)
     if key.startswith(_USERS) and not is_users:
         raise UsageError(
             f"{key} is a user setting; a repository cannot set it",

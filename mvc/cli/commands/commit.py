@@ -62,6 +62,9 @@ def commit(
         ),
     ] = None,
     delta: Delta = None,
+    no_gate: Annotated[
+        bool, Option("--no-gate", help="Commit even what fails a gate (mvc config gate.nan 0).")
+    ] = False,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
@@ -96,6 +99,7 @@ def commit(
             metrics=numbers or None,
             meta=texts or None,
             delta=delta,
+            no_gate=no_gate,
             progress=bar,
         )
     if as_json:

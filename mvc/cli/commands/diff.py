@@ -22,6 +22,7 @@ from mvc.cli.options import (
     Stat,
     Stats,
     Tensors,
+    check_alone,
     choose_one,
 )
 from mvc.cli.output import paged, write_json
@@ -63,6 +64,9 @@ def diff(
     exit_code: Annotated[
         bool, Option("--exit-code", help="Exit with 1 if there are differences.")
     ] = False,
+    gate: Annotated[
+        bool, Option("--gate", help="Judge the later side by the gates; exit with 1 if it fails.")
+    ] = False,
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
@@ -86,6 +90,11 @@ def diff(
     values = report if view is None and report is not None else "stats"
     with_values = view is not None or report is not None
     form = choose_one({**forms, values: with_values}, "rows")
+    if gate:
+        for option, value in ((f"--{form}", form != "rows"), ("--tensors", tensors)):
+            check_alone([("--gate", gate), (option, value)])
+        _judge(names or [], staged=staged, as_json=as_json)
+        return
     compare, is_different = find_models(names or []), False
     if compare is not None and (staged or form not in ("rows", values)):
         option = "staged" if staged else form
@@ -125,6 +134,23 @@ def _write_files(files: Sequence[FileDiff], form: str, *, everything: bool, as_j
         write_json(diff_fields(files))
     else:
         write_diff(paged(), files, form, everything=everything)
+
+
+def _judge(names: list[str], *, staged: bool, as_json: bool) -> None:
+    """Say what fails a gate; a negative answer is an exit code."""
+    from mvc.cli.render.gates import gate_fields, write_gates
+
+    repo = open_repo()
+    revisions, paths = split_revisions(repo, names)
+    if paths:
+        raise CommandUsageError("--gate judges whole commits, not single paths")
+    report = repo.check_gates(*_sides(repo, revisions), staged=staged)
+    if as_json:
+        write_json(gate_fields(report))
+    else:
+        write_gates(paged(), report)
+    if report.failures:
+        raise Exit(NEGATIVE)
 
 
 def _write_values(

@@ -54,6 +54,7 @@ def entry_fields(entry: LogEntry) -> dict[str, object]:
         "healthy": entry.is_healthy,
         "diverged": _diverged_fields(entry.diverged),
         "health": [pick(one, "path nan inf largest norm saturated") for one in entry.health],
+        "failed_gates": entry.failed_gates,
     }
 
 
@@ -140,15 +141,21 @@ def _full_lines(out: Output, entry: LogEntry) -> Iterator[str]:
         yield "Metrics: " + ", ".join(cells)
     for name, text in (facts.meta or {}).items():
         yield f"Meta:    {printable(name)} = {printable(text)}"
-    for one in entry.health:
-        if one.nan or one.inf:
-            what = f"{printable(one.path)} holds {one.nan:,} NaN, {one.inf:,} infinite"
-            yield f"Health:  {out.style(what, 'red')}"
+    yield from _health_lines(out, entry)
     yield ""
     body = ["", *info.body.split("\n")] if info.body else []
     others = [f"{key}: {text}" for key, text in info.trailers if key not in _SHOWN_ABOVE]
     for line in [info.subject, *body, *([""] if others else []), *others]:
         yield f"    {printable(line.expandtabs())}".rstrip()
+
+
+def _health_lines(out: Output, entry: LogEntry) -> Iterator[str]:
+    for one in entry.health:
+        if one.nan or one.inf:
+            what = f"{printable(one.path)} holds {one.nan:,} NaN, {one.inf:,} infinite"
+            yield f"Health:  {out.style(what, 'red')}"
+    for reason in entry.failed_gates:
+        yield f"Gate:    {out.style(f'failed {printable(reason)}', 'red')}"
 
 
 def _released_text(release: Release) -> str:
@@ -171,6 +178,9 @@ def _diverged_text(diverged: Divergence) -> str:
 def _marks(entry: LogEntry, width: int | None) -> list[tuple[str, str]]:
     """Return the marks before the subject of a line: (text, colour)."""
     marks: list[tuple[str, str]] = []
+    if entry.failed_gates:
+        gates = (reason.partition(":")[0] for reason in entry.failed_gates)
+        marks.append((f"[gate: {printable(', '.join(dict.fromkeys(gates)))}]", "red"))
     if entry.released is not None:
         marks.append(("[model only]" if entry.released.keeps_model else "[released]", "dim"))
     if entry.diverged is not None:

@@ -1,0 +1,69 @@
+"""Gates on the command line: mvc config gate.*, mvc commit, mvc diff --gate."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from support.models import write_model
+
+
+@pytest.fixture
+def broken(shell):
+    """A worktree whose model has NaN in it, in a repository that allows none."""
+    shell.ok("config", "gate.nan", "0")
+    weights = np.full(32, np.nan, np.float32)
+    write_model(shell.folder / "model.safetensors", seed=3, norm=weights)
+    return shell
+
+
+def test_a_refused_commit_is_a_negative_answer(broken):
+    head = broken.ok("log", "-1", "--format=%H").out
+    answer = broken("commit", "-am", "broken")
+    assert answer.code == 1
+    assert answer.error == "model.safetensors has 32 NaN, most in tensor 'norm'; gate.nan allows 0"
+    assert answer.hint == 'nothing was committed; "--no-gate" commits it anyway'
+    assert broken.ok("log", "-1", "--format=%H").out == head
+    (failure,) = json.loads(broken("commit", "-am", "broken", "--json").err)["error"]["gates"]
+    assert failure == {
+        "gate": "nan", "value": 32, "limit": 0, "path": "model.safetensors", "tensor": "norm",
+    }  # fmt: skip
+    broken.ok("commit", "-am", "broken", "--no-gate")
+    assert broken.ok("log", "-1", "--format=%H").out != head
+
+
+def test_a_marked_commit_shows_in_the_log(broken):
+    broken.ok("config", "gate.mode", "mark")
+    broken.ok("commit", "-am", "broken")
+    assert "[gate: nan]" in broken.ok("log", "--oneline", "-1").out
+    assert any(line.startswith("Gate:    failed nan: ") for line in broken.ok("log", "-1").lines)
+    (entry,) = broken.json("log", "-1")
+    assert entry["failed_gates"] == [
+        "nan: model.safetensors has 32 NaN, most in tensor 'norm'; gate.nan allows 0"
+    ]
+
+
+def test_diff_asks_before(broken):
+    answer = broken("diff", "--gate")
+    assert answer.code == 1
+    assert answer.lines == [
+        "failed nan: model.safetensors has 32 NaN, most in tensor 'norm'; gate.nan allows 0"
+    ]
+    assert broken.ok("diff", "--gate", "--staged").lines == ["passed nan 0 (1 checkpoint)"]
+    assert broken.ok("diff", "--gate", "HEAD~1", "HEAD").lines == ["passed nan 0 (1 checkpoint)"]
+    assert broken.json("diff", "--gate", code=1)["failures"][0]["tensor"] == "norm"
+    broken.ok("add", ".")
+    assert broken("diff", "--gate", "--staged").code == 1
+
+
+def test_misuse_is_an_error(shell):
+    assert shell("diff", "--gate").error == "no gate is set"
+    for key, value in (("gate.nam", "0"), ("gate.nan", "none"), ("gate.mode", "warn")):
+        assert shell("config", key, value).code == 2
+    shell.ok("config", "gate.nan", "0")
+    for more in (["--stat"], ["--", "model.safetensors"], ["--staged", "HEAD~1", "HEAD"]):
+        assert shell("diff", "--gate", *more).code == 2
+    shell.ok("config", "--unset", "gate.nan")
+    assert shell("diff", "--gate").code == 2
