@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from mvc.cli.comparing import choose_report
 from mvc.cli.errors import NEGATIVE
-from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress
+from mvc.cli.options import CommandUsageError, Html, Json, Png, Quiet, ShowProgress
 from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
@@ -30,6 +31,7 @@ _REPLAY = "mvc_hooks.replay"
 _BEHAVIOUR = "mvc_hooks.behaviour"
 _LAYERS = ("unit", "module", "system")
 _SIGNAL_BASE = 128
+_WORKTREE = "the worktree"
 
 
 def verify(
@@ -102,6 +104,8 @@ def verify(
         int | None,
         Option("--replay", metavar="K", help="Train K steps from REV and compare the result."),
     ] = None,
+    html: Html = None,
+    png: Png = None,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
@@ -128,6 +132,8 @@ def verify(
     Several --devices, --dtypes or --threads run one model with the first and with each other one, and
     compare its modules within 1e-5 or --bound, the worst first.
 
+    --html and --png draw what these found.
+
     --replay compares the training instead: REV is loaded and trained for K steps, and every tensor
     is compared with the commits that followed; at the tip of a branch, these are the last K steps.
     FUNCTION runs in a separate process.
@@ -140,7 +146,8 @@ def verify(
         "devices": devices, "dtypes": dtypes, "threads": threads,
     }  # fmt: skip
     if replay is not None or (entry is not None and inputs is None):
-        _refuse_with_replay({**runs, "atol": atol, "rtol": rtol, "layers": layers})
+        others = {"atol": atol, "rtol": rtol, "layers": layers, "html": html, "png": png}
+        _refuse_with_replay({**runs, **others})
         run = open_repo()
         revision, paths = split_revision(run, names)
         if replay is None or entry is None or paths:
@@ -148,8 +155,11 @@ def verify(
         if replay < 1:
             raise CommandUsageError(f"--replay {replay}: train at least one step")
         raise Exit(_replay(run, revision or "HEAD", replay, entry, quiet=quiet, as_json=as_json))
+    has_report = choose_report(html, png) is not None
     chosen = _choose_layers(layers, entry, runs)
-    is_new = chosen != ["unit"] or layers is not None or atol is not None or rtol is not None
+    is_new = (
+        chosen != ["unit"] or has_report or any(one is not None for one in (layers, atol, rtol))
+    )
     found = _find_models(names or [], insist=is_new, alone=chosen == [])
     if found is None:
         _verify_worktree(names, quiet=quiet, progress=progress, as_json=as_json)
@@ -163,7 +173,17 @@ def verify(
     if "unit" in chosen:
         with byte_progress("verifying", wanted=progress and not quiet) as bar:
             check = _verify_unit(repo, old, new, atol=atol, rtol=rtol, progress=bar)
-    _report(check, behaviour, quiet=quiet, as_json=as_json)
+    fields = _fields(check, behaviour)
+    if has_report:
+        models = (old, None if chosen == [] else new or _WORKTREE)
+        _write_report(fields, models, html, png, quiet=quiet or as_json)
+    if as_json:
+        write_json(fields)
+    elif not (quiet and fields["passed"]):
+        from mvc.cli.render.verify import write_models
+
+        write_models(stdout(), behaviour, check)
+    raise Exit(0 if fields["passed"] else NEGATIVE)
 
 
 def _refuse_with_replay(options: Mapping[str, object]) -> None:
@@ -292,20 +312,34 @@ def _verify_unit(repo: Repo | None, old: Operand, new: Operand, **options: Any) 
     return verify_models(None, Path(old), Path(new), **options)
 
 
-def _report(check: Any, behaviour: Mapping[str, Any], *, quiet: bool, as_json: bool) -> None:
-    from mvc.cli.render.verify import model_fields, write_models
+def _fields(check: Any, behaviour: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was found for ``--json``."""
+    from mvc.cli.render.verify import model_fields
 
     verdicts = [behaviour[layer]["passed"] for layer in _LAYERS[1:] if behaviour[layer]]
     verdicts += [one["passed"] for one in behaviour["settings"]]
     verdicts += [check.passed] if check is not None else []
-    passed = False not in verdicts
-    if as_json:
-        unit = None if check is None else model_fields(check)
-        write_json({"passed": passed, "unit": unit, **behaviour})
-    elif not (quiet and passed):
-        write_models(stdout(), behaviour, check)
-    if not passed:
-        raise Exit(NEGATIVE)
+    unit = None if check is None else model_fields(check)
+    return {"passed": False not in verdicts, "unit": unit, **behaviour}
+
+
+def _write_report(
+    fields: Mapping[str, Any],
+    models: tuple[Operand, Operand],
+    html: str | None,
+    png: str | None,
+    *,
+    quiet: bool,
+) -> None:
+    """Write the page and the picture; the second model is None if there is but one."""
+    from mvc.cli.pages.report import write_found
+
+    unit, (old, new) = fields["unit"] or {}, models
+    sides = {
+        "old": {"label": unit.get("old", old or _WORKTREE), "commit": unit.get("old_commit")},
+        "new": new and {"label": unit.get("new", new), "commit": unit.get("new_commit")},
+    }
+    write_found("verify", {**fields, **sides}, html=html, png=png, quiet=quiet)
 
 
 def _check_hooks(option: str, module: str) -> None:

@@ -14,6 +14,11 @@ function makeHistogram(histogram) {
   return make("div", {}, place, names);
 }
 
+function spanText(low, high) {
+  if (low === null || high === null) return low === null ? `below ${shortText(high)}` : `from ${shortText(low)}`;
+  return `${shortText(low)} to ${shortText(high)}`;
+}
+
 function drawHistogram({ title, axis, edges, series }, width) {
   const { height, left, right, top, bottom } = CHART;
   const totals = series.map(({ counts }) => counts.reduce((sum, count) => sum + count, 0) || 1);
@@ -34,13 +39,13 @@ function drawHistogram({ title, axis, edges, series }, width) {
       class: `${at ? "second" : "first"} ${series.length > 1 ? "over" : ""}`,
       x: left + bucket * step + 0.5, width: Math.max(step - 1, 0.5), y, height: yOf(0) - y,
     });
-    explain(bar, () => `${name ? `${name}: ` : ""}${shortText(edges[bucket])} to ${shortText(edges[bucket + 1])}\n`
+    explain(bar, () => `${name ? `${name}: ` : ""}${spanText(edges[bucket], edges[bucket + 1])}\n`
       + `${count.toLocaleString("en-US")} (${percentText(share)})`);
     chart.append(bar);
   }));
   const every = Math.max(1, Math.ceil((edges.length * 58) / (width - left)));
   edges.forEach((edge, at) => {
-    if (at % every === 0) chart.append(make("text", { x: left + at * step, y: height - 24, "text-anchor": "middle" }, shortText(edge)));
+    if (at % every === 0 && edge !== null) chart.append(make("text", { x: left + at * step, y: height - 24, "text-anchor": "middle" }, shortText(edge)));
   });
   chart.append(make("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, axis));
   return chart;

@@ -58,11 +58,11 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Distributions over the same buckets, which lie between ``edges``."""
+    """Distributions over the same buckets, which lie between ``edges``; None is an open end."""
 
     title: str
     axis: str
-    edges: list[float]
+    edges: list[float | None]
     series: list[Series]
 
 
@@ -84,7 +84,9 @@ def overview_of_diff(report: Fields) -> Overview:
     return Overview(
         title="mvc diff",
         sides=[side_of(report["old"]), side_of(report["new"])],
-        verdicts=[Verdict(one["level"], one["text"]) for one in report.get("verdicts", [])],
+        verdicts=[
+            Verdict(one["level"], one["text"], list(one["tensors"])) for one in report["verdicts"]
+        ],
         cards=_cards(report["total"]),
         heat_title="Relative difference by layer and kind",
         heat=lay_out([_spot(one) for one in report["tensors"]]),
@@ -171,6 +173,6 @@ def _differences(statistics: Fields | None) -> list[Histogram]:
     if not counts:
         return []
     exponents = range(min(counts), max(counts) + 1)
-    edges = [2.0**exponent for exponent in (*exponents, exponents.stop)]
+    edges: list[float | None] = [2.0**exponent for exponent in (*exponents, exponents.stop)]
     series = Series("", [counts.get(exponent, 0) for exponent in exponents])
     return [Histogram("Sizes of the differences", _AXIS, edges, [series])]

@@ -156,7 +156,8 @@ class _Sheet:
                     self._draw.rectangle((x + 1, min(top, base - 2), x + bar, base), colour)
         every = -(-len(histogram.edges) // 12)
         for place in range(0, len(histogram.edges), every):
-            text = f"{histogram.edges[place]:.2g}"
+            edge = histogram.edges[place]
+            text = "" if edge is None else f"{edge:.2g}"
             self._text(text, _SMALL, LIGHT["quiet"], left + place * step - 20, base + 8, 120)
         self.y = base + 34
         self._line(histogram.axis, _SMALL, LIGHT["quiet"])

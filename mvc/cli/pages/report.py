@@ -60,8 +60,9 @@ def write_found(
         png: the picture, or None.
         quiet: whether to say nothing.
     """
-    sides = {name: {**fields[name], **_facts(fields[name]["commit"])} for name in ("old", "new")}
-    title = f"mvc {kind} {sides['old']['label']} {sides['new']['label']}"
+    known = {name: fields[name] for name in ("old", "new") if fields[name] is not None}
+    sides = {name: {**side, **_facts(side["commit"])} for name, side in known.items()}
+    title = " ".join(["mvc", kind, *(side["label"] for side in sides.values())])
     for path, size_bytes in write_reports(kind, title, {**fields, **sides}, html=html, png=png):
         if not quiet:
             stdout().line(f"{printable(path)}: {size_text(size_bytes)}")

@@ -126,4 +126,5 @@ def _scores(system: Fields) -> list[Histogram]:
     if found is None:
         return []
     series = [Series(name, list(found[name])) for name in ("old", "new")]
-    return [Histogram("Outputs of both models", system["score"], list(found["edges"]), series)]
+    edges = [None, *found["edges"], None]
+    return [Histogram("Outputs of both models", system["score"], edges, series)]

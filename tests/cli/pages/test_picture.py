@@ -30,7 +30,7 @@ def test_it_shows_the_overview(fields):
 
 def test_what_is_not_there_is_not_drawn(fields):
     overview = overview_of_diff(fields)
-    plain = replace(overview, heat=None, histograms=[], cards=[])
+    plain = replace(overview, heat=None, histograms=[], cards=[], verdicts=[])
     colours = _colours(picture_bytes(plain))
     assert not colours & {LIGHT["bad"], LIGHT["same"], LIGHT["accent"]}
     assert LIGHT["ink"] in colours
