@@ -151,7 +151,7 @@ class TestBehaviour:
         assert any(
             line.startswith("system failed: 30 samples, significance 0.01") for line in lines
         )
-        assert done.stderr.count(b"hello") == 3
+        assert done.stderr.count(b"hello") == 2
 
     def test_an_error_comes_first_and_once(self, files):
         answer = files(

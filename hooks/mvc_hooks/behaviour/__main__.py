@@ -15,9 +15,8 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import torch
-
-from mvc import MvcError, Repo, UsageError, open_model
+from mvc import MvcError, Repo, UsageError
+from mvc_hooks.behaviour.building import ModelLoader
 from mvc_hooks.behaviour.comparing import (
     AGREEMENT,
     BATCH_SIZE,
@@ -29,7 +28,6 @@ from mvc_hooks.behaviour.comparing import (
     run_once,
 )
 from mvc_hooks.behaviour.inputs import make_batches, read_inputs
-from mvc_hooks.behaviour.loading import load_weights
 from mvc_hooks.behaviour.modules import ModuleSums
 from mvc_hooks.behaviour.outputs import OutputScores
 from mvc_hooks.behaviour.settings import BOUND, compare_settings, parse_settings
@@ -129,26 +127,21 @@ def compare(chosen: argparse.Namespace) -> dict[str, Any]:
     check_thresholds(chosen.cosine, chosen.bound)
     check_shares(chosen.significance, chosen.agreement)
     inputs, build = read_inputs(chosen.inputs), load_entry(chosen.entry)
-    model = make_model(build, chosen.seed)
-    batches = make_batches(inputs, None, model, chosen.batch_size)
-    run_once(model, batches[0].first())
-    del model
-    if "system" in layers and not (settings.is_comparison or chosen.few):
-        _check_samples(batches, chosen.significance)
     with ExitStack() as stack:
         repo = None if chosen.repo is None else stack.enter_context(Repo.open(chosen.repo))
-
-        def load(operand: str | None) -> nn.Module:
-            with open_model(operand, repo) as stored:
-                fresh = make_model(build, chosen.seed)
-                run_once(fresh, batches[0].first())  # makes what modules make when they first run
-                load_weights(fresh, stored)
-            return fresh
-
+        loader = ModelLoader(build, repo, chosen.seed, stack)
+        model = loader.make(chosen.old)
+        batches = make_batches(inputs, None, model, chosen.batch_size)
+        run_once(model, batches[0].first())
+        if "system" in layers and not (settings.is_comparison or chosen.few):
+            _check_samples(batches, chosen.significance)
+        loader.sample = batches[0].first()
         if settings.is_comparison:
-            return _compare_settings(chosen, settings, batches, lambda: load(chosen.old))
-        sides = (settings.place(load(chosen.old)), settings.place(load(chosen.new)))
-    return _compare_models(chosen, layers, batches, sides)
+            del model
+            return _compare_settings(chosen, settings, batches, lambda: loader.load(chosen.old))
+        loader.fill(model, chosen.old)
+        sides = (settings.place(model), settings.place(loader.load(chosen.new)))
+        return _compare_models(chosen, layers, batches, sides)
 
 
 def _compare_settings(
@@ -174,12 +167,12 @@ def _compare_models(
     sides: tuple[Side, Side],
 ) -> dict[str, Any]:
     found: dict[str, Any] = {"module": None, "system": None, "settings": []}
-    sums = ModuleSums() if "module" in layers else None
+    sums = ModuleSums(chosen.cosine, chosen.bound) if "module" in layers else None
     scores = OutputScores() if "system" in layers else None
     run_both(sides, batches, modules=sums, outputs=scores, seed=chosen.seed)
     if sums is not None:
         samples = sum(batch.rows for batch in batches)
-        found["module"] = _module_fields(sums.judge(chosen.cosine, chosen.bound, samples))
+        found["module"] = _module_fields(sums.judge(samples))
     if scores is not None:
         report = scores.judge(chosen.significance, chosen.agreement, chosen.seed)
         found["system"] = _system_fields(report)
@@ -194,31 +187,6 @@ def _check_samples(batches: Sequence[Batch], significance: float) -> None:
             f"no test can fail with less than {least}",
             hint="give more inputs, or compare modules only",
         )
-
-
-def make_model(build: Callable[[], object], seed: int) -> nn.Module:
-    """Return the model that an entry builds, from a seed.
-
-    Raises:
-        UsageError: the entry fails or returns something else.
-    """
-    torch.manual_seed(seed)
-    try:
-        model = build()
-    except MvcError:
-        raise
-    except (Exception, SystemExit) as error:
-        said = (str(error).strip() or "no message").splitlines()[0]
-        raise UsageError(
-            f"the entry failed: {type(error).__name__}: {said}",
-            hint="it is called without arguments and returns the model; weights are loaded into it",
-        ) from error
-    if not isinstance(model, torch.nn.Module):
-        raise UsageError(
-            f"the entry returned a {type(model).__name__}, not a torch.nn.Module",
-            hint="return the model as it is before weights are loaded",
-        )
-    return model
 
 
 def _module_fields(report: ModuleReport) -> dict[str, Any]:

@@ -68,9 +68,9 @@ def compare_modules(
         UsageError: inputs that do not fit, a model that fails on them, or a threshold out of range.
     """
     check_thresholds(cosine, bound)
-    batches, sums = make_batches(inputs, None, old, batch_size), ModuleSums()
+    batches, sums = make_batches(inputs, None, old, batch_size), ModuleSums(cosine, bound)
     run_both((Side(old), Side(new)), batches, modules=sums, seed=seed)
-    return sums.judge(cosine, bound, sum(batch.rows for batch in batches))
+    return sums.judge(sum(batch.rows for batch in batches))
 
 
 def compare_outputs(

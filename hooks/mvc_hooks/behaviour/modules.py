@@ -50,13 +50,14 @@ class ModuleDifference:
 
 @dataclass(frozen=True, slots=True)
 class ModuleReport:
-    """The modules of two models, in the order in which they ran.
+    """The modules of two models, in the order in which they returned first.
 
     Attributes:
         cosine: the least cosine that passes, or None.
         bound: the largest relative L2 difference that passes, or None.
         samples: rows of the inputs.
         modules: every module that ran, the model itself last.
+        first: of those that do not pass, the one that returned first what does not, or None.
         parted: the names of the modules that ran at the same time under different names, after which
             modules were not compared; or None.
     """
@@ -65,17 +66,13 @@ class ModuleReport:
     bound: float | None
     samples: int
     modules: tuple[ModuleDifference, ...]
+    first: ModuleDifference | None = None
     parted: tuple[str, str] | None = None
 
     @property
     def passed(self) -> bool:
         """Whether all modules are within the thresholds."""
         return self.parted is None and all(module.passed for module in self.modules)
-
-    @property
-    def first(self) -> ModuleDifference | None:
-        """The first module, in the order of running, that is not."""
-        return next((module for module in self.modules if not module.passed), None)
 
     @property
     def worst_first(self) -> list[ModuleDifference]:
@@ -95,6 +92,20 @@ class _Sums:
         self.calls = self.elements = 0
         self.dot = self.sq_old = self.sq_new = self.sq_difference = self.largest = 0.0
         self.reason: str | None = None
+        self.failed_at = math.inf  # the call of a batch, of all modules, that did not pass first
+
+    def passes(self, cosine: float | None, bound: float | None) -> bool:
+        """Return whether both thresholds hold that are given; NaN is within none."""
+        is_near = cosine is None or self.cosine >= cosine
+        return is_near and (bound is None or self.relative_l2 <= bound)
+
+    def join(self, other: _Sums) -> None:
+        """Take the sums of another call."""
+        for name in ("calls", "elements", "dot", "sq_old", "sq_new", "sq_difference"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.reason = self.reason or other.reason
+        if math.isnan(other.largest) or other.largest > self.largest:
+            self.largest = other.largest
 
     def add(self, old: Any, new: Any) -> None:
         """Take what one call returned."""
@@ -143,50 +154,56 @@ class _Sums:
 
 
 class ModuleSums:
-    """Takes pairs of outputs as they come, and judges them at the end."""
+    """Takes pairs of outputs as they come, and judges them by the thresholds that are given."""
 
-    def __init__(self) -> None:
+    def __init__(self, cosine: float | None, bound: float | None) -> None:
+        self._limits = (cosine, bound)
         self._sums: dict[str, _Sums] = {}
         self._parted: tuple[str, str] | None = None
+        self._calls = 0
 
     def add(self, old: Returned | None, new: Returned | None) -> None:
-        """Take what the next module of each model returned."""
+        """Take what the next module of each model returned, and at the end the models themselves."""
         if self._parted is not None and (old is None or new is None or old.name or new.name):
             return
         if old is None or new is None or old.name != new.name:
-            self._parted = tuple("" if one is None else one.name for one in (old, new))  # type: ignore[assignment]  # two
+            self._parted = ("" if old is None else old.name, "" if new is None else new.name)
             return
-        self._sums.setdefault(old.name, _Sums(old.kind)).add(old.output, new.output)
+        call = _Sums(old.kind)
+        call.add(old.output, new.output)
+        total = self._sums.setdefault(old.name, _Sums(old.kind))
+        total.join(call)
+        if not call.passes(*self._limits):
+            total.failed_at = min(total.failed_at, self._calls)
+        self._calls = self._calls + 1 if old.name else 0  # the model itself ends a batch
 
-    def judge(self, cosine: float | None, bound: float | None, samples: int) -> ModuleReport:
-        """Return all modules, judged by the thresholds that are given."""
-
-        def passes(sums: _Sums) -> bool:
-            near = cosine is None or sums.cosine >= cosine  # False for NaN
-            return near and (sums.relative_l2 <= bound if bound is not None else near)
-
+    def judge(self, samples: int) -> ModuleReport:
+        """Return all modules, and which of them is the first that does not pass."""
         # The model itself returns last in every batch.
         order = sorted(self._sums, key=lambda name: not name)
+        modules = {name: self._describe(name) for name in order}
+        failed = [name for name, module in modules.items() if not module.passed]
+        first = min(failed, key=lambda name: self._sums[name].failed_at, default=None)
         return ModuleReport(
-            cosine,
-            bound,
+            *self._limits,
             samples,
-            tuple(
-                ModuleDifference(
-                    name,
-                    sums.kind,
-                    sums.calls,
-                    sums.elements,
-                    sums.cosine,
-                    sums.relative_l2,
-                    math.nan if sums.reason else sums.largest,
-                    passes(sums),
-                    sums.reason,
-                )
-                for name in order
-                for sums in (self._sums[name],)
-            ),
+            tuple(modules.values()),
+            None if first is None else modules[first],
             self._parted,
+        )
+
+    def _describe(self, name: str) -> ModuleDifference:
+        sums = self._sums[name]
+        return ModuleDifference(
+            name,
+            sums.kind,
+            sums.calls,
+            sums.elements,
+            sums.cosine,
+            sums.relative_l2,
+            math.nan if sums.reason else sums.largest,
+            sums.passes(*self._limits),
+            sums.reason,
         )
 
 

@@ -130,9 +130,9 @@ def compare_settings(
     for name in ("devices", "dtypes", "threads"):
         values = getattr(settings, name)
         for other in values[1:]:
-            sums = ModuleSums()
+            sums = ModuleSums(cosine, bound)
             sides = (settings.place(load()), settings.place(load(), {name: other}))
             run_both(sides, batches, modules=sums, seed=seed)
             old, new = (str(one).removeprefix("torch.") for one in (values[0], other))
-            reports.append(SettingReport(name, old, new, sums.judge(cosine, bound, samples)))
+            reports.append(SettingReport(name, old, new, sums.judge(samples)))
     return reports

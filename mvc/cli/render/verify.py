@@ -317,9 +317,10 @@ def _write_modules(
     elif failed:
         place = "worst" if is_worst_first else "first"
         verb = "is" if len(failed) == 1 else "are"
+        first = next(one for one in failed if is_worst_first or one["name"] == found["first"])
         text += (
             f"{len(failed):,} of {count_text(len(modules), 'module')} {verb} not, "
-            f"{place} {_name(failed[0])}"
+            f"{place} {_name(first)}"
         )
     elif worst is not None:
         text += f"all {count_text(len(modules), 'module')} are, {_describe_module(worst)}"

@@ -78,6 +78,27 @@ def test_the_first_module_below_the_threshold_is_named_in_the_order_of_running()
     assert compare_modules(old, old, {"input_ids": TOKENS}, bound=0.0).passed
 
 
+class Twice(nn.Module):
+    """Runs its first module before and after the one that is to differ."""
+
+    def __init__(self):
+        super().__init__()
+        self.same, self.other = nn.ReLU(), nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.same(self.other(self.same(x)))
+
+
+def test_the_first_is_the_one_whose_call_differed_first():
+    old = Twice()
+    report = compare_modules(old, changed(old, "other.bias", 0.5), INPUTS, batch_size=7)
+    assert [(one.name, one.passed) for one in report.modules] == [
+        ("same", False), ("other", False), ("", False),
+    ]  # fmt: skip
+    assert report.first.name == "other"
+    assert by_name(report)["same"].calls == 6
+
+
 def test_models_and_settings_come_back_as_they_were():
     old, new = perceptron().train(), perceptron(1).eval()
     state, threads = torch.get_rng_state(), threading.active_count()

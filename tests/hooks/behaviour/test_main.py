@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_two_checkpoints(folder, capfd):
     assert found["module"]["first"] == "mix"
     assert [one["name"] for one in found["module"]["modules"]][-1] == ""
     assert found["system"]["samples"] == 22
-    assert err.count("the user's code prints") == 3  # once to check, once a side
+    assert err.count("the user's code prints") == 2  # once a side
     code, found, _ = run(capfd, "a.safetensors", "a.safetensors")
     assert (code, found["module"]["passed"], found["system"]["passed"]) == (0, True, True)
     # bf16 weights are run as they are.
@@ -74,6 +75,24 @@ def test_revisions_of_a_training_state(folder, capfd):
     code, found, _ = run(capfd, "main@2", "HEAD:model.safetensors", f"--repo={folder}")
     assert code == 0
     assert found["module"]["modules"][0]["relative_l2"] == 0
+
+
+def test_an_entry_that_loads_the_checkpoint_itself(folder, capfd):
+    repo = Repo.init(folder / "repo")
+    (repo.worktree / "m").mkdir()
+    for file in ("a", "b"):
+        shutil.copy(f"{file}.safetensors", repo.worktree / "m" / "w.safetensors")
+        (repo.worktree / "m" / "config.json").write_text(file)
+        repo.commit(file, paths=".")
+    shutil.copy(repo.worktree / "m" / "config.json", ".")
+    option = f"--repo={repo.worktree}"
+    code, found, _ = run(capfd, "HEAD~1:m", "HEAD:m/w.safetensors", option, entry="load")
+    assert (code, found["module"]["first"]) == (1, "mix")
+    for line in (["b.safetensors", "HEAD:m"], ["HEAD:m", "b.safetensors"]):
+        code, found, _ = run(capfd, *line, option, entry="load")
+        assert (code, found["module"]["modules"][1]["relative_l2"]) == (0, 0)
+    code, found, _ = run(capfd, "HEAD:m", "--threads=1,2", option, entry="load")
+    assert code == 0
 
 
 def test_several_settings_of_one_model(folder, capfd):
@@ -98,6 +117,7 @@ def test_several_settings_of_one_model(folder, capfd):
         ([], "build_none", 3, "no function 'build_none'"),
         ([], "build_wider", 4, "has shape [50, 16]"),
         ([], "build_meta", 2, "meta"),
+        ([], "build_of_two", 2, "takes 2 arguments"),
         (["--devices=meta"], "build", 2, "computes nothing"),
         (["--devices=cuda"], "build", 2, "not available here"),
         (["--devices=abacus"], "build", 2, "not a device"),
