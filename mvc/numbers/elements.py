@@ -30,8 +30,6 @@ _PACKED: dict[str, Any] = {
     "F6_E2M3": ml_dtypes.float6_e2m3fn,
     "F6_E3M2": ml_dtypes.float6_e3m2fn,
 }
-# The largest exponent code of these types is not kept for Inf and NaN, so casts saturate.
-_SATURATING = ("F8_", "F4", "F6_", "MXFP4", "NVFP4")
 
 
 def read_values(raw: NDArray[np.uint8], dtype: DType) -> Numbers | None:
@@ -73,19 +71,24 @@ def read_order(raw: NDArray[np.uint8], dtype: DType) -> NDArray[Any] | None:
     Neighbours differ by 1, and -0 and +0 have the same place: the difference of two places is their
     distance in ULPs. The places of NaNs mean nothing. None for types without such an order.
     """
+    values = read_values(raw, dtype)
+    return None if values is None else find_order(values, dtype)
+
+
+def find_order(values: Numbers, dtype: DType) -> NDArray[Any] | None:
+    """Return the places (see ``read_order``) of values that ``read_values`` gave."""
     if dtype.name == "F8_E8M0":
-        return raw.astype(np.int16)
-    if dtype.name in _PACKED:
-        return _order(
-            _unpack(raw, dtype).astype(np.int16), 8 * dtype.block_bytes // dtype.block_elements
-        )
-    if not dtype.is_float and dtype.name[:2] != "F8":
-        return None
-    if dtype.numpy_name.startswith("complex") or not dtype.numpy_name:
-        return None
-    if dtype.block_bytes == 1:
-        return _order(raw.astype(np.int16), 8)
-    return _order(raw.view(f"<i{dtype.block_bytes}"), 8 * dtype.block_bytes)
+        return values.view(np.uint8).astype(np.int16)
+    if dtype.name in _PACKED or dtype.name.startswith("F8_"):
+        bits = 8 * dtype.block_bytes // dtype.block_elements
+        return _order(values.view(np.uint8).astype(np.int16), bits)
+    if dtype.name in IEEE:
+        return _order(values.view(f"i{dtype.block_bytes}"), 8 * dtype.block_bytes)
+    return None
+
+
+IEEE = frozenset({"F16", "BF16", "F32", "F64"})
+"""Types whose words are sign, exponent and mantissa, with infinity and NaNs above all others."""
 
 
 def _order(codes: NDArray[Any], bits: int) -> NDArray[Any]:
@@ -98,13 +101,10 @@ def _order(codes: NDArray[Any], bits: int) -> NDArray[Any]:
 
 @cache
 def largest_finite(dtype: DType) -> float | None:
-    """Return the largest value of a type whose casts saturate there (fp8, fp6, fp4), else None.
-
-    For block types that is the largest element *before* its block's scale.
-    """
-    if not dtype.name.startswith(_SATURATING) or dtype.name == "F8_E8M0":
+    """Return the largest value of a type whose casts saturate there (fp8, fp6, fp4), else None."""
+    if dtype.name == "F8_E8M0" or not dtype.name.startswith(("F8_", "F4", "F6_")):
         return None
-    scalar = _PACKED.get(dtype.name) or numpy_dtype(dtype) or ml_dtypes.float4_e2m1fn
+    scalar = _PACKED.get(dtype.name) or numpy_dtype(dtype)
     return float(ml_dtypes.finfo(scalar).max)  # type: ignore[no-untyped-call]
 
 

@@ -6,13 +6,26 @@ the interpreter in each pass, so pieces on several threads use several cores.
 
 from __future__ import annotations
 
-import threading
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mvc.numbers.elements import largest_finite, read_order, read_values, widen
+from mvc.numbers.blocks import (
+    BLOCK,
+    absolute,
+    add_up,
+    find_differing,
+    find_dot,
+    is_rounded,
+    load,
+    order_words,
+    read_largest,
+    scratch,
+    span,
+)
+from mvc.numbers.elements import IEEE, find_order, largest_finite, read_values, widen
 from mvc.numbers.health import Health
 from mvc.numbers.statistics import (
     HISTOGRAM_BUCKETS,
@@ -27,10 +40,10 @@ if TYPE_CHECKING:
     from mvc.dtypes import DType
     from mvc.numbers.elements import Numbers
 
-_BLOCK = 2**15  # elements; whole blocks of every packed type
-_ROW = 2**12  # what BLAS adds at once: less than it would spread over threads of its own
-_ONES = np.ones(_ROW)
 _MANTISSA, _EXPONENTS, _DOUBLE_BIAS = 52, 2048, 1023  # of float64
+_SPARSE = 4  # with fewer than a quarter changed, those are looked at alone
+_EXACT, _SAMPLED = 2**20, 8  # elements counted one by one; then, one in how many
+_NEAR_ULPS = 2**10  # what is counted exactly before it goes into buckets
 _ULP_SHIFT, _ULP_BIAS = 18, 127 * 32 - 1  # bits of a distance as float32 → bucket of 1/32 octave
 
 
@@ -54,7 +67,7 @@ def compare_pieces(
             zero or have a NaN are counted.
     """
     tally = _Tally(old_dtype, new_dtype)
-    steps = [_BLOCK // one.block_elements * one.block_bytes for one in (old_dtype, new_dtype)]
+    steps = [BLOCK // one.block_elements * one.block_bytes for one in (old_dtype, new_dtype)]
     # what overflows is infinite; NaNs have any payload
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for number in range(-(-old.size // steps[0])):
@@ -62,12 +75,15 @@ def compare_pieces(
             tally.add(
                 old[begins[0] : begins[0] + steps[0]],
                 new[begins[1] : begins[1] + steps[1]],
-                first_index + number * _BLOCK,
+                first_index + number * BLOCK,
             )
-        sides = zip((old, new), (old_dtype, new_dtype), tally.healths, strict=True)
-        rows = [_count_rows(*side, row_elements) for side in sides]
+        found = tally.finish()
+        rows = [
+            _count_rows(old, old_dtype, found.old, row_elements),
+            _count_rows(new, new_dtype, found.new, row_elements),
+        ]
     return replace(
-        tally.finish(),
+        found,
         zero_rows_old=rows[0][0],
         zero_rows_new=rows[1][0],
         nan_rows_old=rows[0][1],
@@ -87,14 +103,32 @@ def _count_rows(
     return int((rows == 0).all(axis=1).sum()), int(np.isnan(rows).any(axis=1).sum())
 
 
-class _Scratch(threading.local):
-    """Buffers of one thread."""
+class _HealthTally:
+    """The health of one side, while it is added up."""
 
     def __init__(self) -> None:
-        self.wide = np.zeros((3, _BLOCK))  # old, new, difference: their magnitudes in the end
+        self.finite = self.zeros = self.saturated = self.nan = self.bad = 0
+        self.largest = self.sum_sq = 0.0
 
+    def add(self, magnitudes: NDArray[Any], largest: float, limit: float | None) -> None:
+        """Add finite elements, but for their squares."""
+        self.finite += magnitudes.size
+        self.zeros += magnitudes.size - int(np.count_nonzero(magnitudes))
+        if limit is not None:
+            self.saturated += int(np.count_nonzero(magnitudes == limit))
+        self.largest = max(self.largest, largest)
 
-_scratch = _Scratch()
+    def finish(self) -> Health:
+        """Return all of it."""
+        return Health(
+            elements=self.finite + self.bad,
+            nan=self.nan,
+            inf=self.bad - self.nan,
+            zeros=self.zeros,
+            saturated=self.saturated,
+            largest=self.largest,
+            sum_sq=float(self.sum_sq),
+        )
 
 
 class _Tally:
@@ -103,31 +137,74 @@ class _Tally:
     def __init__(self, old: DType, new: DType) -> None:
         self.dtypes = old, new
         self.is_same = old == new
+        self.is_ieee = self.is_same and old.name in IEEE
+        self.limits = largest_finite(old), largest_finite(new)
         self.elements = self.changed = self.left_out = 0
-        self.sums = np.zeros((2, 3))  # of magnitudes, of their squares; old, new, difference
+        self.sum_abs, self.sum_sq = np.zeros(3), np.zeros(3)  # of old, new, difference
         self.dot = self.largest = 0.0
         self.largest_index: int | None = None
-        self.healths = [Health(), Health()]
-        self.exponents = np.zeros(_EXPONENTS, np.int64)
-        self.ulps = np.zeros(ULP_BUCKETS, np.int64)
+        self.healths = [_HealthTally(), _HealthTally()]
+        self.exponents = np.zeros(_EXPONENTS, np.int64)  # of differences as float64
+        self.near_ulps = np.zeros(_NEAR_ULPS + 1, np.int64)
+        self.far_ulps = np.zeros(ULP_BUCKETS, np.int64)
         self.ulp_max: int | None = None
         self.is_numeric = True
         self.is_cast: bool | None = None if self.is_same else new.block_elements == 1 or None
 
     def add(self, old: NDArray[np.uint8], new: NDArray[np.uint8], first_index: int) -> None:
         """Add one block of both sides."""
-        first, second = (
-            read_values(raw, one) for raw, one in zip((old, new), self.dtypes, strict=True)
-        )
+        first = read_values(old, self.dtypes[0])
+        second = first if new is old else read_values(new, self.dtypes[1])
         if first is None or second is None:
             self._add_bytes(old, new)
             return
         self.elements += first.size
-        self.changed += _count_changed(first, second, is_same=self.is_same)
         if self.is_cast:
-            self.is_cast = _is_cast(first, second)
-        distances = _find_ulps(old, new, self.dtypes[0]) if self.is_same else None
-        self._add_values((first, second), distances, first_index)
+            self.is_cast = is_rounded(first, second)
+        differs = find_differing(first, second, is_same=self.is_same)
+        changed = int(np.count_nonzero(differs))
+        self.changed += changed
+        magnitudes = self._find_magnitudes(first, 0), self._find_magnitudes(second, 1)
+        sides = first, second
+        largest = [read_largest(*one) for one in zip(magnitudes, sides, strict=True)]
+        if not (math.isfinite(largest[0]) and math.isfinite(largest[1])):
+            self._add_part(sides, differs, first_index)
+            return
+        for side, health in enumerate(self.healths):
+            health.add(magnitudes[side], largest[side], self.limits[side])
+        squares = self._add_finite(sides, magnitudes, differs, changed, first_index)
+        self.healths[0].sum_sq += squares[0]
+        self.healths[1].sum_sq += squares[1]
+
+    def _find_magnitudes(self, values: Numbers, side: int) -> NDArray[Any]:
+        """Return the words of a float type without their signs, or else magnitudes as numbers."""
+        if not self.is_ieee:
+            return absolute(values)
+        lane = scratch.words[values.dtype.itemsize][side][: values.size]
+        np.bitwise_and(values.view(lane.dtype), np.iinfo(lane.dtype).max, out=lane)
+        return lane
+
+    def _add_part(
+        self, sides: tuple[Numbers, Numbers], differs: NDArray[np.bool_], first_index: int
+    ) -> None:
+        """Add what is finite of a block, and the health of each side on its own."""
+        finite = []
+        for side, values in enumerate(sides):
+            is_nan, is_finite = np.isnan(widen(values)), np.isfinite(widen(values))
+            finite.append(is_finite)
+            kept = absolute(values[is_finite])
+            health = self.healths[side]
+            health.nan += int(np.count_nonzero(is_nan))
+            health.bad += values.size - kept.size
+            health.sum_sq += float(np.vecdot(kept, kept))
+            health.add(kept, float(kept.max(initial=0)), self.limits[side])
+        both = finite[0] & finite[1]
+        places = np.flatnonzero(both)
+        self.left_out += both.size - places.size
+        sides, differs = (sides[0][both], sides[1][both]), differs[both]
+        magnitudes = self._find_magnitudes(sides[0], 0), self._find_magnitudes(sides[1], 1)
+        changed = int(np.count_nonzero(differs))
+        self._add_finite(sides, magnitudes, differs, changed, first_index, places)
 
     def _add_bytes(self, old: NDArray[np.uint8], new: NDArray[np.uint8]) -> None:
         self.is_numeric, self.is_cast = False, None
@@ -140,97 +217,131 @@ class _Tally:
             same = int(np.count_nonzero(rows.all(axis=1)))
         self.changed += (blocks - same) * one.block_elements
 
-    def _add_values(
-        self, sides: tuple[Numbers, Numbers], distances: NDArray[Any] | None, first_index: int
-    ) -> None:
-        size, places = sides[0].size, None
-        dot, maxima = _fill(*sides)
-        if not np.isfinite(maxima[:2]).all():
-            finite = self._leave_out(sides)
-            places = np.flatnonzero(finite)
-            size, distances = places.size, None if distances is None else distances[finite]
-            dot, maxima = _fill(sides[0][finite], sides[1][finite])
-        rows = _scratch.wide.reshape(3, -1, _ROW)
-        sums = (rows @ _ONES).sum(axis=1), np.vecdot(rows, rows).sum(axis=1)
-        if places is None:
-            for side in range(2):
-                self.healths[side] += self._judge(side, size, maxima[side], sums[1][side])
-        self.sums += sums
-        self.dot += dot
-        differences = _scratch.wide[2, :size]
-        self._see_largest(differences, maxima[2], places, first_index)
-        self.exponents += np.bincount(differences.view(np.int64) >> _MANTISSA, minlength=_EXPONENTS)
-        self.exponents[0] -= size - np.count_nonzero(differences)
-        if distances is not None and distances.size:
-            self.ulp_max = max(self.ulp_max or 0, int(distances.max()))
-            self.ulps += _count_ulps(distances)
-
-    def _judge(self, side: int, size: int, largest: float, squares: float) -> Health:
-        """Return the health of finite elements from the magnitudes in the scratch."""
-        magnitudes = _scratch.wide[side, :size]
-        limit = largest_finite(self.dtypes[side])
-        return Health(
-            elements=size,
-            zeros=size - int(np.count_nonzero(magnitudes)),
-            saturated=0 if limit is None else int(np.count_nonzero(magnitudes == limit)),
-            largest=float(largest),
-            sum_sq=float(squares),
-        )
-
-    def _leave_out(self, sides: tuple[Numbers, Numbers]) -> NDArray[np.bool_]:
-        """Judge sides that are not all finite, each on its own; return which pairs are finite."""
-        finite = []
-        for side, values in enumerate(widen(one) for one in sides):
-            nan = int(np.count_nonzero(np.isnan(values)))
-            finite.append(np.isfinite(values))
-            kept = values[finite[side]]
-            _, maxima = _fill(kept, kept)
-            health = self._judge(0, kept.size, maxima[0], float(np.vecdot(kept, kept).real))
-            beside = Health(values.size - kept.size, nan, values.size - kept.size - nan)
-            self.healths[side] += health + beside
-        both: NDArray[np.bool_] = finite[0] & finite[1]
-        self.left_out += both.size - int(np.count_nonzero(both))
-        return both
-
-    def _see_largest(
+    def _add_finite(
         self,
-        differences: NDArray[np.float64],
-        largest: float,
-        places: NDArray[np.intp] | None,
+        sides: tuple[Numbers, Numbers],
+        magnitudes: tuple[NDArray[Any], NDArray[Any]],
+        differs: NDArray[np.bool_],
+        changed: int,
         first_index: int,
+        places: NDArray[np.intp] | None = None,
+    ) -> NDArray[np.float64]:
+        """Add pairs that are finite, and return the sums of squares.
+
+        Args:
+            sides: the values.
+            magnitudes: what ``_find_magnitudes`` says of them; lost afterwards where they are words.
+            differs: which pairs differ.
+            changed: how many do.
+            first_index: index of the first pair of the block.
+            places: where in the block the pairs are, if some were left out.
+        """
+        size = differs.size
+        chosen = np.flatnonzero(differs) if changed * _SPARSE < size else None
+        load(sides, chosen)
+        sums, squares = add_up(size, size if chosen is None else changed)
+        self.sum_abs += sums
+        self.sum_sq += squares
+        self.dot += find_dot(sides, squares)
+        if chosen is not None:
+            sides = sides[0][chosen], sides[1][chosen]
+            magnitudes = magnitudes[0][chosen], magnitudes[1][chosen]
+            places = chosen if places is None else places[chosen]
+        if sides[0].size:
+            self._see_differences(scratch.wide[2, : sides[0].size], places, first_index)
+        if self.is_same and size:
+            self._see_ulps(sides, magnitudes, size - sides[0].size, first_index)
+        return squares
+
+    def _see_differences(
+        self, differences: NDArray[np.float64], places: NDArray[np.intp] | None, first_index: int
     ) -> None:
+        largest = float(np.maximum.reduce(differences))
         if largest > self.largest:
             place = int(differences.argmax())
-            self.largest = float(largest)
+            self.largest = largest
             self.largest_index = first_index + (place if places is None else int(places[place]))
+        counted, weight = _sample(differences, first_index)
+        exponents = scratch.counted[: counted.size]
+        np.right_shift(counted.view(np.int64), _MANTISSA, out=exponents)
+        self.exponents += np.bincount(exponents, minlength=_EXPONENTS) * weight
+
+    def _see_ulps(
+        self,
+        sides: tuple[Numbers, Numbers],
+        magnitudes: tuple[NDArray[Any], NDArray[Any]],
+        zeros: int,
+        first_index: int,
+    ) -> None:
+        """Count distances in ULPs, of which so many more are zero."""
+        first, second = (
+            order_words(*one) if self.is_ieee else find_order(one[0], self.dtypes[0])
+            for one in zip(sides, magnitudes, strict=True)
+        )
+        if first is None or second is None:
+            return
+        self.near_ulps[0] += zeros
+        self._count_ulps(span(first, second), first_index)
+
+    def _count_ulps(self, distances: NDArray[Any], first_index: int) -> None:
+        if not distances.size:
+            self.ulp_max = self.ulp_max or 0
+            return
+        self.ulp_max = max(self.ulp_max or 0, int(np.maximum.reduce(distances)))
+        distances, weight = _sample(distances, first_index)
+        if distances.dtype.itemsize > 2:  # noqa: PLR2004  few of these are near
+            self.far_ulps += _count_far(distances) * weight
+            return
+        near = scratch.counted[: distances.size]
+        np.minimum(distances, _NEAR_ULPS, out=near)
+        counts = np.bincount(near, minlength=_NEAR_ULPS + 1) * weight
+        self.near_ulps += counts
+        if counts[-1]:
+            self.far_ulps += _count_far(distances[distances >= _NEAR_ULPS]) * weight
 
     def finish(self) -> TensorStatistics:
         """Return all of it."""
         low = HISTOGRAM_LOWEST + _DOUBLE_BIAS
         histogram = self.exponents[low : low + HISTOGRAM_BUCKETS].copy()
-        histogram[0] += self.exponents[:low].sum()
+        histogram[0] += self.exponents[1:low].sum()
         histogram[-1] += self.exponents[low + HISTOGRAM_BUCKETS :].sum()
+        near = np.bincount(
+            _bucket_ulps(np.arange(_NEAR_ULPS)), self.near_ulps[:-1], minlength=ULP_BUCKETS
+        )
         return TensorStatistics(
             elements=self.elements,
             changed=self.changed,
             left_out=self.left_out,
-            sum_abs_old=self.sums[0, 0].item(),
-            sum_abs_new=self.sums[0, 1].item(),
-            sum_abs_difference=self.sums[0, 2].item(),
-            sum_sq_old=self.sums[1, 0].item(),
-            sum_sq_new=self.sums[1, 1].item(),
-            sum_sq_difference=self.sums[1, 2].item(),
+            sum_abs_old=self.sum_abs[0].item(),
+            sum_abs_new=self.sum_abs[1].item(),
+            sum_abs_difference=self.sum_abs[2].item(),
+            sum_sq_old=self.sum_sq[0].item(),
+            sum_sq_new=self.sum_sq[1].item(),
+            sum_sq_difference=self.sum_sq[2].item(),
             dot=self.dot,
             largest=self.largest,
             largest_index=self.largest_index,
-            old=self.healths[0],
-            new=self.healths[1],
+            old=self.healths[0].finish(),
+            new=self.healths[1].finish(),
             histogram=_trim(histogram),
-            ulps=None if self.ulp_max is None else _trim(self.ulps),
+            ulps=None if self.ulp_max is None else _trim(self.far_ulps + near.astype(np.int64)),
             ulp_max=self.ulp_max,
             is_cast=self.is_cast,
             is_numeric=self.is_numeric,
         )
+
+
+def _sample(figures: NDArray[Any], first_index: int) -> tuple[NDArray[Any], int]:
+    """Return what of a block to count, and how often each counts.
+
+    Counting costs more than all sums together. Far into a tensor one part in 8 of a block in which
+    much changed stands for all of it, another part in each block.
+    """
+    if first_index < _EXACT or figures.size < BLOCK // _SPARSE:
+        return figures, 1
+    part = figures.size // _SAMPLED
+    start = first_index // BLOCK % _SAMPLED * part
+    return figures[start : start + part], _SAMPLED
 
 
 def _trim(counts: NDArray[np.int64]) -> tuple[int, ...]:
@@ -239,66 +350,12 @@ def _trim(counts: NDArray[np.int64]) -> tuple[int, ...]:
     return tuple(counts[: used[-1] + 1].tolist()) if used.size else ()
 
 
-def _fill(first: Numbers, second: Numbers) -> tuple[float, NDArray[np.float64]]:
-    """Put magnitudes of both sides and of their difference into the scratch, then zeros.
-
-    Returns:
-        Their inner product, and the largest magnitude of each of the three.
-    """
-    wide, size = _scratch.wide, first.size
-    wide[:, size:] = 0
-    old, new, difference = wide[:, :size]
-    if first.dtype.kind == "c":
-        pair = first.astype(np.complex128), second.astype(np.complex128)
-        dot = float(np.vecdot(*pair).real)
-        np.abs(pair[0], out=old)
-        np.abs(pair[1], out=new)
-        np.abs(pair[1] - pair[0], out=difference)
-    else:
-        np.copyto(old, first, casting="unsafe")
-        np.copyto(new, second, casting="unsafe")
-        rows = wide.reshape(3, -1, _ROW)
-        dot = float(np.vecdot(rows[0], rows[1]).sum())
-        np.subtract(new, old, out=difference)
-        if first.dtype.kind in "iu" and first.dtype == second.dtype:  # exact beyond 2^53 as well
-            word = np.dtype(f"u{first.dtype.itemsize}")
-            span = np.maximum(first, second).view(word) - np.minimum(first, second).view(word)
-            np.copyto(difference, span)
-        np.abs(wide, out=wide)
-    return dot, wide.max(axis=1)
+def _bucket_ulps(distances: NDArray[Any]) -> NDArray[np.int32]:
+    """Return the bucket (see ``ulp_of_bucket``) of each distance."""
+    bits = distances.astype(np.float32).view(np.int32)
+    buckets: NDArray[np.int32] = np.maximum((bits >> _ULP_SHIFT) - _ULP_BIAS, 0)
+    return buckets
 
 
-def _count_changed(first: Numbers, second: Numbers, *, is_same: bool) -> int:
-    if is_same:
-        word = f"u{min(first.dtype.itemsize, 8)}"
-        differs = first.view(word) != second.view(word)
-        if first.dtype.itemsize > 8:  # noqa: PLR2004  two words an element
-            differs = differs[::2] | differs[1::2]
-    else:
-        old, new = widen(first), widen(second)
-        differs = (old != new) & ~(np.isnan(old) & np.isnan(new))
-    return int(np.count_nonzero(differs))
-
-
-def _is_cast(first: Numbers, second: Numbers) -> bool:
-    if first.dtype.kind == "c" and second.dtype.kind != "c":
-        return False
-    return not _count_changed(first.astype(second.dtype), second, is_same=False)
-
-
-def _find_ulps(old: NDArray[np.uint8], new: NDArray[np.uint8], dtype: DType) -> NDArray[Any] | None:
-    first, second = read_order(old, dtype), read_order(new, dtype)
-    if first is None or second is None:
-        return None
-    word = f"u{first.dtype.itemsize}"
-    distances: NDArray[Any] = np.maximum(first, second).view(word) - np.minimum(first, second).view(
-        word
-    )
-    return distances
-
-
-def _count_ulps(distances: NDArray[Any]) -> NDArray[np.int64]:
-    """Count distances in the buckets of ``ulp_of_bucket``."""
-    buckets = (distances.astype(np.float32).view(np.int32) >> _ULP_SHIFT) - _ULP_BIAS
-    counts: NDArray[np.int64] = np.bincount(np.maximum(buckets, 0), minlength=ULP_BUCKETS)
-    return counts
+def _count_far(distances: NDArray[Any]) -> NDArray[np.int64]:
+    return np.bincount(_bucket_ulps(distances), minlength=ULP_BUCKETS)
