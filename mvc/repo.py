@@ -89,6 +89,7 @@ def compare(
     new: StrPath | Mapping[str, object],
     *,
     tensors: str | None = None,
+    spectral: bool = False,
     progress: Progress = None,
 ) -> ModelDiff:
     """Compare two models outside any repository: files, folders of them, or live states.
@@ -100,7 +101,9 @@ def compare(
         FormatError: a file holds no tensor.
     """
     sides = (one if isinstance(one, collections.abc.Mapping) else Path(one) for one in (old, new))
-    return operations.compare.compare(None, *sides, tensors=tensors, progress=progress)
+    return operations.compare.compare(
+        None, *sides, tensors=tensors, spectral=spectral, progress=progress
+    )
 
 
 def merge_recipe(
@@ -547,6 +550,7 @@ class Repo:
         staged: bool = False,
         paths: Paths = (),
         tensors: str | None = None,
+        spectral: bool = False,
         progress: Progress = None,
     ) -> ModelDiff:
         """Compare two models in numbers: how far each tensor moved, and what that amounts to.
@@ -562,6 +566,8 @@ class Repo:
             staged: compare with the index instead of the worktree.
             paths: only these files, folders or wildcards of revisions, index and worktree.
             tensors: only tensors whose name on either side matches this wildcard.
+            spectral: also find the spectrum of each matrix's difference: largest singular value,
+                stable rank, and how many directions have most of its energy. Reads them twice more.
             progress: called with bytes read.
 
         Raises:
@@ -576,6 +582,7 @@ class Repo:
             staged=staged,
             paths=self._paths(paths),
             tensors=tensors,
+            spectral=spectral,
             progress=progress,
         )
 
@@ -619,6 +626,7 @@ class Repo:
         *,
         paths: Paths = (),
         tensors: str | None = None,
+        spectral: bool = False,
         progress: Progress = None,
     ) -> ModelDiff:
         """Compare a commit with its first parent in numbers, as ``compare`` does.
@@ -627,7 +635,12 @@ class Repo:
             NotFoundError: no such revision.
         """
         return operations.compare.compare_commit(
-            self._context, revision, paths=self._paths(paths), tensors=tensors, progress=progress
+            self._context,
+            revision,
+            paths=self._paths(paths),
+            tensors=tensors,
+            spectral=spectral,
+            progress=progress,
         )
 
     def changes(

@@ -42,8 +42,9 @@ commit_image(self, files, *, message, step=None, metrics=None, meta=None, branch
 delta=None, parent=None, describe=None, progress=None)
 commit_state(self, state, *, message, step=None, metrics=None, meta=None, branch=None, \
 author=None, time_s=None, delta=None, previous=None, parent=None, files=None, no_gate=False, progress=None)
-compare(self, old=None, new=None, *, staged=False, paths=(), tensors=None, progress=None)
-compare_commit(self, revision='HEAD', *, paths=(), tensors=None, progress=None)
+compare(self, old=None, new=None, *, staged=False, paths=(), tensors=None, spectral=False, \
+progress=None)
+compare_commit(self, revision='HEAD', *, paths=(), tensors=None, spectral=False, progress=None)
 conclude(self, kind='merge', *, strategy=None, rules=(), parameters=None, seed=0, message=None, \
 progress=None)
 config(self)

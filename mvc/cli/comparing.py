@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
 
 def read_view(
-    by: str | None, sort: str | None, above: str | None, *, stats: bool, everything: bool
+    by: str | None,
+    sort: str | None,
+    above: str | None,
+    *,
+    stats: bool,
+    spectral: bool,
+    everything: bool,
 ) -> View | None:
     """Return which rows options ask for, or None if they ask for no values at all."""
-    if not stats and by is None and sort is None and above is None:
+    if not (stats or spectral) and by is None and sort is None and above is None:
         return None
     from mvc.cli.render.comparison import parse_view
 

@@ -63,6 +63,10 @@ SortBy = Annotated[
         help="With --stats, the largest first by: sigma, l2, cosine, max, changed, ulp, norm, name.",
     ),
 ]
+Spectral = Annotated[
+    bool,
+    Option("--spectral", help="With --stats, also the rank of each difference: would a LoRA do?"),
+]
 Above = Annotated[
     str | None,
     Option("--above", metavar="X", help="With --stats, only rows whose sigma is above X: 1e-3."),

@@ -9,6 +9,7 @@ from mvc.dtypes import count_elements, get_dtype
 
 if TYPE_CHECKING:
     from mvc.comparison.pairs import TensorPair
+    from mvc.numbers.spectral import Spectrum
     from mvc.numbers.statistics import TensorStatistics
 
 STATUSES = ("unchanged", "modified", "renamed", "added", "removed")
@@ -29,6 +30,8 @@ class TensorChange:
     pair: TensorPair
     status: str
     statistics: TensorStatistics | None = None
+    key: bytes | None = None
+    spectrum: Spectrum | None = None
 
     @property
     def name(self) -> str:

@@ -82,7 +82,9 @@ def gather(
             kept.put_many(PAIR, {key: total.encode() for key, total in named if key is not None})
     found |= fresh
     return [
-        TensorChange(pair, _status(pair, is_different=place in different), found.get(place))
+        TensorChange(
+            pair, _status(pair, is_different=place in different), found.get(place), ids[place].key
+        )
         for place, pair in enumerate(pairs)
     ]
 

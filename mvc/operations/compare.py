@@ -11,6 +11,7 @@ from mvc.chunkstore.store import MAX_THREADS, count_cores
 from mvc.comparison.gather import gather
 from mvc.comparison.pairs import pair_models
 from mvc.comparison.rollup import sum_up
+from mvc.comparison.spectra import add_spectra
 from mvc.comparison.verdicts import judge
 from mvc.errors import UsageError
 from mvc.workspace.models import (
@@ -78,12 +79,13 @@ def compare(
     staged: bool = False,
     paths: Sequence[str] = (),
     tensors: str | None = None,
+    spectral: bool = False,
     progress: ByteProgress = None,
 ) -> ModelDiff:
     """Compare two models; what the operands mean is said at ``Repo.compare``."""
     with ExitStack() as stack:
         sides = _open_sides(context, old, new, stack, staged=staged, paths=paths)
-        return _compare(context, sides, tensors, progress)
+        return _compare(context, sides, tensors, spectral=spectral, progress=progress)
 
 
 def compare_commit(
@@ -92,18 +94,22 @@ def compare_commit(
     *,
     paths: Sequence[str] = (),
     tensors: str | None = None,
+    spectral: bool = False,
     progress: ByteProgress = None,
 ) -> ModelDiff:
     """Compare a commit with its first parent, or with nothing if it has none."""
     info = context.history.read_commit(context.history.resolve(revision))
     old = read_revision(context, info.parents[0], paths) if info.parents else _NOTHING
-    return _compare(context, (old, read_revision(context, info.id, paths)), tensors, progress)
+    sides = (old, read_revision(context, info.id, paths))
+    return _compare(context, sides, tensors, spectral=spectral, progress=progress)
 
 
 def _compare(
     context: Context | None,
     models: tuple[Model, Model],
     tensors: str | None,
+    *,
+    spectral: bool,
     progress: ByteProgress,
 ) -> ModelDiff:
     pairs = [
@@ -113,9 +119,12 @@ def _compare(
         or any(side and fnmatch.fnmatchcase(side.name, tensors) for side in (pair.old, pair.new))
     ]
     threads = min(MAX_THREADS, count_cores()) if context is None else context.store.threads
-    changes = tuple(gather(context, pairs, threads=threads, progress=progress))
+    changes = gather(context, pairs, threads=threads, progress=progress)
+    if spectral:
+        changes = add_spectra(context, changes, threads=threads, progress=progress)
+    spectra = {one.name: one.spectrum for one in changes if one.spectrum is not None}
     old, new = (Side(model.label, model.commit) for model in models)
-    return ModelDiff(old, new, changes, sum_up(changes), judge(changes))
+    return ModelDiff(old, new, tuple(changes), sum_up(changes), judge(changes, spectra))
 
 
 def _open_sides(

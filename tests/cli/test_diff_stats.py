@@ -130,6 +130,26 @@ def test_json_says_everything(tuned):
     }  # fmt: skip
 
 
+def test_spectra(tuned):
+    fields = tuned.json("diff", "--spectral", "HEAD~1", "HEAD")
+    found = {tensor["name"]: tensor["spectrum"] for tensor in fields["tensors"]}
+    old, new = (_model(moved=scale)[NAMES[33]].astype("f8") for scale in (0, 0.001))
+    values = np.linalg.svd(new - old, compute_uv=False)
+    assert found[NAMES[33]]["sigma_1"] == pytest.approx(values[0], rel=1e-6)
+    assert found[NAMES[33]]["stable_rank"] == pytest.approx(
+        (values / values[0]) @ (values / values[0])
+    )
+    assert found[NAMES[33]]["rank_90"] <= found[NAMES[33]]["rank_99"] <= 16
+    assert found[NAMES[1]] is None
+    answer = tuned.ok("diff", "--spectral", "HEAD~1", "HEAD")
+    assert "rank99" in answer.out
+    assert len(_rows(answer)[-1]) == 15
+    tuned.environment |= {"COLUMNS": "80", "LINES": "30"}
+    narrow = plain(tuned.ok("show", "--spectral", terminal=True).out).splitlines()
+    assert any("st.rank" in line for line in narrow)
+    assert max(map(len, narrow)) <= 80
+
+
 def test_sides_are_those_of_diff(tuned):
     path = tuned.folder / "model.safetensors"
     assert tuned("diff", "--stats", "--exit-code").code == 0

@@ -19,6 +19,7 @@ from mvc.cli.options import (
     Png,
     ShowProgress,
     SortBy,
+    Spectral,
     Stat,
     Stats,
     Tensors,
@@ -58,6 +59,7 @@ def diff(
     by: By = None,
     sort: SortBy = None,
     above: Above = None,
+    spectral: Spectral = False,
     html: Html = None,
     png: Png = None,
     everything: All = False,
@@ -85,7 +87,7 @@ def diff(
     --html and --png draw what --stats finds: a page that needs no network, and a picture.
     """
     report = choose_report(html, png)
-    view = read_view(by, sort, above, stats=stats, everything=everything)
+    view = read_view(by, sort, above, stats=stats, spectral=spectral, everything=everything)
     forms = {"stat": stat, "name-only": name_only, "name-status": name_status}
     values = report if view is None and report is not None else "stats"
     with_values = view is not None or report is not None
@@ -122,7 +124,8 @@ def diff(
             is_different = bool(files)
             _write_files(files, form, everything=everything, as_json=as_json)
     if compare is not None:
-        found = compare_values(partial(compare, tensors=tensors), progress=progress)
+        compare = partial(compare, tensors=tensors, spectral=spectral)
+        found = compare_values(compare, progress=progress)
         is_different = bool(found.differing)
         _write_values(found, view, html, png, as_json=as_json)
     if exit_code and is_different:

@@ -16,6 +16,7 @@ from mvc.cli.options import (
     NameOnly,
     NameStatus,
     SortBy,
+    Spectral,
     Stat,
     Stats,
     Tensors,
@@ -44,6 +45,7 @@ def show(
     by: By = None,
     sort: SortBy = None,
     above: Above = None,
+    spectral: Spectral = False,
     everything: All = False,
     as_json: Json = False,
 ) -> None:
@@ -52,7 +54,7 @@ def show(
     For REV:PATH, the content of a plain file is printed; of a checkpoint, the tensors are listed.
     --stats compares the values of the commit's tensors with those of its first parent.
     """
-    view = read_view(by, sort, above, stats=stats, everything=everything)
+    view = read_view(by, sort, above, stats=stats, spectral=spectral, everything=everything)
     forms = {"stat": stat, "name-only": name_only, "name-status": name_status}
     form = choose_one({**forms, "stats": view is not None}, "rows")
     repo = open_repo()
@@ -72,8 +74,8 @@ def show(
     )
     found = None
     if view is not None:
-        compare = partial(repo.compare_commit, entry.info.id, paths=paths, tensors=tensors)
-        found = compare_values(compare)
+        compare = partial(repo.compare_commit, entry.info.id, paths=paths, spectral=spectral)
+        found = compare_values(partial(compare, tensors=tensors))
     if as_json:
         fields = {**entry_fields(entry), "body": entry.info.body, "tag_message": message}
         write_json({**fields, **diff_fields(files), **_value_fields(found)})

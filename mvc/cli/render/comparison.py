@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING
 from mvc.cli.options import CommandUsageError
 from mvc.cli.output import printable
 from mvc.cli.parameters import parse_number
-from mvc.cli.render.text import BLOCKS, PLAIN, can_show, columns, count_text, ratio_text, shape_text
+from mvc.cli.render.text import (
+    BLOCKS,
+    PLAIN,
+    can_show,
+    columns,
+    count_text,
+    ratio_text,
+    shape_text,
+    short_id,
+)
 from mvc.comparison.changes import STATUSES
 from mvc.comparison.kinds import find_kind, find_layer
 from mvc.comparison.rollup import by_kind, by_layer, by_module, natural_key, sum_up
+from mvc.ids import is_git_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,12 +32,14 @@ if TYPE_CHECKING:
     from mvc.cli.output import Output
     from mvc.comparison.changes import TensorChange
     from mvc.comparison.rollup import Group
+    from mvc.numbers.spectral import Spectrum
     from mvc.numbers.statistics import TensorStatistics
     from mvc.operations.compare import ModelDiff
     from mvc.workspace.models import ModelTensor
 
 _LEAST_SHARE = 1e-4
-_LEAST_ROWS = 12
+_LEAST_ROWS = 8
+_ROWS_OF_TWO = 15
 _OTHER_LINES = 4
 _MOST_TREND = 24
 _WIDE = 100
@@ -73,6 +85,7 @@ class _Row:
     tensors: str = ""
     note: str = ""
     state: str = ""
+    spectrum: Spectrum | None = None
     trend: str = ""
     is_heading: bool = False
 
@@ -117,7 +130,13 @@ def _choose(rows: Sequence[_Row], view: View, sort: str) -> list[_Row]:
 def _tensor_rows(diff: ModelDiff, *, everything: bool = False) -> list[_Row]:
     changes = diff.changes if everything else diff.differing
     return [
-        _Row(change.name, change.statistics, note=_note(change), state=_state(change))
+        _Row(
+            change.name,
+            change.statistics,
+            note=_note(change),
+            state=_state(change),
+            spectrum=change.spectrum,
+        )
         for change in changes
     ]
 
@@ -192,7 +211,10 @@ def write_comparison(out: Output, diff: ModelDiff, view: View) -> None:
 
 def _head_lines(out: Output, diff: ModelDiff, *, everything: bool) -> Iterator[str]:
     """Yield what was compared and what it amounts to."""
-    labels = [printable(side.label) for side in (diff.old, diff.new)]
+    labels = [
+        short_id(side.label) if is_git_id(side.label) else printable(side.label)
+        for side in (diff.old, diff.new)
+    ]
     yield out.style(" -> ".join(labels), "bold")
     yield from _verdict_lines(out, diff, everything=everything)
     total, found = diff.total, diff.total.statistics
@@ -210,7 +232,7 @@ def _head_lines(out: Output, diff: ModelDiff, *, everything: bool) -> Iterator[s
 
 def _verdict_lines(out: Output, diff: ModelDiff, *, everything: bool) -> Iterator[str]:
     """Yield what the comparison means; on a terminal as much as leaves room for figures."""
-    room = math.inf if out.width is None or everything else max(out.height // 8, 3)
+    room = math.inf if out.width is None or everything else max(out.height // 4, 4)
     for place, verdict in enumerate(diff.verdicts):
         lines = textwrap.wrap(
             f"* {printable(verdict.text)}", out.width or _ANY_WIDTH, subsequent_indent="  "
@@ -232,8 +254,12 @@ def _screen_lines(out: Output, diff: ModelDiff, view: View, used: int) -> Iterat
     if len(tensors) >= room:
         kinds = _choose(_group_rows(by_kind(diff.changes), _find_trends(out, diff)), view, sort)
         layers = _choose(_group_rows(by_layer(diff.changes)), view, sort)
-        named = (("kind", kinds), ("module", layers), ("tensor", tensors))
+        named = [("kind", kinds), ("module", layers), ("tensor", tensors)]
+        if any(row.spectrum for row in tensors):  # which groups do not have
+            del named[1]
         sections = [(name, rows) for name, rows in named if len(rows) > 1]
+        has_moved = diff.total.statistics is not None and diff.total.statistics.changed > 0
+        del sections[1 if not has_moved else 2 if room < _ROWS_OF_TWO else 3 :]
     lines: list[_Row] = []
     for number, (name, rows) in enumerate(sections):
         left = room - len(lines)
@@ -292,13 +318,23 @@ _FIGURE_COLUMNS: dict[str, Callable[[TensorStatistics], str]] = {
     "norm_old": lambda one: _figure(one.norm_old),
     "norm_new": lambda one: _figure(one.norm_new),
 }
+_SPECTRAL_COLUMNS: dict[str, Callable[[Spectrum], str]] = {
+    "sigma_1": lambda one: _figure(one.largest),
+    "st.rank": lambda one: _figure(one.stable_rank),
+    "rank90": lambda one: _rank(one, 0.9),
+    "rank99": lambda one: _rank(one, 0.99),
+}
+_NARROW_SPECTRAL = ("sigma", "changed", *_SPECTRAL_COLUMNS)
 _NARROW = ("sigma", "rel_L2", "cosine", "changed", "max_diff")
 
 
 def _table(out: Output, rows: Sequence[_Row]) -> Iterator[str]:
     """Yield rows of equal columns: all of them in a pipe, on a terminal as many as fit."""
     is_wide = out.width is None or out.width >= _WIDE
-    names = _NARROW if out.width is not None else tuple(_FIGURE_COLUMNS)
+    if any(row.spectrum for row in rows):
+        names = _NARROW_SPECTRAL if out.width else (*_FIGURE_COLUMNS, *_SPECTRAL_COLUMNS)
+    else:
+        names = _NARROW if out.width else tuple(_FIGURE_COLUMNS)
     has_groups = any(row.tensors for row in rows)
     has_end = is_wide and any(row.note or row.trend for row in rows)
     cells = [
@@ -321,8 +357,20 @@ def _table(out: Output, rows: Sequence[_Row]) -> Iterator[str]:
 def _figures(row: _Row, names: Sequence[str], out: Output) -> list[str]:
     if row.is_heading:
         return [""] * len(names)
-    found = row.statistics
-    if found is not None:
-        return [_FIGURE_COLUMNS[name](found) for name in names]
-    # A column of a pipe holds figures only; on a terminal there may be no room for the note.
-    return [row.state if out.width is not None and row.state else "-", *"-" * (len(names) - 1)]
+    values, spectrum = row.statistics, row.spectrum
+    if values is None:
+        # A column of a pipe holds figures only; on a terminal there may be no room for the note.
+        return [row.state if out.width is not None and row.state else "-", *"-" * (len(names) - 1)]
+    return [
+        _FIGURE_COLUMNS[name](values)
+        if name in _FIGURE_COLUMNS
+        else "-"
+        if spectrum is None
+        else _SPECTRAL_COLUMNS[name](spectrum)
+        for name in names
+    ]
+
+
+def _rank(spectrum: Spectrum, share: float) -> str:
+    rank = spectrum.find_rank(share)
+    return f">{len(spectrum.values)}" if rank is None else str(rank)

@@ -13,6 +13,7 @@ from mvc.numbers.statistics import HISTOGRAM_LOWEST
 if TYPE_CHECKING:
     from mvc.comparison.changes import TensorChange
     from mvc.comparison.rollup import Group
+    from mvc.numbers.spectral import Spectrum
     from mvc.numbers.statistics import TensorStatistics
     from mvc.operations.compare import ModelDiff
 
@@ -69,7 +70,13 @@ def _tensor_fields(change: TensorChange) -> dict[str, object]:
         "layer": find_layer(change.name),
         "compared_shape": shape,
         "statistics": statistics,
+        "spectrum": None if change.spectrum is None else _spectrum_fields(change.spectrum),
     }
+
+
+def _spectrum_fields(spectrum: Spectrum) -> dict[str, object]:
+    ranks = {f"rank_{percent}": spectrum.find_rank(percent / 100) for percent in (90, 99)}
+    return {"sigma_1": spectrum.largest, **pick(spectrum, "stable_rank full_rank values"), **ranks}
 
 
 def _statistics_fields(statistics: TensorStatistics) -> dict[str, object]:
