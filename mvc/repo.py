@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         verify_models,
     )
     from mvc.operations.add import AddPlan, AddResult
+    from mvc.operations.best import BestCommit
     from mvc.operations.bisect import BisectStep
     from mvc.operations.bisect_metric import MetricBreak
     from mvc.operations.blame import Blame
@@ -1066,6 +1067,9 @@ class Repo:
     ) -> GitId:
         """Tag a commit, with an annotated tag if there is a message; return the commit.
 
+        With ``force`` a tag that exists is moved, and from then on it is an alias: the log shows it as
+        ``@name``, and ``name@{1}`` is where it was.
+
         Raises:
             ConflictError: the tag exists, and not ``force``.
             UsageError: not a valid tag name, or an empty message.
@@ -1257,6 +1261,21 @@ class Repo:
         return operations.bisect_metric.bisect_metric(
             self._context, metric, above=above, below=below, bad=bad, good=good
         )
+
+    def best(self, metric: str, *revisions: str, maximise: bool = False) -> BestCommit:
+        """Return the commit with the lowest value of a metric, the earliest of several.
+
+        Commits that a rollback abandoned, and values that are not finite, are left out.
+
+        Args:
+            metric: its name; ``step`` and figures such as ``health.norm`` will do.
+            revisions: where to look, by default what HEAD reaches; ``A..B`` excludes commits.
+            maximise: return that with the highest value.
+
+        Raises:
+            NotFoundError: no such revision, or no commit there has the metric.
+        """
+        return operations.best.find_best(self._context, metric, revisions, maximise=maximise)
 
     # Tensors.
 

@@ -17,6 +17,7 @@ from mvc import Repo
 METHODS = """
 abort(self, kind='merge')
 add(self, paths, *, force=False, tracked_only=False, delta=None, progress=None)
+best(self, metric, *revisions, maximise=False)
 bisect_log(self)
 bisect_mark(self, term, *revisions, progress=None)
 bisect_metric(self, metric, *, above=None, below=None, bad='HEAD', good=())
@@ -113,6 +114,7 @@ RESULTS = {
     "operations.add.AddResult": "added removed unchanged counts",
     "operations.add.AddPlan": "read drop unchanged size_bytes",
     "workspace.annotations.Annotations": "step metrics meta",
+    "operations.best.BestCommit": "metric commit value step maximise compared left_out is_released",
     "operations.bisect.BisectStep": "status commit left steps terms bad good doubtful is_merge_base "
     "released",
     "operations.bisect_metric.MetricBreak": "metric commit value before before_value unknown others "
@@ -120,7 +122,7 @@ RESULTS = {
     "operations.blame.Blame": "commit tensors commits samples manifests_read",
     "operations.blame.DriftPoint": "changed statistics is_first",
     "operations.blame.TensorBlame": "path name dtype shape id commit since versions drift",
-    "operations.branch.RefInfo": "name commit is_current subject",
+    "operations.branch.RefInfo": "name commit is_current subject is_alias",
     "workspace.checkout_plan.CheckoutResult": "commit branch written removed",
     "workspace.commits.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "
     "written_bytes reused_bytes seconds warnings files_total files_changed identical_to",

@@ -111,7 +111,7 @@ def _values(declared: Parameter, word: str) -> Iterator[tuple[str, str]]:
     elif kinds & _REVISIONS:
         begun, dots, _ = word.rpartition("..")
         yield from ((begun + dots + text, about) for text, about in _references(tags=True))
-    elif {"--sort", "--metric"} & set(declared.names) and kinds == {"NAME"}:
+    elif {"--sort", "--metric", "--by"} & set(declared.names) and kinds == {"NAME"}:
         metrics = (entry.metrics for entry in open_repo().log(limit=1))
         yield from ((name, "metric") for names in metrics for name in names)
     elif "KEY" in kinds:
@@ -126,4 +126,7 @@ def _references(*, tags: bool) -> Iterator[tuple[str, str]]:
     yield from ((ref.name, ref.subject) for ref in repo.branches())
     if tags:
         yield "HEAD", "what is checked out"
-        yield from ((ref.name, ref.subject) for ref in repo.tags())
+        for ref in repo.tags():
+            yield ref.name, ref.subject
+            if ref.is_alias:
+                yield f"@{ref.name}", ref.subject

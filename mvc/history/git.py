@@ -379,10 +379,13 @@ class GitHistory:
         message: str | None,
         stamp: Stamp,
         expected: GitId | None = None,
+        reason: str = "",
+        is_alias: bool = False,
     ) -> GitId:
         """Make a tag and return the id it holds: an annotated one if there is a message.
 
-        To replace a tag, give the id that it holds now as ``expected``.
+        To replace a tag, give the id that it holds now as ``expected``. An alias is a tag that is
+        meant to move: it has a log of its moves, which get the ``reason``.
         """
         ref, held = tag_ref(name), target
         with self.lock():
@@ -393,8 +396,12 @@ class GitHistory:
                 data = encode_tag(name=name, commit=target, message=message, tagger=stamp)
                 held = self.objects.write("tag", data)
             self._prepare_move(ref, held)
-            self.refs.set(ref, held, expected, Reason("", stamp))
+            self.refs.set(ref, held, expected, Reason(reason, stamp), is_logged=is_alias)
         return held
+
+    def is_alias(self, ref: str) -> bool:
+        """Return whether a full ref name is that of a tag that is meant to move, with a log."""
+        return ref.startswith(TAGS) and self.refs.logs.wants(ref)
 
     def read_reflog(self, ref: str) -> list[ReflogEntry]:
         """Return the moves of HEAD or of a full ref name, newest first.

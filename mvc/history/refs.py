@@ -178,16 +178,25 @@ class RefStore:
 
     # -- moving
 
-    def set(self, name: str, new: GitId, expected: GitId | None, reason: Reason) -> None:
+    def set(
+        self,
+        name: str,
+        new: GitId,
+        expected: GitId | None,
+        reason: Reason,
+        *,
+        is_logged: bool = False,
+    ) -> None:
         """Move a ref from the expected value (None: it must not exist) to a new one.
 
-        Where HEAD is on that branch, HEAD's log gets the entry too, as in Git.
+        Where HEAD is on that branch, HEAD's log gets the entry too, as in Git. ``is_logged`` begins a
+        log for a ref of which Git keeps none.
         """
         name, _ = self._follow(check_ref_name(name))
         with self.lock.hold():
             if self.find(name) is None:
                 self._clear_way(name)
-            logs = [name] if self.logs.wants(name) else []
+            logs = [name] if is_logged or self.logs.wants(name) else []
             if self._head_target() == name:
                 logs.append(HEAD)
             self._replace(name, f"{new}\n", logs=logs, expected=expected, new=new, reason=reason)

@@ -5,6 +5,7 @@
              | revision "^{" kind "}"  what it names, once tags are followed: commit, tree, …
              | revision "@" digits     nearest commit along first parents with that Step trailer
              | [ref] "@{" n "}"        where the ref was n moves ago
+             | "@" tag                 a tag, as the log shows those that are meant to move
              | "@{-" n "}"             the branch that was checked out n switches ago
              | "HEAD" | "@" | ref | id | beginning of an id, four digits at least
 
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError, NotFoundError
 from mvc.history.object_formats import parse_tag
-from mvc.history.refnames import HEADS, NOTES, expand_name
+from mvc.history.refnames import HEADS, NOTES, TAGS, expand_name, is_ref_name
 from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _PARENT = re.compile(r"(.+)\^([0-9]{0,9})", re.DOTALL)
 _FIRST_PARENTS = re.compile(r"(.+)~([0-9]{0,9})", re.DOTALL)
 _STEP = re.compile(r"(.*)@([0-9]{1,18})", re.DOTALL)
 _REFLOG = re.compile(r"(.*)@\{([0-9]{1,9})\}", re.DOTALL)
+_ALIAS = re.compile(r"@(?![0-9]+\Z)[^{@].*", re.DOTALL)
 _PREVIOUS = re.compile(r"@\{-([1-9][0-9]{0,8})\}")
 _RANGE = re.compile(r"(?P<old>.*?)(?P<dots>\.{2,3})(?P<new>.*)", re.DOTALL)
 _UP = re.compile(r"(^|/)\.\.($|/)")  # of a path
@@ -68,7 +70,11 @@ class Revisions:
         """Return the full name of the ref a short name stands for, or None."""
         if name == "@":
             name = "HEAD"
-        return next((full for full in expand_name(name) if self._refs.find(full)), None)
+        found = next((full for full in expand_name(name) if self._refs.find(full)), None)
+        if found is None and _ALIAS.fullmatch(name):
+            tag = TAGS + name[1:]
+            return tag if is_ref_name(tag) and self._refs.find(tag) else None
+        return found
 
     def find_tree(self, object_id: GitId) -> GitId:
         """Return the tree of a commit or tag; a tree is its own."""

@@ -25,12 +25,14 @@ class RefInfo:
         commit: the commit it points to (through the tag object of an annotated tag).
         is_current: whether HEAD is on it.
         subject: subject of the commit; empty if stock Git tagged something else.
+        is_alias: whether it is a tag that is meant to move, ``@NAME``.
     """
 
     name: str
     commit: GitId
     is_current: bool
     subject: str
+    is_alias: bool = False
 
 
 def list_refs(context: Context, *, tags: bool = False) -> list[RefInfo]:
@@ -43,7 +45,8 @@ def list_refs(context: Context, *, tags: bool = False) -> list[RefInfo]:
         with contextlib.suppress(NotFoundError):  # deleted since they were listed
             target, commit = history.resolve(ref), history.find_commit(ref)
             subject = "" if commit is None else history.read_commit(commit).subject
-            found.append(RefInfo(ref.removeprefix(prefix), target, ref == current, subject))
+            name, is_alias = ref.removeprefix(prefix), history.is_alias(ref)
+            found.append(RefInfo(name, target, ref == current, subject, is_alias))
     return found
 
 
@@ -103,7 +106,7 @@ def create_tag(
     message: str | None = None,
     force: bool = False,
 ) -> GitId:
-    """Tag a commit; with a message the tag is an annotated one."""
+    """Tag a commit; with a message the tag is an annotated one, and with ``force`` an alias."""
     history = context.history
     tag_ref(name)
     if message is not None and not message.strip():
@@ -113,8 +116,18 @@ def create_tag(
     commit, existing = history.resolve(revision), history.find_ref(TAGS + name)
     if existing is not None and not force:
         raise ConflictError(f"tag {name!r} already exists", hint="`force` moves it")
+    if existing == commit and message is None and force and history.is_alias(TAGS + name):
+        return commit  # its log tells of moves only
     stamp = context.stamp()
-    history.create_tag(name, commit, message=message, stamp=stamp, expected=existing)
+    history.create_tag(
+        name,
+        commit,
+        message=message,
+        stamp=stamp,
+        expected=existing,
+        reason=f"tag: moved to {revision}",
+        is_alias=force,
+    )
     return commit
 
 

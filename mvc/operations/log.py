@@ -115,14 +115,15 @@ def ref_names(context: Context) -> dict[GitId, tuple[str, ...]]:
         if name == f"refs/heads/{head.branch}":
             continue
         with contextlib.suppress(NotFoundError):  # deleted since they were listed
-            names.setdefault(history.resolve(name), []).append(short_ref(name))
+            names.setdefault(history.resolve(name), []).append(_shown_ref(context, name))
     return {commit: tuple(found) for commit, found in names.items()}
 
 
-def short_ref(name: str) -> str:
+def _shown_ref(context: Context, name: str) -> str:
     """Return a ref name as people write it."""
     if name.startswith("refs/tags/"):
-        return "tag: " + name.removeprefix("refs/tags/")
+        sign = "@" if context.history.is_alias(name) else "tag: "
+        return sign + name.removeprefix("refs/tags/")
     for prefix in ("refs/heads/", "refs/remotes/", "refs/"):
         if name.startswith(prefix):
             return name.removeprefix(prefix)

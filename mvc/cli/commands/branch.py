@@ -124,7 +124,10 @@ def _list_branches(
     width = max((cell_width(printable(ref.name)) for ref in found), default=0)
     if repo.head.branch is None and not relation:
         out.line("* " + out.style(f"(HEAD detached at {short_id(repo.head.commit)})", "green"))
-    out.lines(_branch_line(out, ref, width if verbose else 0) for ref in found)
+    aliases = [ref for ref in repo.tags() if ref.is_alias] if verbose else []
+    for ref in found:
+        here = [f"@{printable(one.name)}" for one in aliases if one.commit == ref.commit]
+        out.line(_branch_line(out, ref, width if verbose else 0, here))
 
 
 def _is_related(repo: Repo, tip: str, commit: str, relation: str) -> bool:
@@ -133,8 +136,9 @@ def _is_related(repo: Repo, tip: str, commit: str, relation: str) -> bool:
     return (repo.merge_base(tip, commit) == tip) == (relation == "merged")
 
 
-def _branch_line(out: Output, ref: RefInfo, width: int) -> str:
+def _branch_line(out: Output, ref: RefInfo, width: int, aliases: Sequence[str]) -> str:
     name = pad(printable(ref.name), width)
     shown = out.style(name, "green") if ref.is_current else name
-    commit = f" {short_id(ref.commit)} {printable(ref.subject)}" if width else ""
+    names = out.style(f" ({', '.join(aliases)})", "yellow") if aliases else ""
+    commit = f" {short_id(ref.commit)}{names} {printable(ref.subject)}" if width else ""
     return f"{'*' if ref.is_current else ' '} {shown}{commit}".rstrip()

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.commands.branch import write_deleted
 from mvc.cli.options import CommandUsageError, Json, Quiet, name_and_start
-from mvc.cli.output import paged, pick, printable, write_json
+from mvc.cli.output import paged, pick, printable, stdout, warn, write_json
 from mvc.cli.parameters import Argument, Option
+from mvc.cli.render.text import count_text, number_text, short_id
 from mvc.cli.session import open_repo
+from mvc.errors import ConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from mvc.operations.best import BestCommit
+    from mvc.operations.branch import RefInfo
+    from mvc.repo import Repo
 
 
 def tag(
@@ -24,15 +30,34 @@ def tag(
         str | None, Option("-m", "--message", metavar="TEXT", help="Message of an annotated tag.")
     ] = None,
     delete: Annotated[bool, Option("-d", "--delete", help="Delete tags.")] = False,
-    force: Annotated[bool, Option("-f", "--force", help="Move an existing tag.")] = False,
+    force: Annotated[
+        bool, Option("-f", "--force", help="Move an existing tag; the log then shows it as @NAME.")
+    ] = False,
+    by: Annotated[
+        str | None,
+        Option("--by", metavar="NAME", help="Tag the commit with the lowest metric NAME."),
+    ] = None,
+    highest: Annotated[bool, Option("--max", help="With --by: the highest.")] = False,
+    among: Annotated[
+        str | None, Option("--among", metavar="A..B", help="With --by: only these commits.")
+    ] = None,
     listed: Annotated[
         str | None, Option("-l", "--list", metavar="GLOB", help="List only tags that match GLOB.")
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """List, create or delete tags."""
+    """List, create or delete tags.
+
+    A tag that -f or --by made or moved is an alias: the log shows it as @NAME, a revision may be
+    written so, and NAME@{1} is where it was before.
+
+    "mvc tag best --by loss" tags the commit with the lowest loss that HEAD (or REV) reaches, the
+    earliest of several. Commits that a rollback abandoned and values that are not finite do not count.
+    """
     given = names or []
+    if by is None and (highest or among is not None):
+        raise CommandUsageError("--max and --among need --by")
     if annotate and not (message or "").strip():
         raise CommandUsageError("an annotated tag needs a message: give one with -m")
     if delete:
@@ -41,14 +66,79 @@ def tag(
         repo = open_repo()
         deleted = [(name, repo.delete_tag(name)) for name in given]
         write_deleted("Deleted tag '{}' (was {})", deleted, quiet=quiet, as_json=as_json)
+    elif by is not None:
+        _tag_best(
+            given, by, message, among, force=force, highest=highest, quiet=quiet, as_json=as_json
+        )
     elif given and listed is None:
         name, revision = name_and_start(given)
         repo = open_repo()
+        before = _find_tag(repo, name)
         commit = repo.create_tag(name, revision, message=message, force=force)
         if as_json:
             write_json({"created": {"name": name, "commit": commit}})
+        elif before is not None and not quiet:
+            _write_move(name, before.commit, commit)
     else:
         _list_tags([*given, *([] if listed is None else [listed])], as_json=as_json)
+
+
+def _find_tag(repo: Repo, name: str) -> RefInfo | None:
+    return next((ref for ref in repo.tags() if ref.name == name), None)
+
+
+def _write_move(name: str, before: str, commit: str) -> None:
+    alias = f"@{printable(name)}"
+    if before == commit:
+        stdout().line(f"{alias} is at {short_id(commit)} already")
+    else:
+        back = f'"mvc tag -f {printable(name)} {printable(name)}@{{1}}" takes it back'
+        stdout().line(f"Moved {alias} from {short_id(before)} to {short_id(commit)} ({back})")
+
+
+def _tag_best(
+    names: Sequence[str],
+    metric: str,
+    message: str | None,
+    among: str | None,
+    *,
+    force: bool,
+    highest: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Tag the commit with the best value of a metric; an alias moves without -f."""
+    if not names:
+        raise CommandUsageError("name the tag: mvc tag best --by NAME")
+    name, start = name_and_start(names)
+    if among is not None and len(names) > 1:
+        raise CommandUsageError(f"{start!r} and --among cannot be used together")
+    repo = open_repo()
+    before = _find_tag(repo, name)
+    if before is not None and not (force or before.is_alias):
+        raise ConflictError(f"tag {name!r} already exists", hint="`force` moves it")
+    best = repo.best(metric, among or start, maximise=highest)
+    repo.create_tag(name, best.commit, message=message, force=True)
+    if as_json:
+        fields = pick(best, "metric value step compared left_out released=is_released")
+        old = None if before is None else before.commit
+        write_json({"created": {"name": name, "commit": best.commit, "before": old, **fields}})
+    elif not quiet:
+        _write_best(name, best)
+        if before is not None:
+            _write_move(name, before.commit, best.commit)
+
+
+def _write_best(name: str, best: BestCommit) -> None:
+    step = "" if best.step is None else f" (step {best.step:,})"
+    which = "highest" if best.maximise else "lowest"
+    text = f"{printable(best.metric)} {number_text(best.value)} is the {which}"
+    stdout().line(
+        f"@{printable(name)} is {short_id(best.commit)}{step}: {text} of {count_text(best.compared, 'commit')}"
+        + (f", {best.left_out:,} more do not count" if best.left_out else "")
+    )
+    if best.is_released:
+        warn(f"content of {short_id(best.commit)} was released: it cannot be checked out")
 
 
 def _list_tags(globs: Sequence[str], *, as_json: bool) -> None:
@@ -62,7 +152,7 @@ def _list_tags(globs: Sequence[str], *, as_json: bool) -> None:
         write_json(
             [
                 {
-                    **pick(ref, "name commit subject"),
+                    **pick(ref, "name commit subject alias=is_alias"),
                     "message": repo.tag_message(f"refs/tags/{ref.name}"),
                 }
                 for ref in found

@@ -98,7 +98,7 @@ def _ref(out: Output, ref: str) -> str:
         return out.style(head + arrow, "cyan", "bold") + out.style(branch, "green", "bold")
     if head == "HEAD":
         return out.style(head, "cyan", "bold")
-    return out.style(head, "yellow" if head.startswith("tag: ") else "green", "bold")
+    return out.style(head, "yellow" if head.startswith(("tag: ", "@")) else "green", "bold")
 
 
 def write_full(
