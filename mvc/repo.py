@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         load_state,
         merge,
         move,
+        pick,
         remove,
         restore,
         verify_models,
@@ -831,8 +832,117 @@ class Repo:
         from mvc.merging.told import make_told  # noqa: PLC0415  brings NumPy
 
         told = make_told(strategy, rules, parameters or {}, seed)
-        return operations.merge.conclude(
+        if kind == "merge":
+            return operations.merge.conclude(
+                self._context, kind, told=told, message=message, progress=progress
+            )
+        return operations.pick.resume(
             self._context, kind, told=told, message=message, progress=progress
+        )
+
+    def skip(
+        self, kind: Literal["cherry-pick", "revert"], *, progress: Progress = None
+    ) -> MergeResult:
+        """Leave out the commit that a cherry-pick or revert waits at, and go on with the others.
+
+        Raises:
+            ConflictError: nothing of that kind is under way.
+        """
+        return operations.pick.skip(self._context, kind, progress=progress)
+
+    def cherry_pick(
+        self,
+        *revisions: str,
+        strategy: str | None = None,
+        rules: Sequence[tuple[str, str]] = (),
+        parameters: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        mainline: int | None = None,
+        record_origin: bool = False,
+        commit: bool = True,
+        progress: Progress = None,
+    ) -> MergeResult:
+        """Apply to the current branch what commits changed against their parents.
+
+        Stops at the first commit with conflicts: ``conclude``, ``skip`` or ``abort`` goes on. A
+        commit that would change nothing is left out.
+
+        Args:
+            revisions: commits, or ranges ``A..B``, in the order in which they are applied.
+            strategy: what decides conflicts, as in ``merge``; ``rules``, ``parameters`` and
+                ``seed`` too. ``base`` is the commit's parent.
+            rules: (pattern, strategy).
+            parameters: of the methods.
+            seed: of methods that draw random numbers.
+            mainline: the parent, from 1, that a merge is compared with.
+            record_origin: name the original commit in the message.
+            commit: make commits; else what they change is staged.
+            progress: called with bytes stored and written.
+
+        Returns:
+            What the last step did.
+
+        Raises:
+            ConflictError: local changes would be lost, or something is under way.
+            UsageError: a merge without ``mainline``, no commit in a range.
+        """
+        return self._pick(
+            "cherry-pick", revisions, (strategy, rules, parameters or {}, seed),
+            mainline=mainline, record_origin=record_origin, commit=commit, progress=progress,
+        )  # fmt: skip
+
+    def revert(
+        self,
+        *revisions: str,
+        strategy: str | None = None,
+        rules: Sequence[tuple[str, str]] = (),
+        arithmetic: bool = False,
+        mainline: int | None = None,
+        commit: bool = True,
+        progress: Progress = None,
+    ) -> MergeResult:
+        """Take back on the current branch what commits changed; their tensors become their parents'.
+
+        A tensor that changed again since is a conflict. With ``arithmetic`` it loses what the commit
+        added to it, its task vector: new = now − (commit − parent), rounded to its dtype, which
+        is not exact to the bit.
+
+        Args:
+            revisions: commits, or ranges ``A..B``, the newest of a range first.
+            strategy: what else decides conflicts, as in ``merge``; ``theirs`` is the parent.
+            rules: (pattern, strategy).
+            arithmetic: subtract task vectors where tensors changed since.
+            mainline: the parent, from 1, that a merge is compared with.
+            commit: make commits; else what they change is staged.
+            progress: called with bytes stored and written.
+
+        Returns:
+            What the last step did; with conflicts, ``conclude``, ``skip`` or ``abort`` goes on.
+
+        Raises:
+            ConflictError: local changes would be lost, or something is under way.
+            UsageError: a merge without ``mainline``, a strategy together with ``arithmetic``.
+        """
+        if arithmetic and strategy is not None:
+            raise UsageError("`arithmetic` is a strategy itself")
+        parameters = {"weight": 1.0} if arithmetic else {}
+        chosen = "task_arithmetic" if arithmetic else strategy
+        return self._pick(
+            "revert", revisions, (chosen, rules, parameters, 0),
+            mainline=mainline, commit=commit, progress=progress,
+        )  # fmt: skip
+
+    def _pick(
+        self,
+        kind: Literal["cherry-pick", "revert"],
+        revisions: Sequence[str],
+        told: tuple[str | None, Sequence[tuple[str, str]], Mapping[str, Any], int],
+        **options: Any,
+    ) -> MergeResult:
+        from mvc.merging.told import make_told  # noqa: PLC0415  brings NumPy
+
+        return operations.pick.pick(
+            self._context, kind, revisions, told=make_told(*told), **options
         )
 
     def abort(self, kind: Literal["merge", "cherry-pick", "revert"] = "merge") -> CheckoutResult:

@@ -36,6 +36,8 @@ COMMANDS = {
         "undo": "Take back the last commit, switch or reset",
         "rollback": "Take a branch back; what it leaves stays on diverged/",
         "merge": "Bring the changes of other branches into the current one",
+        "cherry-pick": "Apply what some commits changed",
+        "revert": "Take back what some commits changed",
         "branch": "List, create, rename or delete branches",
         "tag": "List, create or delete tags",
     },

@@ -20,10 +20,9 @@ _FORWARD = (
 _STOCK = "stock Git reads the history: git --git-dir=.mvc {}"
 _INSTEAD = {
     **dict.fromkeys(("remote", "push", "pull", "fetch", "clone"), _NO_REMOTES),
-    **dict.fromkeys(("rebase", "cherry-pick", "apply", "am", "merge-base"), _PICK),
+    **dict.fromkeys(("rebase", "apply", "am", "merge-base"), _PICK),
     **dict.fromkeys(("describe", "rev-parse", "notes", "cat-file", "for-each-ref"), _STOCK),
     "stash": _FORWARD,
-    "revert": '"mvc undo" takes back the last commit, "mvc rollback REV" goes back and keeps the rest',
     "clean": '"mvc status" lists untracked files; remove them yourself',
     "grep": '"mvc ls --tensors GLOB" finds tensors by name',
     "archive": '"mvc export REV DIR/" writes the files of a revision',

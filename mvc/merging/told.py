@@ -66,6 +66,8 @@ class Told:
 
     def sign(self, message: str) -> str:
         """Return a message that says this, and nothing that was told earlier."""
+        if self == Told():
+            return message
         kept = [pair for pair in parse_trailers(message) if pair[0] not in TRAILERS]
         told = [(_STRATEGY, self.rules.default)] if self.rules.default is not None else []
         told += [(_RULE, f"{one.pattern}={one.strategy}") for one in self.rules.rules]

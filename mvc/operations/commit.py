@@ -113,11 +113,13 @@ def _move(
     subject = text.lstrip("\n").split("\n", 1)[0]
     if pending is not None:
         from mvc.workspace.journal import Transition  # noqa: PLC0415  rarely needed
-        from mvc.workspace.marks import ENDED  # noqa: PLC0415
+        from mvc.workspace.marks import mark_done  # noqa: PLC0415
         from mvc.workspace.transition import plan_head_move, run  # noqa: PLC0415
 
         words = f"commit ({pending.kind}): {subject}"
-        step = Transition(head=plan_head_move("move", new, head, words, stamp), marks=ENDED)
+        step = Transition(
+            head=plan_head_move("move", new, head, words, stamp), marks=mark_done(pending)
+        )
         run(context, step, context.history.read_index())
         return
     # Objects are written outside the lock, which may be contended; only the branch moves in it.
@@ -148,7 +150,7 @@ def _check_decided(index: Index, added: AddResult | None) -> None:
 
 def _find_picked(context: Context, pending: Pending | None) -> CommitInfo | None:
     """Return the commit whose author a picked one keeps."""
-    if pending is None or pending.kind != "cherry-pick":
+    if pending is None or pending.kind != "cherry-pick" or not pending.heads:
         return None
     return context.history.read_commit(pending.heads[0])
 

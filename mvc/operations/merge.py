@@ -26,7 +26,7 @@ from mvc.workspace.commits import record
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.journal import EntryChange
 from mvc.workspace.manifests import find_manifest
-from mvc.workspace.marks import ENDED, make_marks, mark_origin
+from mvc.workspace.marks import ENDED, make_marks, mark_done, mark_origin
 from mvc.workspace.pathspec import list_paths
 from mvc.workspace.pending import Pending, check_decided, check_nothing_pending, find_pending
 from mvc.workspace.recorded import holds, tree_of
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.checkout_plan import CheckoutResult
     from mvc.workspace.context import Context
+    from mvc.workspace.journal import Mark
 
     FastForward = Literal["allowed", "only", "never"]
 
@@ -93,6 +94,7 @@ class Change:
         reflog: what the reflog says of it.
         is_committed: whether a commit is made if nothing is left to decide.
         author: who wrote it, and when; by default who merges.
+        may_be_empty: whether a commit that changes nothing is made, too.
     """
 
     pending: Pending
@@ -101,6 +103,7 @@ class Change:
     reflog: str
     is_committed: bool = True
     author: Stamp | None = None
+    may_be_empty: bool = True
 
 
 @holds_sweep_lock
@@ -208,6 +211,8 @@ def apply_change(
     _check_octopus(merges, sides)
     merged = write_merge(context, merges, ours, progress)
     check_kept(context, merged.entries)
+    if not (merged.conflicts or change.may_be_empty) and merged.entries == ours:
+        return MergeResult("up-to-date", head.commit, head.branch)
     plan = plan_checkout(context, index, ours, merged.entries, materialise=False)
     plan.check()
     heads, stamp = pending.heads, context.stamp()
@@ -222,7 +227,7 @@ def apply_change(
         author=change.author,
     )  # fmt: skip
     move = plan_head_move("move", new, head, change.reflog, stamp)
-    marks = (*ENDED, *mark_origin(head.commit))
+    marks = (*mark_done(pending), *mark_origin(head.commit))
     done = execute(context, plan, index, move, progress, source=new, marks=marks)
     return _result("merged", done, heads, merges)
 
@@ -293,13 +298,20 @@ def _describe(context: Context, head: Head, revisions: Sequence[str]) -> str:
 
 @holds_sweep_lock
 def abort(context: Context, kind: str = "merge") -> CheckoutResult:
-    """Give up what is under way: index and files become as they were before it."""
+    """Give up what is under way: index, files and HEAD become as they were before it."""
     recover(context)
-    get_pending(context, kind)
+    pending = get_pending(context, kind)
+    return go_back(context, pending.origin, ENDED)
+
+
+def go_back(context: Context, commit: GitId | None, marks: tuple[Mark, ...]) -> CheckoutResult:
+    """Take back what is under way, to a commit or (None) to HEAD."""
     index, head = context.history.read_index(), context.history.head()
-    plan = plan_return(context, index, tree_of(context, head.commit))
-    stay = plan_head_move("stay", str(head.commit), head, "", context.stamp())
-    return execute(context, plan, index, stay, marks=ENDED)
+    kind, target = ("stay", head.commit) if commit in (None, head.commit) else ("move", commit)
+    plan = plan_return(context, index, tree_of(context, target))
+    message = f"reset: moving to {target}"
+    move = plan_head_move(kind, str(target), head, message, context.stamp())
+    return execute(context, plan, index, move, marks=marks)
 
 
 def get_pending(context: Context, kind: str) -> Pending:
@@ -395,6 +407,7 @@ def _find_label(context: Context, path: str) -> str:
     return "theirs"
 
 
+@holds_sweep_lock
 def conclude(
     context: Context,
     kind: str,

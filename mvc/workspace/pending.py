@@ -6,7 +6,7 @@ be. A transition writes and removes them (``marks``) together with index, files 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from mvc.errors import ConflictError, translate_os_errors
@@ -14,6 +14,8 @@ from mvc.fs import open_file
 from mvc.history.refs import MERGE_HEAD
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mvc.history.values import Index
     from mvc.ids import GitId
     from mvc.workspace.context import Context
@@ -25,7 +27,8 @@ HEADS: dict[Kind, str] = {
     "revert": "REVERT_HEAD",
 }
 MESSAGE = "MERGE_MSG"
-TODO = "sequencer/todo"
+TODO, ORIGIN, OPTIONS = "sequencer/todo", "sequencer/head", "sequencer/opts"
+STEPS: dict[Kind, str] = {"merge": "merge", "cherry-pick": "pick", "revert": "revert"}
 _SHOWN = 5
 _MAX_MESSAGE_BYTES = 2**20
 
@@ -39,12 +42,16 @@ class Pending:
         heads: the commits that are merged, picked or reverted.
         message: the message that the commit will have.
         rest: what a sequence of commits has left to do after this one, oldest first.
+        origin: where HEAD was before the sequence, or None if there is none.
+        options: of the sequence, for the rest of it.
     """
 
     kind: Kind
     heads: tuple[GitId, ...]
     message: str
     rest: tuple[GitId, ...] = ()
+    origin: GitId | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_pending(context: Context) -> Pending | None:
@@ -55,21 +62,31 @@ def find_pending(context: Context) -> Pending | None:
         one = None if kind == "merge" else refs.find(name)
         heads = merged if kind == "merge" else [] if one is None else [one]
         if heads:
-            return Pending(kind, tuple(heads), _read_message(context), _read_rest(context))
-    return None
+            return _read_pending(context, kind, heads)
+    verb = _read(context, TODO).partition(" ")[0]  # between two commits of a sequence
+    kinds = [kind for kind, step in STEPS.items() if step == verb]
+    return _read_pending(context, kinds[0], []) if kinds else None
+
+
+def _read_pending(context: Context, kind: Kind, heads: list[GitId]) -> Pending:
+    lines = [line.split() for line in _read(context, TODO).splitlines()]
+    named = [context.history.find_commit(words[1]) for words in lines if words[1:]]
+    rest = tuple(one for one in named[1 if heads else 0 :] if one is not None)
+    options = (line.strip().partition(" = ") for line in _read(context, OPTIONS).splitlines())
+    return Pending(
+        kind,
+        tuple(heads),
+        _read_message(context),
+        rest if kind != "merge" else (),
+        context.history.find_commit(_read(context, ORIGIN).strip() or "-"),
+        {key: value for key, equals, value in options if equals},
+    )
 
 
 def _read_message(context: Context) -> str:
     """Return the message to be, without the lines that are notes."""
     lines = _read(context, MESSAGE).split("\n")
     return "\n".join(line for line in lines if not line.startswith("#")).strip("\n")
-
-
-def _read_rest(context: Context) -> tuple[GitId, ...]:
-    lines = _read(context, TODO).splitlines()[1:]  # the first is under way
-    words = [line.split() for line in lines]
-    found = [context.history.find_commit(word[1]) for word in words if word[1:]]
-    return tuple(one for one in found if one is not None)
 
 
 def _read(context: Context, name: str) -> str:

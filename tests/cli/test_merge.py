@@ -89,3 +89,18 @@ def test_fast_forward_and_nothing_to_do(parted):
     parted.ok("switch", "-")
     assert "Fast-forward" in parted.ok("merge", "later").out
     assert parted.ok("merge", "later").out == "Already up to date.\n"
+
+
+def test_cherry_pick_and_revert(parted):
+    answer = parted("cherry-pick", "away")
+    assert answer.code == 1
+    assert "mvc cherry-pick --skip" in answer.out
+    assert "A cherry-pick of" in parted.ok("status").out
+    parted.ok("cherry-pick", "--continue", "--strategy", "theirs")
+    assert parted.json("cherry-pick", "away")["kind"] == "up-to-date"
+    assert 'Revert "away"' in parted.ok("revert", "HEAD").out
+    assert parted.json("revert", "HEAD~1", "--arithmetic")["kind"] == "up-to-date"
+    assert parted("revert").code == 2
+    assert parted("revert", "HEAD", "--arithmetic", "--strategy", "ours").code == 2
+    assert parted("revert", "--abort").code == 4
+    assert parted("cherry-pick", "HEAD", "--skip").code == 2

@@ -53,13 +53,25 @@ def _abort(root: Path) -> None:
     Repo.open(root).abort()
 
 
-VERBS = [_merge, _merge_with_method, _conflict, _decide, _abort]
+def _pick(root: Path) -> None:
+    Repo.open(root).cherry_pick("apart", "side")
+
+
+def _revert(root: Path) -> None:
+    Repo.open(root).revert("HEAD")
+
+
+VERBS = [_merge, _merge_with_method, _conflict, _decide, _abort, _pick, _revert]
+
+
+def _pending(pending) -> tuple:
+    return (pending.kind, pending.heads, pending.rest)
 
 
 def _state(root: Path) -> tuple:
     repo = Repo.open(root)
     status = repo.status()
-    under_way = None if status.pending is None else (status.pending.kind, status.pending.heads)
+    under_way = None if status.pending is None else _pending(status.pending)
     return (repo.head, status.files, under_way, status.conflicts, tuple(digests(root).items()))
 
 
@@ -88,6 +100,13 @@ def test_every_step(verb, tmp_path, monkeypatch):
 
         decide(Repo.open(half)._context, "merge", make_told("theirs", (), {}, 0))
         allowed.append(_state(half))
+    if verb is _pick:  # after the first of two commits the second waits
+        half = tmp_path / "half"
+        shutil.copytree(origin, half)
+        Repo.open(half).cherry_pick("apart")
+        first = _state(half)
+        rest = (Repo.open(half).resolve("side"),)
+        allowed += [(*first[:2], ("cherry-pick", (), rest), *first[3:])]
     for step in range(total_steps):
         work, pessimist = tmp_path / "work", tmp_path / "pessimist"
         shutil.copytree(origin, work)
@@ -107,6 +126,6 @@ def test_every_step(verb, tmp_path, monkeypatch):
 def _check_goes_on(root: Path, state: tuple, after: tuple) -> None:
     """A merge that is under way can be given up, whatever step it was stopped at."""
     if state[2] is not None:
-        Repo.open(root).abort()
+        Repo.open(root).abort(state[2][0])
         assert Repo.open(root).status().is_clean
         assert "<<<<<<<" not in (root / "notes.txt").read_text()

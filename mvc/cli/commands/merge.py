@@ -18,35 +18,41 @@ if TYPE_CHECKING:
 
     from mvc.operations.merge import MergeResult
 
+Strategy = Annotated[
+    str | None,
+    Option(
+        "--strategy",
+        metavar="NAME",
+        help="Decide what both sides changed: ours, theirs, base, or a merge method.",
+    ),
+]
+Rules = Annotated[
+    list[str] | None,
+    Option(
+        "--rule",
+        metavar="GLOB=STRATEGY",
+        help="Decide so about the tensors or files that GLOB fits; the first that fits counts.",
+    ),
+]
+Parameters = Annotated[
+    list[str] | None,
+    Option("--param", metavar="NAME=VALUE", help="A parameter of the merge method."),
+]
+Seed = Annotated[
+    int, Option("--seed", metavar="N", help="Seed of methods that draw random numbers.")
+]
+MergeMessage = Annotated[
+    str | None, Option("-m", "--message", metavar="TEXT", help="Message of the commit.")
+]
+
 
 def merge(
     branches: Annotated[list[str] | None, Argument(metavar="[BRANCH]...")] = None,
-    strategy: Annotated[
-        str | None,
-        Option(
-            "--strategy",
-            metavar="NAME",
-            help="Decide what both sides changed: ours, theirs, base, or a merge method.",
-        ),
-    ] = None,
-    rules: Annotated[
-        list[str] | None,
-        Option(
-            "--rule",
-            metavar="GLOB=STRATEGY",
-            help="Decide so about the tensors or files that GLOB fits; the first that fits counts.",
-        ),
-    ] = None,
-    parameters: Annotated[
-        list[str] | None,
-        Option("--param", metavar="NAME=VALUE", help="A parameter of the merge method."),
-    ] = None,
-    seed: Annotated[
-        int, Option("--seed", metavar="N", help="Seed of methods that draw random numbers.")
-    ] = 0,
-    message: Annotated[
-        str | None, Option("-m", "--message", metavar="TEXT", help="Message of the merge commit.")
-    ] = None,
+    strategy: Strategy = None,
+    rules: Rules = None,
+    parameters: Parameters = None,
+    seed: Seed = 0,
+    message: MergeMessage = None,
     no_commit: Annotated[
         bool, Option("--no-commit", help="Stop before the commit, to look at the result.")
     ] = False,

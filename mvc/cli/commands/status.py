@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from mvc.cli.options import Json
 from mvc.cli.output import Output, pick, printable, stdout, write_json
 from mvc.cli.parameters import Option
-from mvc.cli.render.text import CHANGES, quote_path, short_id
+from mvc.cli.render.text import CHANGES, count_text, quote_path, short_id
 from mvc.cli.session import open_repo, shown_path
 from mvc.errors import CorruptionError, FormatError
 
@@ -144,8 +144,9 @@ def _write_pending(out: Output, found: Status) -> None:
 
     assert found.pending is not None
     kind = found.pending.kind
-    names = ", ".join(map(short_id, found.pending.heads))
-    out.lines(["", f"A {kind} of {names} is under way."])
+    names = ", ".join(map(short_id, found.pending.heads)) or "several commits"
+    more = f"; {count_text(len(found.pending.rest), 'commit')} to go" if found.pending.rest else ""
+    out.lines(["", f"A {kind} of {names} is under way{more}."])
     if found.conflicts:
         out.lines(f"  {line}" for line in ways_on(kind))
         write_conflicts(out, found.conflicts)

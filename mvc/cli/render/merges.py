@@ -103,11 +103,18 @@ def write_conflicts(out: Output, conflicts: Sequence[Conflict]) -> None:
 
 def ways_on(verb: str) -> list[str]:
     """Return how to end what is under way and has conflicts."""
-    return [
-        f"mvc {verb} --continue --rule 'GLOB=theirs'   decide by tensor or file (ours, theirs, base)",
-        f"mvc add FILE, then mvc {verb} --continue     take files as they are now",
-        f"mvc {verb} --abort                           give it up: all is as it was before",
+    ways = [
+        (
+            f"mvc {verb} --continue --rule 'GLOB=theirs'",
+            "decide by tensor or file: ours, theirs, base",
+        ),
+        (f"mvc add FILE, then mvc {verb} --continue", "take files as they are now"),
+        (f"mvc {verb} --abort", "give it up: all is as it was before"),
     ]
+    if verb != "merge":
+        ways.insert(2, (f"mvc {verb} --skip", "leave this commit out"))
+    width = max(len(command) for command, _ in ways)
+    return [f"{command:<{width}}   {meaning}" for command, meaning in ways]
 
 
 def write_returned(out: Output, repo: Repo, verb: str, result: CheckoutResult) -> None:

@@ -1,0 +1,55 @@
+"""Take back what some commits changed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from mvc.cli.commands.merge import Rules, Strategy
+from mvc.cli.options import Json, Quiet, ShowProgress, check_alone
+from mvc.cli.parameters import Argument, Option
+from mvc.cli.render.merges import parse_told
+from mvc.cli.sequence import Abort, Continue, Mainline, NoCommit, Skip, run_sequence
+
+
+def revert(
+    commits: Annotated[list[str] | None, Argument(metavar="[REV]...")] = None,
+    arithmetic: Annotated[
+        bool,
+        Option(
+            "--arithmetic",
+            help="Where a tensor changed since, subtract what the commit added; not bit-exact.",
+        ),
+    ] = False,
+    strategy: Strategy = None,
+    rules: Rules = None,
+    mainline: Mainline = None,
+    no_commit: NoCommit = False,
+    go_on: Continue = False,
+    skip: Skip = False,
+    abort: Abort = False,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Take back what some commits changed, with a new commit.
+
+    Tensors and files that a commit changed become what they were in its parent, bit for bit, where
+    the branch has them as the commit left them. What changed again since is a conflict, as in a
+    merge: --rule and --strategy decide ("theirs" is the parent's version), or --arithmetic: new = now
+    - (commit - parent), rounded to the dtype. REV may be a range, A..B.
+
+    At conflicts, --continue, --skip or --abort goes on.
+    """
+    check_alone([("--arithmetic", arithmetic), ("--strategy", strategy)])
+    told = parse_told(strategy, rules or (), (), 0)
+    options: dict[str, object] = {"mainline": mainline, "commit": not no_commit}
+    if arithmetic:
+        options["arithmetic"] = True
+    run_sequence(
+        "revert",
+        commits or (),
+        {key: told[key] for key in ("strategy", "rules")},
+        options,
+        ways={"--continue": go_on, "--skip": skip, "--abort": abort},
+        output=(quiet, progress, as_json),
+    )

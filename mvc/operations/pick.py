@@ -1,0 +1,211 @@
+"""cherry-pick and revert: what a commit changed, once more or backwards, onto the current branch.
+
+Both are merges with another base. To pick a commit is to merge it over its parent; to revert it is to
+merge its parent over it. A sequence of commits is noted beside HEAD as Git does, so that it can be
+continued, skipped or given up at any of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from mvc.errors import ConflictError, UsageError
+from mvc.history.messages import parse_trailers
+from mvc.history.revisions import split_range
+from mvc.history.values import Stamp
+from mvc.merging.files import Sides
+from mvc.merging.told import Told, read_told
+from mvc.operations.merge import Change, MergeResult, apply_change, conclude, get_pending, go_back
+from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.marks import mark_done
+from mvc.workspace.pending import Pending, check_nothing_pending, find_pending
+from mvc.workspace.recorded import staged_tree, tree_of
+from mvc.workspace.recovery import recover
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mvc.history.values import CommitInfo
+    from mvc.ids import GitId
+    from mvc.progress import ByteProgress
+    from mvc.workspace.context import Context
+
+    PickKind = Literal["cherry-pick", "revert"]
+
+_SHORT = 7
+_ORIGIN, _MAINLINE = "record-origin", "mainline"
+
+
+@holds_sweep_lock
+def pick(
+    context: Context,
+    kind: PickKind,
+    revisions: Sequence[str],
+    *,
+    told: Told | None = None,
+    mainline: int | None = None,
+    record_origin: bool = False,
+    commit: bool = True,
+    progress: ByteProgress = None,
+) -> MergeResult:
+    """Pick or revert commits, one after another; stops at the first with conflicts."""
+    recover(context)
+    check_nothing_pending(context)
+    told = told or Told()
+    told.methods(context, 2)
+    commits = _expand(context, kind, revisions)
+    options = {_ORIGIN: "true"} if record_origin else {}
+    options |= {} if mainline is None else {_MAINLINE: str(mainline)}
+    for one in commits:  # a mistake in the last is told before the first
+        _find_parent(context.history.read_commit(one), mainline)
+    head = context.history.head()
+    if head.commit is None:
+        raise ConflictError("there is no commit yet to apply it to")
+    sequence = Pending(kind, (), "", tuple(commits), head.commit, options)
+    return _run(context, sequence, told, commit=commit, progress=progress)
+
+
+def _expand(context: Context, kind: PickKind, revisions: Sequence[str]) -> list[GitId]:
+    """Return the commits that revisions and ranges name, in the order in which they are applied."""
+    found: list[GitId] = []
+    for text in revisions:
+        parts = split_range(text)
+        if parts is None:
+            found.append(context.history.resolve_commit(text))
+            continue
+        old, dots, new = parts
+        if dots != "..":
+            raise UsageError(f"{text!r} is not a range of commits", hint="write it with two dots")
+        start = context.history.resolve_commit(old)
+        walk = list(context.history.walk([context.history.resolve_commit(new)]))
+        known = {info.id for info in context.history.walk([start])}
+        left = [info.id for info in walk if info.id not in known]
+        found += left if kind == "revert" else reversed(left)
+    if not found:
+        raise UsageError(f"no commit to {kind}")
+    return found
+
+
+def _find_parent(info: CommitInfo, mainline: int | None) -> GitId | None:
+    """Return the parent that a commit is compared with; None for the first commit."""
+    if len(info.parents) <= 1:
+        if mainline is not None and mainline != 1:
+            raise UsageError(
+                f"commit {info.id[:_SHORT]} is not a merge: it has no parent {mainline}"
+            )
+        return info.parents[0] if info.parents else None
+    if mainline is None:
+        raise UsageError(
+            f"commit {info.id[:_SHORT]} is a merge",
+            hint="say with `mainline` which of its parents it is compared with, from 1",
+        )
+    if not 1 <= mainline <= len(info.parents):
+        raise UsageError(f"commit {info.id[:_SHORT]} has no parent {mainline}")
+    return info.parents[mainline - 1]
+
+
+def _run(
+    context: Context, sequence: Pending, told: Told, *, commit: bool = True, progress: ByteProgress
+) -> MergeResult:
+    """Apply what a sequence has left; return what the last step did."""
+    head = context.history.head()
+    result = MergeResult("up-to-date", head.commit, head.branch)
+    rest = sequence.rest
+    for number, one in enumerate(rest, 1):
+        step = replace(sequence, heads=(one,), rest=rest[number:])
+        done = _apply(context, step, told, commit=commit, progress=progress)
+        if done is None and commit and find_pending(context) is not None:
+            go_back(context, None, mark_done(step))  # nothing to do: that is noted, too
+        result = result if done is None else done
+        if result.conflicts:
+            break
+    return result
+
+
+def _apply(
+    context: Context, step: Pending, told: Told, *, commit: bool, progress: ByteProgress
+) -> MergeResult | None:
+    """Apply one commit; None if that changes nothing."""
+    info, head = context.history.read_commit(step.heads[0]), context.history.head()
+    mainline = step.options.get(_MAINLINE)
+    parent = _find_parent(info, None if mainline is None else int(mainline))
+    is_revert = step.kind == "revert"
+    name = f"{info.id[:_SHORT]} ({info.subject})"
+    trees = tree_of(context, parent), context.history.read_tree(info.id)
+    base, theirs = reversed(trees) if is_revert else trees
+    ours = (
+        staged_tree(context.history.read_index()) if not commit else tree_of(context, head.commit)
+    )
+    label = f"parent of {name}" if is_revert else name
+    message = _revert_message(info, parent) if is_revert else info.message
+    if step.options.get(_ORIGIN):
+        message = _with_origin(message, info.id)
+    author = None
+    if not is_revert:
+        author = Stamp(info.author, info.author_time_s, info.author_timezone_s)
+    assert head.commit is not None
+    change = Change(
+        replace(step, message=told.sign(message)),
+        Sides(base, [ours, theirs], ("HEAD", label)),
+        (head.commit,),
+        f"{step.kind}: {info.subject}",
+        is_committed=commit,
+        author=author,
+        may_be_empty=False,
+    )
+    done = apply_change(context, head, change, told, progress)
+    return None if done.kind == "up-to-date" else done
+
+
+def _revert_message(info: CommitInfo, parent: GitId | None) -> str:
+    """Return the message that Git gives a revert."""
+    merged = f", reversing\nchanges made to {parent}" if len(info.parents) > 1 else ""
+    return f'Revert "{info.subject}"\n\nThis reverts commit {info.id}{merged}.\n'
+
+
+def _with_origin(message: str, commit: GitId) -> str:
+    between = "\n" if parse_trailers(message) else "\n\n"
+    return f"{message.rstrip()}{between}(cherry picked from commit {commit})\n"
+
+
+def resume(
+    context: Context,
+    kind: PickKind,
+    *,
+    told: Told | None = None,
+    message: str | None = None,
+    progress: ByteProgress = None,
+) -> MergeResult:
+    """Finish the commit that waits, and go on with the sequence."""
+    recover(context)
+    pending = get_pending(context, kind)
+    told = (told or Told()).after(read_told(pending.message))
+    done = None
+    if pending.heads:
+        done = conclude(context, kind, told=told, message=message, progress=progress)
+    return _go_on(context, pending, told, done, progress)
+
+
+def skip(context: Context, kind: PickKind, *, progress: ByteProgress = None) -> MergeResult:
+    """Leave the commit that waits out, and go on with the sequence."""
+    recover(context)
+    pending = get_pending(context, kind)
+    back = go_back(context, None, mark_done(pending))
+    done = MergeResult("up-to-date", back.commit, back.branch, (), back.written, back.removed)
+    return _go_on(context, pending, read_told(pending.message), done, progress)
+
+
+@holds_sweep_lock
+def _go_on(
+    context: Context,
+    pending: Pending,
+    told: Told,
+    done: MergeResult | None,
+    progress: ByteProgress,
+) -> MergeResult:
+    if not pending.rest:
+        assert done is not None
+        return done
+    result = _run(context, replace(pending, heads=(), message=""), told, progress=progress)
+    return done if done is not None and result.kind == "up-to-date" else result
