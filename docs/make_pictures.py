@@ -12,6 +12,7 @@ import argparse
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,8 @@ PICTURES = {
     "prune": ["prune", "--keep-last", "1", "--dry-run"],
     "du": ["du"],
 }
+REPORT = ["diff", "main~1", "main"]
+BROWSER = "chromium"
 RUN_PICTURES = {
     "rollback": ["log", "--oneline", "--graph", "--all"],
     "watch": ["watch", "--once"],
@@ -126,6 +129,23 @@ def attributes(style: Style) -> str:
     )
 
 
+def draw_report(folder: Path) -> None:
+    """Write the two reports of a comparison, the page as a browser shows it."""
+    overview, page = IMAGES / "overview.png", folder.parent / "page.html"
+    command = [sys.executable, "-m", "mvc", *REPORT, "--png", str(overview), "--html", str(page)]
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    browser = shutil.which(BROWSER)
+    if browser is None:
+        print(f"{BROWSER} is not installed: page.png stays as it is")
+        return
+    shot = [f"--screenshot={IMAGES / 'page.png'}", "--window-size=1280,1740", page.as_uri()]
+    subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--hide-scrollbars", *shot],
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
+
+
 def main() -> None:
     """Run the demo once, unless its folder is given, and draw every picture."""
     parser = argparse.ArgumentParser()
@@ -144,6 +164,7 @@ def main() -> None:
         (folder / "notes.md").write_text("a note\n")
         for name, words in PICTURES.items():
             draw(name, words, run_on_terminal(folder, words))
+        draw_report(folder)
         for name, words in RUN_PICTURES.items():
             draw(name, words, run_on_terminal(folder / "run", words))
 

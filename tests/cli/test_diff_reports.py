@@ -46,6 +46,24 @@ def test_json_and_rows_come_beside_the_page(shell):
     assert shell.ok("diff", "v1", "main", "--stat").lines
 
 
+def test_spectra_are_on_the_page(shell, browser):
+    shell.ok("diff", "v1", "main", "--spectral", "--html", "page.html")
+    browser.open(shell.folder / "page.html")
+    browser.click(".both button:nth-child(2)")
+    browser.ask("document.querySelector('input').focus()")
+    browser.type("layers.1.q")
+    browser.click("tbody tr")
+    text = browser.ask("document.querySelector('tr.detail').innerText")
+    (tensor,) = (
+        one
+        for one in shell.json("diff", "v1", "main", "--spectral")["tensors"]
+        if one["name"] == "layers.1.q"
+    )
+    spectrum = tensor["spectrum"]
+    assert f"{spectrum['rank_90']}, {spectrum['rank_99']} of 32" in text
+    assert f"{spectrum['stable_rank']:.4g}" in text
+
+
 def test_a_page_of_nothing(shell, browser):
     shell.ok("diff", "--html", "page.html", "--exit-code")
     browser.open(shell.folder / "page.html")

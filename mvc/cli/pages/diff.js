@@ -41,6 +41,13 @@ const COLUMNS = [
   { title: "type, shape", about: "Sort by size", value: (row) => row.size_bytes ?? 0, text: shapeText, wide: true },
 ];
 
+function spectrumFacts(spectrum) {
+  if (!spectrum) return [];
+  const { sigma_1: largest, stable_rank: stable, rank_90: rank90, rank_99: rank99, full_rank: full } = spectrum;
+  return [["largest singular value of Δ", numberText(largest)], ["stable rank of Δ", numberText(stable)],
+    ["rank for 90 %, 99 % of Δ", `${numberText(rank90)}, ${numberText(rank99)} of ${numberText(full)}`]];
+}
+
 function makeDetail(row) {
   const ulps = ["ulp_50", "ulp_99", "ulp_max"].map((name) => numberOf(name)(row)).join(", ");
   const place = get(row, "max_index");
@@ -50,7 +57,7 @@ function makeDetail(row) {
     ["max |Δ|", numberOf("max")(row) + (place ? ` at [${place.join(", ")}]` : "")],
     ["ULP 50 %, 99 %, max", ulps === "–, –, –" ? "–" : ulps], ["norm", normText(row)],
     ["NaN", healthText(row, "nan")], ["Inf", healthText(row, "inf")], ["zeros", healthText(row, "zeros")],
-    ["saturated", healthText(row, "saturated")]];
+    ["saturated", healthText(row, "saturated")], ...spectrumFacts(row.spectrum)];
   const counts = get(row, "histogram") ?? [];
   return make("div", {}, make("div", { class: "mono" }, row.name),
     row.old_name && make("div", { class: "quiet mono" }, `was ${row.old_name}`),
@@ -84,6 +91,7 @@ const modules = new Map(report.modules.map((row) => [row.name, row]));
 const table = makeTable({
   title: "Tensors", noun: "tensor", rows, columns: COLUMNS, folded: true, sortBy: { at: 1, isDown: true },
   moduleOf: (path) => modules.get(path), detailOf: makeDetail,
+  isQuiet: (row) => (row.status ? row.status === "unchanged" : row.differing === 0),
   choices: [["All", () => true], ["That differ", (row) => row.status !== "unchanged"],
     ["Changed", (row) => row.status === "modified"], ["Added", (row) => row.status === "added"],
     ["Removed", (row) => row.status === "removed"], ["Renamed", (row) => row.status === "renamed"],

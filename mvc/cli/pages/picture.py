@@ -79,7 +79,7 @@ class _Sheet:
         for verdict in overview.verdicts:
             colour = LIGHT.get(verdict.level, LIGHT["accent"])
             self._draw.ellipse((_MARGIN, self.y + 8, _MARGIN + 10, self.y + 18), colour)
-            self._line(verdict.text, _TEXT, LIGHT["ink"], left=_MARGIN + 24)
+            self._paragraph(verdict.text, _TEXT, LIGHT["ink"], _MARGIN + 24)
         self.y += 16
         for at in range(0, len(overview.cards), _CARDS_IN_ROW):
             self._cards(overview.cards[at : at + _CARDS_IN_ROW])
@@ -165,6 +165,18 @@ class _Sheet:
             if one.name:
                 self._line(one.name, _SMALL, colour)
         self.y += 16
+
+    def _paragraph(self, text: str, size: int, colour: str, left: float) -> None:
+        """Draw as many lines as a text needs."""
+        lines, room = [""], _WIDTH - _MARGIN - left
+        for word in _plain(text).split(" "):
+            longer = f"{lines[-1]} {word}".strip()
+            if lines[-1] and self._font(size).getlength(longer) > room:
+                lines.append(word)
+            else:
+                lines[-1] = longer
+        for line in lines:
+            self._line(line, size, colour, left)
 
     def _line(self, text: str, size: int, colour: str, left: float = _MARGIN) -> None:
         self._text(text, size, colour, left, self.y, _WIDTH - _MARGIN - left)

@@ -38,11 +38,13 @@ function onlyChild(node) {
   return shownNode;
 }
 
-/** Opens the largest modules until there is something to look at. */
-function openUntil(tree, open) {
+/** Opens the modules with the most differences until there is something to look at. */
+function openUntil(tree, open, moduleOf) {
+  const weight = (node) => [moduleOf(node.path)?.differing ?? 0, node.count];
   let seen = [...tree.children.values()].map(onlyChild);
   while (seen.length < FIRST_ROWS) {
-    const largest = seen.filter((node) => node.children && !open.has(node.path)).sort((a, b) => b.count - a.count)[0];
+    const [largest] = seen.filter((node) => node.children && !open.has(node.path))
+      .sort((a, b) => weight(b)[0] - weight(a)[0] || weight(b)[1] - weight(a)[1]);
     if (!largest) return;
     open.add(largest.path);
     seen = [...seen, ...[...largest.children.values()].map(onlyChild)];
@@ -54,9 +56,9 @@ function openUntil(tree, open) {
  *
  * `columns` are {title, about, value(row), text(row), wide}; the first names the row. `moduleOf(path)`
  * returns the figures of a module, or null; `detailOf(row)` an element; `choices` are
- * [name, test] that a menu offers.
+ * [name, test] that a menu offers; rows with `isQuiet` stand back.
  */
-function makeTable({ title, noun, rows, columns, moduleOf, detailOf, choices, sortBy = null, folded = false, limit = MOST_ROWS }) {
+function makeTable({ title, noun, rows, columns, moduleOf, detailOf, choices, sortBy = null, folded = false, limit = MOST_ROWS, isQuiet = () => false }) {
   const state = { folded, query: "", choice: 0, only: null, sort: null, open: new Set(), details: new Set(), limit };
   if (!folded) state.sort = sortBy;
   const head = make("tr", {}), body = make("tbody"), status = make("p", { class: "quiet", role: "status" });
@@ -106,7 +108,7 @@ function makeTable({ title, noun, rows, columns, moduleOf, detailOf, choices, so
     const isOpen = isModule ? state.open.has(node.path) : state.details.has(node.key);
     const sign = isModule ? (isOpen ? "▾" : "▸") : "";
     const row = make("tr", {
-      class: isModule && "module", tabindex: at ? -1 : 0, "aria-level": state.folded ? depth + 1 : null,
+      class: `${isModule ? "module" : ""} ${isQuiet(figures) ? "quiet" : ""}`, tabindex: at ? -1 : 0, "aria-level": state.folded ? depth + 1 : null,
       "aria-expanded": String(isOpen), onclick: () => toggle(line),
       onkeydown: (event) => {
         const isWanted = { Enter: true, " ": true, ArrowRight: !isOpen, ArrowLeft: isOpen }[event.key];
@@ -187,7 +189,7 @@ function makeTable({ title, noun, rows, columns, moduleOf, detailOf, choices, so
     type: "search", placeholder: "Filter by name, such as mlp or *.norm.*", "aria-label": `Filter the ${noun}s by name`,
     spellcheck: "false", autocomplete: "off", oninput: () => { state.query = search.value; again(); },
   });
-  if (folded) openUntil(growTree(rows), state.open);
+  if (folded) openUntil(growTree(rows), state.open, moduleOf);
   draw();
   const element = makeSection(title,
     rows.length > FIRST_ROWS && make("div", { class: "tools" }, search, menu, picked,

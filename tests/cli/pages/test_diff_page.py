@@ -122,6 +122,22 @@ def test_a_cell_of_the_heat_map_filters_the_table(opened):
     assert len(opened.ask(NAMES)) > 20
 
 
+def test_a_verdict_shows_the_tensors_it_rests_on(opened, fields):
+    (alarm,) = (one for one in fields["verdicts"] if one["level"] == "bad" and "NaN" in one["text"])
+    assert alarm["text"] in opened.ask("document.querySelector('.verdicts .bad').innerText")
+    opened.click(".verdicts .bad button")
+    assert opened.ask(NAMES) == list(alarm["tensors"]) == ["layers.10.mlp"]
+    opened.click("[aria-label^='Show all again']")
+    assert len(opened.ask(NAMES)) > 20
+
+
+def test_what_did_not_change_stands_back(opened, fields):
+    quiet = opened.ask("[...document.querySelectorAll('tr.quiet td.name')].map(e => e.title)")
+    differing = {one["name"]: one["differing"] for one in fields["modules"]}
+    assert {"layers.0", "layers.3"} <= set(quiet)
+    assert all(differing.get(name, 0) == 0 for name in quiet)
+
+
 def test_a_tensor_shows_all_its_figures(opened, fields):
     (tensor,) = (one for one in fields["tensors"] if one["name"] == "layers.2.v")
     _list(opened)

@@ -36,6 +36,15 @@ def test_what_is_not_there_is_not_drawn(fields):
     assert LIGHT["ink"] in colours
 
 
+def test_long_verdicts_take_several_lines(fields):
+    overview = overview_of_diff(fields)
+    short, long = (
+        replace(overview, verdicts=[Verdict("note", text)]) for text in ("word", "word " * 60)
+    )
+    heights = [Image.open(io.BytesIO(picture_bytes(one))).height for one in (short, long)]
+    assert heights[0] + 60 < heights[1] < heights[0] + 200
+
+
 def test_names_of_any_kind_and_number(fields):
     overview = overview_of_diff(fields)
     side = Side("\u202e\u4e2d" * 9_000, ["\ud800\x1b[31m", "x" * 10_000])
