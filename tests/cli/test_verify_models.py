@@ -88,6 +88,21 @@ class TestUnit:
             assert shell("verify", *names, "--atol", "1.5").code == 0, names
         assert shell("verify", "HEAD", "config.json").out.startswith("the same: 1 file")
 
+    def test_what_has_no_partner(self, files):
+        values = weights()
+        values["more"] = values.pop("2.bias") + 1
+        values["moved"] = values.pop("0.bias")
+        save_file(values, files.folder / "d.safetensors")
+        rows = [
+            " ".join(line.split())
+            for line in files("verify", "a.safetensors", "d.safetensors").lines[1:]
+        ]
+        assert sorted(rows) == [
+            "A more F32[3] only in d.safetensors",
+            "D 2.bias F32[3] missing",
+            "R moved F32[8] was 0.bias",
+        ]
+
     def test_json(self, files):
         found = files.json("verify", "a.safetensors", "b.safetensors", code=1)
         assert (found["passed"], found["module"], found["system"]) == (False, None, None)

@@ -151,7 +151,11 @@ def verify(
         run = open_repo()
         revision, paths = split_revision(run, names)
         if replay is None or entry is None or paths:
-            raise CommandUsageError("--replay needs --entry and takes no path")
+            raise CommandUsageError(
+                "--replay needs --entry and takes no path"
+                if entry is None or replay is not None
+                else "--entry needs --inputs; for training, --replay needs --entry"
+            )
         if replay < 1:
             raise CommandUsageError(f"--replay {replay}: train at least one step")
         raise Exit(_replay(run, revision or "HEAD", replay, entry, quiet=quiet, as_json=as_json))

@@ -101,7 +101,12 @@ def _write_tensors(out: Output, tensors: Sequence[TensorCheck]) -> None:
 
 def _difference(tensor: TensorCheck) -> str:
     if tensor.status != "modified":
-        return "only in the file" if tensor.status == "extra" else "missing"
+        only = "only in the file" if not tensor.path else f"only in {printable(tensor.path)}"
+        return {
+            "extra": only,
+            "missing": "missing",
+            "renamed": f"was {printable(tensor.old_name or '')}",
+        }[tensor.status]
     parts = []
     if tensor.elements_changed is not None:
         parts.append(f"{tensor.elements_changed:,} of {tensor.elements_total:,} elements")
