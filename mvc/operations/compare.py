@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mvc.chunkstore.store import MAX_THREADS, count_cores
 from mvc.comparison.gather import gather
 from mvc.comparison.pairs import pair_models
+from mvc.comparison.rearranged import find_rearranged
 from mvc.comparison.rollup import sum_up
 from mvc.comparison.spectra import add_spectra
 from mvc.comparison.verdicts import judge
@@ -124,7 +125,8 @@ def _compare(
         changes = add_spectra(context, changes, threads=threads, progress=progress)
     spectra = {one.name: one.spectrum for one in changes if one.spectrum is not None}
     old, new = (Side(model.label, model.commit) for model in models)
-    return ModelDiff(old, new, tuple(changes), sum_up(changes), judge(changes, spectra))
+    verdicts = judge(changes, spectra, find_rearranged(changes))
+    return ModelDiff(old, new, tuple(changes), sum_up(changes), verdicts)
 
 
 def _open_sides(

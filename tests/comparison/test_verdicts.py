@@ -41,7 +41,7 @@ def judge(tmp_path, base):
 
     def compare(new, *, old=None, old_type=BF16, new_type=BF16):
         for name, model, kind in (("old", old or base, old_type), ("new", new, new_type)):
-            arrays = {key: np.asarray(value, kind) for key, value in model.items()}
+            arrays = {key: np.ascontiguousarray(value, kind) for key, value in model.items()}
             save_file(arrays, tmp_path / f"{name}.safetensors")
         found = mvc.compare(tmp_path / "old.safetensors", tmp_path / "new.safetensors")
         assert len({one.kind for one in found.verdicts}) == len(found.verdicts)
@@ -196,3 +196,31 @@ def test_a_lora_adapter(judge, base, rng):
     found = judge(base | adapter)
     assert "r = 8" in found["adapter"].text
     assert "added" not in found
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (lambda one: one.T, "transposed"),
+        (lambda one: one[np.roll(np.arange(len(one)), 5)], "rows permuted"),
+        (lambda one: one[:, ::-1], "columns permuted"),
+        (lambda one: one[::-1, ::-1], "rows and columns permuted"),
+    ],
+)
+@pytest.mark.parametrize("name", ["mlp.up_proj", "self_attn.q_proj"])
+def test_elements_that_moved(judge, base, how, words, name):
+    name = f"model.layers.2.{name}.weight"
+    found = judge(base | {name: how(base[name])})
+    assert found["rearranged"].tensors == (name,)
+    assert found["rearranged"].text.startswith(f"{words}, with no value changed")
+    assert not {"size", "reshaped"} & set(found)
+
+
+def test_only_what_may_have_moved_is_read_again(base, tmp_path, rng, monkeypatch):
+    from mvc.comparison import rearranged
+
+    monkeypatch.delattr(rearranged, "take_fingerprints")  # fails if it is called
+    for name, model in (("old", base), ("new", moved(base, rng, 0.1))):
+        save_file({key: value.astype("f4") for key, value in model.items()}, tmp_path / name)
+        (tmp_path / name).rename(tmp_path / f"{name}.safetensors")
+    mvc.compare(tmp_path / "old.safetensors", tmp_path / "new.safetensors")

@@ -1,0 +1,83 @@
+"""Tensors whose elements moved and did not change: transposed, rows or columns in another order.
+
+Only tensors are read of which figures allow it: the other shape turned around, or magnitudes that
+add up alike on both sides though elements differ.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from mvc.dtypes import get_dtype
+from mvc.numbers.fingerprints import find_rearrangement, take_fingerprints
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mvc.comparison.changes import TensorChange
+    from mvc.numbers.fingerprints import Fingerprints
+    from mvc.workspace.models import ModelTensor
+
+_BLOCK_BYTES = 2**20
+_MAX_WIDTH = 8  # bytes of an element that is one word
+_NEARLY = 1e-9  # what the order of adding may change in a sum
+
+
+def find_rearranged(changes: Iterable[TensorChange]) -> dict[str, str]:
+    """Return name → "rows permuted" and the like, of open models."""
+    found = {}
+    for change in changes:
+        old, new = change.pair.old, change.pair.new
+        if change.status != "modified" or old is None or new is None or not _may_be(change):
+            continue
+        how = find_rearrangement(_take(old), _take(new))
+        if how is not None:
+            found[change.name] = how
+    return found
+
+
+def _may_be(change: TensorChange) -> bool:
+    old, new = change.pair.old, change.pair.new
+    assert old is not None
+    assert new is not None
+    dtype = get_dtype(old.view.dtype)
+    if (
+        old.view.dtype != new.view.dtype
+        or dtype.block_elements > 1
+        or dtype.block_bytes > _MAX_WIDTH
+    ):
+        return False
+    shapes, found = (old.view.shape, new.view.shape), change.statistics
+    if found is None:
+        return len(shapes[0]) == 2 and shapes[0] == shapes[1][::-1] and old.elements > 1  # noqa: PLR2004
+    return (
+        shapes[0] == shapes[1]
+        and found.changed > 1
+        and (found.old.zeros, found.old.nan, found.old.inf, found.old.largest)
+        == (found.new.zeros, found.new.nan, found.new.inf, found.new.largest)
+        and math.isclose(found.old.sum_sq, found.new.sum_sq, rel_tol=_NEARLY)
+        and (
+            found.left_out > 0
+            or math.isclose(found.sum_abs_old, found.sum_abs_new, rel_tol=_NEARLY)
+        )
+    )
+
+
+def _take(tensor: ModelTensor) -> Fingerprints:
+    shape = tensor.view.shape
+    rows = shape[0] if shape else 1
+    columns = tensor.elements // max(rows, 1)
+    return take_fingerprints(_blocks(tensor, rows, columns), columns)
+
+
+def _blocks(tensor: ModelTensor, rows: int, columns: int) -> Iterator[NDArray[np.unsignedinteger]]:
+    width, read = get_dtype(tensor.view.dtype).block_bytes, tensor.open()
+    step = max(1, _BLOCK_BYTES // (columns * width))
+    for first in range(0, rows, step):
+        count = min(step, rows - first)
+        raw = read(first * columns * width, count * columns * width)
+        yield raw.view(f"u{width}").reshape(count, columns)
