@@ -1603,6 +1603,7 @@ class Repo:
         delta: bool | None = None,
         parent: str | None = None,
         describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
+        no_gate: bool = False,
         progress: Progress = None,
     ) -> CommitResult:
         """Commit the image of a state (see ``mvc.layout_state``) as ``commit_state`` would.
@@ -1624,6 +1625,7 @@ class Repo:
             delta=delta,
             parent=parent,
             describe=describe,
+            no_gate=no_gate,
             progress=progress,
         )
         operations.aftercare.keep_up(self._context, result)

@@ -42,7 +42,7 @@ checkout(self, revision, *, paths=(), force=False, detach=False, progress=None)
 commit(self, message=None, *, paths=(), everything=False, amend=False, allow_empty=False, \
 step=None, metrics=None, meta=None, author=None, time_s=None, delta=None, no_gate=False, progress=None)
 commit_image(self, files, *, message, step=None, metrics=None, meta=None, branch=None, \
-delta=None, parent=None, describe=None, progress=None)
+delta=None, parent=None, describe=None, no_gate=False, progress=None)
 commit_state(self, state, *, message, step=None, metrics=None, meta=None, branch=None, \
 author=None, time_s=None, delta=None, previous=None, parent=None, files=None, no_gate=False, progress=None)
 compare(self, old=None, new=None, *, staged=False, paths=(), tensors=None, spectral=False, \
@@ -130,7 +130,8 @@ RESULTS = {
     "operations.branch.RefInfo": "name commit is_current subject is_alias",
     "workspace.checkout_plan.CheckoutResult": "commit branch written removed",
     "workspace.commits.CommitResult": "commit branch subject parents tensors_total tensors_new plain_bytes "
-    "written_bytes reused_bytes seconds warnings files_total files_changed identical_to",
+    "written_bytes reused_bytes seconds warnings files_total files_changed identical_to "
+    "failed_gates",
     "operations.du.DuEntry": "kind name raw_bytes alone_bytes shared_bytes commit subject path versions",
     "operations.du.DuTotals": "raw_bytes versions commits packs pack_bytes index_bytes object_bytes "
     "needed_bytes base_bytes reflog_bytes unneeded_bytes statistics_bytes",

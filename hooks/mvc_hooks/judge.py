@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mvc_hooks.divergence.ladder import Ladder
 from mvc_hooks.divergence.readings import ReadingQueue
 from mvc_hooks.divergence.watch import Watch, default_detectors
@@ -40,6 +42,7 @@ class Judge:
         self._readings = ReadingQueue()
         self._healthy_after = healthy_after
         self._unripe: list[tuple[int, str]] = []
+        self._bad_states: list[int] = []
         self._was_checked = False
         self._early: Action | None = None
         self._before = self.ladder.state_dict()
@@ -125,13 +128,17 @@ class Judge:
         """Record that a commit was made; it may become healthy."""
         self._unripe.append((step, commit))
 
+    def note_bad_state(self, step: int) -> None:
+        """Record that the state of a step failed a gate: no commit shortly before it is healthy."""
+        self._bad_states.append(step)
+
     def take_healthy(self) -> Iterator[tuple[int, str]]:
         """Yield (step, commit) of those that have become healthy.
 
         Only the steps right after a commit decide, however late its writer was done.
         """
         latest, history = self.latest, self._watch.history
-        alarms = history.steps[history.alarms]
+        alarms = np.append(history.steps[history.alarms], self._bad_states)
         while self._unripe and latest is not None:
             step, commit = self._unripe[0]
             if latest.step < step + self._healthy_after:
@@ -154,4 +161,5 @@ class Judge:
         self._watch.forget_after(step)
         self._readings.clear()
         self._unripe = [one for one in self._unripe if one[0] <= step]
+        self._bad_states = [bad for bad in self._bad_states if bad <= step]
         self._was_checked, self._early = False, None

@@ -156,7 +156,7 @@ class Recovery:
             name = branch or self._make_diverged_branch(frozen.step, tip)
             self.commits.queue.tips[name] = tip
             text = f"diverged at step {frozen.step}: {reason}"
-            self.commits.submit(frozen, text, branch=name)
+            self.commits.submit(frozen, text, branch=name, no_gate=True)
 
     def _tell_next_commit(self, report: RollbackReport) -> None:
         """Have the next commit record the rollback, and the batches of earlier unrecorded ones."""

@@ -18,6 +18,9 @@ class CommitReport:
         write_s: how long the writer took, in the background.
         plain_bytes: size of the state; ``written_bytes`` of it went into the repository.
         queue_depth: snapshots in the queue when it joined, itself included.
+        error: why there is no commit, or None.
+        is_refused: whether that is because a gate of the repository refused it.
+        failed_gates: the gates that it was marked for, with the reason of each.
     """
 
     step: int
@@ -30,14 +33,18 @@ class CommitReport:
     plain_bytes: int
     queue_depth: int
     error: str | None = None
+    is_refused: bool = False
+    failed_gates: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.commit is None:
-            return f"commit of step {self.step} failed: {self.error}"
+            what = "is refused" if self.is_refused else "failed"
+            return f"commit of step {self.step} {what}: {self.error}"
+        marks = "".join(f"; marked as failed {reason}" for reason in self.failed_gates)
         return (
             f"commit {self.commit[:10]} step {self.step}: stall {self.stall_s * 1e3:.1f} ms, "
             f"write {self.write_s:.2f} s, {self.written_bytes:,} of {self.plain_bytes:,} bytes, "
-            f"queue {self.queue_depth}"
+            f"queue {self.queue_depth}{marks}"
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.errors import FormatError, NotFoundError
 from mvc.workspace.annotations import Annotations, read_annotations
-from mvc.workspace.health import CheckpointHealth, read_health
+from mvc.workspace.health import CheckpointHealth, read_failed, read_health
 from mvc.workspace.ranges import walk_ranges
 from mvc.workspace.releases import Release, find_release
 from mvc.workspace.verdicts import DIVERGENCES, HEALTH_MARKS, Divergence
@@ -77,10 +77,6 @@ class LogEntry:
     @property
     def failed_gates(self) -> tuple[str, ...]:
         """Which gates it was marked for, with the reason of each (``gate.mode`` mark)."""
-        if not any(key == "Gate" for key, _ in self.info.trailers):
-            return ()
-        from mvc.workspace.gates import read_failed  # noqa: PLC0415  few commits are marked
-
         return read_failed(self.info.trailers)
 
     @property

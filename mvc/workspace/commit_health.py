@@ -47,17 +47,20 @@ def examine(
         parents: with which commits a growth compares, none or one.
         no_gate: whether gates are left out.
     """
-    from mvc.workspace.gates import gate_trailers, read_gates, refuse  # noqa: PLC0415
+    gates = None
+    settings = {} if no_gate else context.history.read_config()
+    if any(key.startswith("gate.") for key in settings):
+        from mvc.workspace.gates import read_gates  # noqa: PLC0415  few repositories have any
 
-    gates = None if no_gate else read_gates(context.history.read_config())
+        gates = read_gates(settings)
     found = find_health(context, tree, earlier, wanted=gates is not None)
     trailers = health_trailers(found)
     if gates is not None:
         before = [one for commit in parents for one in recorded(context, commit)]
         failures = name_tensors(context, tree, gates.judge(found, before))
         if failures and not gates.is_marking:
-            raise refuse(failures)
-        trailers += gate_trailers(failures)
+            raise gates.refuse(failures)
+        trailers += gates.mark(failures)
     return trailers
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import FormatError, UsageError
 from mvc.history.messages import drop_trailers, format_message
 from mvc.workspace.commit_health import examine
-from mvc.workspace.health import COMPUTED_TRAILERS
+from mvc.workspace.health import COMPUTED_TRAILERS, read_failed
 from mvc.workspace.manifests import find_manifest, read_stored
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class CommitResult:
         warnings: (path, what is wrong) of checkpoints stored as opaque bytes.
         files_total: files in the commit.
         files_changed: paths that were added, removed or changed since its first parent.
+        failed_gates: the gates that it is beyond and was marked for, with the reason of each.
         identical_to: the released commit whose content this one has brought back, or None.
     """
 
@@ -63,6 +64,7 @@ class CommitResult:
     files_total: int = 0
     files_changed: int = 0
     identical_to: ReleasedTwin | None = None
+    failed_gates: tuple[str, ...] = ()
 
     @property
     def id(self) -> GitId:
@@ -156,6 +158,7 @@ def summarise(
         files_total=len(tree),
         files_changed=sum(1 for path in {*base, *tree} if base.get(path) != tree.get(path)),
         identical_to=twin,
+        failed_gates=read_failed(info.trailers),
     )
 
 

@@ -7,23 +7,21 @@ state grows in a healthy run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, GateError, UsageError
 from mvc.workspace.annotations import parse_number
-from mvc.workspace.health import choose_weights
+from mvc.workspace.health import FAILED, GATE_TRAILER, choose_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from mvc.workspace.health import CheckpointHealth
 
 SECTION = "gate."
 MODE = "gate.mode"
 MODES = ("refuse", "mark")
-GATE_TRAILER = "Gate"
-_FAILED = "failed "
 _TEXTS = {
     "nan": "{path} has {value:,.0f} NaN{tensor}",
     "inf": "{path} has {value:,.0f} infinite elements{tensor}",
@@ -87,6 +85,21 @@ class Gates:
             ]
         return failures
 
+    @staticmethod
+    def refuse(failures: Sequence[Failure]) -> GateError:
+        """Return the error that says what failed."""
+        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        return GateError(
+            f"{failures[0]}{more}",
+            hint="nothing was committed; `no_gate` commits it anyway",
+            failures=[asdict(one) for one in failures],
+        )
+
+    @staticmethod
+    def mark(failures: Sequence[Failure]) -> list[tuple[str, str]]:
+        """Return the trailers that mark a commit."""
+        return [(GATE_TRAILER, f"{FAILED}{one.gate}: {one}") for one in failures]
+
 
 def read_gates(settings: Mapping[str, str]) -> Gates | None:
     """Return the gates that settings ask for, or None; FormatError if one is not valid."""
@@ -118,29 +131,3 @@ def check_gate(key: str, value: str) -> None:
         raise UsageError(f"{key} is a positive number, not {value[:80]!r}")
     elif gate == _GROWTH and number <= 1:
         raise UsageError(f"{key} is a factor above 1, not {value[:80]!r}")
-
-
-def refuse(failures: Sequence[Failure]) -> GateError:
-    """Return the error that says what failed."""
-    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-    facts = tuple(
-        {"gate": one.gate, "value": one.value, "limit": one.limit, "path": one.path,
-         "tensor": one.tensor}
-        for one in failures
-    )  # fmt: skip
-    hint = "nothing was committed; `no_gate` commits it anyway"
-    return GateError(f"{failures[0]}{more}", hint=hint, failures=facts)
-
-
-def gate_trailers(failures: Sequence[Failure]) -> list[tuple[str, str]]:
-    """Return the trailers that mark a commit."""
-    return [(GATE_TRAILER, f"{_FAILED}{one.gate}: {one}") for one in failures]
-
-
-def read_failed(trailers: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return which gates a commit was marked for, with the reason of each."""
-    return tuple(
-        value.removeprefix(_FAILED)
-        for key, value in trailers
-        if key == GATE_TRAILER and value.startswith(_FAILED)
-    )

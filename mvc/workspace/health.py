@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 HEALTH_TRAILER = "Health"
-COMPUTED_TRAILERS = frozenset({HEALTH_TRAILER, "Gate"})
+GATE_TRAILER = "Gate"
+FAILED = "failed "
+COMPUTED_TRAILERS = frozenset({HEALTH_TRAILER, GATE_TRAILER})
 """Trailers that a commit gets from its content; those of a message that it takes over go."""
 _LINE = re.compile(r"(\S+)((?: [a-z]+=\S+)+)")
 _UNSAFE = re.compile(r"[\s%\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -60,6 +62,15 @@ def read_health(trailers: Iterable[tuple[str, str]]) -> tuple[CheckpointHealth, 
     """Return what the trailers of a commit say; malformed ones are left out."""
     found = (_parse(value) for key, value in trailers if key == HEALTH_TRAILER)
     return tuple({one.path: one for one in found if one is not None}.values())
+
+
+def read_failed(trailers: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return which gates a commit was marked for, with the reason of each."""
+    return tuple(
+        value.removeprefix(FAILED)
+        for key, value in trailers
+        if key == GATE_TRAILER and value.startswith(FAILED)
+    )
 
 
 def _parse(value: str) -> CheckpointHealth | None:

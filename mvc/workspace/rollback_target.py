@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.workspace.annotations import read_annotations
-from mvc.workspace.gates import read_failed
+from mvc.workspace.health import read_failed
 from mvc.workspace.manifests import is_complete
 from mvc.workspace.released import check_content
 from mvc.workspace.releases import find_release

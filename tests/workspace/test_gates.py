@@ -7,8 +7,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from mvc import FormatError, GateError, Repo, UsageError
-from mvc.workspace.gates import GATES, Gates, check_gate, read_failed, read_gates
-from mvc.workspace.health import CheckpointHealth
+from mvc.workspace.gates import GATES, Gates, check_gate, read_gates
+from mvc.workspace.health import CheckpointHealth, read_failed
 
 MODEL = "model.safetensors"
 WEIGHTS = np.linspace(-1, 1, 1000, dtype=np.float32)

@@ -164,9 +164,11 @@ class Commits:
         *,
         facts: Mapping[str, str] | None = None,
         branch: str | None = None,
+        no_gate: bool = False,
     ) -> None:
         """Hand a snapshot to the writer, which releases it; ``branch`` defaults to the run's."""
-        self.queue.submit(snapshot, branch or self.branch, message, metrics, facts)
+        to = branch or self.branch
+        self.queue.submit(snapshot, to, message, metrics, facts, no_gate=no_gate)
         self._log.snapshot(snapshot)
 
     def freeze_light(self) -> None:
@@ -229,7 +231,7 @@ class Commits:
 
     def _take(self, reports: list[CommitReport]) -> None:
         self.reports += reports
-        failed = [report for report in reports if report.commit is None]
+        failed = [one for one in reports if one.commit is None and not one.is_refused]
         for report in reports:
             self._log.commit(report)
             if report.branch != self.branch:
@@ -237,8 +239,10 @@ class Commits:
             told = self._told.pop(report.step, {})
             if report.commit is None:
                 self.facts = told | self.facts  # the next one has to record it
-            else:
+            elif not report.failed_gates:
                 self._judge.note_commit(report.step, report.commit)
+            if report.is_refused or report.failed_gates:
+                self._judge.note_bad_state(report.step)
         for report in failed:
             if self.last_step == report.step:
                 self.last_step = None  # so that the end of the run commits the state once more

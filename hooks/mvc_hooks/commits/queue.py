@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mvc import MvcError
+from mvc import GateError, MvcError
 from mvc_hooks.reports import CommitReport
 from mvc_hooks.snapshot.ring import MemoryPool
 from mvc_hooks.writer.messages import Answer, Commit, MarkHealthy
@@ -78,8 +78,13 @@ class CommitQueue:
         message: str,
         metrics: Mapping[str, float] | None = None,
         facts: Mapping[str, str] | None = None,
+        *,
+        no_gate: bool = False,
     ) -> None:
-        """Commit a snapshot to a branch, with facts to record, and release it then; returns at once."""
+        """Commit a snapshot to a branch, with facts to record, and release it then; returns at once.
+
+        ``no_gate`` is for what is known to be bad and kept as it is.
+        """
         self._number += 1
         depth = len(self._pending) + 1
         numbers = {k: v if math.isfinite(v) else repr(v) for k, v in (metrics or {}).items()}
@@ -98,6 +103,7 @@ class CommitQueue:
                 "queue_depth": str(depth),
             },
             self._delta,
+            no_gate,
         )
         self._pending.append(_Pending(request, snapshot, depth))
         self._send_ready()
@@ -238,7 +244,8 @@ class CommitQueue:
             self.tips[pending.request.branch] = answer.commit
             self._deaths = 0
         error = None if answer.error is None else answer.message
-        if error is not None and answer.hint:
+        is_refused = answer.error == GateError.kind
+        if error is not None and answer.hint and not is_refused:
             error = f"{error} ({answer.hint})"
         report = CommitReport(
             step=pending.snapshot.step,
@@ -251,5 +258,7 @@ class CommitQueue:
             plain_bytes=answer.plain_bytes,
             queue_depth=pending.queue_depth,
             error=error,
+            is_refused=is_refused,
+            failed_gates=answer.failed_gates,
         )
         self._reports.append(report)

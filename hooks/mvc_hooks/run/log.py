@@ -128,12 +128,16 @@ class RunLog:
         self._record("snapshot", step=snapshot.step, stall_s=stall_s, bytes=size)
 
     def commit(self, report: CommitReport) -> None:
-        """A commit was made, or failed."""
+        """A commit was made, refused by a gate, or failed."""
+        if report.is_refused:
+            log.warning("%s", report)
+            self._record("skip", step=report.step, reason=report.error)
+            return
         if report.commit is None:
             log.error("%s", report)
             self._record("error", text=str(report))
             return
-        log.info("%s", report)
+        log.log(logging.WARNING if report.failed_gates else logging.INFO, "%s", report)
         self._record("commit", **asdict(report))
 
     def skip(self, step: int, policy: str) -> None:

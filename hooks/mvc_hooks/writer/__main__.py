@@ -191,6 +191,7 @@ class _Writer:
             parent=parent,
             delta=request.delta,
             describe=describe,
+            no_gate=request.no_gate,
         )
         self._tips[request.branch] = result.commit
         return Answer(
@@ -199,6 +200,7 @@ class _Writer:
             time.perf_counter() - started_s,
             written_bytes,
             result.plain_bytes,
+            result.failed_gates,
         )
 
 

@@ -42,6 +42,7 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
     metrics: dict[str, float | str]
     meta: dict[str, str]
     delta: bool | None
+    no_gate: bool = False
 
 
 class MarkHealthy(msgspec.Struct, frozen=True, tag="healthy"):
@@ -69,6 +70,7 @@ class Answer(msgspec.Struct, frozen=True):
     write_s: float = 0.0
     written_bytes: int = 0
     plain_bytes: int = 0
+    failed_gates: tuple[str, ...] = ()
     error: str | None = None
     message: str = ""
     hint: str | None = None
