@@ -129,6 +129,7 @@ class TestUnit:
             (["a.safetensors", "b.safetensors", "--layers", "unit,moduel"], 2, "choose of"),
             (["a.safetensors", "b.safetensors", "--layers", "module"], 2, "needs --entry"),
             (["a.safetensors", "b.safetensors", "--inputs", "in.npy"], 2, "needs --entry"),
+            (["a.safetensors", "b.safetensors", *RUN[:2], "--atol", "1"], 2, "needs --inputs"),
             (["a.safetensors", "b.safetensors", "--cosine", "0.9"], 2, "needs --entry"),
             (["a.safetensors", "b.safetensors", "--atol", "1", "--replay", "3"], 2, "--replay"),
             (["a.safetensors", *RUN, "--dtypes", "fp32,bf16", "--layers", "module"], 2, "--layers"),
@@ -187,8 +188,13 @@ class TestBehaviour:
         ]  # fmt: skip
 
     def test_a_process_that_dies_is_no_success(self, files, monkeypatch):
-        (files.folder / "net.py").write_text("import os\nos._exit(0)\n")
-        assert files("verify", "a.safetensors", "b.safetensors", *RUN).code == 128
+        line = ("verify", "a.safetensors", "b.safetensors", *RUN)
+        for code, said in (
+            ("os._exit(0)", "the entry's code ended the process with 0"),
+            ("os.kill(os.getpid(), 9)", "the process that runs the models was killed by signal 9"),
+        ):
+            (files.folder / "net.py").write_text(f"import os\n{code}\n")
+            assert files(*line).error == said
 
     def test_without_torch(self, files, monkeypatch):
         import importlib.util

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from mvc_hooks.behaviour.settings import Settings
 
 _DIFFERENT = 1
+_INTERRUPTED = 130
 _LAYERS = ("module", "system")
 
 
@@ -69,6 +70,8 @@ def main(arguments: Sequence[str]) -> int:
             fields = {"kind": error.kind, "message": error.message, "hint": error.hint}
             write(json.dumps({"error": fields}))
             return error.exit_code
+        except KeyboardInterrupt:
+            return _INTERRUPTED
         write(json.dumps(found))
     verdicts = [found[layer]["passed"] for layer in _LAYERS if found[layer] is not None]
     verdicts += [one["passed"] for one in found["settings"]]

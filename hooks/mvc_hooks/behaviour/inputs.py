@@ -49,7 +49,10 @@ class Batch:
 
     def fit(self, model: nn.Module, device: torch.device | None) -> Call:
         """Return the call for a model: on its device, numbers in the dtype of its parameters."""
-        dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), None)
+        like = next((one for one in model.parameters() if one.is_floating_point()), None)
+        dtype = None if like is None else like.dtype
+        if device is None and like is not None:
+            device = like.device
 
         def place(value: torch.Tensor) -> torch.Tensor:
             is_float = value.is_floating_point() and dtype is not None

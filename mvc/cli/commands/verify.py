@@ -18,7 +18,14 @@ from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.session import is_revision, open_repo, split_revision, to_paths
-from mvc.errors import MvcError, NotFoundError, RepositoryNotFoundError, UnsupportedError
+from mvc.errors import (
+    MvcError,
+    NotFoundError,
+    RepositoryNotFoundError,
+    StorageError,
+    UnsupportedError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -145,20 +152,12 @@ def verify(
         "agreement": agreement, "batch-size": batch_size, "seed": seed,
         "devices": devices, "dtypes": dtypes, "threads": threads,
     }  # fmt: skip
-    if replay is not None or (entry is not None and inputs is None):
+    if replay is not None:
         others = {"atol": atol, "rtol": rtol, "layers": layers, "html": html, "png": png}
         _refuse_with_replay({**runs, **others})
-        run = open_repo()
-        revision, paths = split_revision(run, names)
-        if replay is None or entry is None or paths:
-            raise CommandUsageError(
-                "--replay needs --entry and takes no path"
-                if entry is None or replay is not None
-                else "--entry needs --inputs; for training, --replay needs --entry"
-            )
-        if replay < 1:
-            raise CommandUsageError(f"--replay {replay}: train at least one step")
-        raise Exit(_replay(run, revision or "HEAD", replay, entry, quiet=quiet, as_json=as_json))
+        raise Exit(_replay(names, replay, entry, quiet=quiet, as_json=as_json))
+    if entry is not None and inputs is None:
+        raise CommandUsageError("--entry needs --inputs; for training, --replay needs --entry")
     has_report = choose_report(html, png) is not None
     chosen = _choose_layers(layers, entry, runs)
     is_new = (
@@ -378,11 +377,20 @@ def _run_behaviour(
     try:
         found: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        code = done.returncode if done.returncode >= 0 else _SIGNAL_BASE - done.returncode
-        raise Exit(code or _SIGNAL_BASE) from None
+        raise _make_death(done.returncode) from None
     if "error" in found:
         raise _make_error(**found["error"])
     return found
+
+
+def _make_death(code: int) -> MvcError:
+    """Return the error for a process that ended without an answer."""
+    if code < 0:
+        return StorageError(
+            f"the process that runs the models was killed by signal {-code}",
+            hint="memory may have run out: try a smaller --batch-size",
+        )
+    return UsageError(f"the entry's code ended the process with {code}")
 
 
 def _make_error(kind: str, message: str, hint: str | None) -> MvcError:
@@ -397,9 +405,15 @@ def _make_error(kind: str, message: str, hint: str | None) -> MvcError:
 
 
 def _replay(
-    repo: Repo, revision: str, steps: int, entry: str, *, quiet: bool, as_json: bool
+    names: list[str] | None, steps: int, entry: str | None, *, quiet: bool, as_json: bool
 ) -> int:
     """Run the replay in a separate process on the same streams; return its exit code."""
+    repo = open_repo()
+    revision, paths = split_revision(repo, names)
+    if entry is None or paths:
+        raise CommandUsageError("--replay needs --entry and takes no path")
+    if steps < 1:
+        raise CommandUsageError(f"--replay {steps}: train at least one step")
     file, colon, function = entry.rpartition(":")
     if not (file and colon and function):
         raise NotFoundError(
@@ -408,7 +422,7 @@ def _replay(
     if file.endswith(".py") and not Path(file).is_file():
         raise NotFoundError(f"file {file!r} does not exist")
     _check_hooks("--replay", _REPLAY)
-    commit = repo.resolve(revision)
+    commit = repo.resolve(revision or "HEAD")
     command = [sys.executable, "-m", _REPLAY, str(repo.worktree), commit, str(steps), entry]
     sys.stdout.flush()  # before the other process writes to the same stream
     # In another process, because this one never imports torch or runs a user's code.
