@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+_DIGITS = "0123456789"
 _MOST_COLUMNS = 128
 _MOST_KINDS = 64
+_MOST_STACKS = 32
 _STATES = ("broken", "changed", "added", "removed", "same")
 
 
@@ -45,7 +47,8 @@ class HeatMap:
 
     Attributes:
         kinds: names of the rows.
-        columns: names of the columns; the first, for tensors of no layer, is empty.
+        columns: numbers of layers; the first, for tensors of no layer, is empty.
+        stacks: what the layers of neighbouring columns are of, with the number of columns.
         cells: what is in them.
         span: values at the ends of the colours, which are logarithmic.
         kinds_left_out: how many kinds have no row, since there are too many.
@@ -53,6 +56,7 @@ class HeatMap:
 
     kinds: list[str]
     columns: list[str]
+    stacks: list[tuple[str, int]]
     cells: list[Cell]
     span: tuple[float, float]
     kinds_left_out: int
@@ -62,7 +66,15 @@ def lay_out(spots: Sequence[Spot]) -> HeatMap:
     """Return the map of tensors; neighbouring layers share a column if there are many."""
     layers = list(dict.fromkeys(one.layer for one in spots if one.layer is not None))
     share = math.ceil(len(layers) / _MOST_COLUMNS) or 1
-    column_of = {layer: 1 + place // share for place, layer in enumerate(layers)}
+    by_stack: dict[str, list[str]] = defaultdict(list)
+    for layer in layers:
+        by_stack[layer.rstrip(_DIGITS)].append(layer)
+    if len(by_stack) > _MOST_STACKS:
+        by_stack = {"": layers}
+    columns = [
+        stack[at : at + share] for stack in by_stack.values() for at in range(0, len(stack), share)
+    ]
+    column_of = {layer: place for place, some in enumerate(columns, 1) for layer in some}
     found: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, one in enumerate(spots):
         column = 0 if one.layer is None else column_of[one.layer]
@@ -74,9 +86,11 @@ def lay_out(spots: Sequence[Spot]) -> HeatMap:
         for row, kind in enumerate(kept)
         for column, places in sorted(found[kind].items())
     ]
-    names = _short(layers)
-    columns = [_range(names[at : at + share]) for at in range(0, len(names), share)]
-    return HeatMap(kept, ["", *columns], cells, span, len(found) - len(kept))
+    stacks = [
+        (stack.rstrip("._/"), math.ceil(len(some) / share)) for stack, some in by_stack.items()
+    ]
+    names = ["", *map(_range, columns)]
+    return HeatMap(kept, names, stacks, cells, span, len(found) - len(kept))
 
 
 def _worst_kinds(
@@ -114,7 +128,8 @@ def _shade(value: float, span: tuple[float, float]) -> float:
 
 
 def _range(layers: Sequence[str]) -> str:
-    return layers[0] if len(layers) == 1 else f"{layers[0]}-{layers[-1]}"
+    first, last = (layers[end].removeprefix(layers[end].rstrip(_DIGITS)) for end in (0, -1))
+    return first if len(layers) == 1 else f"{first}-{last}"
 
 
 def _span(values: Iterable[float]) -> tuple[float, float]:
@@ -124,11 +139,3 @@ def _span(values: Iterable[float]) -> tuple[float, float]:
         return 0.1, 1.0
     high = max(above)
     return max(min(*above, high / 10), high / 1e6), high
-
-
-def _short(layers: Sequence[str]) -> list[str]:
-    """Return layers by their numbers, if all are of one stack."""
-    stacks = {layer.rstrip("0123456789") for layer in layers}
-    return [
-        layer.removeprefix(next(iter(stacks))) if len(stacks) == 1 else layer for layer in layers
-    ]

@@ -11,11 +11,13 @@ function makeHeatMap(map, { rows, textOf, choose, label }) {
   grid.style.gridTemplateColumns = `max-content repeat(${names.length}, minmax(0.95rem, 1fr))`;
   grid.style.maxWidth = `${16 + 3 * names.length}rem`;
   let chosen = null;
+  const stackOf = ["", ...map.stacks.flatMap(([name, count]) => Array(count).fill(name))];
   const clear = () => { chosen?.setAttribute("aria-selected", "false"); chosen = null; };
   const makeCell = (cell) => {
     const some = cell.spots.map((place) => rows[place]);
     const layer = map.columns[cell.column];
-    const name = [layer && `layer ${layer}`, map.kinds[cell.kind]].filter(Boolean).join(" · ");
+    const stack = map.stacks.length > 1 ? stackOf[cell.column] : "layer";
+    const name = [layer && `${stack} ${layer}`, map.kinds[cell.kind]].filter(Boolean).join(" · ");
     const button = make("button", {
       role: "gridcell", tabindex: -1, class: cell.state, "aria-label": `${name}: ${textOf(some).replaceAll("\n", ", ")}`,
       onclick: () => {
@@ -38,6 +40,7 @@ function makeHeatMap(map, { rows, textOf, choose, label }) {
   grid.append(make("div", { role: "row" },
     make("span", { class: "kind quiet", role: "columnheader" }, names.length + first > 1 ? "layer" : ""),
     names.map((name, at) => make("span", { class: "layer", role: "columnheader" }, (at + first - 1) % every ? "" : name))));
+  if (map.stacks.length > 1) grid.append(makeStacks(map.stacks, first));
   moveWithArrows(grid);
   const scale = make("span", { class: "ramp" });
   const paint = () => {
@@ -57,6 +60,16 @@ function makeHeatMap(map, { rows, textOf, choose, label }) {
     make("span", {}, "+ added, − removed"),
     map.kinds_left_out ? make("span", {}, `${countText(map.kinds_left_out, "kind")} more in the table`) : null);
   return { element: make("div", {}, make("div", { class: "scroll" }, grid), legend), clear };
+}
+
+/** Returns a row that names the stacks of layers, each below its columns. */
+function makeStacks(stacks, first) {
+  const names = stacks.map(([name, count]) => {
+    const element = make("span", { class: "stack", role: "columnheader", title: name }, name);
+    element.style.gridColumn = `span ${count}`;
+    return element;
+  });
+  return make("div", { role: "row" }, make("span", { class: "kind" }), first ? null : make("span", {}), names);
 }
 
 function moveWithArrows(grid) {

@@ -121,8 +121,18 @@ class _Sheet:
         for place in range(1 - first, columns, every):
             name = names[place]
             self._text(name, _SMALL, LIGHT["quiet"], left + place * step + 4, self.y, every * step)
-        self.y += 34
+        self.y += 26
+        if len(heat.stacks) > 1:
+            self._stacks(heat, left + (1 - first) * step, step)
+        self.y += 8
         self._scale(heat, left)
+
+    def _stacks(self, heat: HeatMap, x: float, step: float) -> None:
+        for name, count in heat.stacks:
+            self._draw.line((x, self.y, x + count * step - 6, self.y), LIGHT["empty"], 2)
+            self._text(name, _SMALL, LIGHT["quiet"], x, self.y + 3, count * step - 6)
+            x += count * step
+        self.y += 26
 
     def _scale(self, heat: HeatMap, left: float) -> None:
         low, high = (f"{end:.2g}" for end in heat.span)

@@ -44,16 +44,27 @@ def test_the_worst_state_of_a_cell_counts():
         assert [cell.state for cell in lay_out(spots).cells] == [states[most - 1]]
 
 
-def test_layers_of_two_stacks_keep_their_names():
-    spots = [_spot("q", "encoder.0"), _spot("q", "encoder.1"), _spot("q", "decoder.0")]
-    assert lay_out(spots).columns == ["", "encoder.0", "encoder.1", "decoder.0"]
+def test_layers_of_one_stack_are_neighbours():
+    layers = ["encoder.0", "mid_block.attn_0", "encoder.1", "decoder.0"]
+    heat = lay_out([_spot("q", layer) for layer in layers])
+    assert heat.columns == ["", "0", "1", "0", "0"]
+    assert heat.stacks == [("encoder", 2), ("mid_block.attn", 1), ("decoder", 1)]
+    assert [cell.spots for cell in heat.cells] == [[0], [2], [1], [3]]
 
 
 def test_many_layers_share_columns():
-    heat = lay_out([_spot("q", f"layers.{layer}") for layer in range(300)])
+    layers = [f"encoder.{layer}" for layer in range(299)] + ["decoder.0", "decoder.1"]
+    heat = lay_out([_spot("q", layer) for layer in layers])
     assert heat.columns[:3] == ["", "0-2", "3-5"]
-    assert heat.columns[-1] == "297-299"
-    assert [len(cell.spots) for cell in heat.cells] == [3] * 100
+    assert heat.columns[-2:] == ["297-298", "0-1"]
+    assert heat.stacks == [("encoder", 100), ("decoder", 1)]
+    assert [len(cell.spots) for cell in heat.cells] == [3] * 99 + [2, 2]
+
+
+def test_columns_are_few_whatever_layers_are_called():
+    heat = lay_out([_spot("q", f"stack{place}.{place}") for place in range(10_000)])
+    assert len(heat.columns) <= 129
+    assert heat.stacks == [("", len(heat.columns) - 1)]
 
 
 def test_of_too_many_kinds_the_worst_are_shown():
