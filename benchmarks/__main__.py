@@ -47,6 +47,7 @@ SECTIONS = (
     "small_files",
     "diff",
     "log",
+    "blame",
     "startup",
     "versions",
     "training",
@@ -191,6 +192,11 @@ class Bench:
         """Log over many commits."""
         commits = 50 if self.options.quick else 5_000
         self.results["log"] = lookups.measure_log(self.runner, self.folder, self.mvc, commits)
+
+    def blame(self) -> None:
+        """Looks through whole histories of 300 tensors."""
+        commits = 30 if self.options.quick else 2_000
+        self.results["blame"] = lookups.measure_blame(self.runner, self.folder, self.mvc, commits)
 
     def startup(self) -> None:
         """Start-up of the command."""

@@ -1,4 +1,4 @@
-"""Commands that must not read tensors: status, diff, log, help."""
+"""Commands that must not read tensors: status, diff, log, blame, help."""
 
 from __future__ import annotations
 
@@ -101,6 +101,28 @@ def measure_log(runner: Runner, folder: Path, mvc: Path, commits: int) -> dict[s
         "peak_bytes": {name: cost.peak_bytes for name, cost in costs.items()},
         "read_bytes_per_commit": read / commits,
         "manifest_bytes": manifest[-1],
+    }
+
+
+def measure_blame(runner: Runner, folder: Path, mvc: Path, commits: int) -> dict[str, object]:
+    """Return seconds of what looks through all of a history: its tensors, or its metrics."""
+    place = _make(runner, folder, "blamed", commits)
+    tensor, half = "model.layers.7.block.0.weight", f"{3 - 0.5:.1f}"
+    commands: dict[str, Command] = {
+        "blame": [mvc, "blame"],
+        "blame of one module": [mvc, "blame", "model.layers.7"],
+        "bisect start --tensors": [
+            mvc, "bisect", "start", "--no-checkout", "--tensors", tensor, "HEAD", "main@0",
+        ],
+        "bisect --metric": [mvc, "bisect", "--metric", "loss", "--below", half],
+        "log --plot": [mvc, "log", "--metric", "loss", "--plot"],
+    }  # fmt: skip
+    costs = {name: runner.measure(place, command) for name, command in commands.items()}
+    fresh_folder(folder / "blamed")
+    return {
+        "commits": commits,
+        "seconds": {name: cost.seconds for name, cost in costs.items()},
+        "peak_bytes": {name: cost.peak_bytes for name, cost in costs.items()},
     }
 
 

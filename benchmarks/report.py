@@ -208,12 +208,12 @@ def _lookup_table(results: Results) -> Iterator[Table]:
         f"more than for a repository of one small file; model of {status['model_bytes']:,} bytes"
     )
     rows.append(["status, nothing changed", f"{status['seconds']:.2f}", note])
-    for key, what in (("diff", "tensors"), ("log", "commits")):
+    for key, what in (("diff", "tensors"), ("log", "commits"), ("blame", "commits")):
         for name, seconds in results.get(key, {}).get("seconds", {}).items():
             peak = results[key]["peak_bytes"][name] / MIB
             rows.append([name, f"{seconds:.2f}", f"{results[key][what]:,} {what}, {peak:.0f} MiB"])
-    if "log" in results:
-        rows[-1][2] += f", {results['log']['read_bytes_per_commit']:.0f} bytes read per commit"
+        if key == "log" and "log" in results:
+            rows[-1][2] += f", {results['log']['read_bytes_per_commit']:.0f} bytes read per commit"
     for name, seconds in results.get("startup", {}).get("seconds", {}).items():
         rows.append([name, f"{seconds:.3f}", "median"])
     yield Table("commands that read no tensor", rows)

@@ -2,8 +2,8 @@
 
 Kinds: ``wide`` makes three commits (``a``, ``b``, ``c``) of one checkpoint with N tensors and 7.5
 chunks each, of which ``b`` changes every tenth and ``c`` all; ``long`` makes N commits of a
-checkpoint of 129 tensors, each with a step, a metric and another manifest. The chunks themselves
-do not exist: nothing measured here may read one, and if it tried, it would fail.
+checkpoint of 129 tensors, each with a step, a metric and another manifest; ``blamed`` makes N of 300
+tensors, of which a tenth changes each time. The chunks themselves do not exist: nothing measured here may read one, and if it tried, it would fail.
 
 A process of its own, because it turns fsync off: the histories are made once and thrown away.
 """
@@ -80,13 +80,14 @@ def make_wide(history: GitHistory, tensors: int) -> None:
         )
 
 
-def make_long(history: GitHistory, commits: int) -> None:
+def make_long(history: GitHistory, commits: int, tensors: int = 129, changed: int = 1) -> None:
     """A training run: one commit after the other on main."""
     rng = np.random.default_rng(1)
-    chunks = make_chunks(rng, [2] * 129)
+    chunks = make_chunks(rng, [2] * tensors)
     parent: GitId | None = None
     for number in range(commits):
-        chunks[number % len(chunks)] = make_chunks(rng, [2])[0]
+        for place in range(changed):
+            chunks[(number * changed + place) % tensors] = make_chunks(rng, [2])[0]
         message = f"step {number}\n\nStep: {number}\nMetric: loss={3 - number / commits:.4f}\n"
         parent = commit(
             history, make_manifest(chunks, np.random.default_rng(2)), message, parent, number
@@ -97,12 +98,17 @@ def make_long(history: GitHistory, commits: int) -> None:
     )
 
 
+def make_blamed(history: GitHistory, commits: int) -> None:
+    """A training run of a larger model, in which much changes."""
+    make_long(history, commits, tensors=300, changed=30)
+
+
 def main() -> None:
     os.fsync = lambda _descriptor: None  # see above
     kind, folder, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     folder.mkdir(parents=True, exist_ok=True)
     history = contexts.init(folder).history
-    {"wide": make_wide, "long": make_long}[kind](history, number)
+    {"wide": make_wide, "long": make_long, "blamed": make_blamed}[kind](history, number)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,9 @@ from mvc.formats.manifest import (
 from mvc.ids import ID_BYTES, ChunkId, TensorId, hash_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    Content = tuple[str, bytes]
 
 
 class _Header(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,8 +69,8 @@ _HEADER = msgspec.json.Decoder(_Header)
 _LINES = msgspec.json.Decoder(_Line)
 _ENCODER = msgspec.json.Encoder()
 _PLAIN = re.compile(
-    rb'\n\{"tensor":"([^"\\\n]*(?:\\.[^"\\\n]*)*)","dtype":"(\w{1,16})","shape":\[([0-9,]{0,999})\],'
-    rb'"at":[0-9]+,"chunks":\[((?:"[0-9a-f]{64}",?)*)\]\}(?=\n)'
+    rb'\{"tensor":"([^"\\\n]*(?:\\.[^"\\\n]*)*)","dtype":"(\w{1,16})","shape":\[([0-9,]{0,999})\],'
+    rb'"at":[0-9]+,"chunks":\[((?:"[0-9a-f]{64}",?)*)\]\}'
 )
 
 
@@ -132,26 +134,38 @@ def parse_manifest(data: bytes) -> Manifest:
     return manifest
 
 
-def find_contents(data: bytes) -> dict[str, bytes]:
-    """Return name → content of every tensor: equal contents are equal tensors, bit for bit.
+def find_contents(
+    data: bytes, known: Mapping[bytes, Content] | None = None
+) -> dict[bytes, Content]:
+    """Return line → (name, content) of every tensor: equal contents are equal tensors, bit for bit.
 
-    For walks along many versions: where all lines are plain and canonical they are not parsed, and
-    the rules of the format are not checked. ``content_id`` makes ids of contents.
+    For walks along many versions: lines ``known`` from another one are not looked at, plain and
+    canonical ones not parsed, and then the rules of the format are not checked. ``content_id`` makes
+    ids of contents.
     """
     if not is_manifest(data[: len(MANIFEST_PREFIX)]):
         raise FormatError("not a manifest: the header line is missing")
-    plain = _PLAIN.findall(data)
-    if len(plain) != data.count(b"\n") - 1:  # the header
-        return {
-            view.name: _content(view, stored) for view, stored in parse_manifest(data).tensors()
-        }
+    known = known or {}
+    found: dict[bytes, Content] = {}
+    for line in data.split(b"\n")[1:-1]:
+        content = known.get(line) or _find_content(line)
+        if content is None:  # a storage with its views, or not canonical
+            tensors = parse_manifest(data).tensors()
+            contents = ((view.name, _content(view, stored)) for view, stored in tensors)
+            return {f"@{name}".encode(): (name, content) for name, content in contents}
+        found[line] = content
+    return found
+
+
+def _find_content(line: bytes) -> Content | None:
+    match = _PLAIN.fullmatch(line)
+    if match is None:
+        return None
+    name, *content = match.groups()
     try:
-        return {
-            name.decode() if b"\\" not in name else msgspec.json.decode(b'"%s"' % name, type=str): (
-                b"%s %s %s" % (dtype, shape, chunks)
-            )
-            for name, dtype, shape, chunks in plain
-        }
+        if b"\\" in name:
+            return msgspec.json.decode(b'"%s"' % name, type=str), b" ".join(content)
+        return name.decode(), b" ".join(content)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FormatError(f"manifest has a malformed name: {error}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from mvc.errors import ConflictError, NotFoundError, ReleasedError
@@ -16,11 +17,11 @@ from mvc.operations.bisect_marks import (
     replay_log,
 )
 from mvc.operations.checkout import checkout_revision
-from mvc.operations.diff import Scope, diff, diff_commit
 from mvc.workspace import bisection as files
 from mvc.workspace.bisection import find_bisection, get_bisection
 from mvc.workspace.checkout_plan import CheckoutResult
 from mvc.workspace.recovery import recover
+from mvc.workspace.tensor_contents import TensorContents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
     Status = Literal["waiting", "testing", "found", "undecided"]
+
+_TREES_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +188,17 @@ def _count(context: Context, doubtful: Sequence[CommitInfo], state: Bisection) -
     """Return the commits that are worth a test, in the order of ``doubtful``."""
     if not state.paths and state.tensors is None:
         return [info.id for info in doubtful]
-    scope = Scope(state.paths, state.tensors, with_tensors=state.tensors is not None)
-    return [info.id for info in doubtful if _changes(context, info, scope)]
+    reader, read_tree = TensorContents(context), lru_cache(_TREES_KEPT)(context.history.read_tree)
 
+    def differs(info: CommitInfo) -> bool:
+        """Return whether a commit differs from all its parents in what was asked for."""
+        trees = [read_tree(parent) for parent in info.parents] or [{}]
+        return all(
+            reader.differ(before, read_tree(info.id), state.paths, state.tensors)
+            for before in trees
+        )
 
-def _changes(context: Context, info: CommitInfo, scope: Scope) -> bool:
-    """Return whether a commit differs from all its parents in what was asked for."""
-    if not info.parents:
-        return bool(diff_commit(context, info.id, scope))
-    return all(diff(context, parent, info.id, scope=scope) for parent in info.parents)
+    return [info.id for info in doubtful if differs(info)]
 
 
 def run(

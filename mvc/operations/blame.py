@@ -8,7 +8,6 @@ parent's line takes the blame, as in Git.
 
 from __future__ import annotations
 
-import fnmatch
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from mvc.numbers.statistics import TensorStatistics
 from mvc.operations.blame_walk import Trail, Version, follow
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import filter_paths
-from mvc.workspace.tensor_contents import TensorContents
+from mvc.workspace.tensor_contents import TensorContents, fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -164,11 +163,6 @@ def _begin(
                 trails.append(Trail([Version(path, view.name, contents[view.name])]))
                 views.append(view)
     return trails, views
-
-
-def fits(name: str, pattern: str) -> bool:
-    """Return whether a wildcard, or the name of a tensor or of a module above it, means a tensor."""
-    return fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
 
 
 def _sample(count: int, most: int) -> list[int]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fnmatch
 from typing import TYPE_CHECKING
 
 from mvc.formats.manifest import MANIFEST_PREFIX, MAX_MANIFEST_BYTES, is_manifest
 from mvc.formats.manifest_lines import find_contents
+from mvc.workspace.pathspec import filter_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
@@ -23,6 +25,8 @@ class TensorContents:
     def __init__(self, context: Context) -> None:
         self._history = context.history
         self._tables: dict[GitId, dict[str, bytes]] = {}
+        self._lines: dict[str, dict[bytes, tuple[str, bytes]]] = {}
+        """Path → lines of the version that was read last."""
         self.reads = 0
         """How many manifests were read."""
 
@@ -35,12 +39,48 @@ class TensorContents:
         if table is None:
             while len(self._tables) >= _TABLES_KEPT:
                 self._tables.pop(next(iter(self._tables)))
-            table = self._tables[entry.blob] = self._read(entry.blob)
+            table = self._tables[entry.blob] = self._read(path, entry.blob)
         return table
 
-    def _read(self, blob: GitId) -> dict[str, bytes]:
+    def differ(
+        self,
+        before: Mapping[str, TreeEntry],
+        after: Mapping[str, TreeEntry],
+        paths: Sequence[str],
+        tensors: str | None,
+    ) -> bool:
+        """Return whether two trees differ in some paths (all: none), or in tensors of these names.
+
+        A file that only got another name has the same tensors.
+        """
+        changed = [
+            path
+            for path in filter_paths(paths, {*before, *after})
+            if before.get(path) != after.get(path)
+        ]
+        if tensors is None or not changed:
+            return bool(changed)
+        one, other = (
+            {
+                (name, content)
+                for path in changed
+                for name, content in self.find(tree, path).items()
+                if fits(name, tensors)
+            }
+            for tree in (before, after)
+        )
+        return one != other
+
+    def _read(self, path: str, blob: GitId) -> dict[str, bytes]:
         size_bytes, start = self._history.blob_start(blob, len(MANIFEST_PREFIX))
         if not is_manifest(start) or size_bytes > MAX_MANIFEST_BYTES:
             return {}
         self.reads += 1
-        return find_contents(self._history.read_blob(blob))
+        data = self._history.read_blob(blob)
+        self._lines[path] = find_contents(data, self._lines.get(path))
+        return dict(self._lines[path].values())
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Return whether a wildcard, or the name of a tensor or of a module above it, means a tensor."""
+    return fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")

@@ -236,7 +236,9 @@ def test_contents_name_the_same_tensors_as_ids_do(tensors, with_views):
         manifest = replace(
             manifest, segments=(*segments, replace(_example().segments[1])), size_bytes=2200
         )
-    contents = find_contents(encode_manifest(manifest))
+    lines = find_contents(encode_manifest(manifest))
+    contents = dict(lines.values())
+    assert find_contents(encode_manifest(manifest), lines) == lines
     ids = {view.name: tensor_id(view, stored) for view, stored in manifest.tensors()}
     assert {name: content_id(content) for name, content in contents.items()} == ids
     assert len(set(contents.values())) == len(set(ids.values()))

@@ -114,14 +114,16 @@ def test_only_commits_that_changed_a_path_are_tested(repo, line):
     assert step.commit == line[7]
 
 
-def test_only_commits_that_changed_a_tensor_are_tested(repo, root):
+def test_only_commits_that_changed_a_tensor_are_tested(repo, root, reads):
     ids = []
     for number in range(8):
         later = {} if number < 5 else {"norm": np.full(32, 2, np.float32)}
         write_model(root / "m.safetensors", embed=np.full(4, number, np.float32), **later)
         ids.append(repo.commit(str(number), paths=".").id)
+    reads.clear()
     step = repo.bisect_start("HEAD", ids[0], tensors="nor*", checkout=False)
     assert (step.status, step.commit) == ("testing", ids[5])
+    assert reads == []
     assert repo.bisect_mark("bad").commit == ids[5]
     with pytest.raises(ConflictError, match="none of the 7 commits"):
         repo.bisect_start("HEAD", ids[0], tensors="layers.*", checkout=False)
