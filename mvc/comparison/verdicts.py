@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mvc.comparison.changes import TensorChange
     from mvc.numbers.spectral import Spectrum
 
-__all__ = ["Verdict", "judge"]
+__all__ = ["LEVELS", "Verdict", "judge"]
 
 _LOOKS: tuple[Callable[[Case], Iterator[Verdict]], ...] = (
     *(alarms.see_not_finite, alarms.see_norms, alarms.see_dead_rows, alarms.see_saturation),
@@ -26,7 +26,7 @@ _LOOKS: tuple[Callable[[Case], Iterator[Verdict]], ...] = (
     *(traits.see_rearranged, traits.see_vocabulary, traits.see_frozen, traits.see_size),
     *(traits.see_names, traits.see_bytes_only),
 )
-_LEVELS = ("bad", "warning", "good", "note")
+LEVELS = ("bad", "warning", "good", "note")
 
 
 def judge(
@@ -43,4 +43,4 @@ def judge(
     """
     case = Case(changes, spectra or {}, rearranged or {})
     found = [verdict for look in _LOOKS for verdict in look(case)]
-    return tuple(sorted(found, key=lambda verdict: _LEVELS.index(verdict.level)))
+    return tuple(sorted(found, key=lambda verdict: LEVELS.index(verdict.level)))

@@ -40,7 +40,7 @@ def read_companions(context: Context | None, model: Model) -> dict[str, bytes]:
             if blob is not None and context is not None:
                 found[name] = _read_stored(context, blob, name)
         else:
-            data = _read_file(Path(folder) / name)
+            data = _read_file((model.root or Path()) / folder / name)
             if data is not None:
                 found[name] = data
     return found

@@ -13,8 +13,9 @@ from mvc.comparison.pairs import pair_models
 from mvc.comparison.rearranged import find_rearranged
 from mvc.comparison.rollup import sum_up
 from mvc.comparison.spectra import add_spectra
-from mvc.comparison.verdicts import judge
+from mvc.comparison.verdicts import LEVELS, judge
 from mvc.errors import UsageError
+from mvc.operations.token_rows import compare_tokens
 from mvc.workspace.models import (
     Model,
     open_model,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from mvc.comparison.rollup import Group
     from mvc.comparison.verdicts import Verdict
     from mvc.ids import GitId
+    from mvc.operations.token_rows import TokenChanges
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.models import Operand
@@ -58,6 +60,7 @@ class ModelDiff:
         changes: every tensor of both, in the order of the new one; removed ones at the end.
         total: all of them as one.
         verdicts: what it means, in words, the most telling first.
+        tokens: how the tokens differ that rows of embeddings stand for; None if they do not.
     """
 
     old: Side
@@ -65,6 +68,7 @@ class ModelDiff:
     changes: tuple[TensorChange, ...]
     total: Group
     verdicts: tuple[Verdict, ...]
+    tokens: TokenChanges | None = None
 
     @property
     def differing(self) -> tuple[TensorChange, ...]:
@@ -125,8 +129,11 @@ def _compare(
         changes = add_spectra(context, changes, threads=threads, progress=progress)
     spectra = {one.name: one.spectrum for one in changes if one.spectrum is not None}
     old, new = (Side(model.label, model.commit) for model in models)
-    verdicts = judge(changes, spectra, find_rearranged(changes))
-    return ModelDiff(old, new, tuple(changes), sum_up(changes), verdicts)
+    tokens = compare_tokens(context, models, changes, threads=threads, progress=progress)
+    verdicts = [*judge(changes, spectra, find_rearranged(changes))]
+    verdicts += [] if tokens is None else tokens.judge()
+    ranked = tuple(sorted(verdicts, key=lambda verdict: LEVELS.index(verdict.level)))
+    return ModelDiff(old, new, tuple(changes), sum_up(changes), ranked, tokens)
 
 
 def _open_sides(

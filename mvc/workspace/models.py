@@ -131,12 +131,14 @@ class Model:
         tensors: its tensors; two files may hold the same name.
         commit: the commit it is read from, or None.
         plain: path → blob of the files of a commit that hold no tensor.
+        root: the folder that paths count from, if it is not the current one.
     """
 
     label: str
     tensors: tuple[ModelTensor, ...]
     commit: GitId | None = None
     plain: Mapping[str, GitId] | None = None
+    root: Path | None = None
 
 
 class StoredSource(ByteSource):
@@ -267,7 +269,7 @@ def read_live(state: Mapping[str, object]) -> Model:
     ]
     if not tensors:
         raise UsageError("the live state holds no tensor")
-    return Model("live state", tuple(tensors))
+    return Model("live state", tuple(tensors), plain={})
 
 
 def read_revision(context: Context, text: str, paths: Sequence[str] = ()) -> Model:
@@ -328,7 +330,7 @@ def read_worktree(context: Context, stack: ExitStack, paths: Sequence[str] = ())
             tensors += read_tree_model(context, {path: entry.version}, "").tensors
         elif os.path.isfile(context.worktree / path) and _may_hold_tensors(context, index, path):
             tensors += _read_file(context, context.worktree / path, path, index, stack)
-    return Model("the worktree", tuple(tensors))
+    return Model("the worktree", tuple(tensors), root=context.worktree)
 
 
 def _may_hold_tensors(context: Context, index: Index, path: str) -> bool:

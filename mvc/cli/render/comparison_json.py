@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mvc.numbers.spectral import Spectrum
     from mvc.numbers.statistics import TensorStatistics
     from mvc.operations.compare import ModelDiff
+    from mvc.operations.token_rows import TokenChanges
 
 _FIGURES = """
     elements changed left_out share_changed sigma relative_l2 cosine ulp_50 ulp_99 ulp_max
@@ -32,11 +33,20 @@ def comparison_fields(diff: ModelDiff) -> dict[str, object]:
         "old": pick(diff.old, "label commit"),
         "new": pick(diff.new, "label commit"),
         "verdicts": [pick(verdict, "kind level text tensors") for verdict in diff.verdicts],
+        "tokens": None if diff.tokens is None else _token_fields(diff.tokens),
         "total": _group_fields(diff.total),
         "kinds": [_group_fields(group) for group in by_kind(changes)],
         "modules": [_group_fields(group) for group in by_module(changes)],
         "tensors": [_tensor_fields(change) for change in changes],
     }
+
+
+def _token_fields(tokens: TokenChanges) -> dict[str, object]:
+    statistics = {
+        name: None if one is None else _statistics_fields(one)
+        for name, one in tokens.statistics.items()
+    }
+    return {**pick(tokens, "common added removed moved faults"), "statistics": statistics}
 
 
 def _group_fields(group: Group) -> dict[str, object]:

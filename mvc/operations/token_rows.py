@@ -1,0 +1,169 @@
+"""Embeddings and heads compared by the tokens that their rows stand for, where the tokenizer changed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mvc.comparison.case import Verdict, count, enumerate_words
+from mvc.comparison.gather import gather
+from mvc.comparison.kinds import find_kind
+from mvc.comparison.pairs import TensorPair
+from mvc.errors import FormatError, ReleasedError
+from mvc.formats.tokenizer import map_rows
+from mvc.merging.companions import read_companions
+from mvc.merging.tokenizer import Alignment, find_faults, find_row_count, read_vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from mvc.comparison.changes import TensorChange
+    from mvc.formats.tokenizer import Vocabulary
+    from mvc.ids import GitId
+    from mvc.numbers.statistics import TensorStatistics
+    from mvc.progress import ByteProgress
+    from mvc.workspace.context import Context
+    from mvc.workspace.models import Model
+
+_TABLES = {"embedding", "head"}
+_OLD, _NEW = "the old model", "the new model"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChanges:
+    """How the tokens of two models differ.
+
+    Attributes:
+        common: tokens that both have.
+        added: tokens that only the new one has.
+        removed: tokens that only the old one has.
+        moved: common tokens whose rows are others now.
+        statistics: embedding or head → how the rows of common tokens differ, where some moved;
+            None if they are equal.
+        faults: tokens of the new model that have no row, in words.
+    """
+
+    common: int
+    added: int
+    removed: int
+    moved: int
+    statistics: Mapping[str, TensorStatistics | None]
+    faults: tuple[str, ...] = ()
+
+    def judge(self) -> Iterator[Verdict]:
+        """Yield what that means."""
+        for fault in self.faults:
+            yield Verdict("tokenizer-fault", fault, "bad")
+        counts = ((self.added, "added"), (self.removed, "removed"), (self.moved, "at other ids"))
+        words = [f"{count(number, 'token')} {what}" for number, what in counts if number]
+        if words:
+            yield Verdict("tokenizer", f"the tokenizer changed: {', '.join(words)}")
+        same = [name for name, one in self.statistics.items() if one is None or not one.changed]
+        if same:
+            text = f"by token, every row is the same: {enumerate_words(same)}"
+            yield Verdict("tokens-same", text, tensors=tuple(same))
+        for name, one in self.statistics.items():
+            if one is not None and one.changed and one.sigma is not None:
+                text = f"by token, sigma is {one.sigma:.2g}: {name}"
+                yield Verdict("tokens-changed", text, tensors=(name,))
+
+
+def compare_tokens(
+    context: Context | None,
+    models: tuple[Model, Model],
+    changes: Sequence[TensorChange],
+    *,
+    threads: int,
+    progress: ByteProgress = None,
+) -> TokenChanges | None:
+    """Return how the tokens differ; None if nothing suggests that they do, or a side names none.
+
+    Tokenizers are read only if their files differ, or an embedding or head has other rows.
+    """
+    tables = [change for change in changes if _is_table(change)]
+    is_resized = any(map(_is_resized, tables))
+    blobs = [_find_blobs(model) for model in models]
+    if blobs[0] == blobs[1] is not None and not is_resized:
+        return None
+    files = [_read_files(context, model) for model in models]
+    if not all(files) or (files[0] == files[1] and not is_resized):
+        return None
+    try:
+        old, new = (read_vocabulary(one) for one in files)
+    except FormatError:
+        return None
+    if old is None or new is None:
+        return None
+    rows = find_row_count({tensor.name: tensor for tensor in models[1].tensors})
+    common = len(old.ids.keys() & new.ids.keys())
+    moved = sum(1 for token, row in new.ids.items() if old.ids.get(token, row) != row)
+    return TokenChanges(
+        common,
+        len(new.ids) - common,
+        len(old.ids) - common,
+        moved,
+        dict(_compare_rows(old, new, tables, threads, progress)) if moved else {},
+        tuple(find_faults({_NEW: new}, {_NEW: rows})),
+    )
+
+
+def _names_tokens(path: str) -> bool:
+    return "token" in path or "vocab" in path
+
+
+def _find_blobs(model: Model) -> dict[str, GitId] | None:
+    if model.plain is None:
+        return None
+    return {path: blob for path, blob in model.plain.items() if _names_tokens(path)}
+
+
+def _read_files(context: Context | None, model: Model) -> dict[str, bytes]:
+    """Return the files beside a model that could name its tokens."""
+    if model.tensors:
+        with suppress(FormatError, ReleasedError):
+            found = read_companions(context, model)
+            return {
+                name: data for name, data in found.items() if "token" in name or "vocab" in name
+            }
+    return {}
+
+
+def _is_table(change: TensorChange) -> bool:
+    pair = change.pair
+    if pair.old is None or pair.new is None or change.status != "modified":
+        return False
+    shapes = pair.old.view.shape, pair.new.view.shape
+    is_one = find_kind(change.name, shapes[1]) in _TABLES and all(len(one) > 1 for one in shapes)
+    return is_one and shapes[0][1:] == shapes[1][1:] and min(shapes[0][0], shapes[1][0]) > 0
+
+
+def _is_resized(change: TensorChange) -> bool:
+    pair = change.pair
+    return (
+        pair.old is not None and pair.new is not None and pair.old.view.shape != pair.new.view.shape
+    )
+
+
+def _compare_rows(
+    old: Vocabulary,
+    new: Vocabulary,
+    tables: Sequence[TensorChange],
+    threads: int,
+    progress: ByteProgress,
+) -> Iterator[tuple[str, TensorStatistics | None]]:
+    places = map_rows(old, new)
+    pairs: list[TensorPair] = []
+    for change in tables:
+        before, after = change.pair.old, change.pair.new
+        assert before is not None
+        assert after is not None
+        rows = np.flatnonzero((places >= 0) & (places < before.view.shape[0]))
+        rows = rows[rows < after.view.shape[0]]
+        aligned = Alignment(new, len(rows), {_OLD: places[rows], _NEW: rows}, _NEW, None)
+        both = {_OLD: before, _NEW: after}
+        pairs.append(TensorPair(aligned.align(_OLD, both), aligned.align(_NEW, both)))
+    for change in gather(None, pairs, threads=threads, progress=progress):
+        yield change.name, change.statistics

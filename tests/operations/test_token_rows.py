@@ -1,0 +1,113 @@
+"""Embeddings by token: rows that moved with their tokens count as the same."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import mvc
+
+RNG = np.random.default_rng(2)
+TABLE = RNG.standard_normal((12, 8)).astype("f4")
+OLD = [f"t{number}" for number in range(10)]
+
+
+def _write(folder, tokens, rows, **others):
+    """Write a model of which row i of the embedding stands for token i."""
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+    tables = {"model.embed_tokens.weight": rows, "lm_head.weight": rows * 2, **others}
+    save_file(tables, folder / "model.safetensors")
+    return folder
+
+
+def _texts(diff):
+    return [verdict.text for verdict in diff.verdicts]
+
+
+@pytest.fixture
+def old(tmp_path):
+    return _write(tmp_path / "old", OLD, TABLE[:10])
+
+
+def test_rows_that_moved_with_their_tokens_are_the_same(old, tmp_path):
+    order = RNG.permutation(10)
+    new = _write(tmp_path / "new", [OLD[place] for place in order], TABLE[order])
+    diff = mvc.compare(old, new)
+    moved = int((order != np.arange(10)).sum())
+    tokens = diff.tokens
+    assert (tokens.common, tokens.added, tokens.removed, tokens.moved) == (10, 0, 0, moved)
+    assert tokens.statistics == {"model.embed_tokens.weight": None, "lm_head.weight": None}
+    assert f"the tokenizer changed: {moved} tokens at other ids" in _texts(diff)
+    assert "by token, every row is the same: model.embed_tokens.weight, lm_head.weight" in _texts(
+        diff
+    ) or "by token, every row is the same: lm_head.weight, model.embed_tokens.weight" in _texts(
+        diff
+    )
+
+
+def test_what_changed_is_measured_by_token(old, tmp_path):
+    """Two tokens put in front, one gone, and one row that moved and changed."""
+    names = ["new1", "new2", *OLD[1:]]
+    rows = np.concatenate([TABLE[10:], TABLE[1:10]])
+    rows[5] += 1
+    diff = mvc.compare(old, _write(tmp_path / "new", names, rows))
+    tokens = diff.tokens
+    assert (tokens.common, tokens.added, tokens.removed, tokens.moved) == (9, 2, 1, 9)
+    found = tokens.statistics["model.embed_tokens.weight"]
+    assert (found.elements, found.changed) == (9 * 8, 8)
+    assert found.sum_abs_difference == pytest.approx(8, rel=1e-5)
+    assert any(
+        "the tokenizer changed: 2 tokens added, 1 token removed" in one for one in _texts(diff)
+    )
+
+
+def test_tokens_at_the_end_move_nothing(old, tmp_path):
+    diff = mvc.compare(old, _write(tmp_path / "new", [*OLD, "a", "b"], TABLE))
+    assert (diff.tokens.added, diff.tokens.moved, diff.tokens.statistics) == (2, 0, {})
+
+
+def test_a_token_without_a_row_is_an_alarm(old, tmp_path):
+    new = _write(tmp_path / "new", [*OLD, "a", "b", "c"], TABLE[:11])
+    diff = mvc.compare(old, new)
+    assert diff.verdicts[0].level == "bad"
+    assert "has ids up to 12, and its embedding 11 rows" in diff.verdicts[0].text
+
+
+def test_revisions_and_the_worktree_have_tokenizers_too(repo, root):
+    _write(root, OLD, TABLE[:10])
+    repo.add(".")
+    repo.commit("old")
+    order = [9, *range(9)]
+    _write(root, [OLD[place] for place in order], TABLE[order])
+    assert repo.compare("HEAD").tokens.moved == 10
+    assert repo.compare().tokens.moved == 10
+    repo.add(".")
+    repo.commit("new")
+    assert repo.compare("HEAD~1", "HEAD").tokens.moved == 10
+    assert repo.compare("HEAD").tokens is None
+
+
+def test_without_a_readable_tokenizer_nothing_is_said(old, tmp_path, monkeypatch):
+    new = _write(tmp_path / "new", OLD[::-1], TABLE[9::-1])
+    (new / "vocab.json").write_text("{nonsense")
+    assert mvc.compare(old, new).tokens is None
+    (new / "vocab.json").unlink()
+    assert mvc.compare(old, new).tokens is None
+    # A live state has no folder: what is in the current one is not its tokenizer.
+    monkeypatch.chdir(old)
+    assert mvc.compare({"embed_tokens": TABLE}, {"embed_tokens": TABLE[:9]}).tokens is None
+
+
+def test_equal_tokenizers_are_not_even_parsed(old, tmp_path, monkeypatch):
+    from mvc.operations import token_rows
+
+    def refuse(files):
+        raise AssertionError("parsed")
+
+    monkeypatch.setattr(token_rows, "read_vocabulary", refuse)
+    new = _write(tmp_path / "new", OLD, TABLE[:10] * 2)
+    assert mvc.compare(old, new).tokens is None
