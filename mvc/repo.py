@@ -67,8 +67,10 @@ if TYPE_CHECKING:
     from mvc.operations.ls import FileInfo
     from mvc.operations.merge import MergeResult
     from mvc.operations.merge_recipe import RecipeResult
+    from mvc.operations.preview_merge import MergePreview
     from mvc.operations.prune import PrunePlan, PruneResult
     from mvc.operations.repack import RepackPlan, RepackResult
+    from mvc.operations.replay_merge import MergeReplay
     from mvc.operations.rollback import RollbackPlan, RollbackResult
     from mvc.operations.status import Status
     from mvc.operations.undo import UndoResult
@@ -802,6 +804,94 @@ class Repo:
             commit=commit,
             progress=progress,
         )
+
+    def commit_recipe(
+        self,
+        recipe: str,
+        *,
+        seed: int = 0,
+        message: str | None = None,
+        progress: Progress = None,
+    ) -> MergeResult:
+        """Merge models by a recipe of mergekit's, and commit the result to the current branch.
+
+        The result takes the place of the base model's file, or of the first model's; the commits of
+        the models become parents. The recipe is in the commit, and trailers say what its names
+        stood for, so that ``replay_merge`` can repeat it.
+
+        Args:
+            recipe: the text of the recipe, as for ``merge_recipe``.
+            seed: of methods that draw random numbers.
+            message: of the commit.
+            progress: called with bytes stored and written.
+
+        Raises:
+            FormatError: the recipe is not valid.
+            NotFoundError: a method, model, layer or tensor that does not exist.
+            UsageError: models or parameters that do not fit together.
+            UnsupportedError: something that mvc leaves out, or elements that cannot be averaged.
+            ConflictError: local changes would be lost, or a merge is under way.
+        """
+        return operations.commit_recipe.commit_recipe(
+            self._context, recipe, seed=seed, message=message, progress=progress
+        )
+
+    def preview_merge(
+        self,
+        *revisions: str,
+        strategy: str | None = None,
+        rules: Sequence[tuple[str, str]] = (),
+        parameters: Mapping[str, Any] | None = None,
+        recipe: str | None = None,
+        seed: int = 0,
+        progress: Progress = None,
+    ) -> MergePreview:
+        """Say what a merge would do, and how far its models are in each other's way.
+
+        Nothing is written. For every tensor that several sides changed: how much all of them changed,
+        where they went in opposite directions, and the cosine of their task vectors.
+
+        Args:
+            revisions: as for ``merge``; none with a recipe.
+            strategy: as for ``merge``.
+            rules: as for ``merge``.
+            parameters: as for ``merge``.
+            recipe: the text of a recipe instead, as for ``merge_recipe``.
+            seed: of methods that draw random numbers.
+            progress: called with bytes read of the base.
+
+        Raises:
+            NotFoundError: no such revision, method or model.
+            UsageError: what does not fit together; both revisions and a recipe.
+        """
+        from mvc.merging.told import make_told  # noqa: PLC0415  brings NumPy
+
+        if recipe is not None:
+            if revisions:
+                raise UsageError("a recipe names its models: give no revisions beside it")
+            return operations.preview_merge.preview_recipe(
+                self._context, recipe, seed=seed, progress=progress
+            )
+        told = make_told(strategy, rules, parameters or {}, seed)
+        return operations.preview_merge.preview_merge(
+            self._context, revisions, told, progress=progress
+        )
+
+    def replay_merge(self, revision: str = "HEAD", *, progress: Progress = None) -> MergeReplay:
+        """Make a merge again from what its commit says, and compare the result to the bit.
+
+        Nothing moves. Strategy, rules, parameters and seed are read from the trailers, a recipe
+        from the commit's files; plain files that a recipe named have to be there as they were.
+
+        Args:
+            revision: a merge commit, or one made by a recipe.
+            progress: called with bytes computed.
+
+        Raises:
+            NotFoundError: no such revision, or a file that the recipe named is gone.
+            UsageError: the commit merges nothing.
+        """
+        return operations.replay_merge.replay_merge(self._context, revision, progress=progress)
 
     def conclude(
         self,

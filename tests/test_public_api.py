@@ -43,6 +43,7 @@ commit(self, message=None, *, paths=(), everything=False, amend=False, allow_emp
 step=None, metrics=None, meta=None, author=None, time_s=None, delta=None, no_gate=False, progress=None)
 commit_image(self, files, *, message, step=None, metrics=None, meta=None, branch=None, \
 delta=None, parent=None, describe=None, no_gate=False, progress=None)
+commit_recipe(self, recipe, *, seed=0, message=None, progress=None)
 commit_state(self, state, *, message, step=None, metrics=None, meta=None, branch=None, \
 author=None, time_s=None, delta=None, previous=None, parent=None, files=None, no_gate=False, progress=None)
 compare(self, old=None, new=None, *, staged=False, paths=(), tensors=None, spectral=False, \
@@ -86,6 +87,7 @@ also_diverged=(), now_s=None)
 plan_rollback(self, revision=None, *, step=None, steps_back=None, healthy=False, branch=None, \
 at_step=None)
 plan_repack(self, *, everything=False, grace_s=None)
+preview_merge(self, *revisions, strategy=None, rules=(), parameters=None, recipe=None, seed=0, progress=None)
 prune(self, plan)
 read_file(self, revision, path)
 read_run(self, branch=None, *, losses=2000, events=20)
@@ -93,6 +95,7 @@ reflog(self, ref='HEAD')
 remove(self, paths, *, cached=False, force=False, recursive=False)
 rename_branch(self, old, new, *, force=False)
 repack(self, plan=None, *, progress=None)
+replay_merge(self, revision='HEAD', *, progress=None)
 reset(self, revision='HEAD', *, mode='mixed', paths=(), progress=None)
 resolve(self, revision)
 restore(self, paths, *, source=None, staged=False, worktree=True, progress=None)
@@ -172,6 +175,9 @@ RESULTS = {
     "runs.records.RunView": "branch alive stopped pid host started_s updated_s step total every "
     "steps_per_s loss grad_norm lr losses queue_depth stall_s commits alarms rollbacks events "
     "errors damaged_lines",
+    "operations.merge_recipe.RecipeResult": "path method tensors merged size_bytes seed notes",
+    "operations.preview_merge.MergePreview": "sides base outcomes conflicts tensors notes",
+    "operations.replay_merge.MergeReplay": "commit files different",
     "operations.merge.MergeResult": "kind commit branch heads written removed conflicts tensors "
     "bytes_computed",
     "merging.files.Conflict": "path tensor reason",

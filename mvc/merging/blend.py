@@ -152,7 +152,14 @@ def _choose(
 
 
 class Blend(ByteSource):
-    """The bytes of one merged tensor; any threads may read any part of it at once."""
+    """The bytes of one merged tensor; any threads may read any part of it at once.
+
+    Attributes:
+        base: what the inputs are merged into, or None.
+        inputs: what is merged.
+        dtype: of the result.
+        shape: of all of them.
+    """
 
     def __init__(
         self,
@@ -179,9 +186,9 @@ class Blend(ByteSource):
             UnsupportedError: elements that cannot be averaged, or rows too long for the method.
         """
         method = strategy.method
-        self._base = None if method.base == "none" else base
-        self._inputs = tuple(inputs)
-        tensors = [*([self._base] if self._base else []), *self._inputs]
+        self.base = None if method.base == "none" else base
+        self.inputs = tuple(inputs)
+        tensors = [*([self.base] if self.base else []), *self.inputs]
         self.dtype = get_dtype(dtype or tensors[0].view.dtype)
         self.shape = tensors[0].view.shape
         self._settings = Settings(name, strategy.common, strategy.each, strategy.seed)
@@ -215,7 +222,7 @@ class Blend(ByteSource):
 
     def find_equal(self) -> ModelTensor | None:
         """Return the tensor that this is, if that is known without reading any of them."""
-        tensors = [*([self._base] if self._base else []), *self._inputs]
+        tensors = [*([self.base] if self.base else []), *self.inputs]
         first = tensors[0]
         same = len(tensors) == 1 or (
             first.id is not None and all(one.id == first.id for one in tensors)
@@ -256,6 +263,7 @@ class Blend(ByteSource):
             with np.errstate(all="ignore"):
                 return function(self._read(first, min(self._step, self._elements - first)))
 
+        self._open()
         firsts = range(0, max(self._elements, 1), self._step)
         if self._threads == 1 or len(firsts) == 1:
             yield from map(work, firsts)
@@ -271,22 +279,26 @@ class Blend(ByteSource):
     def _prepare(self) -> Apply:
         with self._lock:
             if self._apply is None:
-                base = None if self._base is None else self._base.open()
-                self._readers = base, [one.open() for one in self._inputs]
+                self._open()
                 with np.errstate(all="ignore"):
                     self._apply = self._method.prepare(self, self._settings)
             return self._apply
+
+    def _open(self) -> None:
+        if self._readers is None:
+            base = None if self.base is None else self.base.open()
+            self._readers = base, [one.open() for one in self.inputs]
 
     def _read(self, first: int, count: int) -> Piece:
         assert self._readers is not None
         base, inputs = self._readers
         read = [
             _to_floats(reader, tensor, first, count, self._work)
-            for reader, tensor in zip(inputs, self._inputs, strict=True)
+            for reader, tensor in zip(inputs, self.inputs, strict=True)
         ]
         old = None
-        if base is not None and self._base is not None:
-            old = _to_floats(base, self._base, first, count, self._work)
+        if base is not None and self.base is not None:
+            old = _to_floats(base, self.base, first, count, self._work)
         return Piece(first, old, tuple(read))
 
 

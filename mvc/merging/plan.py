@@ -7,7 +7,7 @@ the numbers in names (``model.layers.7.mlp...``): those of the longest run that 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.errors import NotFoundError, UnsupportedError, UsageError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mvc.formats.tokenizer import Vocabulary
+    from mvc.ids import GitId
     from mvc.merging.recipe import Recipe, Setting, Slice, Source
     from mvc.merging.tokenizer import Alignment
     from mvc.numbers.merge_methods.method import Value
@@ -74,6 +75,8 @@ class MergePlan:
             them anew.
         alignment: whose tokens its embedding has, if the recipe says so.
         notes: what a person should know.
+        commits: model → the commit that it was read from, or None for plain files.
+        places: files of the host, if that is a commit.
     """
 
     recipe: Recipe
@@ -83,6 +86,8 @@ class MergePlan:
     layers: tuple[int, ...] | None
     alignment: Alignment | None
     notes: tuple[str, ...]
+    commits: Mapping[str, GitId | None] = field(default_factory=dict)
+    places: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -118,7 +123,12 @@ def plan_merge(
         UnsupportedError: elements that cannot be averaged.
     """
     tensors = {name: model_tensors(one) for name, one in models.items()}
-    return _Planner(recipe, tensors, vocabularies, seed, threads).plan()
+    plan = _Planner(recipe, tensors, vocabularies, seed, threads).plan()
+    commits = {name: one.commit for name, one in models.items()}
+    places = dict.fromkeys(one.path for one in tensors[plan.host].values())
+    return replace(
+        plan, commits=commits, places=tuple(places) if commits[plan.host] is not None else ()
+    )
 
 
 def model_tensors(model: Model) -> Tensors:

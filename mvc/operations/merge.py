@@ -204,7 +204,7 @@ def apply_change(
     """Merge a change into what HEAD has, and commit it, or leave it under way."""
     history, sides, pending = context.history, change.sides, change.pending
     index, ours = history.read_index(), sides.trees[0]
-    _check_not_staged(index, ours)
+    check_not_staged(index, ours)
     methods = told.methods(context, len(sides.trees))
     merges = plan_files(context, sides, told.rules, methods.resolve)
     _check_rules(context, told.rules, sides)
@@ -232,7 +232,8 @@ def apply_change(
     return _result("merged", done, heads, merges)
 
 
-def _check_not_staged(index: Index, tree: Mapping[str, TreeEntry]) -> None:
+def check_not_staged(index: Index, tree: Mapping[str, TreeEntry]) -> None:
+    """Check that nothing is staged that a merge would mix up with its own changes."""
     check_decided(index)
     staged = tuple(staged_changes(tree, index)) if index.timestamp_ns else ()
     if staged:

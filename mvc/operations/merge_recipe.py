@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RECIPE_FILE = "mergekit_config.yml"
 """Where a folder keeps the recipe that made it; mergekit's name, so that its tools find it."""
 _NOTHING_DOWNLOADED = "nothing is downloaded: name revisions, files or folders that are here"
-_MODEL_FILE = "model.safetensors"
+MODEL_FILE = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,21 @@ class RecipeResult:
 
 @contextmanager
 def open_plan(
-    context: Context | None, text: str, *, seed: int = 0
+    context: Context | None, text: str, *, seed: int = 0, named: Mapping[str, str] | None = None
 ) -> Iterator[tuple[MergePlan, dict[str, dict[str, bytes]]]]:
     """Parse a recipe, open the models that it names, and plan the merge; no weight is read.
 
-    Also returns, for every model, the small files beside it.
+    Also returns, for every model, the small files beside it. ``named`` says what names of the recipe
+    stood for when it was merged first.
     """
     recipe = parse_recipe(text)
     with ExitStack() as stack:
         models: dict[str, Model] = {}
         for name in recipe.models:
             try:
-                models[name] = stack.enter_context(open_model(context, name))
+                models[name] = stack.enter_context(
+                    open_model(context, (named or {}).get(name, name))
+                )
             except NotFoundError as error:
                 raise NotFoundError(
                     f"model of the recipe: {error.message}", hint=_NOTHING_DOWNLOADED
@@ -113,14 +116,14 @@ def merge_recipe(
 ) -> RecipeResult:
     """Merge by a recipe into a new safetensors file, or a folder with all that belongs to a model."""
     is_folder = output.is_dir() or not is_checkpoint_name(output.name)
-    target = output / _MODEL_FILE if is_folder else output
+    target = output / MODEL_FILE if is_folder else output
     if target.suffix != ".safetensors":
         raise UsageError(
             f"{output} would hold a safetensors file, whatever its name says",
             hint=f"name it {output.with_suffix('.safetensors').name}, or a folder",
         )
     with open_plan(context, text, seed=seed) as (plan, files):
-        beside = _files_beside(plan, files) if is_folder else {}
+        beside = files_beside(plan, files) if is_folder else {}
         for path in [target, *(output / name for name in beside)]:
             if find_stat(path) is not None and not force:
                 raise ConflictError(f"{path} already exists", hint="`force` replaces it")
@@ -138,7 +141,7 @@ def merge_recipe(
     )
 
 
-def _files_beside(plan: MergePlan, files: Mapping[str, Mapping[str, bytes]]) -> dict[str, bytes]:
+def files_beside(plan: MergePlan, files: Mapping[str, Mapping[str, bytes]]) -> dict[str, bytes]:
     """Return name → content of what belongs to the result beside its tensors."""
     found = dict(files[plan.host])
     rows = None

@@ -104,3 +104,83 @@ def test_cherry_pick_and_revert(parted):
     assert parted("revert", "HEAD", "--arithmetic", "--strategy", "ours").code == 2
     assert parted("revert", "--abort").code == 4
     assert parted("cherry-pick", "HEAD", "--skip").code == 2
+
+
+RECIPE = """
+merge_method: ties
+base_model: main~1
+models:
+  - {model: main, parameters: {weight: 0.5}}
+  - {model: away, parameters: {weight: 0.5}}
+"""
+
+
+@pytest.fixture
+def recipe(parted):
+    (parted.folder / "r.yml").write_text(RECIPE)
+    return parted
+
+
+def test_a_recipe_is_previewed_committed_and_made_again(recipe):
+    preview = recipe.ok("merge", "--recipe", "r.yml", "--preview")
+    assert "Interference of main, away over main~1:" in preview.out
+    assert preview.lines[-1] == "Nothing was written"
+    assert "ties" in recipe.ok("merge", "--recipe", "r.yml", "--seed", "3").out
+    again = recipe.ok("merge", "--replay", "HEAD")
+    assert again.lines[0].endswith("the same to the bit")
+    assert recipe.json("merge", "--replay", "HEAD")["is_same"] is True
+
+
+def test_a_replay_that_differs_is_a_negative_answer(recipe):
+    recipe.ok("merge", "--recipe", "r.yml")
+    message = git(recipe.folder / ".mvc", "log", "-1", "--format=%B")
+    write_model(recipe.folder / "model.safetensors", seed=9, layers=12)
+    recipe.ok("add", "model.safetensors")
+    recipe.ok("commit", "--amend", "-m", message)
+    answer = recipe("merge", "--replay", "HEAD")
+    assert answer.code == 1
+    assert "differs in model.safetensors" in answer.out
+
+
+def test_branches_are_previewed(recipe):
+    answer = recipe.ok("merge", "away", "--preview", "--strategy", "linear")
+    assert "computed" in answer.lines[0]
+    found = recipe.json("merge", "away", "--preview")
+    assert found["total"]["shared"] > 0
+    assert found["conflicts"]
+
+
+def test_a_recipe_writes_a_file_outside_a_repository(shell, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for name, seed in [("a", 1), ("b", 2)]:
+        write_model(outside / f"{name}.safetensors", seed=seed, layers=2)
+    (outside / "r.yml").write_text(
+        "merge_method: slerp\nbase_model: a.safetensors\nmodels: [{model: b.safetensors}]\nparameters: {t: 0.5}"
+    )
+    answer = shell.ok("-C", str(outside), "merge", "--recipe", "r.yml", "-o", "out.safetensors")
+    assert "out.safetensors: " in answer.out
+    assert (outside / "out.safetensors").stat().st_size
+    assert shell("-C", str(outside), "merge", "--recipe", "r.yml").code == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--recipe", "r.yml", "away"], "--recipe and BRANCH cannot be used together"),
+        (["--recipe", "r.yml", "--strategy", "ties"], "--recipe and --strategy cannot"),
+        (["--recipe", "no.yml"], "recipe 'no.yml' is not a file that exists"),
+        (["away", "-o", "x.safetensors"], "--output needs --recipe"),
+        (["away", "--tokenizer", "union"], "--tokenizer needs --recipe"),
+        (["--replay", "HEAD", "--preview"], "--replay and --preview cannot be used together"),
+        (["--recipe", "r.yml", "-f"], "--force needs --output"),
+        (
+            ["--recipe", "r.yml", "--tokenizer", "union"],
+            "no tokenizer whose vocabulary can be read",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together(recipe, arguments, message):
+    answer = recipe("merge", *arguments)
+    assert answer.code in {2, 3}
+    assert message in answer.err

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress, check_alone
 from mvc.cli.output import stdout, write_json
-from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.merges import merge_fields, parse_told, write_merge, write_returned
+from mvc.cli.recipes import (
+    RecipeCall,
+    Shown,
+    check_of_recipes,
+    merge_by_recipe,
+    preview_branches,
+    replay_merge,
+    show_merge,
+)
+from mvc.cli.render.merges import parse_told, write_returned
 from mvc.cli.render.moves import result_fields
 from mvc.cli.session import open_repo
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Literal
-
-    from mvc.operations.merge import MergeResult
 
 Strategy = Annotated[
     str | None,
@@ -52,6 +59,38 @@ def merge(
     rules: Rules = None,
     parameters: Parameters = None,
     seed: Seed = 0,
+    recipe: Annotated[
+        str | None,
+        Option(
+            "--recipe", metavar="FILE", help="Merge the models that a recipe of mergekit's names."
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="With --recipe: write a safetensors file, or DIR/, and commit nothing.",
+        ),
+    ] = None,
+    force: Annotated[bool, Option("-f", "--force", help="Let --output overwrite files.")] = False,
+    tokenizer: Annotated[
+        str | None,
+        Option(
+            "--tokenizer",
+            metavar="NAME",
+            help="With --recipe: align embeddings by token: union, base, or a model's.",
+        ),
+    ] = None,
+    preview: Annotated[
+        bool,
+        Option("--preview", help="Say what a merge would do and where models interfere; no more."),
+    ] = False,
+    replay: Annotated[
+        str | None,
+        Option("--replay", metavar="REV", help="Make a merge again; exit 1 if it is not the same."),
+    ] = None,
     message: MergeMessage = None,
     no_commit: Annotated[
         bool, Option("--no-commit", help="Stop before the commit, to look at the result.")
@@ -88,30 +127,49 @@ def merge(
 
     A merge method (linear, slerp, ties, ...) decides by default over weights only: the optimizer
     and the rest of a training state need a rule of their own, such as --rule 'optimizer.*=ours'.
+
+    --recipe merges revisions, files or folders as a YAML recipe says, and commits the result, or
+    writes it with -o, also outside a repository. --replay repeats any merge from what its commit
+    says.
     """
     check_alone([("--ff-only", ff_only), ("--no-ff", no_ff)])
-    check_alone([("--continue", go_on), ("--abort", abort), ("BRANCH", branches)])
-    if not (branches or go_on or abort):
-        raise CommandUsageError("which branch?")
+    check_alone(
+        [("--continue", go_on), ("--abort", abort), ("--replay", replay), ("--recipe", recipe)]
+    )
+    of_branches = [("--strategy", strategy), ("--rule", rules), ("--param", parameters),
+                   ("--ff-only", ff_only), ("--no-ff", no_ff), ("--no-commit", no_commit),
+                   ("--allow-unrelated-histories", unrelated)]  # fmt: skip
+    named = [("BRANCH", branches)]
+    _check_apart(("--continue", go_on), [*named, ("--preview", preview)])
+    _check_apart(("--abort", abort), [*named, ("--preview", preview)])
+    _check_apart(("--replay", replay), [*named, ("--preview", preview), *of_branches])
+    _check_apart(("--recipe", recipe), [*named, *of_branches])
+    if recipe is None:
+        check_of_recipes([("--output", output), ("--force", force), ("--tokenizer", tokenizer)])
+    shown = Shown(progress and not quiet, quiet, as_json)
     told = parse_told(strategy, rules or (), parameters or (), seed)
-    repo = open_repo()
-    if abort:
-        returned = repo.abort("merge")
-        if as_json:
-            write_json(result_fields(returned))
-        elif not quiet:
-            write_returned(stdout(), repo, "merge", returned)
-        return
-    result: MergeResult
-    with byte_progress("merging", wanted=progress and not quiet) as bar:
-        if go_on:
-            result = repo.conclude("merge", **told, message=message, progress=bar)
-        else:
-            way: Literal["allowed", "only", "never"] = (
-                "only" if ff_only else "never" if no_ff else "allowed"
-            )
+    if replay is not None:
+        replay_merge(replay, shown)
+    elif recipe is not None:
+        merge_by_recipe(RecipeCall(recipe, output, force, tokenizer, preview, seed, message), shown)
+    elif abort:
+        _abort(shown)
+    elif go_on:
+        with byte_progress("merging", wanted=shown.progress) as bar:
+            repo = open_repo()
+            show_merge(repo, repo.conclude("merge", **told, message=message, progress=bar), shown)
+    elif not branches:
+        raise CommandUsageError("which branch?")
+    elif preview:
+        preview_branches(branches, told, shown)
+    else:
+        way: Literal["allowed", "only", "never"] = (
+            "only" if ff_only else "never" if no_ff else "allowed"
+        )
+        repo = open_repo()
+        with byte_progress("merging", wanted=shown.progress) as bar:
             result = repo.merge(
-                *(branches or ()),
+                *branches,
                 **told,
                 message=message,
                 fast_forward=way,
@@ -119,9 +177,18 @@ def merge(
                 commit=not no_commit,
                 progress=bar,
             )
-    if as_json:
-        write_json(merge_fields(result))
-    elif not quiet or result.conflicts:
-        write_merge(repo, stdout(), "merge", result)
-    if result.conflicts:
-        raise Exit(NEGATIVE)
+        show_merge(repo, result, shown)
+
+
+def _check_apart(one: tuple[str, object], others: Sequence[tuple[str, object]]) -> None:
+    for other in others:
+        check_alone([one, other])
+
+
+def _abort(shown: Shown) -> None:
+    repo = open_repo()
+    returned = repo.abort("merge")
+    if shown.as_json:
+        write_json(result_fields(returned))
+    elif not shown.quiet:
+        write_returned(stdout(), repo, "merge", returned)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mvc.workspace.checkout_plan import CheckoutResult
 
 _SHOWN = 3
-_WORDS = {
+WORDS = {
     "ours": "from ours",
     "theirs": "from theirs",
     "base": "from the base",
@@ -51,7 +51,7 @@ def merge_fields(result: MergeResult) -> dict[str, object]:
     """Return a merge for ``--json``."""
     return {
         **pick(result, "kind commit branch heads written removed bytes_computed"),
-        "tensors": {kind: result.tensors.get(kind, 0) for kind in ("kept", *_WORDS)},
+        "tensors": {kind: result.tensors.get(kind, 0) for kind in ("kept", *WORDS)},
         "conflicts": conflict_fields(result.conflicts),
     }
 
@@ -80,7 +80,7 @@ def write_merge(repo: Repo, out: Output, verb: str, result: MergeResult) -> None
         out.line(f"[{where} {out.style(short_id(result.commit), 'yellow')}] {subject}")
     else:
         out.line(f'The result is staged: "mvc {verb} --continue" or "mvc commit" records it')
-    counted = [(word, result.tensors.get(kind, 0)) for kind, word in _WORDS.items()]
+    counted = [(word, result.tensors.get(kind, 0)) for kind, word in WORDS.items()]
     parts = [f"{count:,} {word}" for word, count in counted if count]
     if parts:
         size = f" ({size_text(result.bytes_computed)})" if result.bytes_computed else ""

@@ -1,0 +1,156 @@
+"""merge by a recipe into the current branch: the result is committed, with what it takes to repeat it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from mvc.checkpoints.detect import read_layout
+from mvc.formats.manifest import Manifest
+from mvc.formats.manifest_lines import encode_manifest
+from mvc.history.messages import format_message
+from mvc.history.values import MODE_FILE, TreeEntry
+from mvc.merging.checkpoint import CheckpointMerge
+from mvc.merging.files import FileMerge
+from mvc.merging.output import header_of, in_file_order
+from mvc.merging.table import Decision, Outcome, Row
+from mvc.merging.trees import write_merge
+from mvc.operations.merge import MergeResult, check_not_staged
+from mvc.operations.merge_recipe import MODEL_FILE, RECIPE_FILE, files_beside, open_plan
+from mvc.progress import announce
+from mvc.sources import MemorySource
+from mvc.workspace.checkout_plan import execute, plan_checkout
+from mvc.workspace.commits import record
+from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.files import Cutter, is_plain
+from mvc.workspace.marks import ENDED, mark_origin
+from mvc.workspace.pending import check_nothing_pending
+from mvc.workspace.recorded import tree_of
+from mvc.workspace.recovery import recover
+from mvc.workspace.released import check_kept
+from mvc.workspace.transition import plan_head_move
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mvc.history.values import Head
+    from mvc.ids import GitId
+    from mvc.merging.plan import MergePlan
+    from mvc.progress import ByteProgress
+    from mvc.workspace.context import Context
+
+RECIPE, INPUT, SEED = "Merge-Recipe", "Merge-Input", "Merge-Seed"
+_FILES = "files"
+
+
+@holds_sweep_lock
+def commit_recipe(
+    context: Context,
+    text: str,
+    *,
+    seed: int = 0,
+    message: str | None = None,
+    progress: ByteProgress = None,
+) -> MergeResult:
+    """Merge by a recipe and commit the result; commits that it names become parents."""
+    recover(context)
+    check_nothing_pending(context)
+    head, index = context.history.head(), context.history.read_index()
+    ours = tree_of(context, head.commit)
+    check_not_staged(index, ours)
+    with open_plan(context, text, seed=seed) as (plan, files):
+        new = store_result(context, plan, files, ours, progress)
+    replaced = {*plan.places, f"{target_of(plan)}.index.json"}  # shards, too
+    entries = {path: entry for path, entry in ours.items() if path not in replaced} | new
+    check_kept(context, entries)
+    checkout = plan_checkout(context, index, ours, entries, materialise=False)
+    checkout.check()
+    parents, stamp = _find_parents(context, head, plan), context.stamp()
+    subject = message or f"Merge {', '.join(plan.recipe.models)} by recipe ({plan.recipe.method})"
+    commit = record(
+        context, entries, parents, format_message(subject, _trailers(plan)), committer=stamp
+    )
+    move = plan_head_move("move", commit, head, f"merge: {subject}", stamp)
+    marks = (*ENDED, *mark_origin(head.commit))
+    done = execute(context, checkout, index, move, progress, source=commit, marks=marks)
+    counts = Counter("kept" if one.method is None else "merged" for one in plan.tensors)
+    return MergeResult(
+        "merged", done.commit, done.branch, tuple(parents[1:]), done.written, done.removed,
+        (), dict(counts), plan.read_bytes,
+    )  # fmt: skip
+
+
+def _find_parents(context: Context, head: Head, plan: MergePlan) -> list[GitId]:
+    """Return HEAD, and the commits of models that nothing among them contains."""
+    history = context.history
+    named = dict.fromkeys(one for one in plan.commits.values() if one is not None)
+    first = [] if head.commit is None else [head.commit]
+    others = [one for one in named if one not in first]
+    return [
+        *first,
+        *(
+            one
+            for one in others
+            if not any(history.is_ancestor(one, more) for more in (*first, *others) if more != one)
+        ),
+    ]
+
+
+def _trailers(plan: MergePlan) -> list[tuple[str, str]]:
+    folder = target_of(plan).rpartition("/")[0]
+    inputs = [(INPUT, f"{name}={commit or _FILES}") for name, commit in plan.commits.items()]
+    seed = [(SEED, str(plan.seed))] if plan.seed else []
+    return [(RECIPE, f"{folder}/{RECIPE_FILE}" if folder else RECIPE_FILE), *inputs, *seed]
+
+
+def read_inputs(trailers: Mapping[str, list[str]]) -> dict[str, str]:
+    """Return what the names of a recipe stood for when it was merged: commits, or files as named."""
+    found = {}
+    for value in trailers.get(INPUT, []):
+        name, _, commit = value.rpartition("=")
+        _, colon, path = name.partition(":")
+        found[name] = name if commit == _FILES else commit + colon + path
+    return found
+
+
+def target_of(plan: MergePlan) -> str:
+    """Return the path of the result: the host's, if that is one safetensors file."""
+    if len(plan.places) == 1 and plan.places[0].endswith(".safetensors"):
+        return plan.places[0]
+    folder = plan.places[0].rpartition("/")[0] if plan.places else ""
+    return f"{folder}/{MODEL_FILE}" if folder else MODEL_FILE
+
+
+def store_result(
+    context: Context,
+    plan: MergePlan,
+    files: Mapping[str, Mapping[str, bytes]],
+    base: Mapping[str, TreeEntry],
+    progress: ByteProgress = None,
+) -> dict[str, TreeEntry]:
+    """Store what a recipe makes; return path → entry of the model and of the files beside it.
+
+    A tensor that is a model's own keeps its chunks and is not read.
+    """
+    target = target_of(plan)
+    tensors = {one.name: one for one in in_file_order([one.tensor for one in plan.tensors])}
+    like = Manifest("safetensors", 0, context.chunk_bytes, ())
+    checkpoint = CheckpointMerge(target, tensors, header_of([*tensors.values()]), like, (), {})
+    announce(progress, checkpoint.fresh_bytes)
+    row: Row[TreeEntry] = Row(target, None, (None,), Decision(Outcome.OURS, 0))
+    merge = FileMerge(target, row, checkpoint=checkpoint, mode=MODE_FILE)
+    entries = dict(write_merge(context, [merge], base, progress).entries)
+    folder = target.rpartition("/")[0]
+    with context.store.writer() as writer:
+        for name, data in files_beside(plan, files).items():
+            blob = _store_data(context, Cutter(writer, context.chunk_bytes), name, data)
+            entries[f"{folder}/{name}" if folder else name] = TreeEntry(MODE_FILE, blob)
+    return entries
+
+
+def _store_data(context: Context, cutter: Cutter, name: str, data: bytes) -> GitId:
+    source = MemorySource(data)
+    layout = read_layout(source, name)
+    if is_plain(source, layout, name):
+        return context.history.write_blob(data)
+    return context.history.write_blob(encode_manifest(cutter.store(source, layout, name)))

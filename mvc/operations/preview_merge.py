@@ -1,0 +1,160 @@
+"""merge --preview: what a merge would do, and how far the models are in each other's way; writes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mvc.comparison.kinds import find_layer
+from mvc.comparison.rollup import natural_key
+from mvc.errors import UsageError
+from mvc.merging.blend import Blend, can_blend, make_strategy
+from mvc.merging.files import Sides, plan_files
+from mvc.merging.rules import Rules
+from mvc.merging.told import Told
+from mvc.merging.trees import find_base
+from mvc.numbers.interference import Interference, measure
+from mvc.operations.merge_recipe import open_plan
+from mvc.progress import announce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mvc.merging.files import Conflict
+    from mvc.merging.table import Row
+    from mvc.progress import ByteProgress
+    from mvc.workspace.context import Context
+    from mvc.workspace.models import ModelTensor
+
+    Task = tuple[str, str, ModelTensor, Sequence[ModelTensor]]  # path, name, base, sides
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInterference:
+    """How the models are in each other's way in one tensor."""
+
+    path: str
+    name: str
+    found: Interference
+
+
+@dataclass(frozen=True, slots=True)
+class MergePreview:
+    """What a merge would do.
+
+    Attributes:
+        sides: what is merged, ours first, or the models of a recipe without the base.
+        base: the merge base or base model, in words; None if there is none to compare with.
+        outcomes: how many tensors of files that both sides changed would come from where; of a
+            recipe how many each method merges.
+        conflicts: what would have to be decided.
+        tensors: interference of tensors that several sides changed.
+        notes: what a person should know.
+    """
+
+    sides: tuple[str, ...]
+    base: str | None
+    outcomes: Mapping[str, int]
+    conflicts: tuple[Conflict, ...] = ()
+    tensors: tuple[TensorInterference, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def by_layer(self) -> dict[str, Interference]:
+        """Return layers, and modules outside of them, in natural order."""
+        groups: dict[str, Interference] = {}
+        for one in self.tensors:
+            name = find_layer(one.name) or one.name.rpartition(".")[0] or one.name
+            groups[name] = groups[name] + one.found if name in groups else one.found
+        return dict(sorted(groups.items(), key=lambda group: natural_key(group[0])))
+
+    @property
+    def total(self) -> Interference | None:
+        """All tensors as one, or None if there are none."""
+        if not self.tensors:
+            return None
+        first, *others = (one.found for one in self.tensors)
+        return sum(others, first)
+
+
+def preview_merge(
+    context: Context,
+    revisions: Sequence[str],
+    told: Told | None = None,
+    progress: ByteProgress = None,
+) -> MergePreview:
+    """Say what a merge of branches would do."""
+    told = told or Told()
+    if not revisions:
+        raise UsageError("nothing to merge: name a branch or another revision")
+    history = context.history
+    commits = [history.resolve_commit("HEAD"), *map(history.resolve_commit, revisions)]
+    methods = told.methods(context, len(commits))
+    sides = Sides(find_base(context, commits) or {}, [history.read_tree(one) for one in commits])
+    merges = plan_files(context, sides, told.rules, methods.resolve)
+    checkpoints = [one.checkpoint for one in merges if one.checkpoint is not None]
+    outcomes = sum((Counter(one.taken) for one in checkpoints), Counter[str]())
+    conflicts = tuple(one for merge in merges for one in merge.conflicts)
+    found = _measure(_shared_tensors(context, sides), _threads(context), progress)
+    return MergePreview(
+        ("HEAD", *revisions), "the merge base", dict(outcomes), conflicts, tuple(found)
+    )
+
+
+def _threads(context: Context | None) -> int:
+    return (None if context is None else context.threads) or os.cpu_count() or 1
+
+
+def _shared_tensors(context: Context, sides: Sides) -> list[Task]:
+    """Return the weights that all sides have and several changed."""
+    rows: list[Task] = []
+
+    def note(_: str, path: str, row: Row[ModelTensor]) -> ModelTensor:
+        present = [side for side in row.sides if side is not None]
+        if row.base is not None and len(present) == len(sides.trees):
+            rows.append((path, row.name, row.base, present))
+        return present[0]
+
+    plan_files(context, sides, Rules((), "linear"), note)
+    return rows
+
+
+def _measure(
+    tasks: Iterable[Task], threads: int, progress: ByteProgress
+) -> list[TensorInterference]:
+    chosen = [one for one in tasks if _are_alike([one[2], *one[3]])]
+    announce(progress, sum(base.size_bytes for _, _, base, _ in chosen))
+    found = []
+    for path, name, base, sides in chosen:
+        strategy = make_strategy("task_arithmetic", {}, [{}] * len(sides))
+        blend = Blend(strategy, name, sides, base, threads=threads)
+        first, *others = blend.map(lambda piece: measure(piece.deltas))
+        found.append(TensorInterference(path, name, sum(others, first)))
+        if progress is not None:
+            progress(base.size_bytes)
+    return found
+
+
+def _are_alike(tensors: Sequence[ModelTensor]) -> bool:
+    return len({one.view.shape for one in tensors}) == 1 and all(
+        can_blend(one.view.dtype) for one in tensors
+    )
+
+
+def preview_recipe(
+    context: Context | None, text: str, *, seed: int = 0, progress: ByteProgress = None
+) -> MergePreview:
+    """Say what a recipe would do."""
+    with open_plan(context, text, seed=seed) as (plan, _):
+        outcomes = Counter(one.method or "taken as they are" for one in plan.tensors)
+        tasks: list[Task] = [
+            ("", one.name, one.tensor.source.base, one.tensor.source.inputs)
+            for one in plan.tensors
+            if isinstance(one.tensor.source, Blend)
+            and one.tensor.source.base is not None
+            and len(one.tensor.source.inputs) > 1
+        ]
+        found = _measure(tasks, _threads(context), progress)
+    sides = tuple(name for name in plan.recipe.models if name != plan.recipe.base)
+    return MergePreview(sides, plan.recipe.base, dict(outcomes), (), tuple(found), plan.notes)

@@ -1,0 +1,91 @@
+"""merge --replay: make a merge again from what its commit says, and compare to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mvc.errors import NotFoundError, UsageError
+from mvc.history.messages import parse_trailers
+from mvc.merging.files import Sides, plan_files
+from mvc.merging.told import read_told
+from mvc.merging.trees import find_base, write_merge
+from mvc.operations.commit_recipe import RECIPE, SEED, read_inputs, store_result
+from mvc.operations.merge_recipe import open_plan
+from mvc.workspace.context import holds_sweep_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mvc.history.values import CommitInfo, TreeEntry
+    from mvc.ids import GitId
+    from mvc.progress import ByteProgress
+    from mvc.workspace.context import Context
+
+    Tree = Mapping[str, TreeEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReplay:
+    """What came of making a merge again.
+
+    Attributes:
+        commit: the merge.
+        files: how many files were made again.
+        different: paths that are not as in the commit.
+    """
+
+    commit: GitId
+    files: int
+    different: tuple[str, ...]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether every file is the same to the bit."""
+        return not self.different
+
+
+@holds_sweep_lock
+def replay_merge(context: Context, revision: str, progress: ByteProgress = None) -> MergeReplay:
+    """Make a merge again; nothing moves, and what comes out the same takes no space."""
+    commit = context.history.resolve_commit(revision)
+    found = context.history.read_commit(commit)
+    recorded = context.history.read_tree(commit)
+    trailers: dict[str, list[str]] = {}
+    for key, value in parse_trailers(found.message):
+        trailers.setdefault(key, []).append(value)
+    if RECIPE in trailers:
+        again = _replay_recipe(context, recorded, trailers, progress)
+        expected = {path: recorded.get(path) for path in again}
+    elif len(found.parents) > 1:
+        again = _replay_branches(context, found, progress)
+        expected = dict(recorded)
+    else:
+        raise UsageError(
+            f"{revision} merges nothing: it has one parent and no recipe",
+            hint='"mvc log --graph" shows merges',
+        )
+    different = [path for path in {**again, **expected} if again.get(path) != expected.get(path)]
+    return MergeReplay(commit, len(again), tuple(sorted(different)))
+
+
+def _replay_recipe(
+    context: Context, recorded: Tree, trailers: Mapping[str, list[str]], progress: ByteProgress
+) -> dict[str, TreeEntry]:
+    path = trailers[RECIPE][0]
+    if path not in recorded:
+        raise NotFoundError(f"the commit names a recipe that it lacks: {path!r}")
+    text = context.history.read_blob(recorded[path].blob).decode("utf-8", "replace")
+    seed = int(trailers[SEED][0]) if SEED in trailers and trailers[SEED][0].isdecimal() else 0
+    with open_plan(context, text, seed=seed, named=read_inputs(trailers)) as (plan, files):
+        return store_result(context, plan, files, recorded, progress)
+
+
+def _replay_branches(
+    context: Context, found: CommitInfo, progress: ByteProgress
+) -> dict[str, TreeEntry]:
+    told = read_told(found.message)
+    trees = [context.history.read_tree(one) for one in found.parents]
+    sides = Sides(find_base(context, found.parents) or {}, trees)
+    merges = plan_files(context, sides, told.rules, told.methods(context, len(trees)).resolve)
+    return dict(write_merge(context, merges, trees[0], progress).entries)
