@@ -39,7 +39,7 @@ function makeHeatMap(map, { rows, textOf, choose, label }) {
   const every = Math.ceil(names.length / 24);
   grid.append(make("div", { role: "row" },
     make("span", { class: "kind quiet", role: "columnheader" }, names.length + first > 1 ? "layer" : ""),
-    names.map((name, at) => make("span", { class: "layer", role: "columnheader" }, (at + first - 1) % every ? "" : name))));
+    names.map((name, at) => make("span", { class: "layer", role: "columnheader" }, name && (at + first - 1) % every ? "" : name || "–"))));
   if (map.stacks.length > 1) grid.append(makeStacks(map.stacks, first));
   moveWithArrows(grid);
   const scale = make("span", { class: "ramp" });

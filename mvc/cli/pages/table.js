@@ -108,7 +108,7 @@ function makeTable({ title, noun, rows, columns, moduleOf, detailOf, choices, so
     const isOpen = isModule ? state.open.has(node.path) : state.details.has(node.key);
     const sign = isModule ? (isOpen ? "▾" : "▸") : "";
     const row = make("tr", {
-      class: `${isModule ? "module" : ""} ${isQuiet(figures) ? "quiet" : ""}`, tabindex: at ? -1 : 0, "aria-level": state.folded ? depth + 1 : null,
+      class: `${isModule ? "module" : ""} ${isQuiet(figures) ? "quiet" : ""}`, tabindex: at ? -1 : 0, "aria-level": depth + 1,
       "aria-expanded": String(isOpen), onclick: () => toggle(line),
       onkeydown: (event) => {
         const isWanted = { Enter: true, " ": true, ArrowRight: !isOpen, ArrowLeft: isOpen }[event.key];
@@ -194,6 +194,6 @@ function makeTable({ title, noun, rows, columns, moduleOf, detailOf, choices, so
   const element = makeSection(title,
     rows.length > FIRST_ROWS && make("div", { class: "tools" }, search, menu, picked,
       moduleOf && make("div", { class: "both", role: "group", "aria-label": "Arrange" }, modes)),
-    status, make("div", { class: "scroll" }, make("table", {}, make("thead", {}, head), body)), more);
+    status, make("div", { class: "scroll" }, make("table", { role: "treegrid", "aria-label": title }, make("thead", {}, head), body)), more);
   return { element, choose, set clear(action) { onClear = action; }, show: (at) => { menu.selectedIndex = at; state.choice = at; again(); } };
 }
