@@ -8,6 +8,7 @@ parent's line takes the blame, as in Git.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -47,9 +48,14 @@ class DriftPoint:
 
     @property
     def distance(self) -> float | None:
-        """Relative L2 distance from the first version, or None if it is not known."""
+        """Relative L2 distance from the first version, or None if it is not known.
+
+        NaN where elements of either are not finite.
+        """
         if self.is_first:
             return 0.0
+        if self.statistics is not None and self.statistics.left_out:
+            return math.nan
         return None if self.statistics is None else self.statistics.relative_l2
 
 

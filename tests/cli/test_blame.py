@@ -71,3 +71,11 @@ def test_a_terminal_gets_what_fits(shell):
     assert len(shell.ok("-P", "blame", "--all", terminal=True).lines) == 123
     shell.environment["COLUMNS"] = "40"
     assert max(len(plain(line)) for line in shell.ok("-P", "blame", terminal=True).lines[:-1]) <= 40
+
+
+def test_what_is_not_finite_is_marked(shell):
+    write_model(shell.folder / "model.safetensors", norm=np.full(32, np.nan, np.float32))
+    shell.ok("commit", "-am", "broken")
+    assert "▁▁▁!  NaN  norm" in shell.ok("blame", "--stats", "norm").out
+    tensor = shell.json("blame", "norm")["tensors"][0]
+    assert tensor["drift"] == [0.0, 0.0, 0.0, "nan"]

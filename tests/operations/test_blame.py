@@ -170,3 +170,11 @@ def test_what_was_asked_for(repo, root):
         repo.blame(tensors="nothing")
     with pytest.raises(UsageError):
         repo.blame(samples=1)
+
+
+def test_what_is_not_finite_has_no_distance(repo, root):
+    for number, value in enumerate([1.0, 2.0, np.nan, np.inf, 3.0]):
+        save(root, w=value)
+        repo.commit(str(number), paths=".")
+    points = by_name(repo.blame(compute=True))["w"].drift
+    np.testing.assert_equal([point.distance for point in points], [0.0, 1.0, np.nan, np.nan, 2.0])

@@ -35,7 +35,8 @@ def blame(
     are followed through renames; a merge passes the blame on to the parent that has the same bits.
 
     The curve is the relative distance from the first commit that has the tensor, as far as it is
-    known from comparisons made before; a dot stands for a version that nobody compared yet.
+    known from comparisons made before; a dot stands for a version that nobody compared yet, ! for one
+    with elements that are not finite.
     """
     if by not in ("tensor", "module"):
         raise CommandUsageError(f"--by {by!r} is not tensor or module")

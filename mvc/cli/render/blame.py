@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _LEVELS = ("▁▂▃▄▅▆▇█", "._-=+*%#")
 _MARKS = ("·•", "'o")  # not compared: as before, and another version
+_NOT_FINITE = "!"
 _NARROW = 100
 _DATE, _AUTHOR, _NAME = 2, 3, 6  # places of cells
 _SUBJECT, _LEAST = 18, 8
@@ -163,8 +164,10 @@ def _cells(info: CommitInfo, row: _Row, is_plain: bool, is_narrow: bool) -> list
 
 
 def _percent(distance: float | None) -> str:
-    if distance is None or not math.isfinite(distance):
+    if distance is None:
         return ""
+    if not math.isfinite(distance):
+        return "NaN"
     return ratio_text(distance) if distance else "0 %"
 
 
@@ -179,6 +182,8 @@ def sparkline(drift: Sequence[DriftPoint | None], *, is_plain: bool = False) -> 
             text += " "
         elif point.distance is None:
             text += marks[point.changed]
+        elif not math.isfinite(point.distance):
+            text += _NOT_FINITE
         else:
             share = min(point.distance / top, 1.0) if top else 0.0
             text += levels[round(share * (len(levels) - 1))]
