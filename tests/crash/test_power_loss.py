@@ -71,6 +71,7 @@ def _branch_update(root: Path) -> None:
     repo.create_branch("moved", "HEAD")
     repo.create_branch("moved", "HEAD~1", force=True)
     repo.create_tag("v1", "HEAD", message="one")
+    repo.create_tag("v1", "HEAD~1", force=True)  # an alias, with a log
 
 
 VERBS = [
@@ -143,7 +144,7 @@ def _check_survivor(root, verb, step, before, after):
     report = Repo.open(root).fsck(data=True)
     assert report.ok, f"{where}: {report.problems}"
     if verb is _branch_update:
-        # Three updates, each whole: every ref is at one of the places it ever had.
+        # Four updates, each whole: every ref is at one of the places it ever had.
         for name, commit in state[2]:
             assert commit in {value for _, value in (*before[2], *after[2])}, f"{where}: {name}"
         return
