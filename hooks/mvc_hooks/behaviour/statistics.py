@@ -189,18 +189,22 @@ def measure_agreement(
     """Return the agreement, and a test that fails if the true share is below ``required``.
 
     ``shares`` has the share of predictions that agree of each sample. Those of one sample depend on
-    each other, so a sample counts as one prediction: a share varies at most as a yes or no of the same
-    mean, which makes Clopper and Pearson's interval too wide rather than too narrow.
+    each other, so a sample counts once. Where each is right or wrong as a whole, test and interval are
+    those of Clopper and Pearson. Where shares lie between, the upper end and the test are Student's:
+    shares near 1 have their tail below, which makes them cautious, while the lower end would be too high
+    and stays that of the binomial distribution, of which no share of the same mean varies more.
     """
-    from scipy.stats import binomtest  # noqa: PLC0415  import cost
+    from scipy.special import bdtr, betaincinv, stdtr, stdtrit  # noqa: PLC0415  import cost
 
     total, samples = float(shares.sum()), len(shares)
-    level = 1 - significance
-    low = binomtest(math.floor(total + _EQUAL), samples).proportion_ci(level).low
-    high = binomtest(math.ceil(total - _EQUAL), samples).proportion_ci(level).high
-    p = binomtest(math.ceil(total - _EQUAL), samples, required, alternative="less").pvalue
-    share = total / samples
-    return (
-        Agreement(share, float(low), float(high), required),
-        StatisticalTest("top-agreement", share, float(p)),
-    )
+    share, tail = total / samples, significance / 2
+    least, most = math.floor(total + _EQUAL), math.ceil(total - _EQUAL)
+    low = float(betaincinv(least, samples - least + 1, tail)) if least else 0.0
+    high = float(betaincinv(most + 1, samples - most, 1 - tail)) if most < samples else 1.0
+    p = float(bdtr(most, samples, required))
+    is_graded = bool(((shares > 0) & (shares < 1)).any())
+    error = float(shares.std(ddof=1)) / math.sqrt(samples) if samples > 1 else 0.0
+    if is_graded and error and required >= 0.5:  # noqa: PLR2004  where the tail is below
+        p = float(stdtr(samples - 1, (share - required) / error))
+        high = min(1.0, share + float(stdtrit(samples - 1, 1 - tail)) * error)
+    return Agreement(share, low, high, required), StatisticalTest("top-agreement", share, p)

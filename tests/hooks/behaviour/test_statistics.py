@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import binom, ks_2samp, permutation_test
+from scipy.stats import binom, binomtest, ks_2samp, permutation_test, ttest_1samp
 
 from mvc_hooks.behaviour.statistics import (
     StatisticalTest,
@@ -20,7 +20,7 @@ SEEDS = 200
 LEVEL = 0.05
 
 
-def pairs(seed, *, shift=0.0, noise=0.3, count=120):
+def pairs(seed, *, shift=0.0, noise=0.3, count=80):
     """Return scores of two models that share what the inputs are, and differ in noise."""
     random = np.random.default_rng(seed)
     base = random.normal(size=count)
@@ -35,9 +35,9 @@ def family(seed, **options):
     return correct([*tests, swaps.test_mean("loss", old, new)], LEVEL)
 
 
-def alarms(**options):
+def alarms(seeds=SEEDS, **options):
     """Return how many of the seeds each test alone, and the family corrected, rejects."""
-    found = [family(seed, **options) for seed in range(SEEDS)]
+    found = [family(seed, **options) for seed in range(seeds)]
     alone = np.array([[test.p < LEVEL for test in tests] for tests in found])
     return *alone.sum(axis=0), sum(not all(test.passed for test in tests) for tests in found)
 
@@ -47,7 +47,7 @@ def test_false_alarms_are_as_rare_as_stated():
     most = binom.ppf(1 - 0.0002, SEEDS, LEVEL)
     assert max(alarms()) <= most
     # Noise that does not look the same for every input changes nothing.
-    assert max(alarms(noise=np.linspace(0.1, 2, 120))) <= most
+    assert max(alarms(noise=np.linspace(0.1, 2, 80))) <= most
 
 
 def test_agreement_has_the_stated_level_too():
@@ -60,11 +60,45 @@ def test_agreement_has_the_stated_level_too():
         assert failed <= binom.ppf(1 - 0.0002, SEEDS, LEVEL)
 
 
+@pytest.mark.parametrize(("positions", "spread"), [(2, 5), (16, 50), (512, 300)])
+def test_agreement_within_sequences_has_the_level_too(positions, spread):
+    for required in (0.9, 0.99):
+        failed = above = 0
+        for seed in range(SEEDS):
+            random = np.random.default_rng(seed)
+            true = random.beta(required * spread, (1 - required) * spread, size=60)
+            found, test = measure_agreement(
+                random.binomial(positions, true) / positions, required, LEVEL
+            )
+            failed += test.p < LEVEL
+            above += found.low > required
+        assert max(failed, above) <= binom.ppf(1 - 0.0002, SEEDS, LEVEL)
+    shares = np.random.default_rng(0).binomial(50, 0.95, size=24) / 50
+    found, test = measure_agreement(shares, 0.99, 0.01)
+    assert test.p < 0.001
+    assert found.low < 0.95 < found.high < 0.99
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 19, 20])
+def test_agreement_is_that_of_scipy(count):
+    whole = np.arange(20) < count
+    found, test = measure_agreement(whole.astype(float), 0.9, 0.05)
+    wanted = binomtest(count, 20, 0.9, alternative="less").pvalue
+    assert test.p == pytest.approx(wanted)
+    interval = binomtest(count, 20).proportion_ci(0.95)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    graded = whole * 0.8 + np.linspace(0, 0.1, 20)
+    found, test = measure_agreement(graded, 0.9, 0.05)
+    assert test.p == pytest.approx(ttest_1samp(graded, 0.9, alternative="less").pvalue)
+    wanted = ttest_1samp(graded, 0.9).confidence_interval(0.95).high
+    assert found.high == pytest.approx(min(1.0, wanted))
+
+
 def test_small_changes_are_found():
-    *_, small = alarms(shift=0.1)
-    *_, larger = alarms(shift=0.2)
-    assert small > SEEDS / 3  # of a shift of a tenth of the spread
-    assert larger > 0.95 * SEEDS
+    *_, small = alarms(seeds=60, shift=0.15)
+    *_, larger = alarms(seeds=60, shift=0.3)
+    assert small > 60 / 3  # of a shift of a seventh of the spread
+    assert larger > 0.95 * 60
     shares = np.ones(400)
     shares[:20] = 0  # 95 % where 99 % are required
     assert measure_agreement(shares, 0.99, 0.01)[1].p < 0.001
