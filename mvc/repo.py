@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from mvc.operations.repack import RepackPlan, RepackResult
     from mvc.operations.replay_merge import MergeReplay
     from mvc.operations.rollback import RollbackPlan, RollbackResult
+    from mvc.operations.stash import StashEntry
     from mvc.operations.status import Status
     from mvc.operations.undo import UndoResult
     from mvc.operations.verify import StateCheck, WorktreeCheck
@@ -1042,6 +1043,72 @@ class Repo:
             ConflictError: nothing of that kind is under way, or a file that it brought was changed.
         """
         return operations.merge.abort(self._context, kind)
+
+    def stash(
+        self, message: str | None = None, *, untracked: bool = False, progress: Progress = None
+    ) -> StashEntry | None:
+        """Put local changes aside, and bring index and files back to HEAD.
+
+        Args:
+            message: what to call it; defaults to the branch and its last commit.
+            untracked: take files that are not tracked too, but not ignored ones.
+            progress: called with bytes stored and written.
+
+        Returns:
+            The stash, or None if there is nothing to put aside.
+
+        Raises:
+            ConflictError: a merge is under way, a file changes meanwhile, or there is no commit.
+        """
+        return operations.stash.push(
+            self._context, message=message, untracked=untracked, progress=progress
+        )
+
+    def stashes(self) -> list[StashEntry]:
+        """Return what was put aside, the newest first."""
+        return operations.stash.list_stashes(self._context)
+
+    def stash_apply(
+        self,
+        number: int = 0,
+        *,
+        pop: bool = False,
+        strategy: str | None = None,
+        rules: Sequence[tuple[str, str]] = (),
+        progress: Progress = None,
+    ) -> MergeResult:
+        """Merge what was put aside into the files; the index keeps what it has.
+
+        Args:
+            number: which stash, 0 the newest.
+            pop: forget it then, unless there are conflicts.
+            strategy: what decides conflicts, as in ``merge``; ``theirs`` is the stash.
+            rules: (pattern, strategy).
+            progress: called with bytes stored and written.
+
+        Returns:
+            What was done; files with conflicts wait to be added.
+
+        Raises:
+            NotFoundError: there is no such stash.
+            ConflictError: local changes or untracked files are in the way.
+        """
+        from mvc.merging.told import make_told  # noqa: PLC0415  brings NumPy
+
+        told = make_told(strategy, rules, {}, 0)
+        return operations.stash.apply(self._context, number, told=told, pop=pop, progress=progress)
+
+    def stash_drop(self, number: int = 0) -> StashEntry:
+        """Forget a stash, 0 the newest; return what it was.
+
+        Raises:
+            NotFoundError: there is no such stash.
+        """
+        return operations.stash.drop(self._context, number)
+
+    def stash_clear(self) -> int:
+        """Forget all stashes; return how many there were."""
+        return operations.stash.clear(self._context)
 
     def restore(
         self,

@@ -36,6 +36,7 @@ COMMANDS = {
         "undo": "Take back the last commit, switch or reset",
         "rollback": "Take a branch back; what it leaves stays on diverged/",
         "merge": "Bring the changes of other branches into the current one",
+        "stash": "Put local changes aside, and bring them back",
         "cherry-pick": "Apply what some commits changed",
         "revert": "Take back what some commits changed",
         "branch": "List, create, rename or delete branches",

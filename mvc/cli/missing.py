@@ -14,15 +14,11 @@ _PICK = (
     '"mvc merge BRANCH" brings the changes of a branch here, "mvc diff A...B" compares two, and '
     '"mvc export REV PATH -o FILE" takes tensors of one'
 )
-_FORWARD = (
-    'commit on a branch: "mvc switch -c NAME" and "mvc commit -am TEXT"; "mvc switch -" goes back'
-)
 _STOCK = "stock Git reads the history: git --git-dir=.mvc {}"
 _INSTEAD = {
     **dict.fromkeys(("remote", "push", "pull", "fetch", "clone"), _NO_REMOTES),
     **dict.fromkeys(("rebase", "apply", "am", "merge-base"), _PICK),
     **dict.fromkeys(("describe", "rev-parse", "notes", "cat-file", "for-each-ref"), _STOCK),
-    "stash": _FORWARD,
     "clean": '"mvc status" lists untracked files; remove them yourself',
     "grep": '"mvc ls --tensors GLOB" finds tensors by name',
     "archive": '"mvc export REV DIR/" writes the files of a revision',

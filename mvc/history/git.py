@@ -403,6 +403,10 @@ class GitHistory:
         """Return whether a full ref name is that of a tag that is meant to move, with a log."""
         return ref.startswith(TAGS) and self.refs.logs.wants(ref)
 
+    def drop_reflog_entry(self, ref: str, number: int, *, stamp: Stamp) -> None:
+        """Take one move out of a ref's log, 0 the newest; with its only one, the ref goes."""
+        self.refs.drop_logged(ref, number, Reason("", stamp))
+
     def read_reflog(self, ref: str) -> list[ReflogEntry]:
         """Return the moves of HEAD or of a full ref name, newest first.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
 
 _MAX_LOG_BYTES = 1 << 30
-_LOGGED = ("refs/heads/", "refs/remotes/", "refs/notes/")
+_LOGGED = ("refs/heads/", "refs/remotes/", "refs/notes/", "refs/stash")
 
 
 @dataclass(frozen=True, slots=True)

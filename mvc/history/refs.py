@@ -18,9 +18,9 @@ import os
 from typing import TYPE_CHECKING
 
 from mvc import fs
-from mvc.errors import ConflictError, CorruptionError
+from mvc.errors import ConflictError, CorruptionError, NotFoundError
 from mvc.history.locks import RepositoryLock, git_lock
-from mvc.history.reflogs import Reason, Reflogs, remove_empty_folders
+from mvc.history.reflogs import Reason, Reflogs, find_entry, remove_empty_folders
 from mvc.history.refnames import HEADS, branch_ref, check_ref_name, is_ref_name, is_top_name
 from mvc.history.translate import translate_damage
 from mvc.history.values import Head
@@ -37,6 +37,7 @@ HEAD = "HEAD"
 MERGE_HEAD = "MERGE_HEAD"
 PACKED = "packed-refs"
 _FETCHED = "FETCH_HEAD"
+_ID_DIGITS = 40
 _SYMREF = b"ref:"
 _MAX_DEPTH = 5  # as in Git
 _MAX_REF_BYTES = 4096
@@ -257,6 +258,30 @@ class RefStore:
                     HEAD, f"ref: {new}\n", logs=[HEAD], expected=value, new=value, reason=reason
                 )
             self.delete(old, value, reason)
+
+    def drop_logged(self, name: str, number: int, reason: Reason) -> None:
+        """Take one move out of a ref's log, 0 the newest; the ref is where the newest left went.
+
+        With its only move the ref goes, too.
+        """
+        with self.lock.hold():
+            lines, held = self.logs.read_lines(name), self.find(name)
+            sound = [place for place, line in enumerate(lines) if find_entry(line, name)]
+            if held is None or number >= len(sound):
+                raise NotFoundError(f"the log of {name} has {len(sound)} entries")
+            if len(sound) == 1:
+                self.delete(name, held, reason)
+                return
+            place = sound[-1 - number]
+            gone = lines.pop(place)
+            if place < len(lines):  # as Git does, so that each begins where the one before ended
+                lines[place] = gone[:_ID_DIGITS] + lines[place][_ID_DIGITS:]
+            left = find_entry(lines[sound[-2]], name)
+            if number == 0 and left is not None and left.new is not None:
+                self._replace(
+                    name, f"{left.new}\n", logs=[], expected=held, new=left.new, reason=reason
+                )
+            self.rewrite_log(name, lines)
 
     def rewrite_log(self, name: str, lines: Sequence[bytes]) -> None:
         """Replace the log of a ref; a stock Git is kept from extending it meanwhile."""

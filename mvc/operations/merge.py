@@ -179,15 +179,16 @@ def _fast_forward(
     done = execute(
         context, plan, index, move, progress, source=target, marks=mark_origin(head.commit)
     )
-    return _result("fast-forward", done, (target,))
+    return make_result("fast-forward", done, (target,))
 
 
-def _result(
+def make_result(
     kind: Literal["fast-forward", "merged", "staged", "conflicts"],
     done: CheckoutResult,
     heads: Sequence[GitId],
     merges: Sequence[FileMerge] = (),
 ) -> MergeResult:
+    """Return what a merge did, given the checkout that it took."""
     checkpoints = [merge.checkpoint for merge in merges if merge.checkpoint is not None]
     tensors = sum((Counter(one.taken) for one in checkpoints), Counter[str]())
     conflicts = tuple(one for merge in merges for one in merge.conflicts)
@@ -221,7 +222,7 @@ def apply_change(
         stay = plan_head_move("stay", str(head.commit), head, "", stamp)
         marks = make_marks(pending, head.commit, [one.path for one in plan.undecided])
         done = execute(context, plan, index, stay, progress, marks=marks)
-        return _result("conflicts" if merged.conflicts else "staged", done, heads, merges)
+        return make_result("conflicts" if merged.conflicts else "staged", done, heads, merges)
     new = record(
         context, merged.entries, change.parents, pending.message, committer=stamp,
         author=change.author,
@@ -229,7 +230,7 @@ def apply_change(
     move = plan_head_move("move", new, head, change.reflog, stamp)
     marks = (*mark_done(pending), *mark_origin(head.commit))
     done = execute(context, plan, index, move, progress, source=new, marks=marks)
-    return _result("merged", done, heads, merges)
+    return make_result("merged", done, heads, merges)
 
 
 def check_not_staged(index: Index, tree: Mapping[str, TreeEntry]) -> None:

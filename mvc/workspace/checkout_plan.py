@@ -73,6 +73,7 @@ class CheckoutPlan:
     seen: Mapping[str, Was | None] = field(default_factory=dict)
     into_index: bool = True
     undecided: tuple[Undecided, ...] = ()
+    unstaged: frozenset[str] = frozenset()  # the index keeps what it has at these paths
 
     def check(self) -> None:
         """Check that the plan can run."""
@@ -338,20 +339,24 @@ def execute(
     plan.check()
     versions = [(path, entry.blob) for path, entry in plan.write]
     check_content(context, versions, commit=source, command=command)
-    undecided = {one.path for one in plan.undecided}
+    unstaged = plan.unstaged.union(one.path for one in plan.undecided)
     transition = Transition(
         writes=tuple(
             FileWrite(
                 path,
                 entry.mode,
                 entry.blob,
-                into_index=plan.into_index and path not in undecided,
+                into_index=plan.into_index and path not in unstaged,
                 was=_was(context, plan, path),
             )
             for path, entry in plan.write
         ),
         removals=tuple(
-            FileRemoval(path, _was(context, plan, path), from_index=plan.into_index)
+            FileRemoval(
+                path,
+                _was(context, plan, path),
+                from_index=plan.into_index and path not in unstaged,
+            )
             for path in plan.remove
         ),
         entries=plan.entries,

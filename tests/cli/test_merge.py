@@ -184,3 +184,29 @@ def test_options_that_do_not_go_together(recipe, arguments, message):
     answer = recipe("merge", *arguments)
     assert answer.code in {2, 3}
     assert message in answer.err
+
+
+def test_stash(parted):
+    assert parted.ok("stash").out == "No local changes to save\n"
+    write_config(parted.folder / "config.json", lr=7)
+    (parted.folder / "own").write_text("x")
+    assert parted("stash", "list", "-m", "x").code == 2
+    assert parted.ok("stash", "-u", "-m", "mine").out == "Saved stash@{0}: On main: mine\n"
+    assert parted.ok("status", "-s").out == ""
+    assert parted.ok("stash", "list").lines == ["stash@{0}: On main: mine"]
+    assert "config.json" in parted.ok("stash", "show").out
+    assert parted("stash", "pop", "1").code == 3
+    assert parted("stash", "pop", "first").code == 2
+    assert parted("stash", "save").code == 2
+    assert parted.json("stash", "list")["stashes"][0]["message"] == "On main: mine"
+    assert "2 files written" in parted.ok("stash", "pop").out
+    assert parted.ok("status", "-s").lines == [" M config.json", "?? own"]
+    parted.ok("stash")
+    write_config(parted.folder / "config.json", lr=8)
+    parted.ok("commit", "-am", "other")
+    answer = parted("stash", "pop", "stash@{0}")
+    assert answer.code == 1
+    assert "The stash is kept" in answer.out
+    assert "To be decided" in parted.ok("status").out
+    parted.ok("add", "config.json")
+    assert "Dropped stash@{0}" in parted.ok("stash", "drop").out

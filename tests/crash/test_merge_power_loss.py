@@ -61,7 +61,15 @@ def _revert(root: Path) -> None:
     Repo.open(root).revert("HEAD")
 
 
-VERBS = [_merge, _merge_with_method, _conflict, _decide, _abort, _pick, _revert]
+def _stash(root: Path) -> None:
+    Repo.open(root).stash(untracked=True)
+
+
+def _pop(root: Path) -> None:
+    Repo.open(root).stash_apply(pop=True)
+
+
+VERBS = [_stash, _pop, _merge, _merge_with_method, _conflict, _decide, _abort, _pick, _revert]
 
 
 def _pending(pending) -> tuple:
@@ -72,7 +80,9 @@ def _state(root: Path) -> tuple:
     repo = Repo.open(root)
     status = repo.status()
     under_way = None if status.pending is None else _pending(status.pending)
-    return (repo.head, status.files, under_way, status.conflicts, tuple(digests(root).items()))
+    stashes = tuple(entry.commit for entry in repo.stashes())
+    files = tuple(digests(root).items())
+    return (repo.head, status.files, under_way, status.conflicts, files, stashes)
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__.strip("_"))
@@ -83,6 +93,11 @@ def test_every_step(verb, tmp_path, monkeypatch):
     _prepare(origin)
     if verb in (_decide, _abort):
         _conflict(origin)
+    if verb in (_stash, _pop):
+        (origin / "notes.txt").write_text("edited\n")
+        (origin / "own").write_text("mine\n")
+    if verb is _pop:
+        _stash(origin)
     before = _state(origin)
     done = tmp_path / "done"
     shutil.copytree(origin, done)
@@ -100,6 +115,10 @@ def test_every_step(verb, tmp_path, monkeypatch):
 
         decide(Repo.open(half)._context, "merge", make_told("theirs", (), {}, 0))
         allowed.append(_state(half))
+    if verb is _pop:  # two steps: the files, then the stack
+        allowed.append((*allowed[1][:5], before[5]))
+    if verb is _stash:  # the stack first, so that nothing is ever nowhere
+        allowed.append((*before[:5], allowed[1][5]))
     if verb is _pick:  # after the first of two commits the second waits
         half = tmp_path / "half"
         shutil.copytree(origin, half)

@@ -64,12 +64,11 @@ def _fields(found: Status) -> dict[str, object]:
     ]
     under_way: dict[str, object] = {}
     if found.pending is not None:
+        under_way["pending"] = pick(found.pending, "kind heads")
+    if found.pending is not None or found.conflicts:
         from mvc.cli.render.merges import conflict_fields
 
-        under_way = {
-            "pending": pick(found.pending, "kind heads"),
-            "conflicts": conflict_fields(found.conflicts),
-        }
+        under_way["conflicts"] = conflict_fields(found.conflicts)
     return {**pick(found, "branch commit clean=is_clean"), "files": files, **under_way}
 
 
@@ -104,6 +103,11 @@ def _write_long(repo: Repo, found: Status) -> None:
         out.lines(["", "No commits yet"])
     if found.pending is not None:
         _write_pending(out, found)
+    elif found.conflicts:
+        from mvc.cli.render.merges import write_conflicts
+
+        out.lines(["", 'To be decided ("mvc add <file>..." takes it as it is):'])
+        write_conflicts(out, found.conflicts)
     staged = [file for file in found.files if file.staged not in ("unmodified", "unmerged")]
     changed = [file for file in found.files if file.worktree in ("modified", "removed")]
     unstage = "rm --cached" if found.commit is None else "restore --staged"
@@ -134,7 +138,7 @@ def _write_long(repo: Repo, found: Status) -> None:
     _write_section(
         out, "Ignored files:", [f'"mvc add -f <file>..." {add}'], _names(repo, out, hidden)
     )
-    if not staged and found.pending is None:
+    if not staged and found.pending is None and not found.conflicts:
         out.lines(_last_line(found, changed))
 
 

@@ -1,0 +1,144 @@
+"""Put local changes aside, and bring them back."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+from mvc.cli.commands.merge import Rules, Strategy
+from mvc.cli.errors import NEGATIVE
+from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress
+from mvc.cli.output import paged, pick, printable, stdout, write_json
+from mvc.cli.parameters import Argument, Exit, Option
+from mvc.cli.progress import byte_progress
+from mvc.cli.render.merges import merge_fields, parse_told, write_conflicts
+from mvc.cli.render.moves import write_counts
+from mvc.cli.session import open_repo
+
+if TYPE_CHECKING:
+    from mvc.operations.merge import MergeResult
+    from mvc.operations.stash import StashEntry
+    from mvc.repo import Repo
+
+_VERBS = ("push", "pop", "apply", "list", "show", "drop", "clear")
+_NUMBER = re.compile(r"(?:stash@\{)?([0-9]{1,9})\}?")
+
+
+def stash(
+    words: Annotated[list[str] | None, Argument(metavar="[SUBCOMMAND [N]]")] = None,
+    message: Annotated[
+        str | None, Option("-m", "--message", metavar="TEXT", help="push: what to call it.")
+    ] = None,
+    untracked: Annotated[
+        bool, Option("-u", "--include-untracked", help="push: take untracked files too.")
+    ] = False,
+    strategy: Strategy = None,
+    rules: Rules = None,
+    quiet: Quiet = False,
+    progress: ShowProgress = True,
+    as_json: Json = False,
+) -> None:
+    """Put local changes aside, and bring them back.
+
+    push (the default) keeps what is changed in index and files, and brings both back to HEAD. list
+    shows what was put aside, show N what it changed. pop merges the newest, or number N, into the
+    files and forgets it; apply keeps it. drop forgets one without that, clear all.
+
+    What was changed on both sides is a conflict: the stash stays then. "mvc add" takes the files as
+    they are; or "mvc reset --hard", and again with --rule or --strategy ("theirs" is the stash).
+    """
+    verb, number = _parse(words or [])
+    for option, value, verbs in (
+        ("-m", message, ("push",)),
+        ("-u", untracked, ("push",)),
+        ("--strategy", strategy, ("pop", "apply")),
+        ("--rule", rules, ("pop", "apply")),
+    ):
+        if value and verb not in verbs:
+            raise CommandUsageError(f"{option} is for {' and '.join(verbs)}")
+    repo = open_repo()
+    if verb not in ("push", "pop", "apply"):
+        _look(repo, verb, number, as_json=as_json, quiet=quiet)
+        return
+    with byte_progress("stashing", wanted=progress and not quiet) as bar:
+        if verb == "push":
+            made = repo.stash(message, untracked=untracked, progress=bar)
+            text = "No local changes to save" if made is None else f"Saved {_title(made)}"
+            _answer(None if made is None else _fields(made), text, as_json=as_json, quiet=quiet)
+            return
+        told = parse_told(strategy, rules or (), (), 0)
+        result = repo.stash_apply(
+            number, pop=verb == "pop", strategy=strategy, rules=told["rules"], progress=bar
+        )
+    _write_applied(result, as_json=as_json, quiet=quiet)
+
+
+def _write_applied(result: MergeResult, *, as_json: bool, quiet: bool) -> None:
+    out = stdout()
+    if as_json:
+        write_json(merge_fields(result))
+    elif not quiet or result.conflicts:
+        write_conflicts(out, result.conflicts)
+        write_counts(out, result)
+    if result.conflicts:
+        if not as_json:
+            out.line('The stash is kept. "mvc status" lists what to decide.')
+        raise Exit(NEGATIVE)
+
+
+def _parse(words: list[str]) -> tuple[str, int]:
+    """Return the subcommand and the number of a stash."""
+    verb, *rest = words or ["push"]
+    if verb not in _VERBS:
+        raise CommandUsageError(f"{verb!r} is not one of {', '.join(_VERBS)}")
+    if len(rest) > (verb not in ("push", "list", "clear")):
+        raise CommandUsageError(f"unexpected argument {rest[-1]!r}")
+    match = _NUMBER.fullmatch(rest[0]) if rest else None
+    if rest and match is None:
+        raise CommandUsageError(f"{rest[0]!r} is not the number of a stash")
+    return verb, int(match[1]) if match else 0
+
+
+def _look(repo: Repo, verb: str, number: int, *, as_json: bool, quiet: bool) -> None:
+    if verb == "clear":
+        count = repo.stash_clear()
+        _answer({"dropped": count}, f"Dropped {count:,}", as_json=as_json, quiet=quiet)
+    elif verb == "drop":
+        dropped = repo.stash_drop(number)
+        text = f"Dropped {_title(dropped)} ({dropped.commit})"
+        _answer(_fields(dropped), text, as_json=as_json, quiet=quiet)
+    elif verb == "list":
+        entries = repo.stashes()
+        if as_json:
+            write_json({"stashes": [_fields(one) for one in entries]})
+        else:
+            paged().lines(_title(one) for one in entries)
+    else:
+        _show(repo, number, as_json=as_json)
+
+
+def _show(repo: Repo, number: int, *, as_json: bool) -> None:
+    from mvc.cli.render.files import diff_fields, write_diff
+    from mvc.operations.stash import pick_stash
+
+    entry = pick_stash(repo.stashes(), number)
+    files = repo.diff(f"{entry.commit}^1", entry.commit)
+    if as_json:
+        write_json(diff_fields(files))
+    else:
+        write_diff(paged(), files, "rows", everything=False)
+
+
+def _answer(fields: object, text: str, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        write_json(fields)
+    elif not quiet:
+        stdout().line(text)
+
+
+def _fields(entry: StashEntry) -> dict[str, object]:
+    return pick(entry, "number commit message time_s")
+
+
+def _title(entry: StashEntry) -> str:
+    return f"stash@{{{entry.number}}}: {printable(entry.message)}"

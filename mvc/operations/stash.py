@@ -1,0 +1,252 @@
+"""stash: local changes put aside, as Git keeps them, and brought back by a merge.
+
+A stash is a commit of the files as they were, on top of HEAD then; its other parents are the index
+and, if they were taken too, the untracked files. ``refs/stash`` is the newest, and its log is the
+stack. What is put aside is durable before a file is touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError, NotFoundError
+from mvc.history.values import TreeEntry
+from mvc.ids import GitId
+from mvc.merging.files import Sides, plan_files
+from mvc.merging.told import Told
+from mvc.merging.trees import write_merge
+from mvc.operations.add import plan_add, store_planned
+from mvc.operations.merge import MergeResult, make_result
+from mvc.workspace.checkout_plan import execute, plan_checkout
+from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.pathspec import list_paths
+from mvc.workspace.pending import check_decided, check_nothing_pending
+from mvc.workspace.recorded import holds, staged_tree
+from mvc.workspace.recovery import recover
+from mvc.workspace.staging import stat_mark
+from mvc.workspace.transition import plan_head_move
+from mvc.workspace.worktree import find_file_stat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mvc.history.values import CommitInfo, Head, Index
+    from mvc.operations.add import AddResult
+    from mvc.progress import ByteProgress
+    from mvc.workspace.checkout_plan import CheckoutPlan
+    from mvc.workspace.context import Context
+    from mvc.workspace.journal import HeadMove
+
+    Tree = Mapping[str, TreeEntry]
+
+_REF = "refs/stash"
+_SHORT = 7
+_WITH_UNTRACKED = 3  # parents
+
+
+@dataclass(frozen=True, slots=True)
+class StashEntry:
+    """One stash.
+
+    Attributes:
+        number: its place in the stack, 0 the newest.
+        commit: the commit that keeps it.
+        message: what it is called.
+        time_s: when it was made, seconds since 1970.
+    """
+
+    number: int
+    commit: GitId
+    message: str
+    time_s: int
+
+
+@holds_sweep_lock
+def push(
+    context: Context,
+    *,
+    message: str | None = None,
+    untracked: bool = False,
+    progress: ByteProgress = None,
+) -> StashEntry | None:
+    """Put local changes aside and bring index and files back to HEAD; None if there are none."""
+    recover(context)
+    check_nothing_pending(context)
+    history = context.history
+    head, index = history.head(), history.read_index()
+    check_decided(index)
+    if head.commit is None:
+        raise ConflictError("there is no commit yet", hint="a stash is on top of one")
+    info = history.read_commit(head.commit)
+    base, staged = history.read_tree(head.commit), staged_tree(index)
+    plan = plan_add(context, [""], tracked_only=not untracked)
+    added = store_planned(context, plan, progress)
+    files = {path: entry.version for path, entry in added.merge_into(index).items()}
+    extra = {path: files.pop(path) for path in list(files) if path not in index.entries}
+    if files == base and staged == base and not extra:
+        return None
+    name = f"{head.branch or '(no branch)'}: {info.id[:_SHORT]} {info.subject}"
+    text = f"WIP on {name}" if message is None else f"On {head.branch or '(no branch)'}: {message}"
+    stash = _record(context, info, text, name, (files, staged, extra))
+    back = _plan_back(context, index, base, added, extra)
+    old, stamp = history.find_ref(_REF), context.stamp()
+    execute(
+        context,
+        back,
+        index,
+        _stay(context, head),
+        progress,
+        before=lambda: history.update_ref(_REF, stash, expected=old, message=text, stamp=stamp),
+    )
+    return StashEntry(0, stash, text, stamp.time_s)
+
+
+def _record(
+    context: Context,
+    head: CommitInfo,
+    text: str,
+    name: str,
+    trees: tuple[Tree, Tree, Tree],
+) -> GitId:
+    """Write the commits of a stash, durable, and return the one that stands for it."""
+    history, stamp = context.history, context.stamp()
+    files, staged, extra = trees
+
+    def write(tree: Tree, parents: list[GitId], message: str) -> GitId:
+        made = history.write_tree(tree)
+        return history.write_commit(tree=made, parents=parents, message=message, author=stamp)
+
+    parents = [head.id, write(staged, [head.id], f"index on {name}\n")]
+    if extra:
+        parents.append(write(extra, [], f"untracked files on {name}\n"))
+    stash = write(files, parents, text + "\n")
+    history.sync_objects()
+    return stash
+
+
+def _plan_back(
+    context: Context, index: Index, base: Tree, added: AddResult, extra: Tree
+) -> CheckoutPlan:
+    """Return what brings index and files back to HEAD, and takes the untracked files away."""
+    plan = plan_checkout(context, index, {}, base, force=True, materialise=False)
+    # What changed after it was stored is in no stash: it must not be replaced.
+    stored = {file.path: stat_mark(file.stat) for file in added.added}
+    seen = {path: stored.get(path, was) for path, was in plan.seen.items()} | {
+        path: stored[path] for path in extra
+    }
+    return replace(plan, remove=(*plan.remove, *extra), seen=seen)
+
+
+def list_stashes(context: Context) -> list[StashEntry]:
+    """Return the stack, the newest first."""
+    return [
+        StashEntry(number, entry.new, entry.message, entry.time_s)
+        for number, entry in enumerate(context.history.read_reflog(_REF))
+        if entry.new is not None
+    ]
+
+
+def pick_stash(found: Sequence[StashEntry], number: int) -> StashEntry:
+    """Return one stash of the stack."""
+    if not 0 <= number < len(found):
+        raise NotFoundError(
+            f"there is no stash {number}" if found else "there is no stash",
+            hint='"mvc stash list" lists them' if found else '"mvc stash" makes one',
+        )
+    return found[number]
+
+
+@holds_sweep_lock
+def apply(
+    context: Context,
+    number: int = 0,
+    *,
+    told: Told | None = None,
+    pop: bool = False,
+    progress: ByteProgress = None,
+) -> MergeResult:
+    """Merge what was put aside into the files; ``pop`` drops the stash unless there are conflicts."""
+    recover(context)
+    check_nothing_pending(context)
+    told = told or Told()
+    history, entry = context.history, pick_stash(list_stashes(context), number)
+    info = history.read_commit(entry.commit)
+    head, index = history.head(), history.read_index()
+    check_decided(index)
+    ours = staged_tree(index)
+    sides = Sides(
+        history.read_tree(info.parents[0]),
+        [ours, history.read_tree(info.id)],
+        ("Updated upstream", "Stashed changes"),
+    )
+    merges = plan_files(context, sides, told.rules, told.methods(context, 2).resolve)
+    merged = write_merge(context, merges, ours, progress)
+    plan = plan_checkout(context, index, ours, merged.entries, materialise=False)
+    plan = _keep_index(plan, ours)
+    plan = replace(plan, undecided=merged.undecided(()))
+    plan = _with_untracked(context, index, plan, info)
+    done = execute(context, plan, index, _stay(context, head), progress, source=info.id)
+    result = make_result("conflicts" if merged.conflicts else "staged", done, (info.id,), merges)
+    if pop and not merged.conflicts:
+        drop(context, number)
+    return result
+
+
+def _stay(context: Context, head: Head) -> HeadMove:
+    return plan_head_move("stay", str(head.commit), head, "", context.stamp())
+
+
+def _keep_index(plan: CheckoutPlan, ours: Tree) -> CheckoutPlan:
+    """Return a plan that changes files, and adds to the index only what it has not."""
+    known = [change for change in plan.entries if change.path in ours]
+    asleep = {
+        change.path: TreeEntry(change.mode, GitId(change.blob))
+        for change in known
+        if change.blob is not None and change.skip_worktree
+    }
+    entries = tuple(change for change in plan.entries if change.path not in ours)
+    write = (*plan.write, *asleep.items())
+    return replace(plan, write=write, entries=entries, unstaged=frozenset(ours))
+
+
+def _with_untracked(
+    context: Context, index: Index, plan: CheckoutPlan, info: CommitInfo
+) -> CheckoutPlan:
+    """Return a plan that also brings the untracked files back; those in the way are refused."""
+    if len(info.parents) < _WITH_UNTRACKED:
+        return plan
+    extra = context.history.read_tree(info.parents[2])
+    missing = {
+        path: entry
+        for path, entry in extra.items()
+        if not holds(context, index, path, entry.mode, entry.blob)
+    }
+    clashing = [path for path in missing if find_file_stat(context.worktree, path) is not None]
+    if clashing:
+        raise ConflictError(
+            f"untracked files are in the way: {list_paths(clashing, 5)}",
+            hint="move them elsewhere",
+        )
+    return replace(
+        plan,
+        write=(*plan.write, *missing.items()),
+        unstaged=plan.unstaged.union(missing),
+    )
+
+
+def drop(context: Context, number: int = 0) -> StashEntry:
+    """Forget one stash; return what it was."""
+    with context.history.lock():
+        entry = pick_stash(list_stashes(context), number)
+        context.history.drop_reflog_entry(_REF, number, stamp=context.stamp())
+    return entry
+
+
+def clear(context: Context) -> int:
+    """Forget all stashes; return how many there were."""
+    with context.history.lock():
+        count, held = len(list_stashes(context)), context.history.find_ref(_REF)
+        if held is not None:
+            context.history.delete_ref(_REF, expected=held, stamp=context.stamp())
+    return count
