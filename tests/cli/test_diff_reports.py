@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from mvc.cli.render.text import size_text
 from support.cli import plain
 from support.models import write_model
 
@@ -14,7 +18,7 @@ from support.models import write_model
 def test_a_page_of_two_revisions(shell, browser):
     answer = shell.ok("diff", "v1", "main", "--html", "page.html")
     page = shell.folder / "page.html"
-    assert answer.lines == [f"page.html: {page.stat().st_size / 1024:.1f} KiB"]
+    assert answer.lines == [f"page.html: {size_text(page.stat().st_size)}"]
     browser.open(page)
     text = browser.ask("document.querySelector('main').innerText")
     assert browser.ask("document.title") == "mvc diff v1 main"
@@ -62,6 +66,25 @@ def test_spectra_are_on_the_page(shell, browser):
     spectrum = tensor["spectrum"]
     assert f"{spectrum['rank_90']}, {spectrum['rank_99']} of 32" in text
     assert f"{spectrum['stable_rank']:.4g}" in text
+
+
+def test_embeddings_are_shown_by_token_where_the_tokenizer_changed(bare, browser):
+    table = np.random.default_rng(0).standard_normal((10, 8)).astype(np.float32)
+    for name, order in (("a", range(10)), ("b", [3, *range(3), *range(4, 10)])):
+        (bare.folder / name).mkdir()
+        tokens = {f"t{token}": row for row, token in enumerate(order)}
+        (bare.folder / name / "vocab.json").write_text(json.dumps(tokens))
+        embedding = {"embed_tokens.weight": table[list(order)]}
+        save_file(embedding, bare.folder / name / "model.safetensors")
+    bare.ok("diff", "a", "b", "--html", "page.html")
+    browser.open(bare.folder / "page.html")
+    text = browser.ask("document.body.innerText")
+    assert "common tokens\n10\n4 at other ids" in text
+    browser.click("tbody tr")
+    text = browser.ask("document.querySelector('tr.detail').innerText")
+    assert re.search(r"σ by token\s+0\s", text)
+    assert not re.search(r"σ\s+0\s", text)
+    assert browser.errors == []
 
 
 def test_a_page_of_nothing(shell, browser):

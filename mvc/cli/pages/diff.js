@@ -41,6 +41,14 @@ const COLUMNS = [
   { title: "type, shape", about: "Sort by size", value: (row) => row.size_bytes ?? 0, text: shapeText, wide: true },
 ];
 
+/** Returns how far rows moved when those of the same token are compared, where the tokenizer changed. */
+function tokenFacts(name) {
+  const found = report.tokens?.statistics;
+  if (!found || !Object.hasOwn(found, name)) return [];
+  const { sigma, relative_l2: distance, cosine } = found[name] ?? { sigma: 0, relative_l2: 0, cosine: 1 };
+  return [["σ by token", numberText(sigma)], ["relative L2 by token", numberText(distance)], ["cosine by token", cosineText(cosine)]];
+}
+
 function spectrumFacts(spectrum) {
   if (!spectrum) return [];
   const { sigma_1: largest, stable_rank: stable, rank_90: rank90, rank_99: rank99, full_rank: full } = spectrum;
@@ -57,7 +65,7 @@ function makeDetail(row) {
     ["max |Δ|", numberOf("max")(row) + (place ? ` at [${place.join(", ")}]` : "")],
     ["ULP 50 %, 99 %, max", ulps === "–, –, –" ? "–" : ulps], ["norm", normText(row)],
     ["NaN", healthText(row, "nan")], ["Inf", healthText(row, "inf")], ["zeros", healthText(row, "zeros")],
-    ["saturated", healthText(row, "saturated")], ...spectrumFacts(row.spectrum)];
+    ["saturated", healthText(row, "saturated")], ...tokenFacts(row.name), ...spectrumFacts(row.spectrum)];
   const counts = get(row, "histogram") ?? [];
   return make("div", {}, make("div", { class: "mono" }, row.name),
     row.old_name && make("div", { class: "quiet mono" }, `was ${row.old_name}`),

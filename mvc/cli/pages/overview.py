@@ -87,7 +87,7 @@ def overview_of_diff(report: Fields) -> Overview:
         verdicts=[
             Verdict(one["level"], one["text"], list(one["tensors"])) for one in report["verdicts"]
         ],
-        cards=_cards(report["total"]),
+        cards=[*_cards(report["total"]), *_token_cards(report.get("tokens"))],
         heat_title="Relative difference by layer and kind",
         heat=lay_out([_spot(one) for one in report["tensors"]]),
         histograms=_differences(report["total"]["statistics"]),
@@ -152,6 +152,14 @@ def _cards(total: Fields) -> list[Card]:
                 Card(word, change_text(old, new), "bad" if new > old and word in _BAD else None)
             )
     return cards
+
+
+def _token_cards(tokens: Fields | None) -> list[Card]:
+    if tokens is None:
+        return []
+    counts = (("added", "added"), ("removed", "removed"), ("moved", "at other ids"))
+    remarks = [f"{tokens[name]:,} {word}" for name, word in counts if tokens[name]]
+    return [Card("common tokens", f"{tokens['common']:,}", remark=", ".join(remarks) or None)]
 
 
 def figure_text(value: float | None) -> str:
