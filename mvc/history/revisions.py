@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError, NotFoundError
 from mvc.history.object_formats import parse_tag
-from mvc.history.refnames import HEADS, NOTES, TAGS, expand_name, is_ref_name
+from mvc.history.refnames import HEADS, TAGS, expand_name, is_ref_name
 from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ _PARENT = re.compile(r"(.+)\^([0-9]{0,9})", re.DOTALL)
 _FIRST_PARENTS = re.compile(r"(.+)~([0-9]{0,9})", re.DOTALL)
 _STEP = re.compile(r"(.*)@([0-9]{1,18})", re.DOTALL)
 _REFLOG = re.compile(r"(.*)@\{([0-9]{1,9})\}", re.DOTALL)
+_SHORTENED = (HEADS, TAGS, "refs/remotes/")
 _ALIAS = re.compile(r"@(?![0-9]+\Z)[^{@].*", re.DOTALL)
 _PREVIOUS = re.compile(r"@\{-([1-9][0-9]{0,8})\}")
 _RANGE = re.compile(r"(?P<old>.*?)(?P<dots>\.{2,3})(?P<new>.*)", re.DOTALL)
@@ -258,8 +259,8 @@ class Revisions:
     def _unknown(self, text: str, whole: str) -> NotFoundError:
         import difflib  # noqa: PLC0415  only to help after a mistake
 
-        known = (name for name in self._refs.names() if not name.startswith(NOTES))
-        names = [name.split("/", 2)[2] for name in known if name.count("/") > 1]
+        known = (name for name in self._refs.names() if name.startswith(_SHORTENED))
+        names = [name.split("/", 2)[2] for name in known]
         close = difflib.get_close_matches(text, names, n=3)
         hint = None
         if close:

@@ -83,15 +83,17 @@ def bisect_metric(
         return value > above if above is not None else below is not None and value < below
 
     stretch = _trace(infos, values, is_bad, start)
+    bad_ones = [info.id for info in infos if info.id in known and is_bad(known[info.id])]
     if not stretch.begins:
         commit = next(info.id for info in infos if info.id in known)
         raise ConflictError(
             f"{metric} is {known[commit]:.6g} at commit {commit[:7]}, which is not bad",
-            hint="name a bad commit, or another bound",
+            hint=f"the last bad commit is {bad_ones[0][:7]}: look back from there"
+            if bad_ones
+            else "none before it is: choose another bound",
         )
     first, *others = sorted(stretch.begins, key=lambda one: stretch.begins[one] is None)
     before = stretch.begins[first]
-    bad_ones = [info.id for info in infos if info.id in known and is_bad(known[info.id])]
     return MetricBreak(
         metric,
         first,

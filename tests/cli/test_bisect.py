@@ -102,6 +102,11 @@ def test_only_skipped_commits_are_left(line):
     assert len(answer.lines) == 4
 
 
+def test_marks_are_no_revisions_to_propose(line):
+    line.ok("bisect", "start", "HEAD", "main@1")
+    assert "'bad'" not in line("bisect", "good", "bad").hint
+
+
 def test_a_log_from_a_file(line):
     line.ok("bisect", "start", "HEAD", "main@1")
     line.ok("bisect", "good")

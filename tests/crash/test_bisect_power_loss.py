@@ -50,7 +50,7 @@ def test_every_step(tmp_path, monkeypatch):
     total_steps = disk.steps
     disk.close()
     assert total_steps > 50
-    for at in range(0, total_steps, 3):
+    for at in range(0, total_steps, 7):
         work, pessimist = tmp_path / "work", tmp_path / "pessimist"
         shutil.copytree(origin, work, symlinks=True)
         disk = ForgetfulDisk(work, stop_at=at)

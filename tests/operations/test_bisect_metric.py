@@ -81,9 +81,13 @@ def test_the_health_of_the_weights_is_a_metric_too(repo, root):
 
 
 def test_what_cannot_be_found(repo, line):
-    line(1, 2)
-    with pytest.raises(ConflictError, match="loss is 2 at commit"):
+    ids = line(1, 5, 2)
+    with pytest.raises(ConflictError, match="loss is 2 at commit") as failure:
         repo.bisect_metric("loss", above=4)
+    assert f"the last bad commit is {ids[1][:7]}" in failure.value.hint
+    with pytest.raises(ConflictError, match="loss is 2 at commit") as failure:
+        repo.bisect_metric("loss", above=9)
+    assert "another bound" in failure.value.hint
     with pytest.raises(NotFoundError, match="no commit has the metric 'lost'"):
         repo.bisect_metric("lost", above=4)
     for bounds in ({}, {"above": 1, "below": 2}):
