@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,18 +44,22 @@ class TensorPair:
         return self.old.id is not None and self.old.id == self.new.id
 
 
+_WRAPPERS = re.compile(r"\A((module|_orig_mod|(model_)?state_dict|model|net|network)\.)+")
+"""What saving or wrapping a model puts before its names: DDP, torch.compile, Lightning, checkpoints."""
 _KEYS: tuple[Callable[[ModelTensor], Hashable], ...] = (
     lambda tensor: (tensor.path, tensor.name),
     lambda tensor: (tensor.path.rpartition("/")[0], tensor.name),
     lambda tensor: tensor.name,
+    lambda tensor: _WRAPPERS.sub("", tensor.name, count=1),
 )
 
 
 def pair_models(old: Model, new: Model) -> list[TensorPair]:
     """Return all tensors of two models in the order of the new one, removed ones at the end.
 
-    A tensor that has no partner of its name is looked for by its bytes; only such tensors of
-    files without known chunks are read for that, and only where dtype and shape have a match.
+    A name may have gained or lost a prefix such as ``model.`` or ``module.``. A tensor that has no
+    partner of its name is looked for by its bytes; only such tensors of files without known chunks
+    are read for that, and only where dtype and shape have a match.
     """
     partners: dict[int, int] = {}  # place in ``new`` → place in ``old``
     for key_of in _KEYS:

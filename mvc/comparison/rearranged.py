@@ -20,30 +20,44 @@ if TYPE_CHECKING:
 
     from mvc.comparison.changes import TensorChange
     from mvc.numbers.fingerprints import Fingerprints
+    from mvc.workspace.context import Context
     from mvc.workspace.models import ModelTensor
 
+REARRANGED = b"rearranged"
+"""The kind of kept answers; their key is that of the statistics."""
 _BLOCK_BYTES = 2**20
 _MAX_WIDTH = 8  # bytes of an element that is one word
 _NEARLY = 1e-9  # what the order of adding may change in a sum
 
 
-def find_rearranged(changes: Iterable[TensorChange]) -> dict[str, str]:
-    """Return name → "rows permuted" and the like, of open models."""
-    found = {}
-    for change in changes:
+def find_rearranged(context: Context | None, changes: Iterable[TensorChange]) -> dict[str, str]:
+    """Return name → "rows permuted" and the like, of open models; what is found is kept."""
+    kept = None if context is None else context.kept
+    wanted = [change for change in changes if change.status == "modified" and _may_be(change)]
+    keys = [change.key for change in wanted if change.key is not None]
+    known = {} if kept is None else kept.get_many(REARRANGED, keys)
+    found: dict[str, str] = {}
+    fresh: dict[bytes, bytes] = {}
+    for change in wanted:
         old, new = change.pair.old, change.pair.new
-        if change.status != "modified" or old is None or new is None or not _may_be(change):
-            continue
-        how = find_rearrangement(_take(old), _take(new))
-        if how is not None:
+        assert old is not None
+        assert new is not None
+        if change.key in known:
+            how = known[change.key].decode("utf-8", "replace")
+        else:
+            how = find_rearrangement(_take(old), _take(new)) or ""
+            fresh |= {} if change.key is None else {change.key: how.encode()}
+        if how:
             found[change.name] = how
+    if kept is not None:
+        kept.put_many(REARRANGED, fresh)
     return found
 
 
 def _may_be(change: TensorChange) -> bool:
     old, new = change.pair.old, change.pair.new
-    assert old is not None
-    assert new is not None
+    if old is None or new is None:
+        return False
     dtype = get_dtype(old.view.dtype)
     if (
         old.view.dtype != new.view.dtype

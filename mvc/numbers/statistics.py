@@ -103,13 +103,22 @@ class TensorStatistics:
         )
 
     @property
+    def _has_figures(self) -> bool:
+        """Whether sums say anything: not of types without numbers, nor if every pair is left out."""
+        return self.is_numeric and (self.left_out < self.elements or not self.elements)
+
+    @property
     def sigma(self) -> float | None:
-        """Σ|A-B| / (Σ|A|+Σ|B|): 0 if equal, 1 if nothing is shared; None without numbers."""
+        """Σ|A-B| / (Σ|A|+Σ|B|): 0 if equal, 1 if nothing is shared; None without finite pairs."""
+        if not self._has_figures:
+            return None
         return _divide(self.sum_abs_difference, self.sum_abs_old + self.sum_abs_new)
 
     @property
     def relative_l2(self) -> float | None:
-        """‖new - old‖ / ‖old‖; None if only the old side is zero."""
+        """‖new - old‖ / ‖old‖; None if only the old side is zero, or without finite pairs."""
+        if not self._has_figures:
+            return None
         return _divide(math.sqrt(self.sum_sq_difference), math.sqrt(self.sum_sq_old))
 
     @property

@@ -130,7 +130,7 @@ def _compare(
     spectra = {one.name: one.spectrum for one in changes if one.spectrum is not None}
     old, new = (Side(model.label, model.commit) for model in models)
     tokens = compare_tokens(context, models, changes, threads=threads, progress=progress)
-    verdicts = [*judge(changes, spectra, find_rearranged(changes))]
+    verdicts = [*judge(changes, spectra, find_rearranged(context, changes))]
     verdicts += [] if tokens is None else tokens.judge()
     ranked = tuple(sorted(verdicts, key=lambda verdict: LEVELS.index(verdict.level)))
     return ModelDiff(old, new, tuple(changes), sum_up(changes), ranked, tokens)

@@ -231,3 +231,17 @@ def test_paths_after_dashes_are_paths(tuned):
     names = ("model.safetensors", "n.safetensors")
     assert [file["path"] for file in tuned.json("diff", "--", *names)["files"]] == ["n.safetensors"]
     assert tuned.json("diff", *names)["new"]["label"] == "n.safetensors"
+
+
+def test_hostile_names_are_shown_harmless(tmp_path, shell):
+    names = ["a\x1b[31mred\nx", "</script>", "x" * 3000, "層.0.重み"]
+    for scale in (1, 2):
+        tensors = {name: np.ones((2, 2), "f4") * scale for name in names}
+        save_file(tensors, tmp_path / f"{scale}.safetensors")
+    files = [str(tmp_path / f"{scale}.safetensors") for scale in (1, 2)]
+    lines = shell.ok("diff", *files).lines
+    assert all("\x1b" not in line for line in lines)
+    assert sum(len(line) > 2000 for line in lines if not line.startswith("#")) == 1
+    shell.environment |= {"COLUMNS": "80"}
+    for line in plain(shell.ok("diff", *files, terminal=True).out).splitlines():
+        assert len(line) <= 80

@@ -291,3 +291,26 @@ def test_memory_is_a_few_pieces(tmp_path):
     finally:
         tracemalloc.stop()
     assert peak < 40 * 2**20
+
+
+def test_a_permutation_is_looked_for_once(repo, reads):
+    commit(repo, {"w": VALUES})
+    commit(repo, {"w": VALUES[::-1].copy()})
+    texts = [one.text for one in repo.compare("HEAD~1", "HEAD").verdicts]
+    assert "rows permuted, with no value changed: w" in texts
+    reads.clear()
+    assert [one.text for one in repo.compare("HEAD~1", "HEAD").verdicts] == texts
+    assert not reads
+
+
+def test_without_one_finite_pair_there_are_no_figures():
+    nan = np.full((3, 3), np.nan, "f4")
+    found = compare_live(np.ones((3, 3), "f4"), nan)
+    assert (found.sigma, found.relative_l2, found.cosine) == (None, None, None)
+    assert found.share_changed == 1
+
+
+def compare_live(old, new):
+    sides = [models.read_live({"w": values}) for values in (old, new)]
+    (change,) = gather(None, pair_models(*sides), threads=1)
+    return change.statistics

@@ -47,3 +47,20 @@ def test_ids_tell_what_is_the_same(tmp_path, monkeypatch):
     with open_model(context, "HEAD~1") as old, open_model(context, None) as new:
         same = {pair.shown.name: pair.is_same for pair in pair_models(old, new)}
     assert same == {"a": True, "b": False}
+
+
+def test_a_prefix_of_a_wrapper_hides_no_partner(tmp_path):
+    save_file({"layers.0.w": VALUES, "module.layers.1.w": VALUES * 2}, tmp_path / "x.safetensors")
+    wrapped = {"model._orig_mod.layers.0.w": VALUES + 1, "model.layers.1.w": VALUES + 2}
+    save_file(wrapped, tmp_path / "y.safetensors")
+    found = _pairs(tmp_path / "x.safetensors", tmp_path / "y.safetensors")
+    assert found == [
+        ("layers.0.w", "model._orig_mod.layers.0.w"), ("module.layers.1.w", "model.layers.1.w"),
+    ]  # fmt: skip
+
+
+def test_a_name_itself_comes_before_what_follows_a_prefix(tmp_path):
+    save_file({"w": VALUES, "model.w": VALUES * 2}, tmp_path / "x.safetensors")
+    save_file({"model.w": VALUES * 3, "w": VALUES * 4}, tmp_path / "y.safetensors")
+    found = _pairs(tmp_path / "x.safetensors", tmp_path / "y.safetensors")
+    assert sorted(found) == [("model.w", "model.w"), ("w", "w")]

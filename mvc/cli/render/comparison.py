@@ -15,8 +15,11 @@ from mvc.cli.render.text import (
     BLOCKS,
     PLAIN,
     can_show,
+    cell_width,
     columns,
     count_text,
+    cut_middle,
+    pad,
     ratio_text,
     shape_text,
     short_id,
@@ -42,6 +45,7 @@ _LEAST_ROWS = 8
 _ROWS_OF_TWO = 15
 _OTHER_LINES = 4
 _MOST_TREND = 24
+_MOST_NAME = 80
 _WIDE = 100
 _ANY_WIDTH = 10_000
 _VERDICT_STYLES = {"bad": ("red",), "warning": ("yellow",), "good": ("green",)}
@@ -215,6 +219,8 @@ def _head_lines(out: Output, diff: ModelDiff, *, everything: bool) -> Iterator[s
         short_id(side.label) if is_git_id(side.label) else printable(side.label)
         for side in (diff.old, diff.new)
     ]
+    if out.width is not None:
+        labels = [cut_middle(label, (out.width - len(" -> ")) // 2) for label in labels]
     yield out.style(" -> ".join(labels), "bold")
     yield from _verdict_lines(out, diff, everything=everything)
     total, found = diff.total, diff.total.statistics
@@ -347,8 +353,14 @@ def _table(out: Output, rows: Sequence[_Row]) -> Iterator[str]:
         for number, row in enumerate(rows)
     ]
     aligns = "<" + ">" * (len(names) + has_groups) + "<" * has_end
-    width = None if out.width is None else out.width - (len(aligns) - 1) * len("  ")
-    for row, line in zip(rows, columns(cells, aligns, width=width), strict=True):
+    if out.width is None:  # names stay whole, and one that is very long moves no other row
+        longest = min(max(cell_width(first) for first, *_ in cells), _MOST_NAME)
+        lines = columns([rest for _, *rest in cells], aligns[1:])
+        lines = [[pad(cell[0], longest), *line] for cell, line in zip(cells, lines, strict=True)]
+    else:
+        width = out.width - (len(aligns) - 1) * len("  ")
+        lines = columns(cells, aligns, width=width)
+    for row, line in zip(rows, lines, strict=True):
         text = "  ".join(line).rstrip()
         style = ["bold"] if row.is_heading else ["red"] if row.is_sick else []
         yield out.style(text, *style) if style else text
