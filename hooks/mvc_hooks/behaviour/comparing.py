@@ -68,6 +68,7 @@ def compare_modules(
         UsageError: inputs that do not fit, a model that fails on them, or a threshold out of range.
     """
     check_thresholds(cosine, bound)
+    _check_models(old, new)
     batches, sums = make_batches(inputs, None, old, batch_size), ModuleSums(cosine, bound)
     run_both((Side(old), Side(new)), batches, modules=sums, seed=seed)
     return sums.judge(sum(batch.rows for batch in batches))
@@ -102,9 +103,16 @@ def compare_outputs(
             out of range.
     """
     check_shares(significance, agreement)
+    _check_models(old, new)
     batches, scores = make_batches(inputs, targets, old, batch_size), OutputScores()
     run_both((Side(old), Side(new)), batches, outputs=scores, seed=seed)
     return scores.judge(significance, agreement, seed)
+
+
+def _check_models(*models: object) -> None:
+    for model in models:
+        if not isinstance(model, torch.nn.Module):
+            raise UsageError(f"a {type(model).__name__} is not a torch.nn.Module")
 
 
 def check_thresholds(cosine: float | None, bound: float | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,9 @@ def _read_safetensors(file: Path) -> Inputs:
 
 
 def _read_npz(file: Path) -> Inputs:
+    with zipfile.ZipFile(file) as archive:
+        if sum(one.file_size for one in archive.infolist()) > _MOST_BYTES:
+            raise FormatError("its arrays are longer than 4 GiB")
     with np.load(file, allow_pickle=False) as arrays:
         return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mvc import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -178,7 +180,13 @@ class ModuleSums:
         self._calls = self._calls + 1 if old.name else 0  # the model itself ends a batch
 
     def judge(self, samples: int) -> ModuleReport:
-        """Return all modules, and which of them is the first that does not pass."""
+        """Return all modules, and which of them is the first that does not pass.
+
+        Raises:
+            UsageError: no module returned a number.
+        """
+        if not any(one.elements or one.reason for one in self._sums.values()):
+            raise UsageError("no module returns a tensor, so there is nothing to compare")
         # The model itself returns last in every batch.
         order = sorted(self._sums, key=lambda name: not name)
         modules = {name: self._describe(name) for name in order}

@@ -142,13 +142,20 @@ def _hooks(
     handles = []
     try:
         for model, turn in zip(models, turns, strict=True):
-            for name, module in model.named_modules() if with_modules else ():
-                if name:
-                    handles.append(module.register_forward_hook(_make_hook(name, turn)))
+            for name, module in _find_modules(model) if with_modules else ():
+                handles.append(module.register_forward_hook(_make_hook(name, turn)))
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _find_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules below the top; what was compiled runs as a whole and calls no hooks."""
+    if not hasattr(model, "_orig_mod"):  # of torch.compile
+        for name, module in model.named_modules():
+            if name and not isinstance(module, torch.jit.ScriptModule):
+                yield name, module
 
 
 def _make_hook(name: str, turn: Turn) -> Any:

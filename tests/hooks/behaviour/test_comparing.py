@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
+import warnings
 import weakref
 
 import numpy as np
@@ -220,6 +221,28 @@ def test_a_model_that_fails_says_so_in_one_line():
         compare_modules(perceptron(), perceptron(), INPUTS[:, :5])
     assert "\n" not in error.value.message
     assert threading.active_count() < 20
+
+
+def test_what_runs_as_a_whole_is_compared_as_a_whole():
+    model = perceptron()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch advises other tools
+        whole = torch.jit.trace(model.eval(), INPUTS)
+    report = compare_modules(whole, whole, INPUTS)
+    assert [one.name for one in report.modules] == [""]
+    compiled = torch.compile(model, backend="eager")
+    assert [one.name for one in compare_modules(compiled, compiled, INPUTS).modules] == [""]
+
+
+def test_what_is_no_model_or_returns_nothing():
+    class Nothing(nn.Module):
+        def forward(self, x):
+            return None
+
+    with pytest.raises(UsageError, match="no module returns a tensor"):
+        compare_modules(Nothing(), Nothing(), INPUTS)
+    with pytest.raises(UsageError, match="a function is not a torch"):
+        compare_modules(perceptron(), outputs_of, INPUTS)
 
 
 class TestOutputs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,18 @@ def test_several_settings_of_one_model(folder, capfd):
     assert code == 0
     code, found, _ = run(capfd, "a.safetensors", "b.safetensors", "--dtypes=fp32,bf16")
     assert (code, found["error"]["kind"]) == (2, "usage")
+
+
+def test_each_number_of_threads_is_used(folder, capfd):
+    save_file({"unused": torch.zeros(1)}, "one.safetensors")
+    np.save("in.npy", np.ones((3, 2), np.float32))
+    before = torch.get_num_threads()
+    code, found, _ = run(
+        capfd, "one.safetensors", "--threads=1,3,2", entry="Threads", inputs="in.npy"
+    )
+    assert code == 1
+    assert [one["modules"][0]["largest_difference"] for one in found["settings"]] == [2, 1]
+    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize(
@@ -294,6 +307,13 @@ class TestInputs:
             with pytest.raises(FormatError):
                 read_inputs(name)
         assert not Path("harm").exists()
+
+    def test_an_archive_that_would_fill_the_memory(self):
+        with zipfile.ZipFile("in.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("x.npy", b"")
+            archive.filelist[0].file_size = 1 << 40
+        with pytest.raises(FormatError, match="longer than 4 GiB"):
+            read_inputs("in.npz")
 
     def test_files_that_are_not_there(self):
         with pytest.raises(NotFoundError):
