@@ -27,11 +27,11 @@ def test_the_page_of_the_unit_layer(shell, browser):
     answer = shell("verify", "v1", "main", "--html", "page.html", "--png", "page.png")
     assert answer.code == 1
     assert [line.partition(":")[0] for line in answer.lines[:2]] == ["page.html", "page.png"]
-    assert answer.lines[2].startswith("failed unit: ")
+    assert answer.lines[2].startswith("unit failed: ")
     assert (shell.folder / "page.png").read_bytes().startswith(b"\x89PNG")
     browser.open(shell.folder / "page.html")
     text = browser.ask("document.querySelector('main').innerText")
-    assert "unit failed: 3 of 9 tensors not the same to the bit" in text
+    assert "unit failed: 3 of 9 tensors are not the same to the bit" in text
     assert "base model" in text
     assert set(browser.ask(ROWS.format("tensors-that-differ"))) == {"embed", "head", "layers.1.q"}
     browser.click("tr[data-key='0']")

@@ -96,7 +96,7 @@ function cellText(rows) {
 
 const rows = report.tensors.map((row, key) => Object.assign(row, { key }));
 const modules = new Map(report.modules.map((row) => [row.name, row]));
-const table = makeTable({
+const table = new Table({
   title: "Tensors", noun: "tensor", rows, columns: COLUMNS, folded: true, sortBy: { at: 1, isDown: true },
   moduleOf: (path) => modules.get(path), detailOf: makeDetail,
   isQuiet: (row) => (row.status ? row.status === "unchanged" : row.differing === 0),
@@ -106,9 +106,9 @@ const table = makeTable({
     ["NaN or Inf", (row) => isBroken(row)]],
 });
 const heat = makeHeatMap(report.overview.heat, {
-  rows, textOf: cellText, choose: table.choose, label: report.overview.heat_title,
+  rows, textOf: cellText, choose: (some, name) => table.choose(some, name), label: report.overview.heat_title,
 });
-table.clear = heat.clear;
+table.onClear = heat.clear;
 
 function showTensors(names, text) {
   const wanted = new Set(names);

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mvc.checkpoints.names import is_checkpoint_name
 from mvc.cli.output import printable, stdout
 from mvc.cli.pages.overview import overview_of_diff
 from mvc.cli.pages.page import page_bytes
@@ -34,12 +35,18 @@ def check_targets(html: str | None, png: str | None) -> None:
 
     Raises:
         NotFoundError: the folder of one does not exist.
-        UsageError: one is a folder, or both are the same file.
+        UsageError: one is a folder, an option or the name of a checkpoint, or both are the same.
         UnsupportedError: a picture is wanted and Pillow is not installed.
     """
     if html is not None and html == png:
         raise UsageError(f"{html!r} cannot be both page and picture", hint="name two files")
     for target in (html, png):
+        if target is not None and target.startswith("-"):
+            raise UsageError(
+                f"{target!r} is an option, not a file", hint=f"write ./{target} for it"
+            )
+        if target is not None and is_checkpoint_name(target):
+            raise UsageError(f"{target!r} would be a checkpoint", hint="name a page or picture")
         if target is not None and (os.path.isdir(target) or not os.path.basename(target)):
             raise UsageError(f"{target!r} is a folder", hint="name a file in it")
         if target is not None and not os.path.isdir(os.path.dirname(target) or "."):

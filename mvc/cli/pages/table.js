@@ -52,148 +52,172 @@ function openUntil(tree, open, moduleOf) {
 }
 
 /**
- * Returns a table of `rows`: each has key and name.
+ * A table of `rows`: each has key and name.
  *
- * `columns` are {title, about, value(row), text(row), wide}; the first names the row. `moduleOf(path)`
- * returns the figures of a module, or null; `detailOf(row)` an element; `choices` are
- * [name, test] that a menu offers; rows with `isQuiet` stand back.
+ * `columns` are {title, about, value(row), text(row), wide}; the first names the row and may have
+ * badges(row). `moduleOf(path)` returns the figures of a module, `detailOf(row)` an element; `choices`
+ * are [name, test] that a menu offers. Rows with `isQuiet` stand back. `onClear` is called when a
+ * selection made by `choose` ends.
  */
-function makeTable({ title, noun, rows, columns, moduleOf, detailOf, choices, sortBy = null, folded = false, limit = MOST_ROWS, isQuiet = () => false }) {
-  const state = { folded, query: "", choice: 0, only: null, sort: null, open: new Set(), details: new Set(), limit };
-  if (!folded) state.sort = sortBy;
-  const head = make("tr", {}), body = make("tbody"), status = make("p", { class: "quiet", role: "status" });
-  const more = make("button", { onclick: () => { state.limit += MOST_ROWS; draw(); } });
+class Table {
+  constructor(options) {
+    const usual = { moduleOf: null, sortBy: null, folded: false, limit: MOST_ROWS, isQuiet: () => false, onClear: () => {} };
+    Object.assign(this, usual, options);
+    this.open = new Set();
+    this.details = new Set();
+    this.only = null;
+    this.sort = this.folded ? null : this.sortBy;
+    this.most = this.limit;
+    this.element = this.makeElement();
+    if (this.folded) openUntil(growTree(this.rows), this.open, this.moduleOf);
+    this.draw();
+  }
 
-  columns.forEach((column, at) => {
-    const cell = make("th", { scope: "col", class: `${at ? "" : "name"} ${column.wide ? "wide" : ""}` },
-      make("button", {
-        title: column.about,
-        onclick: () => {
-          const isDown = state.sort?.at === at ? !state.sort.isDown : at > 0;
-          state.sort = { at, isDown };
-          draw();
-        },
-      }, column.title));
-    head.append(cell);
-  });
+  makeElement() {
+    const again = () => this.drawAgain();
+    this.head = make("tr", {}, this.columns.map((column, at) => this.makeHead(column, at)));
+    this.body = make("tbody", { onkeydown: (event) => this.moveFocus(event) });
+    this.status = make("p", { class: "quiet", role: "status" });
+    this.more = make("button", { onclick: () => { this.most += MOST_ROWS; this.draw(); } });
+    this.menu = make("select", { "aria-label": "Show", onchange: again }, this.choices.map(([name]) => make("option", {}, name)));
+    this.search = make("input", {
+      type: "search", placeholder: "Filter by name, such as mlp or *.norm.*", "aria-label": `Filter the ${this.noun}s by name`,
+      spellcheck: "false", autocomplete: "off", oninput: again,
+    });
+    this.picked = make("button", { hidden: true, onclick: () => this.choose(null) });
+    this.modes = [true, false].map((isFolded) =>
+      make("button", { onclick: () => this.setFolded(isFolded) }, isFolded ? "Modules" : "List"));
+    const arrange = this.moduleOf && make("div", { class: "both", role: "group", "aria-label": "Arrange" }, this.modes);
+    const isLong = this.rows.length > FIRST_ROWS || this.moduleOf;
+    return makeSection(this.title,
+      isLong && make("div", { class: "tools" }, this.search, this.menu, this.picked, arrange), this.status,
+      make("div", { class: "scroll" }, make("table", { role: "treegrid", "aria-label": this.title }, make("thead", {}, this.head), this.body)),
+      this.more);
+  }
 
-  const compare = (a, b) => {
-    const { at, isDown } = state.sort;
-    const [one, two] = [columns[at].value(a), columns[at].value(b)];
-    const order = typeof one === "string" && at === 0
-      ? one.localeCompare(two, "en", { numeric: true }) : rank(one) - rank(two) || 0;
-    return isDown ? -order : order;
-  };
-  const inOrder = (some, figuresOf) => (state.sort === null ? some
-    : [...some].sort((a, b) => compare(figuresOf(a), figuresOf(b))));
+  makeHead(column, at) {
+    const sort = () => {
+      this.sort = { at, isDown: this.sort?.at === at ? !this.sort.isDown : at > 0 };
+      this.draw();
+    };
+    return make("th", { scope: "col", class: `${at ? "" : "name"} ${column.wide ? "wide" : ""}` },
+      make("button", { title: column.about, onclick: sort }, column.title));
+  }
 
-  function* walk(node, depth) {
-    const figures = (one) => (one.children ? moduleOf(one.path) ?? { name: one.path } : one);
-    for (const child of inOrder([...node.children.values()].map(onlyChild), figures)) {
-      const from = node.path ? node.path.length + 1 : 0;
-      yield { depth, node: child, figures: figures(child), label: (child.children ? child.path : child.name).slice(from) };
-      if (child.children && state.open.has(child.path)) yield* walk(child, depth + 1);
+  setFolded(isFolded) {
+    this.folded = isFolded;
+    this.sort = isFolded ? null : this.sortBy;
+    this.drawAgain();
+  }
+
+  /** Shows some rows alone, under a name; null shows all again. */
+  choose(some, name = "") {
+    this.only = some && new Set(some);
+    if (some) {
+      this.folded = false;
+      this.sort ??= this.sortBy;
+    } else this.onClear();
+    this.picked.hidden = !some;
+    this.picked.textContent = `${shown(name)} ✕`;
+    this.picked.setAttribute("aria-label", `Show all again, not only ${shown(name)}`);
+    this.drawAgain();
+  }
+
+  inOrder(some, figuresOf = (row) => row) {
+    if (!this.sort) return some;
+    const { value } = this.columns[this.sort.at];
+    const way = this.sort.isDown ? -1 : 1;
+    const compare = this.sort.at ? (a, b) => rank(a) - rank(b) || 0 : (a, b) => a.localeCompare(b, "en", { numeric: true });
+    return [...some].sort((a, b) => way * compare(value(figuresOf(a)), value(figuresOf(b))));
+  }
+
+  /** Yields a line for each module and row below a node; those of closed modules are left out. */
+  * walk(node, depth) {
+    const figuresOf = (one) => (one.children ? this.moduleOf(one.path) ?? { name: one.path } : one);
+    const start = node.path ? node.path.length + 1 : 0;
+    for (const child of this.inOrder([...node.children.values()].map(onlyChild), figuresOf)) {
+      const isModule = Boolean(child.children);
+      const label = (isModule ? child.path : child.name).slice(start);
+      const isOpen = isModule ? this.open.has(child.path) : this.details.has(child.key);
+      yield { depth, node: child, figures: figuresOf(child), label, isModule, isOpen };
+      if (isModule && isOpen) yield* this.walk(child, depth + 1);
     }
   }
 
-  const toggle = (line) => {
-    const [set, key] = line.node.children ? [state.open, line.node.path] : [state.details, line.node.key];
-    if (!set.delete(key)) set.add(key);
-    draw(key);
-  };
+  * list(rows) {
+    for (const row of this.inOrder(rows)) {
+      yield { depth: 0, node: row, figures: row, label: row.name, isModule: false, isOpen: this.details.has(row.key) };
+    }
+  }
 
-  const makeLine = (line, at) => {
-    const { node, figures, label, depth } = line;
-    const isModule = Boolean(node.children);
-    const isOpen = isModule ? state.open.has(node.path) : state.details.has(node.key);
-    const sign = isModule ? (isOpen ? "▾" : "▸") : "";
+  toggle({ node, isModule }) {
+    const [set, key] = isModule ? [this.open, node.path] : [this.details, node.key];
+    if (!set.delete(key)) set.add(key);
+    this.draw();
+    [...this.body.children].find((row) => row.dataset.key === String(key))?.focus();
+  }
+
+  makeLine(line, at) {
+    const { node, figures, depth, isModule, isOpen } = line;
     const row = make("tr", {
-      class: `${isModule ? "module" : ""} ${isQuiet(figures) ? "quiet" : ""}`, tabindex: at ? -1 : 0, "aria-level": depth + 1,
-      "aria-expanded": String(isOpen), onclick: () => toggle(line),
+      class: `${isModule ? "module" : ""} ${this.isQuiet(figures) ? "quiet" : ""}`, tabindex: at ? -1 : 0,
+      "aria-level": depth + 1, "aria-expanded": String(isOpen), onclick: () => this.toggle(line),
       onkeydown: (event) => {
         const isWanted = { Enter: true, " ": true, ArrowRight: !isOpen, ArrowLeft: isOpen }[event.key];
-        if (isWanted) { event.preventDefault(); toggle(line); }
+        if (isWanted) { event.preventDefault(); this.toggle(line); }
       },
-    });
+    }, this.makeName(line), this.columns.slice(1).map((column) =>
+      make("td", { class: column.wide && "wide" }, column.text(figures))));
     row.dataset.key = isModule ? node.path : node.key;
-    columns.forEach((column, place) => {
-      const content = place ? column.text(figures) : make("div", {},
-        state.folded && make("span", { class: "fold", "aria-hidden": "true" }, sign),
-        label, isModule ? make("span", { class: "badge quiet" }, countText(node.count, noun)) : column.badges?.(node));
-      const cell = make("td", { class: `${place ? "" : "name"} ${column.wide ? "wide" : ""}`, title: place ? null : figures.name }, content);
-      if (!place && state.folded) cell.style.paddingLeft = `${0.5 + depth * 1.1}rem`;
-      row.append(cell);
-    });
-    return row;
-  };
+    if (isModule || !isOpen) return [row];
+    return [row, make("tr", { class: "detail" }, make("td", { colspan: this.columns.length }, this.detailOf(node)))];
+  }
 
-  const draw = (focusKey) => {
-    const test = nameTest(state.query);
-    const allowed = choices[state.choice][1];
-    const left = rows.filter((row) => (!state.only || state.only.has(row)) && allowed(row)
-      && test((row.searched ??= row.name.toLowerCase())));
+  makeName({ node, figures, depth, label, isModule, isOpen }) {
+    const sign = make("span", { class: "fold", "aria-hidden": "true" }, isModule ? (isOpen ? "▾" : "▸") : "");
+    const badges = isModule ? make("span", { class: "badge quiet" }, countText(node.count, this.noun)) : this.columns[0].badges?.(node);
+    const cell = make("td", { class: "name", title: figures.name }, make("div", {}, this.folded && sign, label, badges));
+    if (this.folded) cell.style.paddingLeft = `${0.5 + depth * 1.1}rem`;
+    return cell;
+  }
+
+  moveFocus(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const rows = [...this.body.querySelectorAll("tr[tabindex]")];
+    const next = step && rows[rows.indexOf(event.target) + step];
+    if (!next) return;
+    event.preventDefault();
+    event.target.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  }
+
+  drawAgain() {
+    this.most = this.limit;
+    this.draw();
+  }
+
+  draw() {
+    const isNamed = nameTest(this.search.value);
+    const isAllowed = this.choices[this.menu.selectedIndex][1];
+    const left = this.rows.filter((row) => (!this.only || this.only.has(row)) && isAllowed(row)
+      && isNamed((row.searched ??= row.name.toLowerCase())));
     const lines = [];
-    let isCut = false;
-    const all = state.folded ? walk(growTree(left), 0)
-      : inOrder(left, (row) => row).map((row) => ({ node: row, figures: row, label: row.name, depth: 0 }));
-    for (const line of all) {
-      if (lines.length === state.limit) { isCut = true; break; }
+    for (const line of this.folded ? this.walk(growTree(left), 0) : this.list(left)) {
       lines.push(line);
+      if (lines.length > this.most) break;
     }
-    body.replaceChildren(...lines.flatMap((line, at) => {
-      const row = makeLine(line, at);
-      if (line.node.children || !state.details.has(line.node.key)) return [row];
-      return [row, make("tr", { class: "detail" }, make("td", { colspan: columns.length }, detailOf(line.node)))];
-    }));
-    [...head.children].forEach((cell, at) => {
-      const way = state.sort?.at === at ? (state.sort.isDown ? "descending" : "ascending") : "none";
-      cell.setAttribute("aria-sort", way);
-    });
-    for (const [at, button] of modes.entries()) button.setAttribute("aria-pressed", String(state.folded === !at));
-    more.hidden = !isCut;
-    more.textContent = state.folded ? "Show more" : `Show ${Math.min(MOST_ROWS, left.length - lines.length)} more`;
-    status.textContent = left.length === rows.length ? countText(rows.length, noun)
-      : `${left.length.toLocaleString("en-US")} of ${countText(rows.length, noun)}`;
-    if (focusKey !== undefined) {
-      const row = [...body.children].find((one) => one.dataset.key === String(focusKey));
-      row?.focus();
-    }
-  };
+    this.body.replaceChildren(...lines.slice(0, this.most).flatMap((line, at) => this.makeLine(line, at)));
+    this.more.hidden = lines.length <= this.most;
+    this.more.textContent = this.folded ? "Show more" : `Show ${Math.min(MOST_ROWS, left.length - this.most)} more`;
+    this.drawState(left.length);
+  }
 
-  const again = () => { state.limit = limit; draw(); };
-  const setFolded = (isFolded) => { state.folded = isFolded; state.sort = isFolded ? null : sortBy; again(); };
-  const modes = [
-    make("button", { onclick: () => setFolded(true) }, "Modules"),
-    make("button", { onclick: () => setFolded(false) }, "List")];
-  const picked = make("button", { hidden: true, onclick: () => choose(null, "") });
-  const choose = (some, name, clear) => {
-    state.only = some && new Set(some);
-    if (some) { state.folded = false; state.sort ??= sortBy; }
-    picked.hidden = !some;
-    picked.textContent = `${shown(name)} ✕`;
-    picked.setAttribute("aria-label", `Show all again, not only ${shown(name)}`);
-    if (!some) onClear?.();
-    again();
-  };
-  let onClear = null;
-
-  body.addEventListener("keydown", (event) => {
-    if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
-    const lines = [...body.querySelectorAll("tr[tabindex]")];
-    const next = lines[lines.indexOf(event.target) + (event.key === "ArrowDown" ? 1 : -1)];
-    if (next) { event.preventDefault(); event.target.tabIndex = -1; next.tabIndex = 0; next.focus(); }
-  });
-  const menu = make("select", { "aria-label": "Show", onchange: () => { state.choice = menu.selectedIndex; again(); } },
-    choices.map(([name]) => make("option", {}, name)));
-  const search = make("input", {
-    type: "search", placeholder: "Filter by name, such as mlp or *.norm.*", "aria-label": `Filter the ${noun}s by name`,
-    spellcheck: "false", autocomplete: "off", oninput: () => { state.query = search.value; again(); },
-  });
-  if (folded) openUntil(growTree(rows), state.open, moduleOf);
-  draw();
-  const element = makeSection(title,
-    rows.length > FIRST_ROWS && make("div", { class: "tools" }, search, menu, picked,
-      moduleOf && make("div", { class: "both", role: "group", "aria-label": "Arrange" }, modes)),
-    status, make("div", { class: "scroll" }, make("table", { role: "treegrid", "aria-label": title }, make("thead", {}, head), body)), more);
-  return { element, choose, set clear(action) { onClear = action; }, show: (at) => { menu.selectedIndex = at; state.choice = at; again(); } };
+  drawState(count) {
+    const total = countText(this.rows.length, this.noun);
+    this.status.textContent = count === this.rows.length ? total : `${count.toLocaleString("en-US")} of ${total}`;
+    [...this.head.children].forEach((cell, at) => cell.setAttribute("aria-sort",
+      this.sort?.at !== at ? "none" : this.sort.isDown ? "descending" : "ascending"));
+    this.modes.forEach((button, at) => button.setAttribute("aria-pressed", String(this.folded === !at)));
+  }
 }

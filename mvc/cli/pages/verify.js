@@ -8,7 +8,7 @@ const PASSES = [["All", () => true], ["Failed", (row) => !row.passed], ["Passed"
 function makePart(title, noun, rows, columns, sortAt, detailOf) {
   const known = rows.map((row, key) => ({ ...row, key, name: row.name || "the whole model" }))
     .sort((a, b) => a.passed - b.passed || rank(columns[sortAt].value(b)) - rank(columns[sortAt].value(a)));
-  return makeTable({ title, noun, rows: known, columns, choices: PASSES, detailOf, limit: 20 }).element;
+  return new Table({ title, noun, rows: known, columns, choices: PASSES, detailOf, limit: 20 }).element;
 }
 
 const factsOf = (row, facts) => make("div", {}, make("div", { class: "mono" }, row.name), makeFacts(facts));

@@ -66,7 +66,8 @@ def _unit_text(unit: Fields) -> str:
         wanted += f" + {figure_text(unit['rtol'])} of the old value"
     if not failed:
         return f"{count_text(total, 'tensor')} {wanted}"
-    return f"{failed:,} of {count_text(total, 'tensor')} not {wanted}"
+    verb = "is" if failed == 1 else "are"
+    return f"{failed:,} of {count_text(total, 'tensor')} {verb} not {wanted}"
 
 
 def _module_text(found: Fields, which: str) -> str:
@@ -79,14 +80,14 @@ def _module_text(found: Fields, which: str) -> str:
     ]
     wanted = f"{' and '.join(limits)} for {count_text(found['samples'], 'sample')}"
     if found["parted"] is not None:
-        return "after the same modules, each model runs another one"
+        names = (repr(name) if name else "the end" for name in found["parted"])
+        return "after the same modules, the one runs {} and the other {}".format(*names)
     if not failed:
-        return f"{wanted} in all {count_text(len(modules), 'module')}"
+        return f"{wanted}; all {count_text(len(modules), 'module')} are"
     named = failed[0] if which == "first" else max(failed, key=_distance)
-    name = named["name"] or "the whole model"
-    return (
-        f"{wanted} not in {len(failed):,} of {count_text(len(modules), 'module')}, {which} {name}"
-    )
+    name, verb = named["name"] or "the whole model", "is" if len(failed) == 1 else "are"
+    count = f"{len(failed):,} of {count_text(len(modules), 'module')}"
+    return f"{wanted}; {count} {verb} not, {which} {name}"
 
 
 def _distance(module: Fields) -> float:
@@ -101,7 +102,7 @@ def _system_text(system: Fields) -> str:
     tests = count_text(len(system["tests"]), "test")
     failed = [test["name"] for test in system["tests"] if not test["passed"]]
     text = f"{samples}, significance {number_text(system['significance'])} for {tests} together"
-    return f"{text}; not alike: {', '.join(failed)}" if failed else text
+    return f"{text}; failed: {', '.join(failed)}" if failed else text
 
 
 def _cards(system: Fields) -> list[Card]:

@@ -52,6 +52,8 @@ def test_links_and_pipes_stay_what_they_are(tmp_path, fields):
         ("missing/page.html", None, NotFoundError, "folder 'missing' does not exist"),
         (None, "folder", UsageError, "'folder' is a folder"),
         ("folder/", None, UsageError, "'folder/' is a folder"),
+        ("--stats", None, UsageError, "'--stats' is an option, not a file"),
+        (None, "model.safetensors", UsageError, "'model.safetensors' would be a checkpoint"),
         ("same", "same", UsageError, "'same' cannot be both page and picture"),
     ],
 )
