@@ -124,6 +124,9 @@ def advance(context: Context, *, progress: ByteProgress = None) -> BisectStep:
         except ReleasedError:
             released.append(step.commit)
             leave_out(context, [step.commit])
+        except ConflictError as error:
+            error.hint = 'once they are committed or restored, "mvc bisect next" goes on'
+            raise
         else:
             return step
 

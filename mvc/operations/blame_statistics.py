@@ -29,11 +29,12 @@ def compute_missing(
     models = _Models(context, line)
     for place in places:
         versions = [(trail.oldest, trail.at(place)) for trail in trails]
-        pairs = [
-            TensorPair(models.find(old, old.last), models.find(new, place))
+        sides = [
+            (models.find(old, old.last), models.find(new, place))
             for old, new in versions
             if new is not None and new.content != old.content
         ]
+        pairs = [TensorPair(*both) for both in sides if all(map(models.is_there, both))]
         # One commit after the other, so that what was done before Ctrl-C is kept.
         gather(context, pairs, threads=context.store.threads, progress=progress)
 
@@ -45,6 +46,10 @@ class _Models:
         self._context = context
         self._line = line
         self._tensors: dict[tuple[int, str], dict[str, ModelTensor]] = {}
+
+    def is_there(self, tensor: ModelTensor) -> bool:
+        """Return whether the store has a tensor: what was released is not compared."""
+        return self._context.store.contains_all(tensor.chunks or ())
 
     def find(self, version: Version, place: int) -> ModelTensor:
         key = (place, version.path)

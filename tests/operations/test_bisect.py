@@ -254,3 +254,13 @@ def test_a_branch_that_is_gone_is_said(repo, line):
         repo.bisect_reset()
     repo.bisect_reset("main")
     assert repo.head.branch == "main"
+
+
+def test_local_changes_stop_it_and_it_goes_on(repo, root, line):
+    write(root, "a", "my own")
+    with pytest.raises(ConflictError, match="would be overwritten") as failure:
+        repo.bisect_start("HEAD", line[0])
+    assert "bisect next" in failure.value.hint
+    assert (root / "a").read_text() == "my own"
+    repo.restore(["a"])
+    assert repo.bisect_next().commit == repo.head.commit
