@@ -24,6 +24,7 @@ from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.files import Cutter, is_plain
 from mvc.workspace.journal import EntryChange, Transition
 from mvc.workspace.measuring import SessionHealth
+from mvc.workspace.pending import check_decided
 from mvc.workspace.recorded import staged_tree
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_kept, take_back
@@ -73,6 +74,7 @@ def commit_state(
     base = context.history.read_tree(place.tip) if place.tip is not None else {}
     index, old = context.history.read_index(), find_state_files(context, base)
     if place.is_current:
+        check_decided(index)
         _check_not_staged(index, base, {*old, *(file.path for file in files)})
     mode = context.delta_mode(insist=delta)  # before anything is written, too
     entries, counts = _store_state(context, files, base, mode, previous, progress)

@@ -24,6 +24,7 @@ from mvc.ids import is_git_id
 from mvc.operations.move_stack import REDO, read_stacks, undo_texts
 from mvc.operations.rollback_trace import RollbackTrace, find_trace
 from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_move
+from mvc.workspace.pending import check_nothing_pending
 from mvc.workspace.recovery import recover
 from mvc.workspace.transition import head_moved, plan_head_move, plan_switch
 
@@ -91,6 +92,8 @@ def _undo(
     head = context.history.head()
     entries = context.history.read_reflog("HEAD")
     done, undone = read_stacks(entries)
+    if not force:
+        check_nothing_pending(context)
     if entries:
         _check_place(head, entries[0])
     step = _plan_redo(context, head, undone) if redo else _plan_undo(context, head, done)

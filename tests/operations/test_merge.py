@@ -438,7 +438,7 @@ class TestGoingOn:
         repo.reset(mode="hard")
         assert (digests(root), repo.status().pending) == (before, None)
 
-    @pytest.mark.parametrize("verb", ["switch", "merge", "amend", "checkout"])
+    @pytest.mark.parametrize("verb", ["switch", "merge", "amend", "checkout", "undo"])
     def test_nothing_else_while_it_is_under_way(self, parted, root, verb):
         repo = models(parted, root, {"a": 10}, {"a": 20})
         repo.merge("side")
@@ -447,9 +447,14 @@ class TestGoingOn:
             "merge": lambda: repo.merge("side"),
             "amend": lambda: repo.commit("x", amend=True),
             "checkout": lambda: repo.checkout("side"),
+            "undo": repo.undo,
         }
         with pytest.raises(ConflictError, match="under way"):
             verbs[verb]()
+        state = {"model": {"w": np.zeros(2, np.float32)}}
+        with pytest.raises(ConflictError, match="not yet merged"):
+            repo.commit_state(state, message="would leave the undecided file out")
+        assert [change.path for change in repo.diff()] == []  # files are as ours
         repo.checkout("side", force=True)
         assert repo.status().pending is None
 
