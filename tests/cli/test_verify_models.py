@@ -54,6 +54,8 @@ class TestUnit:
         assert answer.lines[0].startswith("unit failed: 3 of 9 tensors of main are not the same")
         assert answer.lines[-1].startswith("  first difference: layers.1.q[0, 0] was ")
         assert shell("verify", "-q", "main", "HEAD").out == ""
+        assert shell("verify", "v1..main").lines == answer.lines
+        assert shell.ok("verify", "main..").lines[0].startswith("unit passed: 9 tensors of HEAD")
 
     def test_files_without_a_repository(self, files):
         answer = files("verify", "a.safetensors", "b.safetensors")
@@ -68,6 +70,11 @@ class TestUnit:
             + " of the old value) in 2.bias"
         ]
         assert files("verify", "a.safetensors", "b.safetensors", "--atol=0.4").code == 1
+        values = weights()
+        values["0.weight"] += np.linspace(0, 1, 32, dtype="f4").reshape(8, 4)
+        save_file(values, files.folder / "c.safetensors")
+        row = files("verify", "a.safetensors", "c.safetensors", "--atol=0.5").lines[1]
+        assert "F32[8, 4]  16 of 32 elements, by up to 1" in row
 
     def test_one_of_the_repository_and_a_file_elsewhere(self, shell, tmp_path):
         values = {

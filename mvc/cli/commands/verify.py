@@ -26,6 +26,7 @@ from mvc.errors import (
     UnsupportedError,
     UsageError,
 )
+from mvc.history.revisions import split_range
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -225,6 +226,9 @@ def _find_models(
 
     Return None if the line is of the form ``REV PATH...`` and nothing in it asks for more.
     """
+    parts = split_range(names[0]) if len(names) == 1 else None
+    if parts is not None and parts[1] == ".." and not os.path.lexists(names[0]):
+        names = [parts[0], parts[2]]
     most = 1 if alone else 2
     try:
         repo = open_repo()

@@ -109,7 +109,9 @@ def _difference(tensor: TensorCheck) -> str:
         }[tensor.status]
     parts = []
     if tensor.elements_changed is not None:
-        parts.append(f"{tensor.elements_changed:,} of {tensor.elements_total:,} elements")
+        found = tensor.deviation  # without a tolerance, all that changed are beyond it
+        wrong = tensor.elements_changed if found is None else found.beyond
+        parts.append(f"{wrong:,} of {tensor.elements_total:,} elements")
     elif tensor.bytes_changed is not None:
         parts.append(count_text(tensor.bytes_changed, "byte"))
     if tensor.largest_difference is not None:
