@@ -23,6 +23,7 @@ from benchmarks import (
     report,
     training,
     upkeep,
+    values,
     versions,
     workload,
 )
@@ -46,6 +47,7 @@ SECTIONS = (
     "status",
     "small_files",
     "diff",
+    "values",
     "log",
     "blame",
     "startup",
@@ -188,6 +190,17 @@ class Bench:
         tensors = 400 if self.options.quick else 40_000
         self.results["diff"] = lookups.measure_diff(self.runner, self.folder, self.mvc, tensors)
 
+    def values(self) -> None:
+        """Comparing two models by their values, beside torch."""
+        series = self._series()
+        chosen = {name: series[name] for name in ("base", "tiny", "large") if name in series}
+        if len(chosen) == 1:
+            chosen = series
+        data_bytes = (8 if self.options.quick else 512) << 20
+        self.results["values"] = values.measure_values(
+            self.runner, self.folder, self.mvc, chosen, self.rounds, data_bytes
+        )
+
     def log(self) -> None:
         """Log over many commits."""
         commits = 50 if self.options.quick else 5_000
@@ -275,6 +288,7 @@ class Bench:
             "again",
             "status",
             "small",
+            "values",
             "wide",
             "long",
             "inprocess",

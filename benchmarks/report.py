@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import long_history, report_history, report_hooks, small_files
+from benchmarks import long_history, report_history, report_hooks, small_files, values
 from benchmarks.children import QUIET_SHARE
 from benchmarks.tables import MIB, Table, Target
 
@@ -95,6 +95,7 @@ def _list_targets(results: Results) -> Iterator[Target]:
         diff["seconds"].get("diff --name-only a b"),
         "s",
     )
+    yield from values.list_targets(results)
     startup = results.get("startup", {}).get("ratios", {})
     for name, limit in _STARTUP_LIMITS.items():
         yield Target(f"{name} against import typer", limit, startup.get(name), "times")
@@ -117,6 +118,7 @@ def list_tables(results: Results) -> list[Table]:
         "memory": _memory_table,
         "status": _lookup_table,
         "small_files": small_files.small_file_table,
+        "values": values.value_tables,
         "versions": report_history.version_tables,
         "training": report_history.training_tables,
         "upkeep": report_history.upkeep_tables,
