@@ -64,6 +64,15 @@ def find_models(names: Sequence[str]) -> Callable[..., ModelDiff] | None:
     return None if None in models else partial(repo.compare, *models)
 
 
+def open_repo_or_say() -> Repo:
+    """Open the repository; where there is none, say what can be compared without."""
+    try:
+        return open_repo()
+    except RepositoryNotFoundError as error:
+        error.hint = f"{error.hint}, or name two checkpoints or folders to compare"
+        raise
+
+
 def _find_model(repo: Repo, name: str) -> str | Path | None:
     """Return an argument as one side of a comparison, or None if it means something else."""
     from mvc.checkpoints.names import is_checkpoint_name

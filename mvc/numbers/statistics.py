@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
+from operator import add
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -221,8 +222,7 @@ def _size_of_largest(one: TensorStatistics) -> tuple[float, float]:
 
 def _add_counts(first: Sequence[int], second: Sequence[int] = ()) -> tuple[int, ...]:
     longer, shorter = sorted((first, second), key=len, reverse=True)
-    both = (one + other for one, other in zip(longer, shorter, strict=False))
-    return (*both, *longer[len(shorter) :])
+    return (*map(add, longer, shorter), *longer[len(shorter) :])
 
 
 def _divide(part: float, whole: float) -> float | None:

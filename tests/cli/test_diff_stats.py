@@ -219,6 +219,7 @@ def test_two_models_outside_a_repository(tmp_path, shell):
     assert _rows(outside.ok("diff", "a.safetensors", "b.safetensors"))[0][:2] == ["w", "0.333"]
     assert "'c' does not exist" in outside("diff", "a.safetensors", "c").error
     assert outside("diff", "a.safetensors").code == 10
+    assert "name two checkpoints" in outside("diff", "--stats").hint
     (outside.folder / "x.safetensors").write_bytes(b"{}")
     assert "no tensor" in outside("diff", "a.safetensors", "x.safetensors").error
     assert not (outside.folder / ".mvc").exists()

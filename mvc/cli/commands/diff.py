@@ -5,7 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.comparing import choose_report, compare_values, find_models, in_history, read_view
+from mvc.cli.comparing import (
+    choose_report,
+    compare_values,
+    find_models,
+    in_history,
+    open_repo_or_say,
+    read_view,
+)
 from mvc.cli.errors import NEGATIVE
 from mvc.cli.options import (
     Above,
@@ -30,7 +37,7 @@ from mvc.cli.output import paged, write_json
 from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.files import WITH_TENSORS, diff_fields, write_diff
-from mvc.cli.session import open_repo, split_revisions
+from mvc.cli.session import split_revisions
 from mvc.errors import NotFoundError
 from mvc.history.revisions import split_range
 
@@ -102,7 +109,7 @@ def diff(
         option = "staged" if staged else form
         raise CommandUsageError(f"--{option} compares files of one repository")
     if compare is None:
-        repo = open_repo()
+        repo = open_repo_or_say()
         revisions, paths = split_revisions(repo, names)
         old, new = _sides(repo, revisions)
         if staged and new is not None:
@@ -143,7 +150,7 @@ def _judge(names: list[str], *, staged: bool, as_json: bool) -> None:
     """Say what fails a gate; a negative answer is an exit code."""
     from mvc.cli.render.gates import gate_fields, write_gates
 
-    repo = open_repo()
+    repo = open_repo_or_say()
     revisions, paths = split_revisions(repo, names)
     if paths:
         raise CommandUsageError("--gate judges whole commits, not single paths")
