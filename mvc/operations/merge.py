@@ -29,7 +29,7 @@ from mvc.workspace.manifests import find_manifest
 from mvc.workspace.marks import ENDED, make_marks, mark_done, mark_origin
 from mvc.workspace.pathspec import list_paths
 from mvc.workspace.pending import Pending, check_decided, check_nothing_pending, find_pending
-from mvc.workspace.recorded import holds, tree_of
+from mvc.workspace.recorded import holds, staged_tree, tree_of
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_kept
 from mvc.workspace.transition import plan_head_move
@@ -336,7 +336,7 @@ def decide(
     told = (told or Told()).after(earlier)
     index = context.history.read_index()
     if index.unmerged and told != earlier:
-        _decide(context, index, told, earlier, progress)
+        _decide(context, index, told, pending, progress)
         index = context.history.read_index()
     if index.unmerged:
         conflicts = find_conflicts(context, index, told)
@@ -348,15 +348,16 @@ def decide(
 
 
 def _decide(
-    context: Context, index: Index, told: Told, earlier: Told, progress: ByteProgress
+    context: Context, index: Index, told: Told, pending: Pending, progress: ByteProgress
 ) -> None:
     """Put what rules decide into index and worktree, in place of what the merge left there."""
     sides, methods = undecided_sides(index), told.methods(context, _TWO)
+    earlier = read_told(pending.message)
     new = [rule for rule in told.rules.rules if rule not in earlier.rules.rules]
-    _check_rules(context, Rules(tuple(new)), sides)
-    writes: dict[str, TreeEntry] = {}
-    removals: list[str] = []
-    changes: list[EntryChange] = []
+    # One about what is decided already is no mistake: it had nothing to decide.
+    everything = replace(sides, trees=[*sides.trees, staged_tree(index)])
+    _check_rules(context, Rules(tuple(new)), everything)
+    plan, left = CheckoutPlan(), list[str]()
     for path in index.unmerged:
         one = Sides(
             _only(sides.base, path),
@@ -365,24 +366,33 @@ def _decide(
             sides.beside,
         )
         merges = plan_files(context, one, told.rules, methods.resolve)
-        if any(merge.conflicts for merge in merges):
-            continue
-        wanted = write_merge(context, merges, one.trees[0], progress).entries.get(path)
-        stat = find_file_stat(context.worktree, path)
-        if path in index.asleep and stat is None:
-            mode, blob = (wanted.mode, wanted.blob) if wanted else (0, None)
-            changes.append(EntryChange(path, mode, blob, skip_worktree=wanted is not None))
-            continue
-        _check_untouched(context, index, path, one, earlier)
-        if wanted is None:
-            removals.append(path)
-        else:
-            writes[path] = wanted
-    plan = CheckoutPlan(tuple(writes.items()), tuple(removals), tuple(changes))
-    stay = plan_head_move(
-        "stay", str(context.history.head().commit), context.history.head(), "", context.stamp()
-    )
-    execute(context, plan, index, stay, progress)
+        merged = write_merge(context, merges, one.trees[0], progress)
+        if path not in index.asleep or find_file_stat(context.worktree, path) is not None:
+            _check_untouched(context, index, path, one, earlier)
+        plan = _plan_decided(context, index, plan, path, merged)
+        left += [path] if merged.conflicts else []
+    head = context.history.head()
+    stay = plan_head_move("stay", str(head.commit), head, "", context.stamp())
+    # What was said counts from now on, for what is still to be decided and for the commit.
+    marks = make_marks(replace(pending, message=told.sign(pending.message)), None, left)
+    execute(context, plan, index, stay, progress, marks=marks)
+
+
+def _plan_decided(
+    context: Context, index: Index, plan: CheckoutPlan, path: str, merged: MergedTree
+) -> CheckoutPlan:
+    """Add one file to a plan: as it is now decided, or as far as it is."""
+    wanted = merged.entries.get(path)
+    if path in index.asleep and find_file_stat(context.worktree, path) is None:
+        if merged.conflicts:
+            return plan
+        mode, blob = (wanted.mode, wanted.blob) if wanted else (0, None)
+        change = EntryChange(path, mode, blob, skip_worktree=wanted is not None)
+        return replace(plan, entries=(*plan.entries, change))
+    plan = replace(plan, undecided=(*plan.undecided, *merged.undecided(())))
+    if wanted is None:
+        return replace(plan, remove=(*plan.remove, path))
+    return replace(plan, write=(*plan.write, (path, wanted)))
 
 
 def _only(tree: Mapping[str, TreeEntry], path: str) -> dict[str, TreeEntry]:

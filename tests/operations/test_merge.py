@@ -418,6 +418,19 @@ class TestFiles:
 
 
 class TestGoingOn:
+    def test_rule_after_rule(self, parted, root):
+        """What is said stays said: for what is left to decide, and in the message."""
+        repo = models(parted, root, {"a": 10, "b": 11, "c": 12}, {"a": 20, "b": 21, "c": 22})
+        repo.merge("side", rules=[("a", "theirs")])
+        with pytest.raises(ConflictError, match="still to be decided: 'c'"):
+            repo.conclude(rules=[("b", "linear")])
+        assert read(root) == {"a": 20, "b": 16, "c": 12}
+        assert [one.tensor for one in repo.status().conflicts] == ["c"]
+        repo.conclude(strategy="ours")
+        assert read(root) == {"a": 20, "b": 16, "c": 12}
+        for line in ("Strategy: ours", "Rule: a=theirs", "Rule: b=linear"):
+            assert f"Merge-{line}\n" in message(repo)
+
     def test_abort_is_exact(self, parted, root):
         repo = models(parted, root, {"a": 10}, {"a": 20, "d": 4})
         write(root, "untracked", "mine")
@@ -666,7 +679,10 @@ class TestStates:
         assert repo.status().is_clean
         assert list(root.iterdir()) == [root / ".mvc"]
         repo.merge("side", strategy="linear")
-        repo.conclude(rules=[("optimizer.*", "ours"), ("state.json", "ours")])
+        with pytest.raises(NotFoundError, match="optimiser"):
+            repo.conclude(rules=[("optimiser.*", "ours")])
+        own = [("optimizer.*", "ours"), ("state.json", "ours"), ("model.*", "theirs")]
+        repo.conclude(rules=own)  # the last had nothing left to decide
         assert repo.head != before
         loaded = repo.load_state("HEAD", framework="numpy")
         assert loaded["model"]["w"][0] == 3
