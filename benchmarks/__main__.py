@@ -29,6 +29,7 @@ from benchmarks import (
 )
 from benchmarks.abilities import find_abilities
 from benchmarks.children import Runner
+from benchmarks.health import measure_health
 from benchmarks.hooks.section import measure_hooks
 from benchmarks.machine import describe_commit, describe_machine, describe_packages
 from benchmarks.peers import MODEL, Mvc, Tools, find_peers
@@ -50,6 +51,7 @@ SECTIONS = (
     "values",
     "log",
     "blame",
+    "health",
     "startup",
     "versions",
     "training",
@@ -210,6 +212,13 @@ class Bench:
         """Looks through whole histories of 300 tensors."""
         commits = 30 if self.options.quick else 2_000
         self.results["blame"] = lookups.measure_blame(self.runner, self.folder, self.mvc, commits)
+
+    def health(self) -> None:
+        """Storing with and without measuring what is stored."""
+        self.results["health"] = {
+            dtype: measure_health(self.folder, self.model(dtype=dtype), 2 * self.rounds + 1)
+            for dtype in ("BF16", "F32")
+        }
 
     def startup(self) -> None:
         """Start-up of the command."""

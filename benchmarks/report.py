@@ -96,6 +96,10 @@ def _list_targets(results: Results) -> Iterator[Target]:
         "s",
     )
     yield from values.list_targets(results)
+    for dtype in ("BF16", "F32"):
+        cost = results.get("health", {}).get(dtype, {}).get("ratio")
+        name = f"storing {dtype} with its health measured, processor time, against without"
+        yield Target(name, 1.03, cost, "times")
     startup = results.get("startup", {}).get("ratios", {})
     for name, limit in _STARTUP_LIMITS.items():
         yield Target(f"{name} against import typer", limit, startup.get(name), "times")

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.chunkstore.store import count_cores
-from mvc.errors import StorageError
+from mvc.errors import FormatError, StorageError
 from mvc.fs import write_durable
 from mvc.ids import hash_chunk
+from mvc.workspace.gates import read_gates
 from mvc.workspace.staging import staging_folder
 
 if TYPE_CHECKING:
@@ -85,7 +86,11 @@ def doctor(context: Context) -> DoctorReport:
         write_bytes_per_s=write_speed,
         sync_s=sync_s,
         hash_bytes_per_s=_PROBE_BYTES / hash_s,
-        advice=(*trouble, *_advice(filesystem, free_bytes, write_speed, sync_s)),
+        advice=(
+            *trouble,
+            *_find_bad_gates(context),
+            *_advice(filesystem, free_bytes, write_speed, sync_s),
+        ),
     )
 
 
@@ -98,6 +103,15 @@ def _measure_disk(context: Context, block: bytes) -> tuple[float, float]:
         write_s = _timed(lambda: write_durable(scratch / "big", [block]))
         sync_s = _timed(lambda: write_durable(scratch / "small", [b"x"]))
     return len(block) / write_s, sync_s
+
+
+def _find_bad_gates(context: Context) -> tuple[str, ...]:
+    """Say if a gate was set by hand to what it does not take."""
+    try:
+        read_gates(context.history.read_config())
+    except FormatError as error:
+        return (f"no commit can be made: {error.message}",)
+    return ()
 
 
 def _timed(action: Callable[[], object]) -> float:

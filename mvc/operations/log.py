@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.errors import FormatError, NotFoundError
 from mvc.workspace.annotations import Annotations, read_annotations
-from mvc.workspace.health import CheckpointHealth, read_failed, read_health
+from mvc.workspace.health import GATE_TRAILER, CheckpointHealth, read_failed, read_health
 from mvc.workspace.ranges import walk_ranges
 from mvc.workspace.releases import Release, find_release
 from mvc.workspace.verdicts import DIVERGENCES, HEALTH_MARKS, Divergence
@@ -77,7 +77,8 @@ class LogEntry:
     @property
     def failed_gates(self) -> tuple[str, ...]:
         """Which gates it was marked for, with the reason of each (``gate.mode`` mark)."""
-        return read_failed(self.info.trailers)
+        # Most commits are not marked, and a look is faster than reading all trailers once more.
+        return read_failed(self.info.trailers) if GATE_TRAILER in self.info.message else ()
 
     @property
     def metrics(self) -> Mapping[str, float]:

@@ -86,3 +86,10 @@ def test_beside_an_interrupted_checkout_it_leaves_nothing(repo, root, monkeypatc
     (root / ".mvc/transition.json").write_text("waiting")
     repo.doctor()
     assert list((root / ".mvc/tmp").iterdir()) == []
+
+
+def test_a_gate_that_no_commit_passes_is_named(repo, monkeypatch):
+    monkeypatch.setattr(doctors, "_PROBE_BYTES", 2**20)
+    with (repo.git_dir / "config").open("a") as file:
+        file.write("[gate]\n\tnan = none\n")
+    assert any("gate.nan is a whole number" in text for text in repo.doctor().advice)
