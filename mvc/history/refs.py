@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 HEAD = "HEAD"
 MERGE_HEAD = "MERGE_HEAD"
+_MERGE_HINT = (
+    '"mvc reset" gives the merge up and keeps the files, "mvc reset --hard" takes them back'
+)
 PACKED = "packed-refs"
 _FETCHED = "FETCH_HEAD"
 _ID_DIGITS = 40
@@ -81,14 +84,16 @@ class RefStore:
 
     def merge_heads(self) -> list[GitId]:
         """Return the commits that are being merged: all lines of ``MERGE_HEAD``."""
-        with translate_damage(MERGE_HEAD, hint="remove it to give up the merge"):
+        with translate_damage(MERGE_HEAD, hint=_MERGE_HINT):
             try:
                 with fs.open_file(self._git_dir / MERGE_HEAD) as file:
                     lines = file.read(_MAX_PACKED_BYTES).decode("ascii").split()
             except FileNotFoundError:
                 return []
         if not all(map(is_git_id, lines)):
-            raise _broken(MERGE_HEAD, "holds something that is not an object id")
+            raise CorruptionError(
+                f"{MERGE_HEAD} holds something that is not an object id", hint=_MERGE_HINT
+            )
         return [GitId(line) for line in lines]
 
     def _follow(self, name: str) -> tuple[str, GitId | None]:

@@ -10,7 +10,7 @@ from mvc.history.values import SWITCH_TEXT, Head
 from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_move
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.marks import ENDED
-from mvc.workspace.pending import check_nothing_pending, find_pending
+from mvc.workspace.pending import check_nothing_pending, is_marked
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_content
 from mvc.workspace.transition import plan_head_move, plan_switch
@@ -54,7 +54,7 @@ def _check_may_leave(context: Context, *, force: bool) -> tuple[Mark, ...]:
     """Check that nothing is under way, or return what gives it up."""
     if not force:
         check_nothing_pending(context)
-    return ENDED if find_pending(context) is not None else ()
+    return ENDED if is_marked(context) else ()
 
 
 def _find_branch(context: Context, head: Head, revision: str) -> str | None:

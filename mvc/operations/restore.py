@@ -22,7 +22,7 @@ from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.journal import EntryChange
 from mvc.workspace.marks import ENDED
 from mvc.workspace.pathspec import select_paths
-from mvc.workspace.pending import check_decided, find_pending
+from mvc.workspace.pending import check_decided, is_marked
 from mvc.workspace.recorded import head_tree, holds, is_clean, staged_tree
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import command_text
@@ -142,7 +142,7 @@ def reset(
     index = history.read_index() if mode == "soft" else _read_or_make_index(context)
     if mode == "soft":
         check_decided(index)
-    marks = ENDED if mode != "soft" and find_pending(context) is not None else ()
+    marks = ENDED if mode != "soft" and is_marked(context) else ()
     plan = CheckoutPlan()
     if mode == "hard":
         plan = plan_checkout(context, index, {}, tree, force=True, materialise=False)

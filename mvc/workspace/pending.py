@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from mvc.errors import ConflictError, translate_os_errors
-from mvc.fs import open_file
+from mvc.fs import find_stat, open_file
 from mvc.history.refs import MERGE_HEAD
 
 if TYPE_CHECKING:
@@ -96,6 +96,11 @@ def _read(context: Context, name: str) -> str:
             return file.read(_MAX_MESSAGE_BYTES).decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return ""
+
+
+def is_marked(context: Context) -> bool:
+    """Return whether something is marked as under way, even if the marks are damaged."""
+    return any(find_stat(context.git_dir / name) for name in (*HEADS.values(), TODO))
 
 
 def check_nothing_pending(context: Context) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from mvc import ConflictError, NotFoundError, Repo, UsageError
+from mvc import ConflictError, CorruptionError, NotFoundError, Repo, UsageError
 from support.models import digests
 from support.opened_repo import message, write
 from support.stockgit import git
@@ -450,6 +450,17 @@ class TestGoingOn:
             repo.reset(mode="soft")
         repo.reset(mode="hard")
         assert (digests(root), repo.status().pending) == (before, None)
+
+    @pytest.mark.parametrize("mode", ["hard", "mixed"])
+    @pytest.mark.parametrize("text", [b"garbage\n", b"\xff" * 50, b"0" * 41 + b"\n"])
+    def test_damaged_marks_are_an_error_that_reset_mends(self, one, root, text, mode):
+        (one.git_dir / "MERGE_HEAD").write_bytes(text)
+        for verb in (one.status, one.abort, lambda: one.merge("main"), one.plan_gc):
+            with pytest.raises(CorruptionError, match="MERGE_HEAD") as caught:
+                verb()
+            assert "mvc reset" in caught.value.hint
+        one.reset(mode=mode)
+        assert one.status().is_clean
 
     @pytest.mark.parametrize("verb", ["switch", "merge", "amend", "checkout", "undo"])
     def test_nothing_else_while_it_is_under_way(self, parted, root, verb):
