@@ -120,22 +120,32 @@ class _Sums:
         for one, other in zip(left, right, strict=True):
             flat = (one.reshape(-1), other.reshape(-1))
             for a, b in zip(*(torch.split(side, _PIECE) for side in flat), strict=True):
-                self._add_piece(_widen(a), _widen(b))
+                self._add_piece(a, b)
 
     def _add_piece(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        is_same = old.dtype == new.dtype and old.device == new.device and torch.equal(old, new)
+        old = _widen(old)
         self.elements += old.numel()
-        is_same = (old == new) | (old.isnan() & new.isnan())
-        difference = torch.where(is_same, 0.0, new - old)
-        is_finite = old.isfinite() & new.isfinite()
-        old, new = (torch.where(is_finite, side, 0.0) for side in (old, new))
+        square = float(old @ old)
+        if is_same and math.isfinite(square):
+            self.dot, self.sq_old = self.dot + square, self.sq_old + square
+            self.sq_new += square
+            return
+        new = _widen(new)
+        difference = new - old
+        if not bool(difference.isfinite().all()):
+            is_equal = (old == new) | (old.isnan() & new.isnan())
+            difference = torch.where(is_equal, 0.0, difference)
+            is_finite = old.isfinite() & new.isfinite()
+            old, new = (torch.where(is_finite, side, 0.0) for side in (old, new))
         self.dot += float(old @ new)
         self.sq_old += float(old @ old)
         self.sq_new += float(new @ new)
         self.sq_difference += float(difference @ difference)
-        largest = float(difference.abs().max()) if difference.numel() else 0.0
-        # NaN wins: nothing compares greater.
-        if math.isnan(largest) or largest > self.largest:
-            self.largest = largest
+        ends = [abs(float(end)) for end in difference.aminmax()] if difference.numel() else [0.0]
+        for largest in ends:  # NaN wins: nothing compares greater
+            if math.isnan(largest) or largest > self.largest:
+                self.largest = largest
 
     @property
     def cosine(self) -> float:

@@ -199,6 +199,29 @@ def test_what_is_not_finite(old, new, passed, largest):
     assert report.modules[-1].largest_difference == pytest.approx(largest, nan_ok=True)
 
 
+class Cast(nn.Module):
+    def __init__(self, dtype, by):
+        super().__init__()
+        self.dtype, self.by = dtype, by
+
+    def forward(self, x):
+        return (x.abs() + self.by).to(self.dtype)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "complex64", "int8", "uint16", "float64"]
+)
+def test_outputs_of_any_dtype(dtype):
+    dtype = getattr(torch, dtype)
+    assert compare_modules(Cast(dtype, 1), Cast(dtype, 1), INPUTS, bound=0.0).passed
+    report = compare_modules(Cast(dtype, 1), Cast(dtype, 3), INPUTS)
+    sides = (Cast(dtype, by)(INPUTS).to(torch.complex128).numpy().ravel() for by in (1, 3))
+    old, new = sides
+    wanted = np.linalg.norm(new - old) / np.linalg.norm(old)
+    assert report.modules[0].relative_l2 == pytest.approx(wanted)
+    assert not report.passed
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
