@@ -20,7 +20,14 @@ from mvc.cli import COMMANDS, NAMES
 from mvc.cli.errors import EXIT_CODES
 from mvc.cli.options import name_in_hint
 from mvc.cli.output import turn_off_pager
-from mvc.cli.parameters import Exit, Parameter, guard_command, load_command, parse_whole
+from mvc.cli.parameters import (
+    Exit,
+    Parameter,
+    guard_command,
+    load_command,
+    parse_number,
+    parse_whole,
+)
 from mvc.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class _PlainCoercion:
-    """Turns an argument into a flag, a text, a list of texts or a whole number."""
+    """Turns an argument into a flag, a text, a list of texts or a number."""
 
     def __init__(self, annotation: object) -> None:
         self._annotation = annotation
@@ -36,11 +43,13 @@ class _PlainCoercion:
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         if self._annotation == list[str]:
             return list(value or ())
-        if self._annotation is not int or value is None or isinstance(value, int):
+        if self._annotation not in (int, float) or not isinstance(value, str):
             return value
-        number = parse_whole(value)
+        is_whole = self._annotation is int
+        number = parse_whole(value) if is_whole else parse_number(value)
         if number is None:
-            raise typer.BadParameter(f"{value!r} is not a whole number", ctx=ctx, param=param)
+            what = "whole number" if is_whole else "number"
+            raise typer.BadParameter(f"{value!r} is not a {what}", ctx=ctx, param=param)
         return number
 
 
@@ -55,7 +64,7 @@ class _PlainParameters:
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of typer's classes
         for parameter in parameters:
             annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
-            if annotation in (bool, str, int, list[str]):
+            if annotation in (bool, str, int, float, list[str]):
                 coercion = _PlainCoercion(annotation)
                 parameter.get_runtime_param = lambda coercion=coercion: coercion
         return parameters

@@ -192,7 +192,8 @@ class Line:
 
 
 def _convert(text: str, kind: Any) -> Any:
-    value = text if kind is str else parse_whole(text) if kind is int else None
+    readers: dict[Any, Callable[[str], Any]] = {str: str, int: parse_whole, float: parse_number}
+    value = readers[kind](text) if kind in readers else None
     if value is None:
         raise _NotPlainError
     return value

@@ -68,6 +68,8 @@ def bisect_metric(
     """Return where the bad values begin that ``bad`` ends with."""
     if (above is None) == (below is None):
         raise UsageError("give `above` or `below`, and not both")
+    if math.isnan(above if above is not None else below or 0.0):
+        raise UsageError("a bound must be a number")
     history = context.history
     start = history.resolve_commit(bad)
     hidden = [history.resolve_commit(one) for one in good]

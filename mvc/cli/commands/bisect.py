@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import CommandUsageError, Json, ShowProgress, Tensors, check_alone
 from mvc.cli.output import Output, paged, pick, printable, stdout, write_json
-from mvc.cli.parameters import Argument, Exit, Option, parse_number
+from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.text import count_text, number_text, short_id
 from mvc.cli.session import open_repo, split_revisions
-from mvc.errors import ConflictError, NotFoundError, UsageError
+from mvc.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,10 +55,10 @@ def bisect(
         str | None, Option("--metric", metavar="NAME", help="Find it by a stored metric, at once.")
     ] = None,
     above: Annotated[
-        str | None, Option("--above", metavar="X", help="With --metric: larger values are bad.")
+        float | None, Option("--above", metavar="X", help="With --metric: larger values are bad.")
     ] = None,
     below: Annotated[
-        str | None, Option("--below", metavar="X", help="With --metric: smaller values are bad.")
+        float | None, Option("--below", metavar="X", help="With --metric: smaller values are bad.")
     ] = None,
     progress: ShowProgress = True,
     as_json: Json = False,
@@ -77,8 +77,7 @@ def bisect(
     the values that BAD (HEAD) ends with began. Not a number is bad; commits without the metric are
     passed over.
     """
-    given = [(f"--{name}", value) for name, value in (("above", above), ("below", below))]
-    check_alone(given)
+    check_alone([("--above", above is not None), ("--below", below is not None)])
     starting = {
         "--no-checkout": no_checkout, "--first-parent": first_parent, "--tensors": tensors,
         "--term-bad": term_bad, "--term-good": term_good,
@@ -302,25 +301,19 @@ def _show(repo: Repo, name: str, words: Sequence[str], *, as_json: bool) -> None
 def _by_metric(
     names: Sequence[str],
     metric: str,
-    above: str | None,
-    below: str | None,
+    above: float | None,
+    below: float | None,
     used: Sequence[str],
     *,
     as_json: bool,
 ) -> None:
     if used:
         raise CommandUsageError(f"{used[0]} and --metric cannot be used together")
-    text = above if above is not None else below
-    if text is None:
+    if above is None and below is None:
         raise CommandUsageError("say which values are bad: --above X or --below X")
-    bound = parse_number(text)
-    if bound is None or bound != bound:  # noqa: PLR0124  not a number
-        raise UsageError(f"{'--above' if below is None else '--below'} {text!r} is not a number")
     repo = open_repo()
-    found = repo.bisect_metric(
-        metric, above=bound if below is None else None, below=None if below is None else bound,
-        bad=names[0] if names else "HEAD", good=names[1:],
-    )  # fmt: skip
+    bad, *good = names or ["HEAD"]
+    found = repo.bisect_metric(metric, above=above, below=below, bad=bad, good=good)
     if as_json:
         write_json(_break_fields(repo, found))
     else:
