@@ -9,10 +9,11 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import CommandUsageError, Json, ShowProgress, Tensors, check_alone
-from mvc.cli.output import Output, paged, pick, printable, stdout, write_json
+from mvc.cli.output import paged, printable, stdout, write_json
 from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
-from mvc.cli.render.text import count_text, number_text, short_id
+from mvc.cli.render.bisect import break_fields, step_fields, write_break, write_step
+from mvc.cli.render.text import short_id
 from mvc.cli.session import open_repo, split_revisions
 from mvc.errors import ConflictError, NotFoundError
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from mvc.ids import GitId
     from mvc.operations.bisect import BisectStep
-    from mvc.operations.bisect_metric import MetricBreak
     from mvc.repo import Repo
 
 UNDECIDED = 2  # Git's exit code for this answer
@@ -139,60 +139,11 @@ def _check_no_more(words: Sequence[str], most: int) -> None:
 
 def _write(repo: Repo, step: BisectStep, *, as_json: bool) -> None:
     if as_json:
-        write_json(_fields(repo, step))
+        write_json(step_fields(repo, step))
     else:
         write_step(repo, stdout(), step)
     if step.status == "undecided":
         raise Exit(UNDECIDED)
-
-
-def _fields(repo: Repo, step: BisectStep) -> dict[str, object]:
-    entry = None if step.commit is None else repo.show(step.commit)
-    return {
-        **pick(step, "status commit"),
-        "subject": None if entry is None else entry.subject,
-        "step": None if entry is None else entry.step,
-        **pick(step, "left steps terms bad good doubtful merge_base=is_merge_base released"),
-    }
-
-
-def write_step(repo: Repo, out: Output, step: BisectStep) -> None:
-    """Write where a bisection stands, in Git's words."""
-    bad, good = step.terms
-    for commit in step.released:
-        out.line(f"{short_id(commit)} was skipped: its content was released")
-    if step.status == "waiting":
-        missing = [f"{bad} commit"] * (step.bad is None) + [f"{good} commit"] * (not step.good)
-        out.line(f"status: waiting for a {' and a '.join(missing)}")
-    elif step.status == "undecided":
-        out.line("There are only 'skip'ped commits left to test.")
-        out.line(f"The first {bad} commit could be any of:")
-        out.lines(_line(repo, out, commit) for commit in step.doubtful)
-    elif step.status == "found":
-        assert step.commit is not None
-        out.line(f"{step.commit} is the first {bad} commit")
-        _write_commit(repo, out, step.commit)
-    else:
-        assert step.commit is not None
-        tests = f"(roughly {count_text(step.steps, 'step')})"
-        left = f"{count_text(step.left, 'revision')} left to test after this {tests}"
-        out.line(f"Bisecting: {'a merge base must be tested' if step.is_merge_base else left}")
-        out.line(_line(repo, out, step.commit))
-
-
-def _line(repo: Repo, out: Output, commit: GitId) -> str:
-    entry = repo.show(commit)
-    step = "" if entry.step is None else f" (step {entry.step:,})"
-    return f"[{out.style(commit, 'yellow')}] {printable(entry.subject)}{step}"
-
-
-def _write_commit(repo: Repo, out: Output, commit: GitId) -> None:
-    from mvc.cli.render.files import write_diff
-    from mvc.cli.render.log import write_full
-
-    write_full(out, [repo.show(commit)], None)
-    out.line()
-    write_diff(out, repo.changes(commit), "stat", everything=False)
 
 
 def _run(
@@ -315,36 +266,6 @@ def _by_metric(
     bad, *good = names or ["HEAD"]
     found = repo.bisect_metric(metric, above=above, below=below, bad=bad, good=good)
     if as_json:
-        write_json(_break_fields(repo, found))
+        write_json(break_fields(repo, found))
     else:
-        _write_break(repo, stdout(), found)
-
-
-def _break_fields(repo: Repo, found: MetricBreak) -> dict[str, object]:
-    entry = repo.show(found.commit)
-    return {
-        **pick(found, "metric commit"),
-        "subject": entry.subject,
-        "step": entry.step,
-        **pick(found, "value before before_value unknown others earlier tested"),
-    }
-
-
-def _write_break(repo: Repo, out: Output, found: MetricBreak) -> None:
-    name = printable(found.metric)
-    out.line(f"{found.commit} is the first bad commit: {name} {number_text(found.value)}")
-    if found.before is not None and found.before_value is not None:
-        value = number_text(found.before_value)
-        out.line(f"before it, {name} was {value}: {_line(repo, out, found.before)}")
-    else:
-        out.line(f"no commit before it has {name}")
-    if found.unknown:
-        count = count_text(len(found.unknown), "commit")
-        out.line(f"{count} between the two without {name}: the first bad one may be among them")
-        out.lines(f"  {_line(repo, out, commit)}" for commit in found.unknown)
-    for commit in found.others:
-        out.line(f"on another line as well: {_line(repo, out, commit)}")
-    if found.earlier is not None:
-        out.line(f"{name} had been there earlier, and recovered: {_line(repo, out, found.earlier)}")
-    out.line()
-    _write_commit(repo, out, found.commit)
+        write_break(repo, stdout(), found)
