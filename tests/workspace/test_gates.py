@@ -89,6 +89,11 @@ def test_no_gate_commits_anyway(repo):
     repo.commit("bad", everything=True, no_gate=True)
     assert entry(repo).failed_gates == ()
     assert entry(repo).health[0].nan == 1
+    (repo.worktree / "notes").write_text("of what went wrong")
+    repo.commit("as it was", paths="notes")  # nobody has to insist twice
+    repo.set_config("gate.mode", "mark")
+    repo.commit("still not sound", allow_empty=True)
+    assert entry(repo).failed_gates
 
 
 def test_states_in_memory_have_gates_too(repo):
