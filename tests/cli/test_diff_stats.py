@@ -130,6 +130,16 @@ def test_json_says_everything(tuned):
     }  # fmt: skip
 
 
+def test_json_takes_orders_and_choices_too(tuned):
+    words = ("diff", "--stats", "HEAD~1", "HEAD")
+    tensors = tuned.json(*words, "--sort", "sigma")["tensors"]
+    assert [tensor["name"] for tensor in tensors[:2]] == [NAMES[33], NAMES[30]]
+    fields = tuned.json(*words, "--above", "0.005")
+    assert all(tensor["statistics"]["sigma"] > 0.005 for tensor in fields["tensors"])
+    assert 0 < len(fields["tensors"]) < 11
+    assert fields["total"]["tensors"] == 39
+
+
 def test_spectra(tuned):
     fields = tuned.json("diff", "--spectral", "HEAD~1", "HEAD")
     found = {tensor["name"]: tensor["spectrum"] for tensor in fields["tensors"]}

@@ -170,7 +170,7 @@ def _write_values(
     from mvc.cli.render.comparison_json import comparison_fields
 
     has_report = html is not None or png is not None
-    fields = comparison_fields(found) if as_json or has_report else {}
+    fields = comparison_fields(found, view) if as_json or has_report else {}
     if has_report:
         from mvc.cli.pages.report import write_found
 

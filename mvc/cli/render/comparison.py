@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mvc.cli.options import CommandUsageError
 from mvc.cli.output import printable
@@ -30,7 +30,7 @@ from mvc.comparison.rollup import by_kind, by_layer, by_module, natural_key, sum
 from mvc.ids import is_git_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mvc.cli.output import Output
     from mvc.comparison.changes import TensorChange
@@ -48,6 +48,7 @@ _MOST_TREND = 24
 _MOST_NAME = 80
 _WIDE = 100
 _ANY_WIDTH = 10_000
+_Listed = TypeVar("_Listed", "_Row", "TensorChange")
 _VERDICT_STYLES = {"bad": ("red",), "warning": ("yellow",), "good": ("green",)}
 
 
@@ -118,13 +119,13 @@ SORT_KEYS: dict[str, Callable[[TensorStatistics], float | None]] = {
 """What rows can be sorted by: the most changed come first, those without the figure last."""
 
 
-def _choose(rows: Sequence[_Row], view: View, sort: str) -> list[_Row]:
+def choose(rows: Iterable[_Listed], view: View, sort: str) -> list[_Listed]:
     """Return the rows that are wanted, the most changed first, or in natural order of names."""
     least = view.above
     if least is not None:
         rows = [row for row in rows if row.statistics and (row.statistics.sigma or 0.0) > least]
 
-    def place(row: _Row) -> tuple[float, object]:
+    def place(row: _Listed) -> tuple[float, object]:
         value = None if row.statistics is None else SORT_KEYS[sort](row.statistics)
         return math.inf if value is None or math.isnan(value) else -value, natural_key(row.name)
 
@@ -208,7 +209,7 @@ def write_comparison(out: Output, diff: ModelDiff, view: View) -> None:
         out.lines(_screen_lines(out, diff, view, len(head)))
         return
     by = view.by or "tensor"
-    rows = _choose(_ROWS[by](diff, view), view, view.sort or "name")
+    rows = choose(_ROWS[by](diff, view), view, view.sort or "name")
     if rows:
         out.lines(_table(out, [_Row(by, is_heading=True), *rows]))
 
@@ -255,11 +256,11 @@ def _screen_lines(out: Output, diff: ModelDiff, view: View, used: int) -> Iterat
     """Yield as many rows as fit: all tensors, or kinds and what changed most."""
     # A line less than there are: a pager that gets as many waits for more.
     sort, room = view.sort or "sigma", max(out.height - used - _OTHER_LINES, _LEAST_ROWS)
-    tensors = _choose(_tensor_rows(diff), view, sort)
+    tensors = choose(_tensor_rows(diff), view, sort)
     sections = [("tensor", tensors)]
     if len(tensors) >= room:
-        kinds = _choose(_group_rows(by_kind(diff.changes), _find_trends(out, diff)), view, sort)
-        layers = _choose(_group_rows(by_layer(diff.changes)), view, sort)
+        kinds = choose(_group_rows(by_kind(diff.changes), _find_trends(out, diff)), view, sort)
+        layers = choose(_group_rows(by_layer(diff.changes)), view, sort)
         named = [("kind", kinds), ("module", layers), ("tensor", tensors)]
         if any(row.spectrum for row in tensors):  # which groups do not have
             del named[1]

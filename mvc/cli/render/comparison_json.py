@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import pick
+from mvc.cli.render.comparison import choose
 from mvc.comparison.changes import unravel
 from mvc.comparison.kinds import find_kind, find_layer
 from mvc.comparison.rollup import by_kind, by_module, natural_key
 from mvc.numbers.statistics import HISTOGRAM_LOWEST
 
 if TYPE_CHECKING:
+    from mvc.cli.render.comparison import View
     from mvc.comparison.changes import TensorChange
     from mvc.comparison.rollup import Group
     from mvc.numbers.spectral import Spectrum
@@ -26,9 +28,10 @@ _FIGURES = """
 _HEALTH = "nan inf zeros saturated largest"
 
 
-def comparison_fields(diff: ModelDiff) -> dict[str, object]:
-    """Return a comparison for ``--json``."""
+def comparison_fields(diff: ModelDiff, view: View | None = None) -> dict[str, object]:
+    """Return a comparison for ``--json``; ``view`` chooses among tensors, and their order."""
     changes = sorted(diff.changes, key=lambda change: natural_key(change.name))
+    chosen = changes if view is None else choose(changes, view, view.sort or "name")
     return {
         "old": pick(diff.old, "label commit"),
         "new": pick(diff.new, "label commit"),
@@ -37,7 +40,7 @@ def comparison_fields(diff: ModelDiff) -> dict[str, object]:
         "total": _group_fields(diff.total),
         "kinds": [_group_fields(group) for group in by_kind(changes)],
         "modules": [_group_fields(group) for group in by_module(changes)],
-        "tensors": [_tensor_fields(change) for change in changes],
+        "tensors": [_tensor_fields(change) for change in chosen],
     }
 
 
