@@ -62,7 +62,7 @@ function makeDetail(row) {
   const facts = [
     ["elements compared", numberOf("elements")(row)], ["elements changed", percentText(get(row, "share_changed"))],
     ["σ", numberOf("sigma")(row)], ["relative L2", numberOf("relative_l2")(row)], ["cosine", cosineText(get(row, "cosine"))],
-    ["max |Δ|", numberOf("max")(row) + (place ? ` at [${place.join(", ")}]` : "")],
+    ["max |Δ|", numberOf("max")(row) + (place?.length ? ` at [${place.join(", ")}]` : "")],
     ["ULP 50 %, 99 %, max", ulps === "–, –, –" ? "–" : ulps], ["norm", normText(row)],
     ["NaN", healthText(row, "nan")], ["Inf", healthText(row, "inf")], ["zeros", healthText(row, "zeros")],
     ["saturated", healthText(row, "saturated")], ...tokenFacts(row.name), ...spectrumFacts(row.spectrum)];
@@ -71,7 +71,7 @@ function makeDetail(row) {
     row.old_name && make("div", { class: "quiet mono" }, `was ${row.old_name}`),
     make("div", { class: "quiet" }, `${row.path} · ${row.kind} · ${shapeText(row)}`),
     row.statistics && makeFacts(facts),
-    counts.length > 0 && makeHistogram(spread(counts)));
+    counts.length > 1 && makeHistogram(spread(counts)));
 }
 
 /** Returns the histogram of one tensor: exponents of two, each with its count, as buckets. */

@@ -14,7 +14,7 @@ _DIGITS = "0123456789"
 _MOST_COLUMNS = 128
 _MOST_KINDS = 64
 _MOST_STACKS = 32
-_STATES = ("broken", "changed", "added", "removed", "same")
+_STATES = ("broken", "changed", "unmeasured", "added", "removed", "same")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ function makeHeatMap(map, { rows, textOf, choose, label }) {
         if (!isAgain) { chosen = button; button.setAttribute("aria-selected", "true"); }
         choose(isAgain ? null : some, name);
       },
-    }, { broken: "!", added: "+", removed: "−" }[cell.state] ?? "");
+    }, { broken: "!", unmeasured: "×", added: "+", removed: "−" }[cell.state] ?? "");
     if (cell.state === "changed") button.dataset.shade = cell.shade;
     explain(button, () => `${name}\n${textOf(some)}`);
     return button;
@@ -57,7 +57,7 @@ function makeHeatMap(map, { rows, textOf, choose, label }) {
     make("span", {}, `${shortText(map.span[0])} `, scale, ` ${shortText(map.span[1])}`),
     [["same", "unchanged"], ["broken", "NaN or Inf"]].map(([state, word]) =>
       make("span", {}, make("span", { class: `swatch ${state}` }), word)),
-    make("span", {}, "+ added, − removed"),
+    make("span", {}, "+ added, − removed, × changed without figures"),
     map.kinds_left_out ? make("span", {}, `${countText(map.kinds_left_out, "kind")} more in the table`) : null);
   return { element: make("div", {}, make("div", { class: "scroll" }, grid), legend), clear };
 }

@@ -107,13 +107,15 @@ def side_of(side: Fields) -> Side:
 
 
 def _state(tensor: Fields) -> str:
-    """Return how a tensor is marked: broken, changed, added, removed or same."""
+    """Return how a tensor is marked on the heat map: one of its states."""
     if tensor["status"] in ("added", "removed"):
         return str(tensor["status"])
     statistics = tensor["statistics"]
     if statistics is not None and _count_bad(statistics["new"]) > _count_bad(statistics["old"]):
         return "broken"
-    return "changed" if tensor["status"] == "modified" else "same"
+    if tensor["status"] != "modified":
+        return "same"
+    return "unmeasured" if statistics is None or statistics["sigma"] is None else "changed"
 
 
 def _count_bad(health: Fields) -> int:

@@ -112,8 +112,10 @@ class _Sheet:
             if cell.state == "changed":
                 fill = ramp_colour(LIGHT_RAMP, cell.shade or 0.0)
             self._draw.rectangle((x, y, x + step - 3, y + _ROW - 3), fill or LIGHT["empty"])
-            sign = {"broken": "!", "added": "+", "removed": "-"}.get(cell.state, "")
-            colour = LIGHT["on-accent" if cell.state == "broken" else "quiet"]
+            sign = {"broken": "!", "unmeasured": "x", "added": "+", "removed": "-"}.get(
+                cell.state, ""
+            )
+            colour = LIGHT["on-accent" if cell.state == "broken" else "ink"]
             self._text(sign, _SMALL, colour, x + step / 2 - 6, y, step)
         self.y += len(heat.kinds) * _ROW
         names = heat.columns[first:]
@@ -141,7 +143,7 @@ class _Sheet:
         for at in range(240):
             colour = ramp_colour(LIGHT_RAMP, at / 239)
             self._draw.line((left + 60 + at, self.y + 3, left + 60 + at, self.y + 18), colour)
-        rest = f"{high}     + added   - removed   ! NaN or Inf   pale: unchanged"
+        rest = f"{high}     + added   - removed   x no figures   ! NaN or Inf   pale: unchanged"
         self._text(rest, _SMALL, LIGHT["quiet"], left + 312, self.y, 800)
         self.y += 56
 

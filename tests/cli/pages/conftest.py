@@ -30,6 +30,7 @@ def fields(tmp_path_factory):
         layers__2__v=np.zeros((32, 32), np.float32),
         embed=np.zeros((80, 32), np.float32),
         head=np.ones((4, 32), np.float16),
+        norm=np.ones((2, 16), np.float32),
     )
     diff = mvc.compare(folder / "old.safetensors", folder / "new.safetensors")
     return comparison_fields(diff)

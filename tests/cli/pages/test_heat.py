@@ -38,8 +38,8 @@ def test_cells_by_kind_and_layer():
 
 
 def test_the_worst_state_of_a_cell_counts():
-    states = ["same", "removed", "added", "changed", "broken"]
-    for most in range(1, 6):
+    states = ["same", "removed", "added", "unmeasured", "changed", "broken"]
+    for most in range(1, 7):
         spots = [_spot("q", "layers.0", state=state) for state in states[:most]]
         assert [cell.state for cell in lay_out(spots).cells] == [states[most - 1]]
 
