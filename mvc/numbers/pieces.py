@@ -25,14 +25,11 @@ from mvc.numbers.blocks import (
     scratch,
     span,
 )
+from mvc.numbers.codes import compare_codes
+from mvc.numbers.counting import EXPONENTS, MANTISSA, bucket_ulps, fold_exponents, trim
 from mvc.numbers.elements import IEEE, find_order, largest_finite, read_values, widen
 from mvc.numbers.health import Health
-from mvc.numbers.statistics import (
-    HISTOGRAM_BUCKETS,
-    HISTOGRAM_LOWEST,
-    ULP_BUCKETS,
-    TensorStatistics,
-)
+from mvc.numbers.statistics import ULP_BUCKETS, TensorStatistics
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,11 +37,10 @@ if TYPE_CHECKING:
     from mvc.dtypes import DType
     from mvc.numbers.elements import Numbers
 
-_MANTISSA, _EXPONENTS, _DOUBLE_BIAS = 52, 2048, 1023  # of float64
+_FEW = 2**12  # bytes that are compared sooner than all pairs of codes
 _SPARSE = 4  # with fewer than a quarter changed, those are looked at alone
 _EXACT, _SAMPLED = 2**20, 8  # elements counted one by one; then, one in how many
 _NEAR_ULPS = 2**10  # what is counted exactly before it goes into buckets
-_ULP_SHIFT, _ULP_BIAS = 18, 127 * 32 - 1  # bits of a distance as float32 → bucket of 1/32 octave
 
 
 def compare_pieces(
@@ -66,18 +62,11 @@ def compare_pieces(
         row_elements: elements in a row, if the piece is made of whole rows: then rows that are
             zero or have a NaN are counted.
     """
-    tally = _Tally(old_dtype, new_dtype)
-    steps = [BLOCK // one.block_elements * one.block_bytes for one in (old_dtype, new_dtype)]
     # what overflows is infinite; NaNs have any payload
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        for number in range(-(-old.size // steps[0])):
-            begins = [number * step for step in steps]
-            tally.add(
-                old[begins[0] : begins[0] + steps[0]],
-                new[begins[1] : begins[1] + steps[1]],
-                first_index + number * BLOCK,
-            )
-        found = tally.finish()
+        is_bytes = all(one.block_bytes == one.block_elements == 1 for one in (old_dtype, new_dtype))
+        compare = compare_codes if is_bytes and old.size > _FEW else _compare_blocks
+        found = compare(old, old_dtype, new, new_dtype, first_index)
         rows = [
             _count_rows(old, old_dtype, found.old, row_elements),
             _count_rows(new, new_dtype, found.new, row_elements),
@@ -89,6 +78,25 @@ def compare_pieces(
         nan_rows_old=rows[0][1],
         nan_rows_new=rows[1][1],
     )
+
+
+def _compare_blocks(
+    old: NDArray[np.uint8],
+    old_dtype: DType,
+    new: NDArray[np.uint8],
+    new_dtype: DType,
+    first_index: int,
+) -> TensorStatistics:
+    tally = _Tally(old_dtype, new_dtype)
+    steps = [BLOCK // one.block_elements * one.block_bytes for one in (old_dtype, new_dtype)]
+    for number in range(-(-old.size // steps[0])):
+        begins = [number * step for step in steps]
+        tally.add(
+            old[begins[0] : begins[0] + steps[0]],
+            new[begins[1] : begins[1] + steps[1]],
+            first_index + number * BLOCK,
+        )
+    return tally.finish()
 
 
 def _count_rows(
@@ -144,7 +152,7 @@ class _Tally:
         self.dot = self.largest = 0.0
         self.largest_index: int | None = None
         self.healths = [_HealthTally(), _HealthTally()]
-        self.exponents = np.zeros(_EXPONENTS, np.int64)  # of differences as float64
+        self.exponents = np.zeros(EXPONENTS, np.int64)  # of differences as float64
         self.near_ulps = np.zeros(_NEAR_ULPS + 1, np.int64)
         self.far_ulps = np.zeros(ULP_BUCKETS, np.int64)
         self.ulp_max: int | None = None
@@ -263,8 +271,8 @@ class _Tally:
             self.largest_index = first_index + (place if places is None else int(places[place]))
         counted, weight = _sample(differences, first_index)
         exponents = scratch.counted[: counted.size]
-        np.right_shift(counted.view(np.int64), _MANTISSA, out=exponents)
-        self.exponents += np.bincount(exponents, minlength=_EXPONENTS) * weight
+        np.right_shift(counted.view(np.int64), MANTISSA, out=exponents)
+        self.exponents += np.bincount(exponents, minlength=EXPONENTS) * weight
 
     def _see_ulps(
         self,
@@ -301,12 +309,8 @@ class _Tally:
 
     def finish(self) -> TensorStatistics:
         """Return all of it."""
-        low = HISTOGRAM_LOWEST + _DOUBLE_BIAS
-        histogram = self.exponents[low : low + HISTOGRAM_BUCKETS].copy()
-        histogram[0] += self.exponents[1:low].sum()
-        histogram[-1] += self.exponents[low + HISTOGRAM_BUCKETS :].sum()
         near = np.bincount(
-            _bucket_ulps(np.arange(_NEAR_ULPS)), self.near_ulps[:-1], minlength=ULP_BUCKETS
+            bucket_ulps(np.arange(_NEAR_ULPS)), self.near_ulps[:-1], minlength=ULP_BUCKETS
         )
         return TensorStatistics(
             elements=self.elements,
@@ -323,8 +327,8 @@ class _Tally:
             largest_index=self.largest_index,
             old=self.healths[0].finish(),
             new=self.healths[1].finish(),
-            histogram=_trim(histogram),
-            ulps=None if self.ulp_max is None else _trim(self.far_ulps + near.astype(np.int64)),
+            histogram=fold_exponents(self.exponents),
+            ulps=None if self.ulp_max is None else trim(self.far_ulps + near.astype(np.int64)),
             ulp_max=self.ulp_max,
             is_cast=self.is_cast,
             is_numeric=self.is_numeric,
@@ -344,18 +348,5 @@ def _sample(figures: NDArray[Any], first_index: int) -> tuple[NDArray[Any], int]
     return figures[start : start + part], _SAMPLED
 
 
-def _trim(counts: NDArray[np.int64]) -> tuple[int, ...]:
-    """Return counts up to the last that is not zero."""
-    used = np.flatnonzero(counts)
-    return tuple(counts[: used[-1] + 1].tolist()) if used.size else ()
-
-
-def _bucket_ulps(distances: NDArray[Any]) -> NDArray[np.int32]:
-    """Return the bucket (see ``ulp_of_bucket``) of each distance."""
-    bits = distances.astype(np.float32).view(np.int32)
-    buckets: NDArray[np.int32] = np.maximum((bits >> _ULP_SHIFT) - _ULP_BIAS, 0)
-    return buckets
-
-
 def _count_far(distances: NDArray[Any]) -> NDArray[np.int64]:
-    return np.bincount(_bucket_ulps(distances), minlength=ULP_BUCKETS)
+    return np.bincount(bucket_ulps(distances), minlength=ULP_BUCKETS)

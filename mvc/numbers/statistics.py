@@ -3,7 +3,7 @@
 Sums are made in float64 from exactly widened elements, in rows of 4,096 and blocks of 65,536: the
 relative error of a sum of n terms of one sign is below 1e-13 + n * 2^-69. A pair of which one side is
 not finite is left out of sums, ULPs and the histogram, and counted as left out. So that counting
-does not cost more than all sums, ULPs and differences are counted one by one up to 2^20 elements
+does not cost more than all sums, ULPs and differences of types wider than a byte are counted one by one up to 2^20 elements
 of a tensor; beyond, in blocks of which a quarter or more changed, one element in 8 counts for 8.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import ml_dtypes
@@ -179,6 +180,40 @@ def test_far_into_a_large_tensor_counts_are_estimates_and_sums_are_not(name):
     assert sum(far.histogram) == pytest.approx(sum(exact.histogram), rel=0.01)
     for field in ("ulp_max", "changed", "sum_sq_difference", "largest"):
         assert getattr(far, field) == getattr(exact, field)
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        *(
+            (name, name)
+            for name, one in DTYPES.items()
+            if one.block_bytes == one.block_elements == 1
+        ),
+        ("F8_E4M3", "F8_E5M2"),
+        ("I8", "F8_E5M2FNUZ"),
+    ],
+)
+def test_types_of_one_byte_are_the_same_counted_by_pairs_of_codes(types):
+    rng = np.random.default_rng(8)
+    old, new = rng.integers(0, 256, (2, 300_000), np.uint8)
+    new = np.where(rng.random(old.size) < 0.5, old, new)
+    old[:4096], new[:4096] = old[0], old[0]
+    whole = compare(old, new, *types, first_index=5)
+    cuts = range(0, old.size, 4096)
+    parts = [
+        compare(old[at : at + 4096], new[at : at + 4096], *types, first_index=5 + at) for at in cuts
+    ]
+    joined = sum(parts[1:], parts[0])
+    for field in dataclasses.fields(whole):
+        mine, other = getattr(whole, field.name), getattr(joined, field.name)
+        if isinstance(mine, float):
+            close(mine, other)
+        elif field.name in ("old", "new"):
+            for one in dataclasses.fields(mine):
+                close(getattr(mine, one.name), getattr(other, one.name))
+        else:
+            assert mine == other, field.name
 
 
 def test_equal_nan_and_infinity_are_unchanged():
