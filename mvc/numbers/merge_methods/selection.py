@@ -27,8 +27,11 @@ _HALF = 2**16
 
 def order_keys(values: Array) -> Keys:
     """Return whole numbers in the order of the values as float32; NaN comes last."""
-    bits = (values.astype(np.float32) + np.float32(0)).view(np.uint32)  # -0.0 equals 0.0
-    flipped = np.where(bits >> 31 == 0, bits | np.uint32(2**31), ~bits)
+    bits = (values.astype(np.float32, copy=False) + np.float32(0)).view(np.uint32)  # no -0.0
+    signs = bits >> np.uint32(31)
+    if not signs.any():  # magnitudes, as a rule: their bits are in order, NaN the last
+        return bits | np.uint32(2**31)
+    flipped = np.where(signs == 0, bits | np.uint32(2**31), ~bits)
     return np.where(np.isnan(values), np.uint32(2**32 - 1), flipped)
 
 
@@ -121,14 +124,19 @@ class RankRange:
         """Return which elements of the piece at ``first`` are in the range."""
         keys = order_keys(values)
         lows, highs = self.before[first]
-        at_low, at_high = keys == self.low, keys == self.high
-        late = np.cumsum(at_low) + lows > self.skipped
-        early = np.cumsum(at_high) + highs <= self.kept
-        if self.low == self.high:
-            mask: NDArray[np.bool_] = at_low & late & early
-        else:
-            mask = ((keys > self.low) & (keys < self.high)) | (at_low & late) | (at_high & early)
+        above = _late(keys, self.low, self.skipped - lows)
+        return above & ~_late(keys, self.high, self.kept - highs)
+
+
+def _late(keys: Keys, key: int, early: int) -> NDArray[np.bool_]:
+    """Return which keys are above one, or equal to it after some ``early`` ones."""
+    if early <= 0:
+        mask: NDArray[np.bool_] = keys >= np.uint32(key)
         return mask
+    mask = keys > np.uint32(key)
+    equal = np.flatnonzero(keys == np.uint32(key))
+    mask[equal[early:]] = True
+    return mask
 
 
 def rank_ranges(
@@ -151,11 +159,11 @@ def rank_ranges(
 
     def look(piece: Piece) -> tuple[int, NDArray[np.int64]]:
         rows = []
-        for values, (low, high) in zip(some(piece), keys, strict=True):
+        for values, ends in zip(some(piece), keys, strict=True):
             own = order_keys(values)
-            rows.append(
-                [np.sum(own < low), np.sum(own == low), np.sum(own < high), np.sum(own == high)]
-            )
+            marks = np.array(ends, np.uint32)
+            rows.append([np.count_nonzero(own < marks[0]), np.count_nonzero(own == marks[0]),
+                         np.count_nonzero(own < marks[1]), np.count_nonzero(own == marks[1])])  # fmt: skip
         return piece.first, np.array(rows, np.int64)
 
     seen = list(pieces.map(look))

@@ -16,8 +16,8 @@ import numpy as np
 from mvc.numbers.merge_methods.averaging import WEIGHT
 from mvc.numbers.merge_methods.gram import weighted_sum
 from mvc.numbers.merge_methods.method import Method, Parameter, Settings, check_finite, total
-from mvc.numbers.merge_methods.random import draw
-from mvc.numbers.merge_methods.selection import rank_ranges
+from mvc.numbers.merge_methods.random import chance_words, draw
+from mvc.numbers.merge_methods.selection import order_keys, rank_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -184,7 +184,8 @@ def _by_chance(_: Pieces, settings: Settings) -> Masks:
         return [
             None
             if density >= 1
-            else draw(settings.seed, settings.name, number, piece.first, len(delta)) < density
+            else draw(settings.seed, settings.name, number, piece.first, len(delta))
+            < chance_words(density)
             for number, (density, delta) in enumerate(zip(densities, deltas, strict=True))
         ]
 
@@ -201,18 +202,26 @@ def _by_chance_of_rank(pieces: Pieces, settings: Settings) -> Masks:
             if one["density"] >= 1:
                 found.append(None)
                 continue
-            order = np.argsort(np.abs(delta).reshape(-1, row), axis=1, kind="stable")
-            ranks = np.empty_like(order)
-            np.put_along_axis(ranks, order, np.arange(row)[None, :], axis=1)
+            ranks = _rank_rows(np.abs(delta).reshape(-1, row))
             # A row of one element has no order: its chance is the density itself.
             along = ranks.ravel() / (row - 1) if row > 1 else np.full(len(delta), 0.5)
             chance = (one["density"] - one["epsilon"]) + along * 2 * one["epsilon"]
-            found.append(
-                draw(settings.seed, settings.name, number, piece.first, len(delta)) < chance
-            )
+            words = draw(settings.seed, settings.name, number, piece.first, len(delta))
+            found.append(words < chance_words(chance))
         return found
 
     return masks
+
+
+def _rank_rows(rows: Array) -> NDArray[np.uint32]:
+    """Return the rank of every element in its row; of equal ones the later one's is higher."""
+    # Key and place in one number: sorting those is several times as fast as argsort, and stable.
+    places = np.arange(rows.shape[1], dtype=np.uint64)
+    packed = order_keys(rows).astype(np.uint64) << np.uint64(32) | places
+    packed.sort(axis=1)
+    ranks = np.empty(rows.shape, np.uint32)
+    np.put_along_axis(ranks, (packed & np.uint64(2**32 - 1)).astype(np.int64), places[None, :], 1)
+    return ranks
 
 
 _MASKS: dict[str, Callable[[Pieces, Settings], Masks]] = {
