@@ -32,6 +32,7 @@ from benchmarks.children import Runner
 from benchmarks.health import measure_health
 from benchmarks.hooks.section import measure_hooks
 from benchmarks.machine import describe_commit, describe_machine, describe_packages
+from benchmarks.merging import measure_merge
 from benchmarks.peers import MODEL, Mvc, Tools, find_peers
 from benchmarks.small_files import measure_small_files
 from benchmarks.stopwatch import middle_seconds
@@ -51,6 +52,7 @@ SECTIONS = (
     "values",
     "log",
     "blame",
+    "merge",
     "health",
     "startup",
     "versions",
@@ -219,6 +221,13 @@ class Bench:
             dtype: measure_health(self.folder, self.model(dtype=dtype), 2 * self.rounds + 1)
             for dtype in ("BF16", "F32")
         }
+
+    def merge(self) -> None:
+        """Merges of two models beside torch."""
+        models = {one.name: self.model(one.name) for one in workload.VERSIONS[:3]}
+        self.results["merge"] = measure_merge(
+            self.runner, self.folder, self.mvc, models, self.rounds
+        )
 
     def startup(self) -> None:
         """Start-up of the command."""

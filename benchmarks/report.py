@@ -121,6 +121,7 @@ def list_tables(results: Results) -> list[Table]:
         "ratio": _ratio_table,
         "memory": _memory_table,
         "status": _lookup_table,
+        "merge": _merge_table,
         "small_files": small_files.small_file_table,
         "values": values.value_tables,
         "versions": report_history.version_tables,
@@ -223,6 +224,21 @@ def _lookup_table(results: Results) -> Iterator[Table]:
     for name, seconds in results.get("startup", {}).get("seconds", {}).items():
         rows.append([name, f"{seconds:.3f}", "median"])
     yield Table("commands that read no tensor", rows)
+
+
+def _merge_table(results: Results) -> Iterator[Table]:
+    found = results.get("merge")
+    if found is None:
+        return
+    rows = [["method", "mvc s", "torch s", "mvc MiB", "torch MiB", "time", "memory"]]
+    for method, ways in found["ways"].items():
+        ours, theirs = ways["mvc"], ways["torch"]
+        rows.append([
+            method, f"{ours['seconds']:.1f}", f"{theirs['seconds']:.1f}",
+            f"{ours['peak_bytes'] / MIB:.0f}", f"{theirs['peak_bytes'] / MIB:.0f}",
+            f"{ours['seconds'] / theirs['seconds']:.2f}", f"{ours['peak_bytes'] / theirs['peak_bytes']:.2f}",
+        ])  # fmt: skip
+    yield Table(f"merging two models of {found['model_bytes']:,} bytes", rows)
 
 
 def target_table(results: Results) -> Table:
