@@ -10,6 +10,7 @@ from mvc.errors import ConflictError, FormatError, NotFoundError, UsageError
 from mvc.history.revisions import split_range
 from mvc.workspace import bisection as files
 from mvc.workspace.bisection import get_bisection
+from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.ranges import walk_ranges
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class BisectPlan:
         ]
 
 
+@holds_sweep_lock
 def begin(context: Context, bad: str | None, good: Sequence[str], plan: BisectPlan) -> None:
     """Write down a new bisection; everything is checked before one that goes on is forgotten."""
     history, head = context.history, context.history.head()
@@ -73,6 +75,7 @@ def begin(context: Context, bad: str | None, good: Sequence[str], plan: BisectPl
     files.add_to_log(context, [*lines, f"git bisect start {words}".rstrip()])
 
 
+@holds_sweep_lock
 def answer(context: Context, term: str, revisions: Sequence[str]) -> None:
     """Record that commits are bad or good; by default the one that is tested."""
     state = get_bisection(context)
@@ -96,6 +99,7 @@ def answer(context: Context, term: str, revisions: Sequence[str]) -> None:
         files.add_to_log(context, [line, f"git bisect {term} {commit}"])
 
 
+@holds_sweep_lock
 def leave_out(context: Context, revisions: Sequence[str]) -> None:
     """Record that commits cannot be tested; by default the one that is tested."""
     state = get_bisection(context)
@@ -140,6 +144,7 @@ def _check_good(context: Context, bad: GitId, good: Sequence[GitId]) -> None:
             )
 
 
+@holds_sweep_lock
 def replay_log(context: Context, text: str) -> None:
     """Begin the bisection that a log tells of, and record its answers; first all is checked."""
     lines = [_parse_line(number, line) for number, line in enumerate(text.split("\n"), 1)]
