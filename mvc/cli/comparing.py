@@ -14,7 +14,7 @@ from mvc.errors import RepositoryNotFoundError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mvc.cli.render.comparison import View
+    from mvc.cli.render.comparison_rows import View
     from mvc.operations.compare import ModelDiff
     from mvc.repo import Repo
 
@@ -31,7 +31,7 @@ def read_view(
     """Return which rows options ask for, or None if they ask for no values at all."""
     if not (stats or spectral) and by is None and sort is None and above is None:
         return None
-    from mvc.cli.render.comparison import parse_view
+    from mvc.cli.render.comparison_rows import parse_view
 
     return parse_view(by, sort, above, everything=everything)
 

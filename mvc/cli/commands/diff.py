@@ -44,7 +44,7 @@ from mvc.history.revisions import split_range
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mvc.cli.render.comparison import View
+    from mvc.cli.render.comparison_rows import View
     from mvc.operations.compare import ModelDiff
     from mvc.operations.file_diff import FileDiff
     from mvc.repo import Repo
@@ -166,8 +166,9 @@ def _judge(names: list[str], *, staged: bool, as_json: bool) -> None:
 def _write_values(
     found: ModelDiff, view: View | None, html: str | None, png: str | None, *, as_json: bool
 ) -> None:
-    from mvc.cli.render.comparison import View, write_comparison
+    from mvc.cli.render.comparison import write_comparison
     from mvc.cli.render.comparison_json import comparison_fields
+    from mvc.cli.render.comparison_rows import View
 
     has_report = html is not None or png is not None
     fields = comparison_fields(found, view) if as_json or has_report else {}

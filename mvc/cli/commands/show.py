@@ -29,7 +29,7 @@ from mvc.cli.render.listing import file_fields, write_listing
 from mvc.cli.session import open_repo, parse_place, split_revision
 
 if TYPE_CHECKING:
-    from mvc.cli.render.comparison import View
+    from mvc.cli.render.comparison_rows import View
     from mvc.operations.compare import ModelDiff
     from mvc.repo import Repo
 

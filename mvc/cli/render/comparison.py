@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from mvc.cli.options import CommandUsageError
 from mvc.cli.output import printable
-from mvc.cli.parameters import parse_number
+from mvc.cli.render.comparison_rows import ROWS, Row, choose, group_rows, tensor_rows
 from mvc.cli.render.text import (
     BLOCKS,
     PLAIN,
@@ -21,24 +19,22 @@ from mvc.cli.render.text import (
     cut_middle,
     pad,
     ratio_text,
-    shape_text,
     short_id,
 )
 from mvc.comparison.changes import STATUSES
 from mvc.comparison.kinds import find_kind, find_layer
-from mvc.comparison.rollup import by_kind, by_layer, by_module, natural_key, sum_up
+from mvc.comparison.rollup import by_kind, by_layer, natural_key, sum_up
 from mvc.ids import is_git_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from mvc.cli.output import Output
+    from mvc.cli.render.comparison_rows import View
     from mvc.comparison.changes import TensorChange
-    from mvc.comparison.rollup import Group
     from mvc.numbers.spectral import Spectrum
     from mvc.numbers.statistics import TensorStatistics
     from mvc.operations.compare import ModelDiff
-    from mvc.workspace.models import ModelTensor
 
 _LEAST_SHARE = 1e-4
 _LEAST_ROWS = 8
@@ -48,154 +44,7 @@ _MOST_TREND = 24
 _MOST_NAME = 80
 _WIDE = 100
 _ANY_WIDTH = 10_000
-_Listed = TypeVar("_Listed", "_Row", "TensorChange")
 _VERDICT_STYLES = {"bad": ("red",), "warning": ("yellow",), "good": ("green",)}
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Which rows of a comparison are wanted, and in which order.
-
-    Attributes:
-        by: what a row stands for: ``tensor``, ``module`` or ``kind``; None leaves it to the output.
-        sort: a key of ``SORT_KEYS``; None leaves it to the output.
-        above: only what has a larger sigma.
-        everything: list also what a screen has no room for, and tensors that are the same.
-    """
-
-    by: str | None = None
-    sort: str | None = None
-    above: float | None = None
-    everything: bool = False
-
-
-def parse_view(by: str | None, sort: str | None, above: str | None, *, everything: bool) -> View:
-    """Return what options ask for; CommandUsageError for a value that is not one of theirs."""
-    for option, value, known in (("--by", by, [*_ROWS]), ("--sort", sort, [*SORT_KEYS])):
-        if value is not None and value not in known:
-            names = f"{', '.join(known[:-1])} or {known[-1]}"
-            raise CommandUsageError(f"{option} {value!r} is not {names}")
-    least = None if above is None else parse_number(above)
-    if above is not None and (least is None or not 0 <= least < math.inf):
-        raise CommandUsageError(f"--above {above!r} is not a number such as 1e-3")
-    return View(by, sort, least, everything)
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One row of a table: of a tensor, of a group, or a heading."""
-
-    name: str
-    statistics: TensorStatistics | None = None
-    tensors: str = ""
-    note: str = ""
-    state: str = ""
-    spectrum: Spectrum | None = None
-    trend: str = ""
-    is_heading: bool = False
-
-    @property
-    def is_sick(self) -> bool:
-        """Whether NaN or infinite elements came in."""
-        found = self.statistics
-        return found is not None and found.new.nan + found.new.inf > found.old.nan + found.old.inf
-
-
-def _norm_change(statistics: TensorStatistics) -> float:
-    old, new = statistics.norm_old, statistics.norm_new
-    return abs(math.log(new / old)) if old > 0 and new > 0 else 0.0 if old == new else math.inf
-
-
-SORT_KEYS: dict[str, Callable[[TensorStatistics], float | None]] = {
-    "sigma": lambda one: one.sigma,
-    "l2": lambda one: one.relative_l2,
-    "cosine": lambda one: None if one.cosine is None else -one.cosine,
-    "max": lambda one: one.largest,
-    "changed": lambda one: one.share_changed,
-    "ulp": lambda one: one.ulp_99,
-    "norm": _norm_change,
-    "name": lambda _: None,
-}
-"""What rows can be sorted by: the most changed come first, those without the figure last."""
-
-
-def choose(rows: Iterable[_Listed], view: View, sort: str) -> list[_Listed]:
-    """Return the rows that are wanted, the most changed first, or in natural order of names."""
-    least = view.above
-    if least is not None:
-        rows = [row for row in rows if row.statistics and (row.statistics.sigma or 0.0) > least]
-
-    def place(row: _Listed) -> tuple[float, object]:
-        value = None if row.statistics is None else SORT_KEYS[sort](row.statistics)
-        return math.inf if value is None or math.isnan(value) else -value, natural_key(row.name)
-
-    return sorted(rows, key=place)
-
-
-def _tensor_rows(diff: ModelDiff, *, everything: bool = False) -> list[_Row]:
-    changes = diff.changes if everything else diff.differing
-    return [
-        _Row(
-            change.name,
-            change.statistics,
-            note=_note(change),
-            state=_state(change),
-            spectrum=change.spectrum,
-        )
-        for change in changes
-    ]
-
-
-def _state(change: TensorChange) -> str:
-    """Return a word for a tensor that has no figures."""
-    return "reshaped" if change.status == "modified" else change.status
-
-
-def _note(change: TensorChange) -> str:
-    """Return what else there is to say of a tensor: where figures are missing or would mislead."""
-    old, new = change.pair.old, change.pair.new
-    if old is None or new is None:
-        return f"{change.status} {_shape(change.pair.shown)}"
-    words = [f"renamed from {printable(old.name)}"] if old.name != new.name else []
-    if old.view.dtype != new.view.dtype or old.view.shape != new.view.shape:
-        words.append(f"{_shape(old)} -> {_shape(new)}")
-    elif change.status == "unchanged":
-        words.append("the same")
-    return ", ".join([*words, *_sick_words(change.statistics)])
-
-
-def _shape(tensor: ModelTensor) -> str:
-    return shape_text(tensor.view.dtype, tensor.view.shape)
-
-
-def _sick_words(statistics: TensorStatistics | None) -> list[str]:
-    if statistics is None:
-        return []
-    old, new = statistics.old, statistics.new
-    pairs = (("NaN", old.nan, new.nan), ("inf", old.inf, new.inf))
-    words = [f"{name} {before:,} -> {after:,}" for name, before, after in pairs if before or after]
-    return words if statistics.is_numeric else [*words, "compared by bytes only"]
-
-
-def _group_rows(groups: Sequence[Group], trends: Mapping[str, str] | None = None) -> list[_Row]:
-    return [
-        _Row(
-            group.name,
-            group.statistics,
-            f"{group.differing:,}/{group.tensors:,}",
-            ", ".join(_sick_words(group.statistics)),
-            trend=(trends or {}).get(group.name, ""),
-        )
-        for group in groups
-        if group.differing
-    ]
-
-
-_ROWS: dict[str, Callable[[ModelDiff, View], list[_Row]]] = {
-    "tensor": lambda diff, view: _tensor_rows(diff, everything=view.everything),
-    "module": lambda diff, _: _group_rows(by_module(diff.changes)),
-    "kind": lambda diff, _: _group_rows(by_kind(diff.changes)),
-}
 
 
 def write_comparison(out: Output, diff: ModelDiff, view: View) -> None:
@@ -209,9 +58,9 @@ def write_comparison(out: Output, diff: ModelDiff, view: View) -> None:
         out.lines(_screen_lines(out, diff, view, len(head)))
         return
     by = view.by or "tensor"
-    rows = choose(_ROWS[by](diff, view), view, view.sort or "name")
+    rows = choose(ROWS[by](diff, view), view, view.sort or "name")
     if rows:
-        out.lines(_table(out, [_Row(by, is_heading=True), *rows]))
+        out.lines(_table(out, [Row(by, is_heading=True), *rows]))
 
 
 def _head_lines(out: Output, diff: ModelDiff, *, everything: bool) -> Iterator[str]:
@@ -256,23 +105,23 @@ def _screen_lines(out: Output, diff: ModelDiff, view: View, used: int) -> Iterat
     """Yield as many rows as fit: all tensors, or kinds and what changed most."""
     # A line less than there are: a pager that gets as many waits for more.
     sort, room = view.sort or "sigma", max(out.height - used - _OTHER_LINES, _LEAST_ROWS)
-    tensors = choose(_tensor_rows(diff), view, sort)
+    tensors = choose(tensor_rows(diff), view, sort)
     sections = [("tensor", tensors)]
     if len(tensors) >= room:
-        kinds = choose(_group_rows(by_kind(diff.changes), _find_trends(out, diff)), view, sort)
-        layers = choose(_group_rows(by_layer(diff.changes)), view, sort)
+        kinds = choose(group_rows(by_kind(diff.changes), _find_trends(out, diff)), view, sort)
+        layers = choose(group_rows(by_layer(diff.changes)), view, sort)
         named = [("kind", kinds), ("module", layers), ("tensor", tensors)]
         if any(row.spectrum for row in tensors):  # which groups do not have
             del named[1]
         sections = [(name, rows) for name, rows in named if len(rows) > 1]
         has_moved = diff.total.statistics is not None and diff.total.statistics.changed > 0
         del sections[1 if not has_moved else 2 if room < _ROWS_OF_TWO else 3 :]
-    lines: list[_Row] = []
+    lines: list[Row] = []
     for number, (name, rows) in enumerate(sections):
         left = room - len(lines)
         shown = rows[: max((left // 2 if sections[number + 1 :] else left) - 1, 2)]
         title = name if len(shown) == len(rows) else f"{name} ({len(shown):,} of {len(rows):,})"
-        lines += [_Row(title, is_heading=True), *shown]
+        lines += [Row(title, is_heading=True), *shown]
     if tensors:
         yield from ("", *_table(out, lines))
     if any(line.is_heading and line.name.endswith(")") for line in lines):
@@ -335,7 +184,7 @@ _NARROW_SPECTRAL = ("sigma", "changed", *_SPECTRAL_COLUMNS)
 _NARROW = ("sigma", "rel_L2", "cosine", "changed", "max_diff")
 
 
-def _table(out: Output, rows: Sequence[_Row]) -> Iterator[str]:
+def _table(out: Output, rows: Sequence[Row]) -> Iterator[str]:
     """Yield rows of equal columns: all of them in a pipe, on a terminal as many as fit."""
     is_wide = out.width is None or out.width >= _WIDE
     if any(row.spectrum for row in rows):
@@ -367,7 +216,7 @@ def _table(out: Output, rows: Sequence[_Row]) -> Iterator[str]:
         yield out.style(text, *style) if style else text
 
 
-def _figures(row: _Row, names: Sequence[str], out: Output) -> list[str]:
+def _figures(row: Row, names: Sequence[str], out: Output) -> list[str]:
     if row.is_heading:
         return [""] * len(names)
     values, spectrum = row.statistics, row.spectrum

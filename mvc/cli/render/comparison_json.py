@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import pick
-from mvc.cli.render.comparison import choose
+from mvc.cli.render.comparison_rows import choose
 from mvc.comparison.changes import unravel
 from mvc.comparison.kinds import find_kind, find_layer
 from mvc.comparison.rollup import by_kind, by_module, natural_key
 from mvc.numbers.statistics import HISTOGRAM_LOWEST
 
 if TYPE_CHECKING:
-    from mvc.cli.render.comparison import View
+    from mvc.cli.render.comparison_rows import View
     from mvc.comparison.changes import TensorChange
     from mvc.comparison.rollup import Group
     from mvc.numbers.spectral import Spectrum
