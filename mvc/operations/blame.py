@@ -16,7 +16,7 @@ from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.numbers.statistics import TensorStatistics
 from mvc.operations.blame_walk import Trail, Version, follow
 from mvc.workspace.manifests import find_manifest
-from mvc.workspace.pathspec import filter_paths
+from mvc.workspace.pathspec import select_paths
 from mvc.workspace.tensor_contents import TensorContents, fits
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _begin(
     tree = context.history.read_tree(start)
     trails: list[Trail] = []
     views: list[TensorView] = []
-    for path in filter_paths(paths, tree):
+    for path in select_paths(paths, tree):
         manifest = find_manifest(context, tree[path].blob)
         contents = {} if manifest is None else reader.find(tree, path)
         for view, _ in () if manifest is None else manifest.tensors():

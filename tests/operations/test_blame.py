@@ -168,6 +168,8 @@ def test_what_was_asked_for(repo, root):
     assert set(by_name(repo.blame(paths=["other.safetensors"]))) == {"embed"}
     with pytest.raises(NotFoundError, match="no tensor that 'nothing' fits"):
         repo.blame(tensors="nothing")
+    with pytest.raises(NotFoundError, match="'nowhere' matches no file"):
+        repo.blame(paths=["nowhere"])
     with pytest.raises(UsageError):
         repo.blame(samples=1)
 
