@@ -58,9 +58,8 @@ class Told:
 
     def after(self, earlier: Told) -> Told:
         """Return what was told earlier, and then this: its rules come first."""
-        rules = Rules(
-            (*self.rules.rules, *earlier.rules.rules), self.rules.default or earlier.rules.default
-        )
+        said = dict.fromkeys((*self.rules.rules, *earlier.rules.rules))
+        rules = Rules(tuple(said), self.rules.default or earlier.rules.default)
         parameters = {**earlier.parameters, **self.parameters}
         return Told(rules, parameters, self.seed or earlier.seed)
 

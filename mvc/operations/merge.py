@@ -189,14 +189,19 @@ def make_result(
     merges: Sequence[FileMerge] = (),
 ) -> MergeResult:
     """Return what a merge did, given the checkout that it took."""
-    checkpoints = [merge.checkpoint for merge in merges if merge.checkpoint is not None]
-    tensors = sum((Counter(one.taken) for one in checkpoints), Counter[str]())
+    tensors, size = _count(merges)
     conflicts = tuple(one for merge in merges for one in merge.conflicts)
-    size = sum(one.fresh_bytes for one in checkpoints)
     return MergeResult(
         kind, done.commit, done.branch, tuple(heads), done.written, done.removed, conflicts,
-        dict(tensors), size,
+        tensors, size,
     )  # fmt: skip
+
+
+def _count(merges: Sequence[FileMerge]) -> tuple[dict[str, int], int]:
+    """Return where the tensors of merged files are from, and how many bytes were computed."""
+    checkpoints = [merge.checkpoint for merge in merges if merge.checkpoint is not None]
+    tensors = sum((Counter(one.taken) for one in checkpoints), Counter[str]())
+    return dict(tensors), sum(one.fresh_bytes for one in checkpoints)
 
 
 def apply_change(
@@ -328,15 +333,16 @@ def get_pending(context: Context, kind: str) -> Pending:
 @holds_sweep_lock
 def decide(
     context: Context, kind: str, told: Told | None = None, progress: ByteProgress = None
-) -> None:
-    """Decide by rules what a merge left undecided; what is still open then is a ConflictError."""
+) -> list[FileMerge]:
+    """Decide by rules what a merge left undecided, or raise ConflictError; return what was decided."""
     recover(context)
     pending = get_pending(context, kind)
     earlier = read_told(pending.message)
     told = (told or Told()).after(earlier)
     index = context.history.read_index()
+    done: list[FileMerge] = []
     if index.unmerged and told != earlier:
-        _decide(context, index, told, pending, progress)
+        done = _decide(context, index, told, pending, progress)
         index = context.history.read_index()
     if index.unmerged:
         conflicts = find_conflicts(context, index, told)
@@ -345,11 +351,12 @@ def decide(
             f"still to be decided: {list_paths(names, _SHOWN)}",
             hint='"mvc add" the files as they should be, or give rules',
         )
+    return done
 
 
 def _decide(
     context: Context, index: Index, told: Told, pending: Pending, progress: ByteProgress
-) -> None:
+) -> list[FileMerge]:
     """Put what rules decide into index and worktree, in place of what the merge left there."""
     sides, methods = undecided_sides(index), told.methods(context, _TWO)
     earlier = read_told(pending.message)
@@ -358,6 +365,7 @@ def _decide(
     everything = replace(sides, trees=[*sides.trees, staged_tree(index)])
     _check_rules(context, Rules(tuple(new)), everything)
     plan, left = CheckoutPlan(), list[str]()
+    done: list[FileMerge] = []
     for path in index.unmerged:
         one = Sides(
             _only(sides.base, path),
@@ -371,11 +379,13 @@ def _decide(
             _check_untouched(context, index, path, one, earlier)
         plan = _plan_decided(context, index, plan, path, merged)
         left += [path] if merged.conflicts else []
+        done += merges
     head = context.history.head()
     stay = plan_head_move("stay", str(head.commit), head, "", context.stamp())
     # What was said counts from now on, for what is still to be decided and for the commit.
     marks = make_marks(replace(pending, message=told.sign(pending.message)), None, left)
     execute(context, plan, index, stay, progress, marks=marks)
+    return done
 
 
 def _plan_decided(
@@ -431,8 +441,11 @@ def conclude(
     """Decide by rules what is left to decide, and make the commit."""
     from mvc.operations.commit import commit  # noqa: PLC0415  a merge that goes well needs none
 
-    decide(context, kind, told, progress)
+    merges = decide(context, kind, told, progress)
     pending = get_pending(context, kind)
     told = (told or Told()).after(read_told(pending.message))
     done = commit(context, told.sign(message or pending.message))
-    return MergeResult("merged", done.commit, done.branch, pending.heads)
+    tensors, size = _count(merges)
+    return MergeResult(
+        "merged", done.commit, done.branch, pending.heads, tensors=tensors, bytes_computed=size
+    )

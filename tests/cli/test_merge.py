@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from support.cli import plain
 from support.models import write_config, write_model
 from support.stockgit import git
 
@@ -37,6 +38,8 @@ def test_conflicts_say_what_and_how_to_go_on(parted):
         or "37 tensors changed on both sides" in answer.lines[0]
     )
     assert "mvc merge --abort" in answer.out
+    seen = parted("status", terminal=True).lines
+    assert all(len(plain(line)) <= 80 for line in seen if "CONFLICT" in line), seen
     status = parted.ok("status")
     assert "A merge of" in status.out
     assert "37 tensors changed on both sides" in status.out

@@ -155,7 +155,7 @@ class TestTensors:
         repo = models(parted, root, {"d": 1, "e": 5}, {"d": 2, "e": 5})
         result = repo.merge("side")
         assert [one.tensor for one in result.conflicts] == ["d"]
-        repo.conclude(strategy="linear")
+        assert repo.conclude(strategy="linear").tensors["merged"] == 1
         assert read(root) == {"a": 0, "b": 1, "c": 2, "d": 1.5, "e": 5}
 
     def test_a_renamed_tensor_takes_the_change(self, parted, root):
@@ -429,7 +429,7 @@ class TestGoingOn:
         repo.conclude(strategy="ours")
         assert read(root) == {"a": 20, "b": 16, "c": 12}
         for line in ("Strategy: ours", "Rule: a=theirs", "Rule: b=linear"):
-            assert f"Merge-{line}\n" in message(repo)
+            assert message(repo).count(f"Merge-{line}\n") == 1
 
     def test_abort_is_exact(self, parted, root):
         repo = models(parted, root, {"a": 10}, {"a": 20, "d": 4})

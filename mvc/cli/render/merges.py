@@ -96,9 +96,20 @@ def write_conflicts(out: Output, conflicts: Sequence[Conflict]) -> None:
         if not names:
             out.line(line + reason)
             continue
-        more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-        shown = ", ".join(names[:_SHOWN]) + more
-        out.line(f"{line}{count_text(len(names), 'tensor')} {reason}: {shown}")
+        told = f"{count_text(len(names), 'tensor')} {reason}"
+        plain = len(f"CONFLICT {path}: {told}")  # without the codes of colours
+        room = None if out.width is None else out.width - plain
+        out.line(line + told + _examples(names, room))
+
+
+def _examples(names: Sequence[str], room: int | None) -> str:
+    """Return some of the names: three in a pipe, on a terminal as many of them as fit the line."""
+    for shown in range(min(len(names), _SHOWN), 0, -1):
+        more = f" and {len(names) - shown:,} more" if len(names) > shown else ""
+        text = f": {', '.join(names[:shown])}{more}"
+        if room is None or len(text) <= room:
+            return text
+    return ""
 
 
 def ways_on(verb: str) -> list[str]:
