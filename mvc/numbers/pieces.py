@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _FEW = 2**12  # bytes that are compared sooner than all pairs of codes
 _SPARSE = 4  # with fewer than a quarter changed, those are looked at alone
-_EXACT, _SAMPLED = 2**20, 8  # elements counted one by one; then, one in how many
+_EXACT, _SAMPLED = 2**20, 16  # elements counted one by one; then, one in how many
 _NEAR_ULPS = 2**10  # what is counted exactly before it goes into buckets
 
 
@@ -338,7 +338,7 @@ class _Tally:
 def _sample(figures: NDArray[Any], first_index: int) -> tuple[NDArray[Any], int]:
     """Return what of a block to count, and how often each counts.
 
-    Counting costs more than all sums together. Far into a tensor one part in 8 of a block in which
+    Counting costs more than all sums together. Far into a tensor one part in 16 of a block in which
     much changed stands for all of it, another part in each block.
     """
     if first_index < _EXACT or figures.size < BLOCK // _SPARSE:

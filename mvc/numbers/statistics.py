@@ -2,9 +2,11 @@
 
 Sums are made in float64 from exactly widened elements, in rows of 4,096 and blocks of 65,536: the
 relative error of a sum of n terms of one sign is below 1e-13 + n * 2^-69. A pair of which one side is
-not finite is left out of sums, ULPs and the histogram, and counted as left out. So that counting
-does not cost more than all sums, ULPs and differences of types wider than a byte are counted one by one up to 2^20 elements
-of a tensor; beyond, in blocks of which a quarter or more changed, one element in 8 counts for 8.
+not finite is left out of sums, ULPs and the histogram, and counted as left out.
+
+Counting costs more than all sums. So ULPs and differences of types wider than a byte are counted one
+by one up to 2^20 elements of a tensor; beyond, in blocks of which a quarter or more changed, one
+element in 16 counts for 16.
 """
 
 from __future__ import annotations
@@ -174,7 +176,8 @@ class TensorStatistics:
         for bucket, count in enumerate(self.ulps):
             seen += count
             if seen >= wanted:
-                return min(ulp_of_bucket(bucket), self.ulp_max)
+                is_top = ulp_of_bucket(bucket + 1) > self.ulp_max
+                return self.ulp_max if is_top else ulp_of_bucket(bucket)
         return self.ulp_max
 
     def encode(self) -> bytes:
