@@ -66,7 +66,7 @@ def test_nothing_ever_loads_torch(shell):
     loaded = _modules(
         shell, ["--help"], ["log"], ["add", "."], ["commit", "-m", "x"], ["checkout", "side"],
         ["status"], ["diff", "main"], ["cat", "model.safetensors", "embed"], ["fsck", "--data"],
-        ["doctor"],
+        ["doctor"], ["diff", "--stats", "v1", "main"],
     )  # fmt: skip
     assert not loaded & {"torch", "pydantic"}
 
