@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -54,9 +55,12 @@ def write_file(
     source = file_source(in_file_order(tensors))
     announce(progress, source.size_bytes)
     with DurableFile(output.parent) as file:
+        own = threading.local()  # a buffer for every thread: new memory has to be cleared
 
         def copy(start: int) -> int:
-            piece = memoryview(bytearray(min(_PIECE_BYTES, source.size_bytes - start)))
+            if not hasattr(own, "buffer"):
+                own.buffer = memoryview(bytearray(_PIECE_BYTES))
+            piece = own.buffer[: min(_PIECE_BYTES, source.size_bytes - start)]
             source.read_into(start, piece)
             file.write_at(piece, start)
             return len(piece)

@@ -18,8 +18,9 @@ T = TypeVar("T")
 Value: TypeAlias = float | int | bool
 Array: TypeAlias = "NDArray[np.floating[Any]]"
 
-PIECE_ELEMENTS = 2**18
-"""Elements of a piece: its arrays stay in a core's cache. Fixed, for sums are formed by pieces."""
+PIECE_ELEMENTS = 2**15
+"""Elements of a piece. Its arrays stay in a core's cache, and in memory that the allocator has at hand:
+larger ones cost more page faults than arithmetic. Fixed, for sums are formed by pieces."""
 MAX_ROW_ELEMENTS = 2**24
 """Longest row of a method that looks at whole rows: it is in memory a few times."""
 
