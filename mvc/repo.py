@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         checkout,
         commit,
         commit_state,
+        conclude,
         diff,
         load_state,
         merge,
@@ -924,7 +925,7 @@ class Repo:
 
         told = make_told(strategy, rules, parameters or {}, seed)
         if kind == "merge":
-            return operations.merge.conclude(
+            return operations.conclude.conclude(
                 self._context, kind, told=told, message=message, progress=progress
             )
         return operations.pick.resume(
@@ -1042,7 +1043,7 @@ class Repo:
         Raises:
             ConflictError: nothing of that kind is under way, or a file that it brought was changed.
         """
-        return operations.merge.abort(self._context, kind)
+        return operations.conclude.abort(self._context, kind)
 
     def stash(
         self, message: str | None = None, *, untracked: bool = False, progress: Progress = None

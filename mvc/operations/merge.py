@@ -7,7 +7,6 @@ leaves a merge under way: the index has the versions, ``MERGE_HEAD`` what is mer
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -15,21 +14,16 @@ from typing import TYPE_CHECKING, Literal
 from mvc.errors import ConflictError, UsageError
 from mvc.history.refnames import HEADS, TAGS
 from mvc.merging.files import Sides, plan_files
-from mvc.merging.rules import Rules
-from mvc.merging.text import MAX_TEXT_BYTES
-from mvc.merging.told import Told, read_told
+from mvc.merging.told import Told
 from mvc.merging.trees import MergedTree, find_base, write_merge
-from mvc.merging.undecided import find_conflicts, undecided_sides
 from mvc.operations.status import staged_changes
-from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_checkout, plan_move, plan_return
+from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_checkout, plan_move
 from mvc.workspace.commits import record
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.journal import EntryChange
 from mvc.workspace.manifests import find_manifest
-from mvc.workspace.marks import ENDED, make_marks, mark_done, mark_origin
+from mvc.workspace.marks import make_marks, mark_done, mark_origin
 from mvc.workspace.pathspec import list_paths
-from mvc.workspace.pending import Pending, check_decided, check_nothing_pending, find_pending
-from mvc.workspace.recorded import holds, staged_tree, tree_of
+from mvc.workspace.pending import Pending, check_decided, check_nothing_pending
 from mvc.workspace.recovery import recover
 from mvc.workspace.released import check_kept
 from mvc.workspace.transition import plan_head_move
@@ -41,16 +35,15 @@ if TYPE_CHECKING:
     from mvc.history.values import Head, Index, Stamp, TreeEntry
     from mvc.ids import GitId
     from mvc.merging.files import Conflict, FileMerge
+    from mvc.merging.rules import Rules
     from mvc.progress import ByteProgress
     from mvc.workspace.checkout_plan import CheckoutResult
     from mvc.workspace.context import Context
-    from mvc.workspace.journal import Mark
 
     FastForward = Literal["allowed", "only", "never"]
 
 _SHOWN = 5
 _TWO = 2  # ours and theirs
-_THEIRS = b">>>>>>> "
 _MAIN = ("main", "master")
 
 
@@ -189,7 +182,7 @@ def make_result(
     merges: Sequence[FileMerge] = (),
 ) -> MergeResult:
     """Return what a merge did, given the checkout that it took."""
-    tensors, size = _count(merges)
+    tensors, size = count_tensors(merges)
     conflicts = tuple(one for merge in merges for one in merge.conflicts)
     return MergeResult(
         kind, done.commit, done.branch, tuple(heads), done.written, done.removed, conflicts,
@@ -197,7 +190,7 @@ def make_result(
     )  # fmt: skip
 
 
-def _count(merges: Sequence[FileMerge]) -> tuple[dict[str, int], int]:
+def count_tensors(merges: Sequence[FileMerge]) -> tuple[dict[str, int], int]:
     """Return where the tensors of merged files are from, and how many bytes were computed."""
     checkpoints = [merge.checkpoint for merge in merges if merge.checkpoint is not None]
     tensors = sum((Counter(one.taken) for one in checkpoints), Counter[str]())
@@ -213,7 +206,7 @@ def apply_change(
     check_not_staged(index, ours)
     methods = told.methods(context, len(sides.trees))
     merges = plan_files(context, sides, told.rules, methods.resolve)
-    _check_rules(context, told.rules, sides)
+    check_rules(context, told.rules, sides)
     _check_octopus(merges, sides)
     merged = write_merge(context, merges, ours, progress)
     check_kept(context, merged.entries)
@@ -259,7 +252,7 @@ def _check_octopus(merges: Sequence[FileMerge], sides: Sides) -> None:
         )
 
 
-def _check_rules(context: Context, rules: Rules, sides: Sides) -> None:
+def check_rules(context: Context, rules: Rules, sides: Sides) -> None:
     """Check that every rule fits a file or tensor of the result or of a side."""
     if not rules.rules:
         return
@@ -301,151 +294,3 @@ def _describe(context: Context, head: Head, revisions: Sequence[str]) -> str:
         parts.append(f"{kind if len(names) == 1 else plural[kind]} {listed}")
     into = "" if head.branch in _MAIN else f" into {head.branch or 'HEAD'}"
     return f"Merge {'; '.join(parts)}{into}"
-
-
-@holds_sweep_lock
-def abort(context: Context, kind: str = "merge") -> CheckoutResult:
-    """Give up what is under way: index, files and HEAD become as they were before it."""
-    recover(context)
-    pending = get_pending(context, kind)
-    return go_back(context, pending.origin, ENDED)
-
-
-def go_back(context: Context, commit: GitId | None, marks: tuple[Mark, ...]) -> CheckoutResult:
-    """Take back what is under way, to a commit or (None) to HEAD."""
-    index, head = context.history.read_index(), context.history.head()
-    kind, target = ("stay", head.commit) if commit in (None, head.commit) else ("move", commit)
-    plan = plan_return(context, index, tree_of(context, target))
-    message = f"reset: moving to {target}"
-    move = plan_head_move(kind, str(target), head, message, context.stamp())
-    return execute(context, plan, index, move, marks=marks)
-
-
-def get_pending(context: Context, kind: str) -> Pending:
-    """Return what is under way, which must be of that kind."""
-    pending = find_pending(context)
-    if pending is None or pending.kind != kind:
-        other = "" if pending is None else f', but a {pending.kind} is: "mvc {pending.kind}"'
-        raise ConflictError(f"no {kind} is under way{other}")
-    return pending
-
-
-@holds_sweep_lock
-def decide(
-    context: Context, kind: str, told: Told | None = None, progress: ByteProgress = None
-) -> list[FileMerge]:
-    """Decide by rules what a merge left undecided, or raise ConflictError; return what was decided."""
-    recover(context)
-    pending = get_pending(context, kind)
-    earlier = read_told(pending.message)
-    told = (told or Told()).after(earlier)
-    index = context.history.read_index()
-    done: list[FileMerge] = []
-    if index.unmerged and told != earlier:
-        done = _decide(context, index, told, pending, progress)
-        index = context.history.read_index()
-    if index.unmerged:
-        conflicts = find_conflicts(context, index, told)
-        names = [one.path if one.tensor is None else one.tensor for one in conflicts]
-        raise ConflictError(
-            f"still to be decided: {list_paths(names, _SHOWN)}",
-            hint='"mvc add" the files as they should be, or give rules',
-        )
-    return done
-
-
-def _decide(
-    context: Context, index: Index, told: Told, pending: Pending, progress: ByteProgress
-) -> list[FileMerge]:
-    """Put what rules decide into index and worktree, in place of what the merge left there."""
-    sides, methods = undecided_sides(index), told.methods(context, _TWO)
-    earlier = read_told(pending.message)
-    new = [rule for rule in told.rules.rules if rule not in earlier.rules.rules]
-    # One about what is decided already is no mistake: it had nothing to decide.
-    everything = replace(sides, trees=[*sides.trees, staged_tree(index)])
-    _check_rules(context, Rules(tuple(new)), everything)
-    plan, left = CheckoutPlan(), list[str]()
-    done: list[FileMerge] = []
-    for path in index.unmerged:
-        one = Sides(
-            _only(sides.base, path),
-            [_only(tree, path) for tree in sides.trees],
-            ("HEAD", _find_label(context, path)),
-            sides.beside,
-        )
-        merges = plan_files(context, one, told.rules, methods.resolve)
-        merged = write_merge(context, merges, one.trees[0], progress)
-        if path not in index.asleep or find_file_stat(context.worktree, path) is not None:
-            _check_untouched(context, index, path, one, earlier)
-        plan = _plan_decided(context, index, plan, path, merged)
-        left += [path] if merged.conflicts else []
-        done += merges
-    head = context.history.head()
-    stay = plan_head_move("stay", str(head.commit), head, "", context.stamp())
-    # What was said counts from now on, for what is still to be decided and for the commit.
-    marks = make_marks(replace(pending, message=told.sign(pending.message)), None, left)
-    execute(context, plan, index, stay, progress, marks=marks)
-    return done
-
-
-def _plan_decided(
-    context: Context, index: Index, plan: CheckoutPlan, path: str, merged: MergedTree
-) -> CheckoutPlan:
-    """Add one file to a plan: as it is now decided, or as far as it is."""
-    wanted = merged.entries.get(path)
-    if path in index.asleep and find_file_stat(context.worktree, path) is None:
-        if merged.conflicts:
-            return plan
-        mode, blob = (wanted.mode, wanted.blob) if wanted else (0, None)
-        change = EntryChange(path, mode, blob, skip_worktree=wanted is not None)
-        return replace(plan, entries=(*plan.entries, change))
-    plan = replace(plan, undecided=(*plan.undecided, *merged.undecided(())))
-    if wanted is None:
-        return replace(plan, remove=(*plan.remove, path))
-    return replace(plan, write=(*plan.write, (path, wanted)))
-
-
-def _only(tree: Mapping[str, TreeEntry], path: str) -> dict[str, TreeEntry]:
-    return {path: tree[path]} if path in tree else {}
-
-
-def _check_untouched(context: Context, index: Index, path: str, sides: Sides, told: Told) -> None:
-    """Check that a file of the worktree is as the merge left it."""
-    merges = plan_files(context, sides, told.rules, told.methods(context, _TWO).resolve)
-    left = write_merge(context, merges, sides.trees[0]).entries.get(path)
-    if left is not None and not holds(context, index, path, left.mode, left.blob):
-        raise ConflictError(
-            f"{path!r} was changed since, and a rule would overwrite that",
-            hint=f'"mvc add {path}" takes it as it is',
-        )
-
-
-def _find_label(context: Context, path: str) -> str:
-    """Return what the markers in a file of the worktree call their side."""
-    with contextlib.suppress(OSError), open(context.worktree / path, "rb") as file:
-        for line in file.read(MAX_TEXT_BYTES).splitlines():
-            if line.startswith(_THEIRS):
-                return line.removeprefix(_THEIRS).decode("utf-8", "replace")
-    return "theirs"
-
-
-@holds_sweep_lock
-def conclude(
-    context: Context,
-    kind: str,
-    *,
-    told: Told | None = None,
-    message: str | None = None,
-    progress: ByteProgress = None,
-) -> MergeResult:
-    """Decide by rules what is left to decide, and make the commit."""
-    from mvc.operations.commit import commit  # noqa: PLC0415  a merge that goes well needs none
-
-    merges = decide(context, kind, told, progress)
-    pending = get_pending(context, kind)
-    told = (told or Told()).after(read_told(pending.message))
-    done = commit(context, told.sign(message or pending.message))
-    tensors, size = _count(merges)
-    return MergeResult(
-        "merged", done.commit, done.branch, pending.heads, tensors=tensors, bytes_computed=size
-    )

@@ -16,7 +16,8 @@ from mvc.history.revisions import split_range
 from mvc.history.values import Stamp
 from mvc.merging.files import Sides
 from mvc.merging.told import Told, read_told
-from mvc.operations.merge import Change, MergeResult, apply_change, conclude, get_pending, go_back
+from mvc.operations.conclude import conclude, get_pending, go_back
+from mvc.operations.merge import Change, MergeResult, apply_change
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.marks import mark_done
 from mvc.workspace.pending import Pending, check_nothing_pending, find_pending

@@ -111,7 +111,7 @@ def test_every_step(verb, tmp_path, monkeypatch):
         half = tmp_path / "half"
         shutil.copytree(origin, half)
         from mvc.merging.told import make_told
-        from mvc.operations.merge import decide
+        from mvc.operations.conclude import decide
 
         decide(Repo.open(half)._context, "merge", make_told("theirs", (), {}, 0))
         allowed.append(_state(half))

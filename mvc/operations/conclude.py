@@ -1,0 +1,193 @@
+"""What ends a merge, cherry-pick or revert that is under way: giving up, deciding, concluding.
+
+All that is known of it is in the index, in the marks beside HEAD and in the worktree; so what the
+merge had left is computed anew, to tell what a person has changed since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mvc.errors import ConflictError
+from mvc.merging.files import Sides, plan_files
+from mvc.merging.rules import Rules
+from mvc.merging.text import MAX_TEXT_BYTES
+from mvc.merging.told import Told, read_told
+from mvc.merging.trees import MergedTree, write_merge
+from mvc.merging.undecided import find_conflicts, undecided_sides
+from mvc.operations.merge import MergeResult, check_rules, count_tensors
+from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_return
+from mvc.workspace.context import holds_sweep_lock
+from mvc.workspace.journal import EntryChange
+from mvc.workspace.marks import ENDED, make_marks
+from mvc.workspace.pathspec import list_paths
+from mvc.workspace.pending import Pending, find_pending
+from mvc.workspace.recorded import holds, staged_tree, tree_of
+from mvc.workspace.recovery import recover
+from mvc.workspace.transition import plan_head_move
+from mvc.workspace.worktree import find_file_stat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mvc.history.values import Index, TreeEntry
+    from mvc.ids import GitId
+    from mvc.merging.files import FileMerge
+    from mvc.progress import ByteProgress
+    from mvc.workspace.checkout_plan import CheckoutResult
+    from mvc.workspace.context import Context
+    from mvc.workspace.journal import Mark
+
+_SHOWN = 5
+_TWO = 2  # ours and theirs
+_THEIRS = b">>>>>>> "
+
+
+@holds_sweep_lock
+def abort(context: Context, kind: str = "merge") -> CheckoutResult:
+    """Give up what is under way: index, files and HEAD become as they were before it."""
+    recover(context)
+    pending = get_pending(context, kind)
+    return go_back(context, pending.origin, ENDED)
+
+
+def go_back(context: Context, commit: GitId | None, marks: tuple[Mark, ...]) -> CheckoutResult:
+    """Take back what is under way, to a commit or (None) to HEAD."""
+    index, head = context.history.read_index(), context.history.head()
+    kind, target = ("stay", head.commit) if commit in (None, head.commit) else ("move", commit)
+    plan = plan_return(context, index, tree_of(context, target))
+    message = f"reset: moving to {target}"
+    move = plan_head_move(kind, str(target), head, message, context.stamp())
+    return execute(context, plan, index, move, marks=marks)
+
+
+def get_pending(context: Context, kind: str) -> Pending:
+    """Return what is under way, which must be of that kind."""
+    pending = find_pending(context)
+    if pending is None or pending.kind != kind:
+        other = "" if pending is None else f', but a {pending.kind} is: "mvc {pending.kind}"'
+        raise ConflictError(f"no {kind} is under way{other}")
+    return pending
+
+
+@holds_sweep_lock
+def decide(
+    context: Context, kind: str, told: Told | None = None, progress: ByteProgress = None
+) -> list[FileMerge]:
+    """Decide by rules what a merge left undecided, or raise ConflictError; return what was decided."""
+    recover(context)
+    pending = get_pending(context, kind)
+    earlier = read_told(pending.message)
+    told = (told or Told()).after(earlier)
+    index = context.history.read_index()
+    done: list[FileMerge] = []
+    if index.unmerged and told != earlier:
+        done = _decide(context, index, told, pending, progress)
+        index = context.history.read_index()
+    if index.unmerged:
+        conflicts = find_conflicts(context, index, told)
+        names = [one.path if one.tensor is None else one.tensor for one in conflicts]
+        raise ConflictError(
+            f"still to be decided: {list_paths(names, _SHOWN)}",
+            hint='"mvc add" the files as they should be, or give rules',
+        )
+    return done
+
+
+def _decide(
+    context: Context, index: Index, told: Told, pending: Pending, progress: ByteProgress
+) -> list[FileMerge]:
+    """Put what rules decide into index and worktree, in place of what the merge left there."""
+    sides, methods = undecided_sides(index), told.methods(context, _TWO)
+    earlier = read_told(pending.message)
+    new = [rule for rule in told.rules.rules if rule not in earlier.rules.rules]
+    # One about what is decided already is no mistake: it had nothing to decide.
+    everything = replace(sides, trees=[*sides.trees, staged_tree(index)])
+    check_rules(context, Rules(tuple(new)), everything)
+    plan, left = CheckoutPlan(), list[str]()
+    done: list[FileMerge] = []
+    for path in index.unmerged:
+        one = Sides(
+            _only(sides.base, path),
+            [_only(tree, path) for tree in sides.trees],
+            ("HEAD", _find_label(context, path)),
+            sides.beside,
+        )
+        merges = plan_files(context, one, told.rules, methods.resolve)
+        merged = write_merge(context, merges, one.trees[0], progress)
+        if path not in index.asleep or find_file_stat(context.worktree, path) is not None:
+            _check_untouched(context, index, path, one, earlier)
+        plan = _plan_decided(context, index, plan, path, merged)
+        left += [path] if merged.conflicts else []
+        done += merges
+    head = context.history.head()
+    stay = plan_head_move("stay", str(head.commit), head, "", context.stamp())
+    # What was said counts from now on, for what is still to be decided and for the commit.
+    marks = make_marks(replace(pending, message=told.sign(pending.message)), None, left)
+    execute(context, plan, index, stay, progress, marks=marks)
+    return done
+
+
+def _plan_decided(
+    context: Context, index: Index, plan: CheckoutPlan, path: str, merged: MergedTree
+) -> CheckoutPlan:
+    """Add one file to a plan: as it is now decided, or as far as it is."""
+    wanted = merged.entries.get(path)
+    if path in index.asleep and find_file_stat(context.worktree, path) is None:
+        if merged.conflicts:
+            return plan
+        mode, blob = (wanted.mode, wanted.blob) if wanted else (0, None)
+        change = EntryChange(path, mode, blob, skip_worktree=wanted is not None)
+        return replace(plan, entries=(*plan.entries, change))
+    plan = replace(plan, undecided=(*plan.undecided, *merged.undecided(())))
+    if wanted is None:
+        return replace(plan, remove=(*plan.remove, path))
+    return replace(plan, write=(*plan.write, (path, wanted)))
+
+
+def _only(tree: Mapping[str, TreeEntry], path: str) -> dict[str, TreeEntry]:
+    return {path: tree[path]} if path in tree else {}
+
+
+def _check_untouched(context: Context, index: Index, path: str, sides: Sides, told: Told) -> None:
+    """Check that a file of the worktree is as the merge left it."""
+    merges = plan_files(context, sides, told.rules, told.methods(context, _TWO).resolve)
+    left = write_merge(context, merges, sides.trees[0]).entries.get(path)
+    if left is not None and not holds(context, index, path, left.mode, left.blob):
+        raise ConflictError(
+            f"{path!r} was changed since, and a rule would overwrite that",
+            hint=f'"mvc add {path}" takes it as it is',
+        )
+
+
+def _find_label(context: Context, path: str) -> str:
+    """Return what the markers in a file of the worktree call their side."""
+    with contextlib.suppress(OSError), open(context.worktree / path, "rb") as file:
+        for line in file.read(MAX_TEXT_BYTES).splitlines():
+            if line.startswith(_THEIRS):
+                return line.removeprefix(_THEIRS).decode("utf-8", "replace")
+    return "theirs"
+
+
+@holds_sweep_lock
+def conclude(
+    context: Context,
+    kind: str,
+    *,
+    told: Told | None = None,
+    message: str | None = None,
+    progress: ByteProgress = None,
+) -> MergeResult:
+    """Decide by rules what is left to decide, and make the commit."""
+    from mvc.operations.commit import commit  # noqa: PLC0415  a merge that goes well needs none
+
+    merges = decide(context, kind, told, progress)
+    pending = get_pending(context, kind)
+    told = (told or Told()).after(read_told(pending.message))
+    done = commit(context, told.sign(message or pending.message))
+    tensors, size = count_tensors(merges)
+    return MergeResult(
+        "merged", done.commit, done.branch, pending.heads, tensors=tensors, bytes_computed=size
+    )
