@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mvc.dtypes import DType
+    from mvc.numbers.elements import Numbers
     from mvc.numbers.merge_methods.method import Apply, Array, Method, Parameter, Value
     from mvc.workspace.models import Reader
 
 T = TypeVar("T")
 
+_SPAN_ELEMENTS = 2**21  # a chunk of 16-bit elements
 _NARROW_BYTES = 2  # of the widest elements that are merged in float32
 
 
@@ -200,6 +202,7 @@ class Blend(ByteSource):
                 f"{method.name} takes {MAX_ROW_ELEMENTS:,} at most"
             )
         self._step = max(PIECE_ELEMENTS // max(self._row, 1), 1) * max(self._row, 1)
+        self._span = max(_SPAN_ELEMENTS // self._step, 1) * self._step
         wide = [*(get_dtype(one.view.dtype) for one in tensors), self.dtype]
         is_narrow = all(one.block_bytes <= _NARROW_BYTES for one in wide)
         self._work: np.dtype[Any] = np.dtype(np.float32 if is_narrow else np.float64)
@@ -242,31 +245,27 @@ class Blend(ByteSource):
         width = self.dtype.block_bytes
         start, end = offset // width, -(-(offset + len(buffer)) // width)
         apply = self._prepare()
-        for first in range(start // self._step * self._step, end, self._step):
-            count = min(self._step, self._elements - first)
-            if self._row == 1:
-                count = min(count, end - first)
+        if self._row > 1:
+            end = min(-(-end // self._row) * self._row, self._elements)
+        for piece in self._read(start // self._step * self._step, end):
             with np.errstate(all="ignore"):
-                raw = _round(apply(self._read(first, count)), self.dtype)
-            begin, stop = (
-                max(first * width, offset),
-                min((first + count) * width, offset + len(buffer)),
-            )
-            buffer[begin - offset : stop - offset] = raw[
-                begin - first * width : stop - first * width
-            ].data
+                raw = _round(apply(piece), self.dtype)
+            at = piece.first * width
+            begin, stop = max(at, offset), min(at + raw.size, offset + len(buffer))
+            buffer[begin - offset : stop - offset] = raw[begin - at : stop - at].data
 
     def map(self, function: Callable[[Piece], T]) -> Iterator[T]:
         """Yield what a function says of every piece, in their order, computed by some threads."""
 
-        def work(first: int) -> T:
+        def work(first: int) -> list[T]:
             with np.errstate(all="ignore"):
-                return function(self._read(first, min(self._step, self._elements - first)))
+                pieces = self._read(first, min(first + self._span, self._elements))
+                return [function(piece) for piece in pieces]
 
         self._open()
-        firsts = range(0, max(self._elements, 1), self._step)
+        firsts = range(0, max(self._elements, 1), self._span)
         if self._threads == 1 or len(firsts) == 1:
-            yield from map(work, firsts)
+            yield from chain.from_iterable(map(work, firsts))
             return
         with ThreadPoolExecutor(self._threads, "mvc-merge") as crew:
             left = iter(firsts)
@@ -274,7 +273,7 @@ class Blend(ByteSource):
             while waiting:
                 result = waiting.popleft().result()
                 waiting.extend(crew.submit(work, first) for first in islice(left, 1))
-                yield result
+                yield from result
 
     def _prepare(self) -> Apply:
         with self._lock:
@@ -289,17 +288,26 @@ class Blend(ByteSource):
             base = None if self.base is None else self.base.open()
             self._readers = base, [one.open() for one in self.inputs]
 
-    def _read(self, first: int, count: int) -> Piece:
+    def _read(self, start: int, end: int) -> Iterator[Piece]:
+        """Yield the pieces of a range; a span of them is read at once, a chunk is decoded once."""
         assert self._readers is not None
         base, inputs = self._readers
-        read = [
-            _to_floats(reader, tensor, first, count, self._work)
-            for reader, tensor in zip(inputs, self.inputs, strict=True)
-        ]
-        old = None
-        if base is not None and self.base is not None:
-            old = _to_floats(base, self.base, first, count, self._work)
-        return Piece(first, old, tuple(read))
+        for begin in range(start, max(end, start + 1), self._span):
+            count = min(self._span, end - begin)
+            read = [
+                _read_numbers(reader, tensor, begin, count)
+                for reader, tensor in zip(inputs, self.inputs, strict=True)
+            ]
+            old = None
+            if base is not None and self.base is not None:
+                old = _read_numbers(base, self.base, begin, count)
+            for at in range(0, max(count, 1), self._step):
+                part = slice(at, at + self._step)
+                yield Piece(
+                    begin + at,
+                    None if old is None else old[part].astype(self._work),
+                    tuple(one[part].astype(self._work) for one in read),
+                )
 
 
 def _check_tensors(name: str, tensors: Sequence[ModelTensor], dtype: DType) -> None:
@@ -318,13 +326,11 @@ def _check_tensors(name: str, tensors: Sequence[ModelTensor], dtype: DType) -> N
             )
 
 
-def _to_floats(
-    read: Reader, tensor: ModelTensor, first: int, count: int, work: np.dtype[Any]
-) -> Array:
+def _read_numbers(read: Reader, tensor: ModelTensor, first: int, count: int) -> Numbers:
     dtype = get_dtype(tensor.view.dtype)
     values = read_values(read(first * dtype.block_bytes, count * dtype.block_bytes), dtype)
     assert values is not None
-    return values.astype(work)
+    return values
 
 
 def _round(values: Array, dtype: DType) -> NDArray[np.uint8]:

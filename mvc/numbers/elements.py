@@ -129,7 +129,8 @@ def _read_halves(packed: NDArray[np.uint8]) -> NDArray[np.float32]:
 def _read_mxfp4(blocks: NDArray[np.uint8], _dtype: DType) -> Numbers:
     """ggml: an E8M0 scale for 32 elements; the lower 16 are in the low halves."""
     exponents = blocks[:, :1].astype(np.int32) - 127
-    return np.ldexp(_read_halves(blocks[:, 1:]), exponents).reshape(-1)
+    with np.errstate(over="ignore"):  # scales of garbage
+        return np.ldexp(_read_halves(blocks[:, 1:]), exponents).reshape(-1)
 
 
 def _read_nvfp4(blocks: NDArray[np.uint8], _dtype: DType) -> Numbers:
@@ -149,7 +150,8 @@ def _read_gguf(blocks: NDArray[np.uint8], dtype: DType) -> Numbers | None:
     if kind is None:
         return None
     try:
-        values: Numbers = gguf.quants.dequantize(blocks, kind).reshape(-1)
+        with np.errstate(all="ignore"):  # scales of garbage
+            values: Numbers = gguf.quants.dequantize(blocks, kind).reshape(-1)
     except (NotImplementedError, KeyError):
         return None
     return values
