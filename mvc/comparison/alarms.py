@@ -69,7 +69,7 @@ def see_saturation(case: Case) -> Iterator[Verdict]:
         if two.new.saturated > max(SATURATED_SHARE * two.new.elements, 2 * two.old.saturated)
     ]
     if some:
-        text = f"saturated: more than {SATURATED_SHARE:.1%} of elements are at the limit of their type in "
+        text = f"saturated: more than {100 * SATURATED_SHARE:.1f} % of elements are at the limit of their type in "
         yield tell("saturated", text, some, level="warning")
 
 

@@ -104,7 +104,7 @@ def see_low_rank(case: Case) -> Iterator[Verdict]:
     known = {name: one for name, one in case.spectra.items() if one.energy}
     ranks = {name: one.find_rank(LORA_ENERGY) for name, one in known.items()}
     low = {name: rank for name, rank in ranks.items() if rank and rank * 4 <= known[name].full_rank}
-    share, differences = f"{LORA_ENERGY:.0%} of the energy", count(len(known), "difference")
+    share, differences = f"{100 * LORA_ENERGY:.0f} % of the energy", count(len(known), "difference")
     if known and len(low) == len(known):
         rank = max(low.values())
         size = 2 ** math.ceil(math.log2(rank))
@@ -142,7 +142,7 @@ def see_frozen(case: Case) -> Iterator[Verdict]:
     size, whole = (
         sum(one.pair.shown.elements for one in some) for some in (frozen, frozen + changed)
     )
-    rest = f"{count(len(frozen), 'tensor')} with {size / max(whole, 1):.0%} of the elements"
+    rest = f"{count(len(frozen), 'tensor')} with {100 * size / max(whole, 1):.0f} % of the elements"
     part = name_part(frozen, changed)
     if part is not None:
         yield tell("frozen", f"only {part} changed: ", changed, f"; frozen: {rest}")
@@ -177,7 +177,7 @@ def see_size(case: Case) -> Iterator[Verdict]:
     if cosine < _UNRELATED and distance > _UNRELATED:
         text = "unrelated values"
     twins = ", as between near twins" if sigma < _TWINS else ""
-    figures = f"ΔW/W {100 * distance:.3g}%, σ {sigma:.2g}{twins}"
+    figures = f"ΔW/W {100 * distance:.3g} %, σ {sigma:.2g}{twins}"
     yield Verdict("size", f"{text} in {count(len(weights), 'tensor')}: {figures}")
 
 
