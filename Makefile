@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# One more than there are cores: tests wait for processes and disks, too.
+JOBS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 DEMO_READY := $(VENV)/.ready-for-demo
 READY := $(VENV)/.ready
 
@@ -34,10 +36,10 @@ demo: $(DEMO_READY)
 
 # The slow fuzzing runs too, bounded by the hypothesis profile.
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-all: setup
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

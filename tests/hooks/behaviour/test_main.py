@@ -29,6 +29,12 @@ def state_of(model):
     return {name: one.clone() for name, one in model.state_dict().items() if name != "head.weight"}
 
 
+@pytest.fixture(autouse=True)
+def cublas(monkeypatch):
+    """Let what the command sets in its own process end with the test."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
