@@ -30,6 +30,8 @@ _PACKED: dict[str, Any] = {
     "F6_E2M3": ml_dtypes.float6_e2m3fn,
     "F6_E3M2": ml_dtypes.float6_e3m2fn,
 }
+_SCALE_BYTES = {"MXFP4": 1, "NVFP4": 4}
+"""Of each block of a type that shares scales; two E2M1 codes a byte follow."""
 
 
 def read_values(raw: NDArray[np.uint8], dtype: DType) -> Numbers | None:
@@ -106,6 +108,14 @@ def largest_finite(dtype: DType) -> float | None:
         return None
     scalar = _PACKED.get(dtype.name) or numpy_dtype(dtype)
     return float(ml_dtypes.finfo(scalar).max)  # type: ignore[no-untyped-call]
+
+
+def count_top_codes(raw: NDArray[np.uint8], dtype: DType) -> int:
+    """Return how many elements of MX blocks have the largest magnitude that their scale allows."""
+    if dtype.name not in _SCALE_BYTES:
+        return 0
+    codes = raw.reshape(-1, dtype.block_bytes)[:, _SCALE_BYTES[dtype.name] :]
+    return sum(int(np.count_nonzero((codes & top) == top)) for top in (0x07, 0x70))
 
 
 def _unpack(raw: NDArray[np.uint8], dtype: DType) -> NDArray[np.uint8]:

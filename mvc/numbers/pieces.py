@@ -27,7 +27,14 @@ from mvc.numbers.blocks import (
 )
 from mvc.numbers.codes import compare_codes
 from mvc.numbers.counting import EXPONENTS, MANTISSA, bucket_ulps, fold_exponents, trim
-from mvc.numbers.elements import IEEE, find_order, largest_finite, read_values, widen
+from mvc.numbers.elements import (
+    IEEE,
+    count_top_codes,
+    find_order,
+    largest_finite,
+    read_values,
+    widen,
+)
 from mvc.numbers.health import Health
 from mvc.numbers.statistics import ULP_BUCKETS, TensorStatistics
 
@@ -172,6 +179,8 @@ class _Tally:
         differs = find_differing(first, second, is_same=self.is_same)
         changed = int(np.count_nonzero(differs))
         self.changed += changed
+        for health, raw, dtype in zip(self.healths, (old, new), self.dtypes, strict=True):
+            health.saturated += count_top_codes(raw, dtype)
         magnitudes = self._find_magnitudes(first, 0), self._find_magnitudes(second, 1)
         sides = first, second
         largest = [read_largest(*one) for one in zip(magnitudes, sides, strict=True)]

@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 from mvc.dtypes import DTYPES, get_dtype
-from mvc.numbers.elements import is_readable, largest_finite, read_order, read_values, widen
+from mvc.numbers.elements import (
+    count_top_codes,
+    is_readable,
+    largest_finite,
+    read_order,
+    read_values,
+    widen,
+)
+from mvc.numbers.pieces import compare_pieces
 
 GGUF_ONLY = {"Q8_1", "Q8_K", "Q1_0"}
 """Block types that no reader in Python takes apart."""
@@ -93,3 +101,16 @@ def test_scale_types_of_blocks_are_read_by_ml_dtypes():
     raw = np.arange(256, dtype=np.uint8)
     scales = widen(read_values(raw, get_dtype("F8_E8M0")))
     np.testing.assert_array_equal(scales, raw.view(ml_dtypes.float8_e8m0fnu).astype(float))
+
+
+@pytest.mark.parametrize(("name", "scale_bytes"), [("MXFP4", 1), ("NVFP4", 4)])
+def test_elements_at_the_limit_of_their_scale_are_counted(name, scale_bytes):
+    dtype = get_dtype(name)
+    raw = np.random.default_rng(5).integers(0, 256, (50, dtype.block_bytes), np.uint8)
+    raw[:, :scale_bytes] = 0x38  # a scale that is not 0
+    values = np.abs(read_values(raw.reshape(-1), dtype).astype(np.float64))
+    expected = int((values == values.max()).sum())
+    assert count_top_codes(raw.reshape(-1), dtype) == expected > 0
+    assert count_top_codes(raw.reshape(-1), get_dtype("U8")) == 0
+    found = compare_pieces(raw.reshape(-1), dtype, raw.reshape(-1), dtype)
+    assert found.new.saturated == found.old.saturated == expected
