@@ -43,6 +43,7 @@ MAX_THREADS = 8
 THREAD_BYTES = 4 * 2**20
 """One tensor is read by a thread for each of so many bytes: less does not pay for starting one."""
 _IDLE_SLOTS = 2
+_MAX_LOOKS = 10
 
 
 class ChunkStore:
@@ -183,7 +184,10 @@ class ChunkStore:
 
     def copies(self) -> StoredCopies:
         """Return all chunks of sound packs and what they need, as they are there now."""
-        self.refresh()
+        # While packs are joined, one look at the folder may miss the old ones and the new one.
+        for _ in range(_MAX_LOOKS):
+            if not self.refresh():
+                break
         self._rewritten.clear()
         return StoredCopies(self._catalog.sound_indexes())
 

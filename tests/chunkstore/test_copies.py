@@ -8,9 +8,11 @@ from mvc.chunkstore.catalog import find_broken
 from mvc.chunkstore.copies import NONE, ChunkTable, StoredCopies
 from mvc.chunkstore.rewriter import find_unsafe
 from mvc.chunkstore.store import ChunkStore
+from mvc.chunkstore.values import ChunkSpan
 from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES
 from mvc.formats.pack_index import PackIndex, parse_pack_index
 from mvc.ids import PackId, hash_chunk
+from mvc.sources import MemorySource
 from support.chunks import find_missing
 from support.forged import delta, find_decodable, put_pack, whole
 from support.memory_storage import MemoryStorage
@@ -149,3 +151,31 @@ def test_a_hostile_chain_of_many_records_takes_no_time():
         bases,
     )
     assert len(find_broken([ChunkTable([index])])) == count, "one by one it would take a day"
+
+
+class Joining(MemoryStorage):
+    """A folder that is listed while its packs are joined: neither the old ones nor the new one."""
+
+    is_joining = False
+
+    def list(self, prefix):
+        if not self.is_joining:
+            return super().list(prefix)
+        self.is_joining = False
+        before = {info.key for info in super().list(prefix)}
+        other = ChunkStore(self)
+        other.gather(other.packs())
+        after = list(super().list(prefix))
+        return iter([info for info in after if info.key in before])
+
+
+def test_packs_that_are_joined_meanwhile_are_not_missed():
+    storage, ids = Joining(), []
+    for number in range(3):
+        with ChunkStore(storage).writer() as writer:
+            plain = bytes([number]) * 100
+            ids += writer.add(MemorySource(plain), [ChunkSpan(0, len(plain), None)])
+    store = ChunkStore(storage)
+    storage.is_joining = True
+    copies = store.copies()
+    assert {bytes(one) for one in copies.ids} == {bytes(one) for one in ids}
