@@ -62,7 +62,7 @@ class ChunkStore:
         target_pack_bytes: int = TARGET_PACK_BYTES,
     ) -> None:
         self._storage = storage
-        self.threads = threads or min(MAX_THREADS, count_cores())
+        self.threads = choose_threads(threads)
         self._niceness = niceness
         self._target_pack_bytes = target_pack_bytes
         self._catalog = PackCatalog(storage)
@@ -252,6 +252,11 @@ class ChunkStore:
         delete_packs(self._storage, gone)
         self.refresh()
         return freed_bytes
+
+
+def choose_threads(wanted: int | None = None) -> int:
+    """Return how many threads read, compute or write: as many as are wanted, or what pays here."""
+    return wanted or min(MAX_THREADS, count_cores())
 
 
 def count_cores() -> int:

@@ -109,3 +109,8 @@ def find_layer(name: str) -> str | None:
     """Return the part of a name up to its first number (``model.layers.10``), or None."""
     found = _LAYER.match(name)
     return None if found is None else found[0]
+
+
+def find_part(name: str) -> str:
+    """Return the layer that a tensor is in, or else its module, or itself."""
+    return find_layer(name) or name.rpartition(".")[0] or name

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.comparison.kinds import find_kind, find_layer
+from mvc.comparison.kinds import find_kind, find_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,7 +59,7 @@ def by_layer(changes: Iterable[TensorChange]) -> list[Group]:
     """Return layers (``model.layers.10``), and the modules outside of them, in natural order."""
     groups: dict[str, Group] = {}
     for change in changes:
-        name = find_layer(change.name) or change.name.rpartition(".")[0] or change.name
+        name = find_part(change.name)
         groups.setdefault(name, Group(name)).add(change)
     return sort_naturally([*groups.values()])
 

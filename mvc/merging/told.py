@@ -6,7 +6,6 @@ It stands in the message of the merge commit as trailers, enough to repeat the m
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,6 +18,7 @@ from mvc.history.messages import (
 )
 from mvc.merging.rules import SIDES, Rule, Rules, parse_rule
 from mvc.merging.strategies import Methods, parse_parameter
+from mvc.workspace.context import threads_of
 
 if TYPE_CHECKING:
     from mvc.numbers.merge_methods.method import Value
@@ -52,7 +52,7 @@ class Told:
             UsageError: a parameter that none of them has, or out of range.
         """
         names = [*(rule.strategy for rule in self.rules.rules), self.rules.default]
-        methods = Methods(sides, self.parameters, self.seed, context.threads or os.cpu_count() or 1)
+        methods = Methods(sides, self.parameters, self.seed, threads_of(context))
         methods.check(name for name in names if name is not None and name not in SIDES)
         return methods
 

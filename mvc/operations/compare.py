@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.chunkstore.store import MAX_THREADS, count_cores
 from mvc.comparison.gather import gather
 from mvc.comparison.pairs import pair_models
 from mvc.comparison.rearranged import find_rearranged
@@ -16,6 +15,7 @@ from mvc.comparison.spectra import add_spectra
 from mvc.comparison.verdicts import LEVELS, judge
 from mvc.errors import UsageError
 from mvc.operations.token_rows import compare_tokens
+from mvc.workspace.context import threads_of
 from mvc.workspace.models import (
     Model,
     open_model,
@@ -123,7 +123,7 @@ def _compare(
         if tensors is None
         or any(side and fnmatch.fnmatchcase(side.name, tensors) for side in (pair.old, pair.new))
     ]
-    threads = min(MAX_THREADS, count_cores()) if context is None else context.store.threads
+    threads = threads_of(context)
     changes = gather(context, pairs, threads=threads, progress=progress)
     if spectral:
         changes = add_spectra(context, changes, threads=threads, progress=progress)

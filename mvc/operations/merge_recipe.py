@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from mvc.merging.output import write_file
 from mvc.merging.plan import MergePlan, plan_merge
 from mvc.merging.recipe import DTYPES, parse_recipe
 from mvc.merging.tokenizer import TOKENIZER_FILES, merged_files, read_vocabulary
+from mvc.workspace.context import threads_of
 from mvc.workspace.models import open_model
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def open_plan(
                 ) from error
         files = {name: read_companions(context, model) for name, model in models.items()}
         vocabularies, notes = _read_vocabularies(recipe, files)
-        plan = plan_merge(recipe, models, vocabularies, seed=seed, threads=_threads(context))
+        plan = plan_merge(recipe, models, vocabularies, seed=seed, threads=threads_of(context))
         yield replace(plan, notes=(*notes, *plan.notes)), files
 
 
@@ -99,10 +99,6 @@ def _read_vocabularies(
             found[name] = None
             notes.append(f"the tokenizer of {name} is not checked: {error.message}")
     return found, notes
-
-
-def _threads(context: Context | None) -> int:
-    return (None if context is None else context.threads) or os.cpu_count() or 1
 
 
 def merge_recipe(
@@ -129,7 +125,7 @@ def merge_recipe(
                 raise ConflictError(f"{path} already exists", hint="`force` replaces it")
         make_dirs(target.parent)
         size_bytes = write_file(
-            [one.tensor for one in plan.tensors], target, _threads(context), progress
+            [one.tensor for one in plan.tensors], target, threads_of(context), progress
         )
         for name, data in beside.items():
             with DurableFile(output) as file:

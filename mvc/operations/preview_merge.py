@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mvc.comparison.kinds import find_layer
+from mvc.comparison.kinds import find_part
 from mvc.comparison.rollup import natural_key
 from mvc.errors import UsageError
 from mvc.merging.blend import Blend, can_blend, make_strategy
@@ -18,6 +17,7 @@ from mvc.merging.trees import find_base
 from mvc.numbers.interference import Interference, measure
 from mvc.operations.merge_recipe import open_plan
 from mvc.progress import announce
+from mvc.workspace.context import threads_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -65,7 +65,7 @@ class MergePreview:
         """Return layers, and modules outside of them, in natural order."""
         groups: dict[str, Interference] = {}
         for one in self.tensors:
-            name = find_layer(one.name) or one.name.rpartition(".")[0] or one.name
+            name = find_part(one.name)
             groups[name] = groups[name] + one.found if name in groups else one.found
         return dict(sorted(groups.items(), key=lambda group: natural_key(group[0])))
 
@@ -96,14 +96,10 @@ def preview_merge(
     checkpoints = [one.checkpoint for one in merges if one.checkpoint is not None]
     outcomes = sum((Counter(one.taken) for one in checkpoints), Counter[str]())
     conflicts = tuple(one for merge in merges for one in merge.conflicts)
-    found = _measure(_shared_tensors(context, sides), _threads(context), progress)
+    found = _measure(_shared_tensors(context, sides), threads_of(context), progress)
     return MergePreview(
         ("HEAD", *revisions), "the merge base", dict(outcomes), conflicts, tuple(found)
     )
-
-
-def _threads(context: Context | None) -> int:
-    return (None if context is None else context.threads) or os.cpu_count() or 1
 
 
 def _shared_tensors(context: Context, sides: Sides) -> list[Task]:
@@ -155,6 +151,6 @@ def preview_recipe(
             and one.tensor.source.base is not None
             and len(one.tensor.source.inputs) > 1
         ]
-        found = _measure(tasks, _threads(context), progress)
+        found = _measure(tasks, threads_of(context), progress)
     sides = tuple(name for name in plan.recipe.models if name != plan.recipe.base)
     return MergePreview(sides, plan.recipe.base, dict(outcomes), (), tuple(found), plan.notes)

@@ -6,7 +6,6 @@ files all that has to be is read, also of those that the index knows.
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from mvc.fs import stat_descriptor
 from mvc.numbers.deviation import Tolerance
 from mvc.progress import announce
 from mvc.sources import FileSource
+from mvc.workspace.context import threads_of
 from mvc.workspace.models import Model, open_model
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def verify_models(
                 raise NotFoundError(f"{side.label} holds no tensor")
         pairs = pair_models(sides[0], sides[1])
         announce(progress, _count_bytes(pairs))
-        threads = (os.cpu_count() or 1) if context is None else context.store.threads
+        threads = threads_of(context)
         checks = check_pairs(pairs, tolerance=tolerance, threads=threads, progress=progress)
         _check_unchanged(tensor for side in sides for tensor in side.tensors)
     return ModelCheck(

@@ -215,6 +215,13 @@ def holds_sweep_lock(
     return run
 
 
+def threads_of(context: Context | None) -> int:
+    """Return how many threads work for a handle, or for none, outside of a repository."""
+    from mvc.chunkstore.store import choose_threads  # noqa: PLC0415  brings NumPy
+
+    return choose_threads(None if context is None else context.threads)
+
+
 def init(worktree: Path, *, branch: str = "main") -> Context:
     """Create ``.mvc`` in a folder; an existing repository is opened unchanged."""
     worktree = worktree.resolve()
