@@ -247,12 +247,12 @@ class Blend(ByteSource):
         apply = self._prepare()
         if self._row > 1:
             end = min(-(-end // self._row) * self._row, self._elements)
-        for piece in self._read(start // self._step * self._step, end):
-            with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):
+            for piece in self._read(start // self._step * self._step, end):
                 raw = _round(apply(piece), self.dtype)
-            at = piece.first * width
-            begin, stop = max(at, offset), min(at + raw.size, offset + len(buffer))
-            buffer[begin - offset : stop - offset] = raw[begin - at : stop - at].data
+                at = piece.first * width
+                begin, stop = max(at, offset), min(at + raw.size, offset + len(buffer))
+                buffer[begin - offset : stop - offset] = raw[begin - at : stop - at].data
 
     def map(self, function: Callable[[Piece], T]) -> Iterator[T]:
         """Yield what a function says of every piece, in their order, computed by some threads."""

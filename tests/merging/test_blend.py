@@ -180,6 +180,20 @@ def test_any_bits_are_merged_element_by_element(dtype, shape, raw, name):
         assert np.all(np.isnan(got[np.isnan(used).any(axis=0)]))
 
 
+def test_signalling_nans_merge_without_a_warning():
+    signalling = np.array([0x7F800001, 0x3F800000], np.uint32).view(np.float32)
+    ones = np.ones(2, np.float32)
+    source = Blend(
+        _make("task_arithmetic", count=1),
+        "w",
+        [tensor_of(signalling, "F32")],
+        tensor_of(ones, "F32"),
+    )
+    got = np.frombuffer(_read(source), "f4")
+    assert np.isnan(got[0])
+    assert got[1] == 1
+
+
 def test_seeds_names_and_inputs_change_what_is_drawn_and_nothing_else_does():
     whole = draw(1, "w", 0, 0, 1000)
     assert np.array_equal(draw(1, "w", 0, 333, 100), whole[333:433])
