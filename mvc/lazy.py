@@ -44,3 +44,27 @@ def lazy_modules(package: str) -> Callable[[str], object]:
             raise AttributeError(f"module {package!r} has no attribute {name!r}") from None
 
     return find
+
+
+def lazy_class(base: type, home: str, names: str) -> type:
+    """Return a subclass whose methods are imported from another of that base, ``home``, on first use.
+
+    ``home`` is ``package.module.Class``, ``names`` its methods, separated by spaces.
+    """
+    return type(home, (base,), {name: _LazyMethod(home) for name in names.split()})
+
+
+class _LazyMethod:
+    """Takes the place of a method, on the class that it is in, until it is asked for."""
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __get__(self, instance: object, owner: type) -> object:
+        module, _, kind = self._home.rpartition(".")
+        method = vars(getattr(import_module(module), kind))[self._name]
+        setattr(self._owner, self._name, method)
+        return getattr(owner if instance is None else instance, self._name)

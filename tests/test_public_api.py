@@ -207,10 +207,9 @@ RESULTS = {
 
 def _methods():
     found = {}
-    for name, member in vars(Repo).items():
-        if name.startswith("_") or isinstance(member, property):
-            continue
-        found[name] = member.__func__ if isinstance(member, classmethod) else member
+    for name, member in inspect.getmembers(Repo, callable):
+        if not name.startswith("_"):
+            found[name] = getattr(member, "__func__", member)
     return found
 
 
@@ -270,8 +269,21 @@ def test_names_of_mvc_hooks():
 def test_methods_and_their_signatures():
     found = sorted(_spelling(function) for function in _methods().values())
     assert found == sorted(METHODS.strip().splitlines())
-    properties = {name for name, member in vars(Repo).items() if isinstance(member, property)}
+    properties = {name for name, member in inspect.getmembers(Repo) if isinstance(member, property)}
     assert properties == PROPERTIES
+
+
+def test_the_rooms_of_the_front_door_have_what_it_names_and_no_more():
+    stands_in = {}
+    for base in Repo.__bases__:
+        module, _, name = base.__name__.rpartition(".")
+        room = getattr(importlib.import_module(module), name)
+        methods = {name for name, member in vars(room).items() if inspect.isfunction(member)}
+        assert {name for name in vars(base) if not name.startswith("__")} == methods, module
+        stands_in[module] = methods
+    package = importlib.import_module("mvc.repo").__path__
+    rooms = {found.name for found in pkgutil.iter_modules(package, "mvc.repo.")}
+    assert stands_in.keys() == rooms - {"mvc.repo.opening", "mvc.repo.outside"}
 
 
 @pytest.mark.parametrize("name", sorted(_methods()))

@@ -1,0 +1,105 @@
+"""The front door: ``Repo`` forwards to one operation per verb and decides nothing itself.
+
+Parameters and errors are documented here, once, and not again on the operations.
+
+Paths are repository paths (relative to the worktree, ``/``-separated) or absolute ones inside it.
+Revisions follow Git's grammar, and ``main@12000`` is the commit of training step 12000.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mvc.lazy import lazy_class, lazy_names
+from mvc.repo.opening import OpenRepo
+
+if TYPE_CHECKING:
+    from mvc.repo.committing import Committing
+    from mvc.repo.comparing import Comparing
+    from mvc.repo.content import Content
+    from mvc.repo.history import History
+    from mvc.repo.merging import Merging
+    from mvc.repo.moving import Moving
+    from mvc.repo.outside import compare, merge_recipe, open_model
+    from mvc.repo.runs import TrainingRuns
+    from mvc.repo.searching import Searching
+    from mvc.repo.states import TrainingStates
+    from mvc.repo.upkeep import Upkeep
+else:  # their names here, their modules on first use: a command loads only what it runs
+    _room = partial(lazy_class, OpenRepo)
+    Committing = _room(
+        "mvc.repo.committing.Committing", "add plan_add remove move commit status check_ignore"
+    )
+    Moving = _room(
+        "mvc.repo.moving.Moving",
+        "checkout switch restore reset undo stash stashes stash_apply stash_drop stash_clear",
+    )
+    History = _room(
+        "mvc.repo.history.History",
+        "log show reflog branches tags tag_message create_branch delete_branch rename_branch create_tag delete_tag",
+    )
+    Searching = _room(
+        "mvc.repo.searching.Searching",
+        "blame bisect_start bisect_mark bisect_skip bisect_next bisect_run bisect_step bisect_log bisect_replay bisect_reset bisect_metric best",
+    )
+    Comparing = _room(
+        "mvc.repo.comparing.Comparing",
+        "diff changes compare compare_commit check_gates verify_models verify_worktree",
+    )
+    Merging = _room(
+        "mvc.repo.merging.Merging",
+        "merge preview_merge conclude abort skip cherry_pick revert merge_recipe commit_recipe replay_merge",
+    )
+    Content = _room("mvc.repo.content.Content", "ls read_file tensor tensors export")
+    TrainingStates = _room(
+        "mvc.repo.states.TrainingStates",
+        "commit_state commit_image outline_state load_state verify_state",
+    )
+    TrainingRuns = _room(
+        "mvc.repo.runs.TrainingRuns",
+        "open_feed read_run follow_run plan_rollback rollback mark_healthy healthy",
+    )
+    Upkeep = _room(
+        "mvc.repo.upkeep.Upkeep",
+        "plan_prune prune plan_gc gc plan_repack repack is_repack_due du fsck doctor",
+    )
+
+__getattr__ = lazy_names(__name__, {"mvc.repo.outside": "compare merge_recipe open_model"})
+
+__all__ = ["Repo", "compare", "merge_recipe", "open_model"]
+
+
+class Repo(
+    Upkeep,  # the pages list the last one first
+    TrainingRuns,
+    TrainingStates,
+    Content,
+    Searching,
+    Merging,
+    Comparing,
+    Moving,
+    History,
+    Committing,
+):
+    """An open repository: a worktree and the ``.mvc`` folder in it.
+
+    Not shared between threads; open one per thread. Several processes may work on one repository
+    at once: refs move by compare-and-swap, and the slower one gets a ConflictError.
+
+    Where a method takes them, ``paths`` are files, folders or wildcards, ``progress`` is called with
+    the bytes handled since the last call, and ``revision`` names a commit.
+
+    Any method may raise what follows, even if its own list leaves it out.
+
+    Raises:
+        NotFoundError: a revision, ref, run, path or tensor that is named does not exist, or a
+            commit that must hold a state has none.
+        ConflictError: local changes would be lost without ``force``, or another gc, prune or
+            repack is running.
+        ReleasedError: content that is needed was released; nothing was changed.
+        UsageError: a name or value that is missing or not valid.
+        UnsupportedError: torch is asked for and not installed.
+        FormatError, CorruptionError: the repository is damaged; what is at fault is named.
+        StorageError: the machine failed.
+    """

@@ -1,0 +1,344 @@
+"""Several commits or models into one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mvc import merging, operations
+from mvc.errors import UsageError
+from mvc.repo.opening import OpenRepo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mvc.merging import told as _told  # noqa: F401
+    from mvc.operations import conclude, pick  # noqa: F401
+    from mvc.operations.merge import MergeResult
+    from mvc.operations.merge_recipe import RecipeResult
+    from mvc.operations.preview_merge import MergePreview
+    from mvc.operations.replay_merge import MergeReplay
+    from mvc.repo.opening import Progress, StrPath
+    from mvc.workspace.checkout_plan import CheckoutResult
+
+
+class Merging(OpenRepo):
+    """Several commits or models into one."""
+
+    def merge(
+        self,
+        *revisions: str,
+        strategy: str | None = None,
+        rules: Sequence[tuple[str, str]] = (),
+        parameters: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        message: str | None = None,
+        fast_forward: Literal["allowed", "only", "never"] = "allowed",
+        allow_unrelated: bool = False,
+        commit: bool = True,
+        progress: Progress = None,
+    ) -> MergeResult:
+        """Merge branches into the current one, tensor by tensor.
+
+        What one side changed since the branches parted is taken from it, without being read. What
+        both changed is a conflict, unless a strategy decides: ``ours``, ``theirs``, ``base``, or a
+        merge method that computes it, such as ``linear``. With conflicts a merge is under way:
+        ``conclude`` or ``abort`` ends it.
+
+        Args:
+            revisions: branches or other revisions, at least one.
+            strategy: what decides by default; a method only over weights, never over the optimizer
+                and other state of a training run.
+            rules: (pattern, strategy), for tensors or files that the pattern fits; the first that
+                fits decides.
+            parameters: of the methods; a sequence has one value for each side, ours first.
+            seed: of methods that draw random numbers.
+            message: of the commit; defaults to Git's words.
+            fast_forward: whether the branch may simply move on; ``never`` makes a commit even then.
+            allow_unrelated: merge histories without a common commit, too.
+            commit: make the commit if there are no conflicts.
+            progress: called with bytes stored and written.
+
+        Raises:
+            ConflictError: local changes would be lost, a merge is under way, the histories are not
+                related, or several branches conflict.
+            NotFoundError: no such revision or method; a rule that fits nothing.
+            UsageError: a parameter out of range, shapes that do not fit.
+        """
+        told = merging.told.make_told(strategy, rules, parameters or {}, seed)
+        return operations.merge.merge(
+            self._context,
+            revisions,
+            told=told,
+            message=message,
+            fast_forward=fast_forward,
+            allow_unrelated=allow_unrelated,
+            commit=commit,
+            progress=progress,
+        )
+
+    def preview_merge(
+        self,
+        *revisions: str,
+        strategy: str | None = None,
+        rules: Sequence[tuple[str, str]] = (),
+        parameters: Mapping[str, Any] | None = None,
+        recipe: str | None = None,
+        seed: int = 0,
+        progress: Progress = None,
+    ) -> MergePreview:
+        """Say what a merge would do, and how far its models are in each other's way.
+
+        Nothing is written. For every tensor that several sides changed: how much all of them changed,
+        where they went in opposite directions, and the cosine of their task vectors.
+
+        Args:
+            revisions: as for ``merge``; none with a recipe.
+            strategy: as for ``merge``.
+            rules: as for ``merge``.
+            parameters: as for ``merge``.
+            recipe: the text of a recipe instead, as for ``merge_recipe``.
+            seed: of methods that draw random numbers.
+            progress: called with bytes read of the base.
+
+        Raises:
+            NotFoundError: no such revision, method or model.
+            UsageError: what does not fit together; both revisions and a recipe.
+        """
+        if recipe is not None:
+            if revisions:
+                raise UsageError("a recipe names its models: give no revisions beside it")
+            return operations.preview_merge.preview_recipe(
+                self._context, recipe, seed=seed, progress=progress
+            )
+        told = merging.told.make_told(strategy, rules, parameters or {}, seed)
+        return operations.preview_merge.preview_merge(
+            self._context, revisions, told, progress=progress
+        )
+
+    def conclude(
+        self,
+        kind: Literal["merge", "cherry-pick", "revert"] = "merge",
+        *,
+        strategy: str | None = None,
+        rules: Sequence[tuple[str, str]] = (),
+        parameters: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        message: str | None = None,
+        progress: Progress = None,
+    ) -> MergeResult:
+        """Finish a merge, cherry-pick or revert that is under way.
+
+        Args:
+            kind: what is under way.
+            strategy: decides what is undecided, as in ``merge``; ``rules``, ``parameters`` and
+                ``seed`` too.
+            rules: (pattern, strategy).
+            parameters: of the methods.
+            seed: of methods that draw random numbers.
+            message: of the commit; by default the one that it would have had.
+            progress: called with bytes stored and written.
+
+        Raises:
+            ConflictError: nothing of that kind is under way, or something is still undecided.
+        """
+        told = merging.told.make_told(strategy, rules, parameters or {}, seed)
+        if kind == "merge":
+            return operations.conclude.conclude(
+                self._context, kind, told=told, message=message, progress=progress
+            )
+        return operations.pick.resume(
+            self._context, kind, told=told, message=message, progress=progress
+        )
+
+    def abort(self, kind: Literal["merge", "cherry-pick", "revert"] = "merge") -> CheckoutResult:
+        """Give up a merge, cherry-pick or revert: index and files become as they were before it.
+
+        Raises:
+            ConflictError: nothing of that kind is under way, or a file that it brought was changed.
+        """
+        return operations.conclude.abort(self._context, kind)
+
+    def skip(
+        self, kind: Literal["cherry-pick", "revert"], *, progress: Progress = None
+    ) -> MergeResult:
+        """Leave out the commit that a cherry-pick or revert waits at, and go on with the others.
+
+        Raises:
+            ConflictError: nothing of that kind is under way.
+        """
+        return operations.pick.skip(self._context, kind, progress=progress)
+
+    def cherry_pick(
+        self,
+        *revisions: str,
+        strategy: str | None = None,
+        rules: Sequence[tuple[str, str]] = (),
+        parameters: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        mainline: int | None = None,
+        record_origin: bool = False,
+        commit: bool = True,
+        progress: Progress = None,
+    ) -> MergeResult:
+        """Apply to the current branch what commits changed against their parents.
+
+        Stops at the first commit with conflicts: ``conclude``, ``skip`` or ``abort`` goes on. A
+        commit that would change nothing is left out.
+
+        Args:
+            revisions: commits, or ranges ``A..B``, in the order in which they are applied.
+            strategy: what decides conflicts, as in ``merge``; ``rules``, ``parameters`` and
+                ``seed`` too. ``base`` is the commit's parent.
+            rules: (pattern, strategy).
+            parameters: of the methods.
+            seed: of methods that draw random numbers.
+            mainline: the parent, from 1, that a merge is compared with.
+            record_origin: name the original commit in the message.
+            commit: make commits; else what they change is staged.
+            progress: called with bytes stored and written.
+
+        Returns:
+            What the last step did.
+
+        Raises:
+            ConflictError: local changes would be lost, or something is under way.
+            UsageError: a merge without ``mainline``, no commit in a range.
+        """
+        return operations.pick.pick(
+            self._context,
+            "cherry-pick",
+            revisions,
+            told=merging.told.make_told(strategy, rules, parameters or {}, seed),
+            mainline=mainline,
+            record_origin=record_origin,
+            commit=commit,
+            progress=progress,
+        )
+
+    def revert(
+        self,
+        *revisions: str,
+        strategy: str | None = None,
+        rules: Sequence[tuple[str, str]] = (),
+        arithmetic: bool = False,
+        mainline: int | None = None,
+        commit: bool = True,
+        progress: Progress = None,
+    ) -> MergeResult:
+        """Take back on the current branch what commits changed; their tensors become their parents'.
+
+        A tensor that changed again since is a conflict. With ``arithmetic`` it loses what the commit
+        added to it, its task vector: new = now − (commit − parent), rounded to its dtype, which
+        is not exact to the bit.
+
+        Args:
+            revisions: commits, or ranges ``A..B``, the newest of a range first.
+            strategy: what else decides conflicts, as in ``merge``; ``theirs`` is the parent.
+            rules: (pattern, strategy).
+            arithmetic: subtract task vectors where tensors changed since.
+            mainline: the parent, from 1, that a merge is compared with.
+            commit: make commits; else what they change is staged.
+            progress: called with bytes stored and written.
+
+        Returns:
+            What the last step did; with conflicts, ``conclude``, ``skip`` or ``abort`` goes on.
+
+        Raises:
+            ConflictError: local changes would be lost, or something is under way.
+            UsageError: a merge without ``mainline``, a strategy together with ``arithmetic``.
+        """
+        if arithmetic and strategy is not None:
+            raise UsageError("`arithmetic` is a strategy itself")
+        parameters = {"weight": 1.0} if arithmetic else {}
+        chosen = "task_arithmetic" if arithmetic else strategy
+        return operations.pick.pick(
+            self._context,
+            "revert",
+            revisions,
+            told=merging.told.make_told(chosen, rules, parameters, 0),
+            mainline=mainline,
+            commit=commit,
+            progress=progress,
+        )
+
+    def merge_recipe(
+        self,
+        recipe: str,
+        output: StrPath,
+        *,
+        seed: int = 0,
+        force: bool = False,
+        progress: Progress = None,
+    ) -> RecipeResult:
+        """Merge models by a recipe of mergekit's into a new file or folder; nothing is committed.
+
+        Everything is checked before a weight is read. The same recipe, seed and models give the
+        same bytes on any machine with the same versions.
+
+        Args:
+            recipe: the text of the recipe; its models are revisions, ``REV:PATH``, checkpoint files
+                or folders.
+            output: a safetensors file, or a folder, which also gets the base model's
+                configuration and tokenizer, and the recipe.
+            seed: of methods that draw random numbers.
+            force: replace files that are there.
+            progress: called with bytes written.
+
+        Raises:
+            FormatError: the recipe is not valid.
+            NotFoundError: a method, model, layer or tensor that does not exist.
+            UsageError: models or parameters that do not fit together.
+            UnsupportedError: something that mvc leaves out, or elements that cannot be averaged.
+            ConflictError: the output exists.
+        """
+        return operations.merge_recipe.merge_recipe(
+            self._context, recipe, Path(output), seed=seed, force=force, progress=progress
+        )
+
+    def commit_recipe(
+        self,
+        recipe: str,
+        *,
+        seed: int = 0,
+        message: str | None = None,
+        progress: Progress = None,
+    ) -> MergeResult:
+        """Merge models by a recipe of mergekit's, and commit the result to the current branch.
+
+        The result takes the place of the base model's file, or of the first model's; the commits of
+        the models become parents. The recipe is in the commit, and trailers say what its names
+        stood for, so that ``replay_merge`` can repeat it.
+
+        Args:
+            recipe: the text of the recipe, as for ``merge_recipe``.
+            seed: of methods that draw random numbers.
+            message: of the commit.
+            progress: called with bytes stored and written.
+
+        Raises:
+            FormatError: the recipe is not valid.
+            NotFoundError: a method, model, layer or tensor that does not exist.
+            UsageError: models or parameters that do not fit together.
+            UnsupportedError: something that mvc leaves out, or elements that cannot be averaged.
+            ConflictError: local changes would be lost, or a merge is under way.
+        """
+        return operations.commit_recipe.commit_recipe(
+            self._context, recipe, seed=seed, message=message, progress=progress
+        )
+
+    def replay_merge(self, revision: str = "HEAD", *, progress: Progress = None) -> MergeReplay:
+        """Make a merge again from what its commit says, and compare the result to the bit.
+
+        Nothing moves. Strategy, rules, parameters and seed are read from the trailers, a recipe
+        from the commit's files; plain files that a recipe named have to be there as they were.
+
+        Args:
+            revision: a merge commit, or one made by a recipe.
+            progress: called with bytes computed.
+
+        Raises:
+            NotFoundError: no such revision, or a file that the recipe named is gone.
+            UsageError: the commit merges nothing.
+        """
+        return operations.replay_merge.replay_merge(self._context, revision, progress=progress)

@@ -1,0 +1,187 @@
+"""An open repository: where it is, who commits, what its revisions and settings are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mvc import workspace
+from mvc.errors import UsageError, translate_os_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Self
+
+    from mvc.history.values import Head, Identity
+    from mvc.ids import GitId
+
+    StrPath = str | os.PathLike[str]
+    Paths = StrPath | Iterable[StrPath]
+    Progress = Callable[[int], None] | None
+
+
+class OpenRepo:
+    """An open repository: where it is, who commits, what its revisions and settings are."""
+
+    def __init__(
+        self,
+        path: StrPath = ".",
+        *,
+        identity: Identity | None = None,
+        threads: int | None = None,
+        niceness: Callable[[], int] | None = None,
+    ) -> None:
+        """Open the repository of a folder, or of the nearest folder above it that has one.
+
+        Args:
+            path: a folder inside the worktree.
+            identity: who commits, unless a call names an author; defaults to the name Git would
+                use at that moment: ``GIT_AUTHOR_NAME`` and ``GIT_AUTHOR_EMAIL``, the repository's
+                config, the user's Git config, ``EMAIL``, the login name.
+            threads: workers for hashing and encoding; defaults to all cores.
+            niceness: how much lower than this thread's the priority of a write's workers should be,
+                asked again and again; None means not at all. Only on Linux.
+
+        Raises:
+            RepositoryNotFoundError: there is none.
+        """
+        self._context = workspace.context.discover(Path(path))
+        self._context.identity = identity
+        self._context.threads = threads
+        self._context.niceness = niceness
+
+    @classmethod
+    def init(cls, path: StrPath = ".", *, branch: str = "main") -> Self:
+        """Create ``.mvc`` in a folder, which is made if missing, and open it.
+
+        An existing repository is opened unchanged.
+
+        Raises:
+            UsageError: not a valid branch name, or the path cannot be a folder.
+            StorageError: the machine failed.
+        """
+        folder = Path(path)
+        try:
+            with translate_os_errors(f"make folder {folder}"):
+                folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise UsageError(f"{folder} is not a folder") from None
+        except FileNotFoundError:
+            raise UsageError(
+                f"cannot make folder {folder}: its parent folder is gone or takes no folders",
+                hint="name a folder elsewhere",
+            ) from None
+        workspace.context.init(folder, branch=branch)
+        return cls(folder)
+
+    @classmethod
+    def open(
+        cls,
+        path: StrPath = ".",
+        *,
+        identity: Identity | None = None,
+        threads: int | None = None,
+        niceness: Callable[[], int] | None = None,
+    ) -> Self:
+        """Return ``Repo(path, ...)``, the other name of the same.
+
+        Raises:
+            RepositoryNotFoundError: there is none.
+        """
+        return cls(path, identity=identity, threads=threads, niceness=niceness)
+
+    def close(self) -> None:
+        """Close the files that reads keep open; the next read opens them again."""
+        self._context.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"mvc.Repo({os.fspath(self.worktree)!r})"
+
+    @property
+    def worktree(self) -> Path:
+        """Folder with the user's files."""
+        return self._context.worktree
+
+    @property
+    def git_dir(self) -> Path:
+        """The ``.mvc`` folder, a Git directory."""
+        return self._context.git_dir
+
+    @property
+    def head(self) -> Head:
+        """HEAD's branch (None if detached) and commit (None before the first one)."""
+        return self._context.history.head()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a checkout was cut short and waits for the next change or ``status`` to finish it."""
+        return workspace.recovery.is_interrupted(self._context)
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who commits, unless a call names an author; None means whom Git would name."""
+        return self._context.identity
+
+    @identity.setter
+    def identity(self, identity: Identity | None) -> None:
+        self._context.identity = identity
+
+    def check_identity(self) -> None:
+        """Check that commits can name who makes them, before work that ends in one.
+
+        Raises:
+            UsageError: ``identity``, or whom Git would name, has no name.
+        """
+        self._context.check_identity()
+
+    def resolve(self, revision: str) -> GitId:
+        """Return the commit id of a revision.
+
+        Raises:
+            NotFoundError: no such revision.
+        """
+        return self._context.history.resolve(revision)
+
+    def merge_base(self, left: str, right: str) -> GitId | None:
+        """Return the best common ancestor of two revisions, or None if they share none.
+
+        Raises:
+            NotFoundError: no such revision.
+        """
+        return self._context.history.find_merge_base(self.resolve(left), self.resolve(right))
+
+    def config(self) -> dict[str, str]:
+        """Return the repository's settings, and the user's where it has none.
+
+        As ``section.key`` → value.
+
+        Raises:
+            FormatError: the config is damaged.
+        """
+        return self._context.history.read_config()
+
+    def set_config(self, key: str, value: str | None) -> None:
+        """Set one setting, or remove it with None.
+
+        Raises:
+            NotFoundError: there is no such setting to remove.
+            UsageError: not a valid key or value.
+        """
+        self._context.forget_settings()
+        if value is None:
+            self._context.history.unset_config(key)
+        else:
+            key = workspace.settings.check_setting(key, value, is_users=False)
+            self._context.history.set_config(key, value)
+
+    def _paths(self, paths: Paths) -> list[str]:
+        many = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+        root = self.worktree
+        return [workspace.worktree.relative_path(root, root, os.fspath(path)) for path in many]

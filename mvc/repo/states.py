@@ -1,0 +1,179 @@
+"""Training states, in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from mvc import operations, states, workspace
+from mvc.repo.opening import OpenRepo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mvc.chunkstore.values import WriteCounts
+    from mvc.history.values import Identity
+    from mvc.operations import aftercare, commit_state, load_state  # noqa: F401
+    from mvc.operations.verify import StateCheck
+    from mvc.repo.opening import Progress
+    from mvc.workspace.commits import CommitResult
+
+
+class TrainingStates(OpenRepo):
+    """Training states, in memory."""
+
+    def commit_state(
+        self,
+        state: Mapping[str, object],
+        *,
+        message: str,
+        step: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+        meta: Mapping[str, str] | None = None,
+        branch: str | None = None,
+        author: Identity | None = None,
+        time_s: int | None = None,
+        delta: bool | None = None,
+        previous: Mapping[str, object] | None = None,
+        parent: str | None = None,
+        files: Mapping[str, bytes | str] | None = None,
+        no_gate: bool = False,
+        progress: Progress = None,
+    ) -> CommitResult:
+        """Commit a nested state (state dicts, scalars, RNG states) without writing a file.
+
+        It checks out as one safetensors file for each top-level name with a tensor in it, and
+        ``state.json``. The state dict of one model by itself, ``model.state_dict()``, is one
+        ``model.safetensors``.
+
+        Args:
+            state: top-level names → nested dicts, lists, tensors, arrays, scalars.
+            message: subject, and body after an empty line.
+            step: training step.
+            metrics: name → number.
+            meta: name → one line of text.
+            branch: branch to move; defaults to the current one. A branch that does not exist yet
+                begins with this commit. Moving another branch leaves HEAD and the index alone.
+            author: defaults to ``identity``.
+            time_s: when, in seconds since 1970; defaults to now.
+            delta: as for ``add``; differences are taken from the branch's last commit.
+            previous: the unchanged state of that commit, if it is still in memory: differences
+                are then taken from it, and nothing has to be read from the store. It is hashed
+                before it is trusted.
+            parent: id of the commit that the branch must be at ("" for a branch without one).
+            files: path → content of other files for the commit, such as a ``config.json``. Those
+                of earlier commits stay until they are given again.
+            no_gate: as for ``commit``.
+            progress: called with bytes taken since the last call.
+
+        Raises:
+            GateError: a gate refuses the state.
+            UnsupportedError: a value that is not data; the message names its path.
+            UsageError: a path of ``files`` that no commit may hold, or that the state itself has.
+            ConflictError: the branch moved meanwhile, is not at ``parent``, or a file of the same
+                name is staged; nothing is lost.
+        """
+        encode = states.state.encode_state
+        result = operations.commit_state.commit_state(
+            self._context,
+            encode(state),
+            message,
+            annotations=workspace.annotations.Annotations(step, metrics, meta),
+            branch=branch,
+            author=author,
+            time_s=time_s,
+            delta=delta,
+            previous=() if previous is None else encode(previous),
+            parent=parent,
+            beside=[
+                states.files.given_file(self._paths(path)[0], content)
+                for path, content in (files or {}).items()
+            ],
+            no_gate=no_gate,
+            progress=progress,
+        )
+        operations.aftercare.keep_up(self._context, result)
+        return result
+
+    def commit_image(
+        self,
+        files: Mapping[str, memoryview],
+        *,
+        message: str,
+        step: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+        meta: Mapping[str, str] | None = None,
+        branch: str | None = None,
+        delta: bool | None = None,
+        parent: str | None = None,
+        describe: Callable[[WriteCounts], Mapping[str, str]] | None = None,
+        no_gate: bool = False,
+        progress: Progress = None,
+    ) -> CommitResult:
+        """Commit the image of a state (see ``mvc.layout_state``) as ``commit_state`` would.
+
+        ``files`` is name → bytes of every file of the image; they must not change meanwhile.
+        ``describe`` is called once everything but the commit itself is durable, and what it
+        returns joins ``meta``. All else is as for ``commit_state``.
+
+        Raises:
+            FormatError: not the files of a state.
+            ConflictError, GateError: as for ``commit_state``.
+        """
+        result = operations.commit_state.commit_state(
+            self._context,
+            states.image.open_image(files),
+            message,
+            annotations=workspace.annotations.Annotations(step, metrics, meta),
+            branch=branch,
+            delta=delta,
+            parent=parent,
+            describe=describe,
+            no_gate=no_gate,
+            progress=progress,
+        )
+        operations.aftercare.keep_up(self._context, result)
+        return result
+
+    def outline_state(self, revision: str = "HEAD") -> dict[str, Any]:
+        """Return the structure of a commit's state, with an ``ArrayOutline`` for each array.
+
+        Raises:
+            NotFoundError: no such revision, or the commit holds no state.
+            ReleasedError: content of that commit was released.
+        """
+        return operations.load_state.outline_state(self._context, revision)
+
+    def load_state(
+        self,
+        revision: str = "HEAD",
+        *,
+        framework: Literal["torch", "pt", "numpy", "np"] = "torch",
+        into: Mapping[str, object] | None = None,
+    ) -> dict[str, Any]:
+        """Return the state of a commit: same structure, types and bits, shared tensors shared.
+
+        Args:
+            revision: which commit.
+            framework: ``torch`` (or ``pt``) returns what was committed, ``numpy`` (or ``np``) arrays
+                for all tensors (and needs no torch).
+            into: live tensors of the same structure to fill in place.
+
+        Raises:
+            ConflictError: ``into`` has another structure or shape than the state.
+        """
+        return operations.load_state.load_state(
+            self._context, revision, framework=framework, into=into
+        )
+
+    def verify_state(self, state: Mapping[str, object], revision: str = "HEAD") -> StateCheck:
+        """Compare a live state with a commit's, bit by bit; nothing is changed.
+
+        Args:
+            state: nested, as for ``commit_state``.
+            revision: which commit.
+
+        Raises:
+            UnsupportedError: a live value that is not data; the message names its path.
+            FormatError: the commit lacks something that its state names.
+        """
+        return operations.verify.verify_state(self._context, state, revision)
