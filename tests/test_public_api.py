@@ -35,7 +35,7 @@ check_gates(self, old=None, new=None, *, staged=False)
 check_identity(self)
 check_ignore(self, paths)
 cherry_pick(self, *revisions, strategy=None, rules=(), parameters=None, seed=0, mainline=None, \
-record_origin=False, commit=True, progress=None)
+record_origin=False, commit=True, no_gate=False, progress=None)
 close(self)
 changes(self, revision='HEAD', *, paths=(), tensors=None, with_tensors=True)
 checkout(self, revision, *, paths=(), force=False, detach=False, progress=None)
@@ -43,14 +43,14 @@ commit(self, message=None, *, paths=(), everything=False, amend=False, allow_emp
 step=None, metrics=None, meta=None, author=None, time_s=None, delta=None, no_gate=False, progress=None)
 commit_image(self, files, *, message, step=None, metrics=None, meta=None, branch=None, \
 delta=None, parent=None, describe=None, no_gate=False, progress=None)
-commit_recipe(self, recipe, *, seed=0, message=None, progress=None)
+commit_recipe(self, recipe, *, seed=0, message=None, no_gate=False, progress=None)
 commit_state(self, state, *, message, step=None, metrics=None, meta=None, branch=None, \
 author=None, time_s=None, delta=None, previous=None, parent=None, files=None, no_gate=False, progress=None)
 compare(self, old=None, new=None, *, staged=False, paths=(), tensors=None, spectral=False, \
 progress=None)
 compare_commit(self, revision='HEAD', *, paths=(), tensors=None, spectral=False, progress=None)
 conclude(self, kind='merge', *, strategy=None, rules=(), parameters=None, seed=0, message=None, \
-progress=None)
+no_gate=False, progress=None)
 config(self)
 create_branch(self, name, start='HEAD', *, force=False)
 create_tag(self, name, revision='HEAD', *, message=None, force=False)
@@ -68,7 +68,7 @@ healthy(self, branch=None)
 init(cls, path='.', *, branch='main')
 is_repack_due(self)
 merge(self, *revisions, strategy=None, rules=(), parameters=None, seed=0, message=None, \
-fast_forward='allowed', allow_unrelated=False, commit=True, progress=None)
+fast_forward='allowed', allow_unrelated=False, commit=True, no_gate=False, progress=None)
 load_state(self, revision='HEAD', *, framework='torch', into=None)
 log(self, *revisions, everything=False, limit=None, first_parent=False)
 ls(self, revision='HEAD', *, paths=(), tensors=None)
@@ -100,7 +100,7 @@ reset(self, revision='HEAD', *, mode='mixed', paths=(), progress=None)
 resolve(self, revision)
 restore(self, paths, *, source=None, staged=False, worktree=True, progress=None)
 revert(self, *revisions, strategy=None, rules=(), arithmetic=False, mainline=None, commit=True, \
-progress=None)
+no_gate=False, progress=None)
 rollback(self, plan, *, reason='', force=False, progress=None)
 set_config(self, key, value)
 show(self, revision='HEAD')

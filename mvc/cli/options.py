@@ -43,6 +43,9 @@ Grace = Annotated[
         "--grace", metavar="AGE", help="Keep garbage younger than AGE: now, 12h, 7d, 2w (default)."
     ),
 ]
+NoGate = Annotated[
+    bool, Option("--no-gate", help="Commit even what fails a gate (mvc config gate.nan 0).")
+]
 Stat = Annotated[bool, Option("--stat", help="Print one line per file.")]
 NameOnly = Annotated[bool, Option("--name-only", help="Print paths only.")]
 NameStatus = Annotated[

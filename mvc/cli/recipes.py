@@ -48,6 +48,7 @@ class RecipeCall:
     preview: bool
     seed: int
     message: str | None
+    no_gate: bool
 
     def read(self) -> str:
         """Return its text, with the tokenizer that an option chose."""
@@ -90,7 +91,9 @@ def merge_by_recipe(recipe: RecipeCall, shown: Shown) -> None:
     else:
         assert repo is not None
         with byte_progress("merging", wanted=shown.progress) as bar:
-            done = repo.commit_recipe(text, seed=recipe.seed, message=recipe.message, progress=bar)
+            done = repo.commit_recipe(
+                text, seed=recipe.seed, message=recipe.message, no_gate=recipe.no_gate, progress=bar
+            )
         show_merge(repo, done, shown)
 
 

@@ -37,6 +37,7 @@ def run_sequence(
     told: Mapping[str, Any],
     options: Mapping[str, Any],
     *,
+    no_gate: bool,
     ways: Mapping[str, bool],
     output: tuple[bool, bool, bool],
 ) -> None:
@@ -46,6 +47,8 @@ def run_sequence(
     print JSON.
     """
     check_alone([*ways.items(), ("REV", commits)])
+    for name in ("--skip", "--abort"):
+        check_alone([(name, ways[name]), ("--no-gate", no_gate)])
     way = next((name for name, is_given in ways.items() if is_given), None)
     if way is None and not commits:
         raise CommandUsageError("which commit?")
@@ -59,7 +62,7 @@ def run_sequence(
             write_returned(stdout(), repo, verb, returned)
         return
     with byte_progress(verb, wanted=progress and not quiet) as bar:
-        result = _run(repo, verb, commits, told, options, way, bar)
+        result = _run(repo, verb, commits, {**told, "no_gate": no_gate}, options, way, bar)
     if as_json:
         write_json(merge_fields(result))
     elif not quiet or result.conflicts:

@@ -50,6 +50,7 @@ def commit_recipe(
     *,
     seed: int = 0,
     message: str | None = None,
+    no_gate: bool = False,
     progress: ByteProgress = None,
 ) -> MergeResult:
     """Merge by a recipe and commit the result; commits that it names become parents."""
@@ -68,8 +69,9 @@ def commit_recipe(
     parents, stamp = _find_parents(context, head, plan), context.stamp()
     subject = message or f"Merge {', '.join(plan.recipe.models)} by recipe ({plan.recipe.method})"
     commit = record(
-        context, entries, parents, format_message(subject, _trailers(plan)), committer=stamp
-    )
+        context, entries, parents, format_message(subject, _trailers(plan)), committer=stamp,
+        no_gate=no_gate,
+    )  # fmt: skip
     move = plan_head_move("move", commit, head, f"merge: {subject}", stamp)
     marks = (*ENDED, *mark_origin(head.commit))
     done = execute(context, checkout, index, move, progress, source=commit, marks=marks)

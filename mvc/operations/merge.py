@@ -88,6 +88,7 @@ class Change:
         is_committed: whether a commit is made if nothing is left to decide.
         author: who wrote it, and when; by default who merges.
         may_be_empty: whether a commit that changes nothing is made, too.
+        no_gate: whether it is made even if it fails a gate.
     """
 
     pending: Pending
@@ -97,6 +98,7 @@ class Change:
     is_committed: bool = True
     author: Stamp | None = None
     may_be_empty: bool = True
+    no_gate: bool = False
 
 
 @holds_sweep_lock
@@ -109,6 +111,7 @@ def merge(
     fast_forward: FastForward = "allowed",
     allow_unrelated: bool = False,
     commit: bool = True,
+    no_gate: bool = False,
     progress: ByteProgress = None,
 ) -> MergeResult:
     """Merge other commits into the current branch."""
@@ -142,7 +145,7 @@ def merge(
     labels = ("HEAD", revisions[0])
     sides = Sides(base or {}, [context.history.read_tree(one) for one in commits], labels)
     reflog = f"merge {' '.join(revisions)}: Merge made by mvc"
-    change = Change(pending, sides, commits, reflog, is_committed=commit)
+    change = Change(pending, sides, commits, reflog, is_committed=commit, no_gate=no_gate)
     return apply_change(context, head, change, told, progress)
 
 
@@ -223,7 +226,7 @@ def apply_change(
         return make_result("conflicts" if merged.conflicts else "staged", done, heads, merges)
     new = record(
         context, merged.entries, change.parents, pending.message, committer=stamp,
-        author=change.author,
+        author=change.author, no_gate=change.no_gate,
     )  # fmt: skip
     move = plan_head_move("move", new, head, change.reflog, stamp)
     marks = (*mark_done(pending), *mark_origin(head.commit))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     PickKind = Literal["cherry-pick", "revert"]
 
 _SHORT = 7
-_ORIGIN, _MAINLINE = "record-origin", "mainline"
+_ORIGIN, _MAINLINE, _NO_GATE = "record-origin", "mainline", "no-gate"
 
 
 @holds_sweep_lock
@@ -48,6 +48,7 @@ def pick(
     mainline: int | None = None,
     record_origin: bool = False,
     commit: bool = True,
+    no_gate: bool = False,
     progress: ByteProgress = None,
 ) -> MergeResult:
     """Pick or revert commits, one after another; stops at the first with conflicts."""
@@ -57,6 +58,7 @@ def pick(
     told.methods(context, 2)
     commits = _expand(context, kind, revisions)
     options = {_ORIGIN: "true"} if record_origin else {}
+    options |= {_NO_GATE: "true"} if no_gate else {}
     options |= {} if mainline is None else {_MAINLINE: str(mainline)}
     for one in commits:  # a mistake in the last is told before the first
         _find_parent(context.history.read_commit(one), mainline)
@@ -154,6 +156,7 @@ def _apply(
         is_committed=commit,
         author=author,
         may_be_empty=False,
+        no_gate=_NO_GATE in step.options,
     )
     done = apply_change(context, head, change, told, progress)
     return None if done.kind == "up-to-date" else done
@@ -176,15 +179,21 @@ def resume(
     *,
     told: Told | None = None,
     message: str | None = None,
+    no_gate: bool = False,
     progress: ByteProgress = None,
 ) -> MergeResult:
     """Finish the commit that waits, and go on with the sequence."""
     recover(context)
     pending = get_pending(context, kind)
+    if no_gate:
+        pending = replace(pending, options={**pending.options, _NO_GATE: "true"})
     told = (told or Told()).after(read_told(pending.message))
     done = None
     if pending.heads:
-        done = conclude(context, kind, told=told, message=message, progress=progress)
+        done = conclude(
+            context, kind, told=told, message=message, no_gate=_NO_GATE in pending.options,
+            progress=progress,
+        )  # fmt: skip
     return _go_on(context, pending, told, done, progress)
 
 

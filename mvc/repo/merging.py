@@ -36,6 +36,7 @@ class Merging(OpenRepo):
         fast_forward: Literal["allowed", "only", "never"] = "allowed",
         allow_unrelated: bool = False,
         commit: bool = True,
+        no_gate: bool = False,
         progress: Progress = None,
     ) -> MergeResult:
         """Merge branches into the current one, tensor by tensor.
@@ -57,12 +58,14 @@ class Merging(OpenRepo):
             fast_forward: whether the branch may simply move on; ``never`` makes a commit even then.
             allow_unrelated: merge histories without a common commit, too.
             commit: make the commit if there are no conflicts.
+            no_gate: as for ``commit``.
             progress: called with bytes stored and written.
 
         Raises:
             ConflictError: local changes would be lost, a merge is under way, the histories are not
                 related, or several branches conflict.
             NotFoundError: no such revision or method; a rule that fits nothing.
+            GateError: the result fails a gate.
             UsageError: a parameter out of range, shapes that do not fit.
         """
         told = merging.told.make_told(strategy, rules, parameters or {}, seed)
@@ -74,6 +77,7 @@ class Merging(OpenRepo):
             fast_forward=fast_forward,
             allow_unrelated=allow_unrelated,
             commit=commit,
+            no_gate=no_gate,
             progress=progress,
         )
 
@@ -125,6 +129,7 @@ class Merging(OpenRepo):
         parameters: Mapping[str, Any] | None = None,
         seed: int = 0,
         message: str | None = None,
+        no_gate: bool = False,
         progress: Progress = None,
     ) -> MergeResult:
         """Finish a merge, cherry-pick or revert that is under way.
@@ -137,18 +142,20 @@ class Merging(OpenRepo):
             parameters: of the methods.
             seed: of methods that draw random numbers.
             message: of the commit; by default the one that it would have had.
+            no_gate: as for ``commit``.
             progress: called with bytes stored and written.
 
         Raises:
             ConflictError: nothing of that kind is under way, or something is still undecided.
+            GateError: the result fails a gate.
         """
         told = merging.told.make_told(strategy, rules, parameters or {}, seed)
         if kind == "merge":
             return operations.conclude.conclude(
-                self._context, kind, told=told, message=message, progress=progress
+                self._context, kind, told=told, message=message, no_gate=no_gate, progress=progress
             )
         return operations.pick.resume(
-            self._context, kind, told=told, message=message, progress=progress
+            self._context, kind, told=told, message=message, no_gate=no_gate, progress=progress
         )
 
     def abort(self, kind: Literal["merge", "cherry-pick", "revert"] = "merge") -> CheckoutResult:
@@ -179,6 +186,7 @@ class Merging(OpenRepo):
         mainline: int | None = None,
         record_origin: bool = False,
         commit: bool = True,
+        no_gate: bool = False,
         progress: Progress = None,
     ) -> MergeResult:
         """Apply to the current branch what commits changed against their parents.
@@ -196,12 +204,14 @@ class Merging(OpenRepo):
             mainline: the parent, from 1, that a merge is compared with.
             record_origin: name the original commit in the message.
             commit: make commits; else what they change is staged.
+            no_gate: as for ``commit``.
             progress: called with bytes stored and written.
 
         Returns:
             What the last step did.
 
         Raises:
+            GateError: a commit fails a gate; those before it are made.
             ConflictError: local changes would be lost, or something is under way.
             UsageError: a merge without ``mainline``, no commit in a range.
         """
@@ -213,6 +223,7 @@ class Merging(OpenRepo):
             mainline=mainline,
             record_origin=record_origin,
             commit=commit,
+            no_gate=no_gate,
             progress=progress,
         )
 
@@ -224,6 +235,7 @@ class Merging(OpenRepo):
         arithmetic: bool = False,
         mainline: int | None = None,
         commit: bool = True,
+        no_gate: bool = False,
         progress: Progress = None,
     ) -> MergeResult:
         """Take back on the current branch what commits changed; their tensors become their parents'.
@@ -239,12 +251,14 @@ class Merging(OpenRepo):
             arithmetic: subtract task vectors where tensors changed since.
             mainline: the parent, from 1, that a merge is compared with.
             commit: make commits; else what they change is staged.
+            no_gate: as for ``commit``.
             progress: called with bytes stored and written.
 
         Returns:
             What the last step did; with conflicts, ``conclude``, ``skip`` or ``abort`` goes on.
 
         Raises:
+            GateError: a commit fails a gate; those before it are made.
             ConflictError: local changes would be lost, or something is under way.
             UsageError: a merge without ``mainline``, a strategy together with ``arithmetic``.
         """
@@ -259,6 +273,7 @@ class Merging(OpenRepo):
             told=merging.told.make_told(chosen, rules, parameters, 0),
             mainline=mainline,
             commit=commit,
+            no_gate=no_gate,
             progress=progress,
         )
 
@@ -302,6 +317,7 @@ class Merging(OpenRepo):
         *,
         seed: int = 0,
         message: str | None = None,
+        no_gate: bool = False,
         progress: Progress = None,
     ) -> MergeResult:
         """Merge models by a recipe of mergekit's, and commit the result to the current branch.
@@ -314,6 +330,7 @@ class Merging(OpenRepo):
             recipe: the text of the recipe, as for ``merge_recipe``.
             seed: of methods that draw random numbers.
             message: of the commit.
+            no_gate: as for ``commit``.
             progress: called with bytes stored and written.
 
         Raises:
@@ -321,10 +338,11 @@ class Merging(OpenRepo):
             NotFoundError: a method, model, layer or tensor that does not exist.
             UsageError: models or parameters that do not fit together.
             UnsupportedError: something that mvc leaves out, or elements that cannot be averaged.
+            GateError: the result fails a gate.
             ConflictError: local changes would be lost, or a merge is under way.
         """
         return operations.commit_recipe.commit_recipe(
-            self._context, recipe, seed=seed, message=message, progress=progress
+            self._context, recipe, seed=seed, message=message, no_gate=no_gate, progress=progress
         )
 
     def replay_merge(self, revision: str = "HEAD", *, progress: Progress = None) -> MergeReplay:

@@ -67,3 +67,24 @@ def test_misuse_is_an_error(shell):
         assert shell("diff", "--gate", *more).code == 2
     shell.ok("config", "--unset", "gate.nan")
     assert shell("diff", "--gate").code == 2
+
+
+@pytest.mark.parametrize(
+    "way", [("merge", "odd~1"), ("cherry-pick", "odd~1"), ("revert", "HEAD~1")]
+)
+def test_what_merges_has_the_option_that_its_hint_names(broken, way):
+    start = "odd" if way[0] == "revert" else "main"
+    broken.ok("switch", "-c", "odd", "-q")
+    broken.ok("commit", "-am", "broken", "--no-gate")
+    write_model(broken.folder / "model.safetensors", seed=3)
+    broken.ok("commit", "-am", "mended")
+    broken.ok("switch", start, "-q")
+    (broken.folder / "other.txt").write_text("apart")
+    broken.ok("add", ".")
+    broken.ok("commit", "-m", "apart")
+    answer = broken(*way)
+    assert answer.code == 1
+    assert answer.hint == 'nothing was committed; "--no-gate" commits it anyway'
+    assert broken(way[0], "--no-gate", "--abort").code == 2
+    broken.ok(*way, "--no-gate")
+    assert broken("diff", "--gate", "HEAD~1", "HEAD").code == 1

@@ -96,6 +96,80 @@ def test_no_gate_commits_anyway(repo):
     assert entry(repo).failed_gates
 
 
+@pytest.fixture
+def broken(repo):
+    """On main another tensor changed; on side a harmless commit, one that brings NaN, one that takes it away."""
+    repo.set_config("gate.nan", "0")
+    repo.switch("side", create=True)
+    for text, weights in (("calm", 2 * WEIGHTS), ("bad", break_weights()), ("good", WEIGHTS)):
+        save(repo, weights)
+        repo.commit(text, everything=True, no_gate=True)
+    repo.switch("main")
+    save(repo, WEIGHTS, mine=np.ones(3, np.float32))
+    repo.commit("mine", everything=True)
+    return repo
+
+
+def refused(repo, act):
+    """Return what is left after a refusal: nothing but what was there before."""
+    head, tree = repo.head, repo.status().files
+    with pytest.raises(GateError, match="1 NaN, most in tensor 'w'"):
+        act()
+    assert repo.status().files == tree == ()
+    return head
+
+
+def test_a_merge_is_judged_unless_somebody_insists(broken):
+    head = refused(broken, lambda: broken.merge("side~1"))
+    assert (broken.head, broken.status().pending) == (head, None)
+    assert broken.merge("side~1", no_gate=True).kind == "merged"
+    assert entry(broken).health[0].nan == 1
+
+
+def test_a_merge_that_waited_is_judged_too(broken):
+    save(broken, 3 * WEIGHTS)
+    broken.commit("conflicts", everything=True)
+    assert broken.merge("side~1").kind == "conflicts"
+    with pytest.raises(GateError):
+        broken.conclude(rules=[("w", "theirs")])
+    assert broken.status().pending is not None
+    assert broken.conclude(no_gate=True).kind == "merged"
+    assert entry(broken).health[0].nan == 1
+
+
+def test_a_sequence_waits_at_the_pick_that_a_gate_refuses(broken):
+    refused(broken, lambda: broken.cherry_pick("side~3..side"))
+    assert entry(broken).info.subject == "calm"
+    broken.conclude("cherry-pick", no_gate=True)  # for all that is left
+    log = [one.info.subject for one in broken.log(limit=4)]
+    assert log == ["good", "bad", "calm", "mine"]
+    assert [one.health[0].nan for one in broken.log(limit=3)] == [0, 1, 0]
+
+
+def test_that_somebody_insists_is_not_forgotten_at_a_conflict(broken):
+    save(broken, 3 * WEIGHTS)
+    broken.commit("conflicts", everything=True)
+    assert broken.cherry_pick("side~3..side", no_gate=True).kind == "conflicts"
+    broken.conclude("cherry-pick", rules=[("w", "theirs")])
+    assert [one.info.subject for one in broken.log(limit=3)] == ["good", "bad", "calm"]
+
+
+def test_a_revert_may_bring_what_was_bad(broken):
+    broken.switch("side")
+    head = refused(broken, lambda: broken.revert("HEAD"))
+    assert (broken.head, broken.status().pending) == (head, None)
+    broken.revert("HEAD", no_gate=True)
+    assert entry(broken).health[0].nan == 1
+
+
+def test_a_recipe_is_judged_too(broken):
+    recipe = "merge_method: passthrough\nmodels: [{model: side~1}]\n"
+    head = refused(broken, lambda: broken.commit_recipe(recipe))
+    assert broken.head == head
+    broken.commit_recipe(recipe, no_gate=True)
+    assert entry(broken).health[0].nan == 1
+
+
 def test_states_in_memory_have_gates_too(repo):
     repo.set_config("gate.nan", "0")
     state = {"model": {"w": WEIGHTS}, "optimizer": {"m": break_weights()}}

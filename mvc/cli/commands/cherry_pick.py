@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from mvc.cli.commands.merge import Parameters, Rules, Seed, Strategy
-from mvc.cli.options import Json, Quiet, ShowProgress
+from mvc.cli.options import Json, NoGate, Quiet, ShowProgress
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.merges import parse_told
 from mvc.cli.sequence import Abort, Continue, Mainline, NoCommit, Skip, run_sequence
@@ -22,6 +22,7 @@ def cherry_pick(
     seed: Seed = 0,
     mainline: Mainline = None,
     no_commit: NoCommit = False,
+    no_gate: NoGate = False,
     go_on: Continue = False,
     skip: Skip = False,
     abort: Abort = False,
@@ -45,6 +46,7 @@ def cherry_pick(
         commits or (),
         told,
         {"mainline": mainline, "commit": not no_commit, "record_origin": record_origin},
+        no_gate=no_gate,
         ways={"--continue": go_on, "--skip": skip, "--abort": abort},
         output=(quiet, progress, as_json),
     )

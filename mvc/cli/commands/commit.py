@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.options import CommandUsageError, Delta, Json, Quiet, ShowProgress, check_alone
+from mvc.cli.options import CommandUsageError, Delta, Json, NoGate, Quiet, ShowProgress, check_alone
 from mvc.cli.output import Output, pick, printable, stdout, warn, write_json
 from mvc.cli.parameters import Argument, Option, parse_number
 from mvc.cli.progress import byte_progress
@@ -62,9 +62,7 @@ def commit(
         ),
     ] = None,
     delta: Delta = None,
-    no_gate: Annotated[
-        bool, Option("--no-gate", help="Commit even what fails a gate (mvc config gate.nan 0).")
-    ] = False,
+    no_gate: NoGate = False,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from mvc.cli.options import CommandUsageError, Json, Quiet, ShowProgress, check_alone
+from mvc.cli.options import CommandUsageError, Json, NoGate, Quiet, ShowProgress, check_alone
 from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.progress import byte_progress
@@ -95,6 +95,7 @@ def merge(
     no_commit: Annotated[
         bool, Option("--no-commit", help="Stop before the commit, to look at the result.")
     ] = False,
+    no_gate: NoGate = False,
     ff_only: Annotated[
         bool, Option("--ff-only", help="Only move the branch on, or refuse.")
     ] = False,
@@ -144,6 +145,8 @@ def merge(
     _check_apart(("--abort", abort), [*named, ("--preview", preview)])
     _check_apart(("--replay", replay), [*named, ("--preview", preview), *of_branches])
     _check_apart(("--recipe", recipe), [*named, *of_branches])
+    _check_apart(("--no-gate", no_gate), [("--abort", abort), ("--replay", replay),
+                 ("--preview", preview), ("--output", output)])  # fmt: skip
     if recipe is None:
         check_of_recipes([("--output", output), ("--force", force), ("--tokenizer", tokenizer)])
     shown = Shown(progress and not quiet, quiet, as_json)
@@ -151,13 +154,15 @@ def merge(
     if replay is not None:
         replay_merge(replay, shown)
     elif recipe is not None:
-        merge_by_recipe(RecipeCall(recipe, output, force, tokenizer, preview, seed, message), shown)
+        call = RecipeCall(recipe, output, force, tokenizer, preview, seed, message, no_gate)
+        merge_by_recipe(call, shown)
     elif abort:
         _abort(shown)
     elif go_on:
         with byte_progress("merging", wanted=shown.progress) as bar:
             repo = open_repo()
-            show_merge(repo, repo.conclude("merge", **told, message=message, progress=bar), shown)
+            done = repo.conclude("merge", **told, message=message, no_gate=no_gate, progress=bar)
+            show_merge(repo, done, shown)
     elif not branches:
         raise CommandUsageError("which branch?")
     elif preview:
@@ -175,6 +180,7 @@ def merge(
                 fast_forward=way,
                 allow_unrelated=unrelated,
                 commit=not no_commit,
+                no_gate=no_gate,
                 progress=bar,
             )
         show_merge(repo, result, shown)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from mvc.cli.commands.merge import Rules, Strategy
-from mvc.cli.options import Json, Quiet, ShowProgress, check_alone
+from mvc.cli.options import Json, NoGate, Quiet, ShowProgress, check_alone
 from mvc.cli.parameters import Argument, Option
 from mvc.cli.render.merges import parse_told
 from mvc.cli.sequence import Abort, Continue, Mainline, NoCommit, Skip, run_sequence
@@ -24,6 +24,7 @@ def revert(
     rules: Rules = None,
     mainline: Mainline = None,
     no_commit: NoCommit = False,
+    no_gate: NoGate = False,
     go_on: Continue = False,
     skip: Skip = False,
     abort: Abort = False,
@@ -50,6 +51,7 @@ def revert(
         commits or (),
         {key: told[key] for key in ("strategy", "rules")},
         options,
+        no_gate=no_gate,
         ways={"--continue": go_on, "--skip": skip, "--abort": abort},
         output=(quiet, progress, as_json),
     )
