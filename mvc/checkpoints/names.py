@@ -1,6 +1,10 @@
 """What checkpoint files are called."""
 
+import re
+
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".gguf")
+SHARD = re.compile(r"-\d+-of-(\d+)(?=\.[^./]*$)")
+"""The number of a shard, and how many there are: ``-00001-of-00003`` before ``.safetensors``."""
 
 
 def is_checkpoint_name(name: str) -> bool:

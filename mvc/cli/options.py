@@ -27,7 +27,8 @@ Limit = Annotated[
     int | None, Option("-n", "--max-count", metavar="N", help="Show at most N; -N is short for it.")
 ]
 Tensors = Annotated[
-    str | None, Option("--tensors", metavar="GLOB", help="Only tensors whose name matches GLOB.")
+    str | None,
+    Option("--tensors", metavar="GLOB", help="Only these tensors: a name, a module or a wildcard."),
 ]
 Delta = Annotated[
     bool | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.comparison.kinds import find_kind, find_layer
-from mvc.comparison.rollup import natural_key
+from mvc.tensor_names import natural_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

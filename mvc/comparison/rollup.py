@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.comparison.kinds import find_kind, find_part
+from mvc.tensor_names import natural_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from mvc.comparison.changes import TensorChange
     from mvc.numbers.statistics import TensorStatistics
 
-_NUMBER = re.compile("([0-9]{1,18})")
 _MAX_DEPTH = 16
 
 
@@ -87,14 +86,3 @@ def by_module(changes: Iterable[TensorChange]) -> list[Group]:
 def sort_naturally(groups: Sequence[Group]) -> list[Group]:
     """Return groups by name, where ``layers.9`` comes before ``layers.10``."""
     return sorted(groups, key=lambda group: natural_key(group.name))
-
-
-def natural_key(name: str) -> list[list[tuple[int, str]]]:
-    """Return a key that sorts names part by part, and numbers in them by value."""
-    return [
-        [
-            (int(piece), "") if at % 2 else (-1, piece)
-            for at, piece in enumerate(_NUMBER.split(part))
-        ]
-        for part in name.split(".")
-    ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from mvc.errors import NotFoundError, UsageError
 from mvc.states.document import STATE_FILE
+from mvc.tensor_names import takes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -19,15 +20,23 @@ SIDES: tuple[Side, ...] = get_args(Side)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A strategy for the tensors or files that a pattern fits: NAME, PATH or PATH:NAME."""
+    """A strategy for the tensors or files that a pattern fits: NAME, PATH or PATH:NAME.
+
+    NAME is a tensor, a module or a wildcard, PATH a file or a wildcard.
+    """
 
     pattern: str
     strategy: str
 
     def fits(self, path: str, name: str | None) -> bool:
         """Return whether it is about a file, or about a tensor in it."""
-        texts = [path] if name is None else [name, path, f"{path}:{name}"]
-        return any(fnmatch.fnmatchcase(text, self.pattern) for text in texts)
+        if fnmatch.fnmatchcase(path, self.pattern):
+            return True
+        place, _, inner = self.pattern.partition(":")
+        return name is not None and (
+            takes(self.pattern, name)
+            or (inner != "" and fnmatch.fnmatchcase(path, place) and takes(inner, name))
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.numbers.statistics import TensorStatistics
 from mvc.operations.blame_walk import Trail, Version, follow
+from mvc.tensor_names import takes
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import select_paths
-from mvc.workspace.tensor_contents import TensorContents, fits
+from mvc.workspace.tensor_contents import TensorContents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -165,7 +166,7 @@ def _begin(
         manifest = find_manifest(context, tree[path].blob)
         contents = {} if manifest is None else reader.find(tree, path)
         for view, _ in () if manifest is None else manifest.tensors():
-            if tensors is None or fits(view.name, tensors):
+            if tensors is None or takes(tensors, view.name):
                 trails.append(Trail([Version(path, view.name, contents[view.name])]))
                 views.append(view)
     return trails, views

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from mvc.comparison.spectra import add_spectra
 from mvc.comparison.verdicts import LEVELS, judge
 from mvc.errors import UsageError
 from mvc.operations.token_rows import compare_tokens
+from mvc.tensor_names import takes
 from mvc.workspace.context import threads_of
 from mvc.workspace.models import (
     Model,
@@ -121,7 +121,7 @@ def _compare(
         pair
         for pair in pair_models(*models)
         if tensors is None
-        or any(side and fnmatch.fnmatchcase(side.name, tensors) for side in (pair.old, pair.new))
+        or any(side and takes(tensors, side.name) for side in (pair.old, pair.new))
     ]
     threads = threads_of(context)
     changes = gather(context, pairs, threads=threads, progress=progress)

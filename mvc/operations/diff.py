@@ -7,7 +7,6 @@ is read up to the first difference.
 
 from __future__ import annotations
 
-import fnmatch
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -160,13 +159,14 @@ def _find_moved(
 
 
 def _only_tensors(files: Iterable[FileDiff], pattern: str) -> list[FileDiff]:
+    from mvc.tensor_names import takes  # noqa: PLC0415  names of files need none
+
     found: list[FileDiff] = []
     for file in files:
         kept = tuple(
             tensor
             for tensor in file.tensors
-            if fnmatch.fnmatchcase(tensor.name, pattern)
-            or (tensor.old_name is not None and fnmatch.fnmatchcase(tensor.old_name, pattern))
+            if takes(pattern, tensor.name) or takes(pattern, tensor.old_name or "")
         )
         if kept:
             found.append(

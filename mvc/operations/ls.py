@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.dtypes import get_dtype, size_in_bytes
 from mvc.formats.manifest import tensor_id
+from mvc.tensor_names import takes
 from mvc.workspace.manifests import read_stored
 from mvc.workspace.pathspec import select_paths
 
@@ -77,6 +77,6 @@ def _file_info(context: Context, path: str, entry: TreeEntry, pattern: str | Non
             tensor_id(view, stored),
         )
         for view, stored in manifest.tensors()
-        if pattern is None or fnmatch.fnmatchcase(view.name, pattern)
+        if pattern is None or takes(pattern, view.name)
     )
     return FileInfo(path, entry.mode, entry.blob, manifest.format, size_bytes, infos)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc.comparison.kinds import find_part
-from mvc.comparison.rollup import natural_key
 from mvc.errors import UsageError
 from mvc.merging.blend import Blend, can_blend, make_strategy
 from mvc.merging.files import Sides, plan_files
@@ -17,6 +16,7 @@ from mvc.merging.trees import find_base
 from mvc.numbers.interference import Interference, measure
 from mvc.operations.merge_recipe import open_plan
 from mvc.progress import announce
+from mvc.tensor_names import natural_key
 from mvc.workspace.context import threads_of
 
 if TYPE_CHECKING:

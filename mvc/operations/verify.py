@@ -6,13 +6,13 @@ another header, format or number of shards is distinguished from one whose tenso
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.checkpoints.detect import read_layout
+from mvc.checkpoints.names import SHARD
 from mvc.comparison.checks import TensorCheck, check_pairs
 from mvc.comparison.pairs import TensorPair
 from mvc.errors import ConflictError, FormatError, UnsupportedError
@@ -52,7 +52,6 @@ SAME_TENSORS = "same-tensors"
 DIFFERENT = "different"
 MISSING = "missing"
 NOT_IN_WORKTREE = "not-in-worktree"
-_SHARD = re.compile(r"-\d+-of-\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,4 +364,4 @@ class _Elsewhere:
 
 def _stem(path: str) -> str:
     """Return a path without its suffix and shard numbers."""
-    return _SHARD.sub("", path.rpartition(".")[0])
+    return SHARD.sub("", path).rpartition(".")[0]

@@ -87,8 +87,9 @@ class Repo(
     Not shared between threads; open one per thread. Several processes may work on one repository
     at once: refs move by compare-and-swap, and the slower one gets a ConflictError.
 
-    Where a method takes them, ``paths`` are files, folders or wildcards, ``progress`` is called with
-    the bytes handled since the last call, and ``revision`` names a commit.
+    Where a method takes them, ``paths`` are files, folders or wildcards, ``tensors`` is the name of a
+    tensor, that of a module, which takes all tensors below it, or a wildcard, ``progress`` is called
+    with the bytes handled since the last call, and ``revision`` names a commit.
 
     Any method may raise what follows, even if its own list leaves it out.
 

@@ -39,7 +39,7 @@ class Comparing(OpenRepo):
             new: revision after; defaults to the worktree (the index with ``staged``).
             staged: compare with the index instead of the worktree.
             paths: only these files, folders or wildcards.
-            tensors: only tensors whose name matches this wildcard.
+            tensors: only these tensors.
             with_tensors: find which tensors differ, not only which files.
             progress: called with bytes read, if files of the worktree have to be hashed.
 
@@ -94,7 +94,7 @@ class Comparing(OpenRepo):
             new: the same; defaults to the worktree (the index with ``staged``).
             staged: compare with the index instead of the worktree.
             paths: only these files, folders or wildcards of revisions, index and worktree.
-            tensors: only tensors whose name on either side matches this wildcard.
+            tensors: only tensors that have such a name on either side.
             spectral: also find the spectrum of each matrix's difference: largest singular value,
                 stable rank, and how many directions have most of its energy. Reads them twice more.
             progress: called with bytes read.

@@ -32,7 +32,7 @@ class Content(OpenRepo):
         Args:
             revision: which commit.
             paths: only these files, folders or wildcards.
-            tensors: only tensors whose name matches this wildcard, and files that have one.
+            tensors: only these tensors, and files that have one.
 
         Raises:
             NotFoundError: no such revision or path.
@@ -98,7 +98,7 @@ class Content(OpenRepo):
         Args:
             revision: which commit.
             paths: only those of these files, folders or wildcards.
-            tensors: only those whose name matches this wildcard.
+            tensors: only these.
             framework: as for ``tensor``.
 
         Raises:
@@ -130,7 +130,7 @@ class Content(OpenRepo):
             output: the folder, made if missing, or the file: a name that ends like a checkpoint's, or
                 any name with ``path`` or ``tensors``. A relative path starts at the current folder.
             path: only this checkpoint's tensors; defaults to all of the revision's.
-            tensors: only tensors whose name matches this wildcard.
+            tensors: only these tensors.
             force: replace existing files.
             progress: called with bytes written.
 

@@ -37,7 +37,7 @@ class Searching(OpenRepo):
 
         Args:
             revision: which commit.
-            tensors: only tensors whose name matches this wildcard, or that are below this module.
+            tensors: only these tensors.
             paths: only these files, folders or wildcards.
             samples: at how many commits, evenly along first parents, drift is looked at.
             compute: read and compare what was not compared before; otherwise no tensor is read.
@@ -76,7 +76,7 @@ class Searching(OpenRepo):
             bad: a commit that is bad.
             good: commits that are good.
             paths: only commits that changed these are tested.
-            tensors: only commits that changed tensors of these names, a wildcard, are tested.
+            tensors: only commits that changed these tensors are tested.
             terms: other words for bad and good.
             checkout: check out the commit to test; otherwise it is only returned, and BISECT_HEAD.
             first_parent: follow only the first parent of merges.

@@ -7,11 +7,10 @@ not known is measured if it is little, else there is no line, rather than a wron
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.names import is_checkpoint_name
+from mvc.checkpoints.names import SHARD, is_checkpoint_name
 from mvc.numbers.figures import Health
 from mvc.workspace.health import CheckpointHealth, health_trailers, read_health
 from mvc.workspace.kept_health import find_files
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 MAX_CHECKPOINTS = 16
 CHEAP_BYTES = 64 * 2**20
 """A commit reads so much to measure what is not known."""
-_SHARD = re.compile(r"-\d+-of-(\d+)(?=\.[^./]*$)")
 
 
 def examine(
@@ -107,7 +105,7 @@ def group_checkpoints(tree: Mapping[str, TreeEntry]) -> dict[str, dict[str, GitI
     groups: dict[str, dict[str, GitId]] = {}
     for path, entry in tree.items():
         if is_checkpoint_name(path):
-            groups.setdefault(_SHARD.sub(r"-*-of-\1", path), {})[path] = entry.blob
+            groups.setdefault(SHARD.sub(r"-*-of-\1", path), {})[path] = entry.blob
     return groups
 
 

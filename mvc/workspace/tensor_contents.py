@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 from typing import TYPE_CHECKING
 
 from mvc.formats.manifest import MANIFEST_PREFIX, MAX_MANIFEST_BYTES, is_manifest
 from mvc.formats.manifest_lines import find_contents
+from mvc.tensor_names import takes
 from mvc.workspace.pathspec import filter_paths
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class TensorContents:
                 (name, content)
                 for path in changed
                 for name, content in self.find(tree, path).items()
-                if fits(name, tensors)
+                if takes(tensors, name)
             }
             for tree in (before, after)
         )
@@ -79,8 +79,3 @@ class TensorContents:
         data = self._history.read_blob(blob)
         self._lines[path] = find_contents(data, self._lines.get(path))
         return dict(self._lines[path].values())
-
-
-def fits(name: str, pattern: str) -> bool:
-    """Return whether a wildcard, or the name of a tensor or of a module above it, means a tensor."""
-    return fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from mvc.errors import (
 )
 from mvc.formats.layout import view_extent_bytes
 from mvc.formats.manifest import cut_run
+from mvc.tensor_names import takes
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.released import check_chunks
@@ -64,7 +64,7 @@ def select_tensors(
         if manifest is None:
             continue
         for view, stored in manifest.tensors():
-            if pattern is not None and not fnmatch.fnmatchcase(view.name, pattern):
+            if pattern is not None and not takes(pattern, view.name):
                 continue
             if view.name in chosen:
                 raise ConflictError(

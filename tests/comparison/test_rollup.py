@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mvc import compare
-from mvc.comparison.rollup import by_kind, by_module, natural_key, sum_up
+from mvc.comparison.rollup import by_kind, by_module, sum_up
 
 RNG = np.random.default_rng(3)
 
@@ -44,10 +44,3 @@ def test_kinds_cover_everything(diff):
     assert sum(group.elements for group in groups.values()) == sum_up(diff.changes).elements
     assert groups["mlp.up"].statistics is None
     assert groups["head"].differing == groups["norm"].differing == 1
-
-
-def test_natural_order():
-    names = ["a.10.b", "a.9", "a.9.b", "a.b", "a10", "a9", "", "9", "10"]
-    assert sorted(names, key=natural_key) == [
-        "", "9", "10", "a.9", "a.9.b", "a.10.b", "a.b", "a9", "a10",
-    ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from typing import TYPE_CHECKING, Annotated
 
 from mvc.cli.options import CommandUsageError, Json
@@ -83,18 +82,13 @@ def _find_place(repo: Repo, first: str, second: str | None = None) -> tuple[str,
 def _find_tensor(
     repo: Repo, revision: str, path: str, name: str | None
 ) -> tuple[FileInfo, TensorInfo]:
-    found = repo.ls(revision, paths=[path], tensors=None if name is None else glob.escape(name))
-    with_tensors = [info for info in found if info.tensors]
-    if not with_tensors:
-        (info,) = repo.ls(revision, paths=[path])[:1]
-        if not info.tensors:
-            raise NotFoundError(f"{info.path!r} has no tensors")
-        hint = f'"mvc ls {revision} -- {info.path}" lists its tensors'
-        raise NotFoundError(f"{info.path!r} has no tensor {name!r}", hint=hint)
-    info = with_tensors[0]
-    if len(info.tensors) > 1:
-        raise NotFoundError(
-            f"{info.path!r} has {len(info.tensors):,} tensors: name one",
-            hint=f'"mvc ls {revision} -- {info.path}" lists them',
-        )
-    return info, info.tensors[0]
+    files = [info for info in repo.ls(revision, paths=[path]) if info.tensors]
+    if not files:
+        raise NotFoundError(f"{path!r} has no tensors")
+    found = [(info, one) for info in files for one in info.tensors if name in (None, one.name)]
+    hint = f'"mvc ls {revision} -- {files[0].path}" lists them'
+    if not found:
+        raise NotFoundError(f"{files[0].path!r} has no tensor {name!r}", hint=hint)
+    if len(found) > 1 and name is None:
+        raise NotFoundError(f"{files[0].path!r} has {len(found):,} tensors: name one", hint=hint)
+    return found[0]

@@ -16,12 +16,12 @@ from mvc.cli.render.text import (
     columns,
     cut_end,
     cut_middle,
-    in_layer_order,
     iso_date,
     pad,
     ratio_text,
     short_id,
 )
+from mvc.tensor_names import in_layer_order
 from mvc.workspace.annotations import read_annotations
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from mvc.cli.render.text import (
 )
 from mvc.comparison.changes import STATUSES
 from mvc.comparison.kinds import find_kind, find_layer
-from mvc.comparison.rollup import by_kind, by_layer, natural_key, sum_up
+from mvc.comparison.rollup import by_kind, by_layer, sum_up
 from mvc.ids import is_git_id
+from mvc.tensor_names import natural_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -8,8 +8,9 @@ from mvc.cli.output import pick
 from mvc.cli.render.comparison_rows import choose
 from mvc.comparison.changes import unravel
 from mvc.comparison.kinds import find_kind, find_layer
-from mvc.comparison.rollup import by_kind, by_module, natural_key
+from mvc.comparison.rollup import by_kind, by_module
 from mvc.numbers.statistics import HISTOGRAM_LOWEST
+from mvc.tensor_names import natural_key
 
 if TYPE_CHECKING:
     from mvc.cli.render.comparison_rows import View

@@ -10,7 +10,8 @@ from mvc.cli.options import CommandUsageError
 from mvc.cli.output import printable
 from mvc.cli.parameters import parse_number
 from mvc.cli.render.text import shape_text
-from mvc.comparison.rollup import by_kind, by_module, natural_key
+from mvc.comparison.rollup import by_kind, by_module
+from mvc.tensor_names import natural_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

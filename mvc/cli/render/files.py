@@ -12,11 +12,11 @@ from mvc.cli.render.text import (
     CHANGES,
     columns,
     count_text,
-    in_layer_order,
     quote_path,
     shape_text,
     size_text,
 )
+from mvc.tensor_names import in_layer_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output, pick, printable
-from mvc.cli.render.text import columns, count_text, in_layer_order, shape_text, size_text
+from mvc.cli.render.text import columns, count_text, shape_text, size_text
+from mvc.tensor_names import in_layer_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

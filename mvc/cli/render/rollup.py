@@ -6,9 +6,10 @@ still too many, the ends of the names go: ``layers.0-31.mlp.*``.
 
 from __future__ import annotations
 
-import re
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
+
+from mvc.tensor_names import NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
     Groups = list[tuple[str, list[TensorDiff]]]
 
 _Item = TypeVar("_Item")
-_NUMBER = re.compile("([0-9]+)")
 _MAX_DEPTH = 16
 _LISTED = 3
-_MAX_DIGITS = 18
 
 
 def roll_up(tensors: Sequence[TensorDiff], rows: int) -> Groups:
@@ -55,7 +54,7 @@ def _group(items: Sequence[tuple[str, str, _Item]], depth: int) -> list[tuple[st
     for kind, whole, item in items:
         parts = whole.split(".")
         name = ".".join([*parts[:depth], *(["*"] if len(parts) > depth else [])])
-        key = (kind, *_NUMBER.split(name)[::2])
+        key = (kind, *NUMBER.split(name)[::2])
         groups.setdefault(key, []).append((name, item))
     return [
         (_shared_name([name for name, _ in pairs]), [one for _, one in pairs])
@@ -65,7 +64,7 @@ def _group(items: Sequence[tuple[str, str, _Item]], depth: int) -> list[tuple[st
 
 def _shared_name(names: Sequence[str]) -> str:
     """Return names that differ in numbers as one, with the range of each number."""
-    slots = zip(*map(_NUMBER.split, names), strict=True)
+    slots = zip(*map(NUMBER.split, names), strict=True)
     return "".join(_range(set(slot)) if place % 2 else slot[0] for place, slot in enumerate(slots))
 
 
@@ -75,5 +74,5 @@ def _range(texts: set[str]) -> str:
     first, last = ordered[0], ordered[-1]
     if len(ordered) <= _LISTED:
         return ",".join(ordered)
-    is_gapless = len(last) <= _MAX_DIGITS and int(last) - int(first) == len(ordered) - 1
+    is_gapless = int(last) - int(first) == len(ordered) - 1
     return f"{first}{'-' if is_gapless else '…'}{last}"

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 import time
 import unicodedata
-from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
     from mvc.cli.output import Output
 
-_Item = TypeVar("_Item")
 SHORT_ID = 7
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PLAIN = " ..::==##"
@@ -39,22 +37,6 @@ def size_text(size_bytes: int) -> str:
         value, unit = value / _STEP, unit + 1
     digits = f"{value:,.1f}" if abs(value) < _WHOLE_FROM else f"{value:,.0f}"
     return f"{digits.removesuffix('.0')} {_UNITS[unit]}"
-
-
-def in_layer_order(
-    items: Iterable[_Item], name_of: Callable[[_Item], str] = attrgetter("name")
-) -> list[_Item]:
-    """Return items in their order, but ``layers.9`` before ``layers.10`` wherever names count."""
-    first_seen: dict[tuple[str, ...], int] = {}
-    keyed = []
-    for place, item in enumerate(items):
-        parts = re.split("([0-9]{1,18})", name_of(item))
-        key = [
-            int(part) if at % 2 else first_seen.setdefault(tuple(parts[: at + 1]), place)
-            for at, part in enumerate(parts)
-        ]
-        keyed.append((key, place, item))
-    return [item for _, _, item in sorted(keyed, key=itemgetter(0, 1))]
 
 
 def count_text(count: int, noun: str, plural: str | None = None) -> str:

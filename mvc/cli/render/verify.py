@@ -11,11 +11,11 @@ from mvc.cli.render.files import change_rows, shape_change
 from mvc.cli.render.text import (
     columns,
     count_text,
-    in_layer_order,
     number_text,
     ratio_text,
     short_id,
 )
+from mvc.tensor_names import in_layer_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mvc.cli.output import printable
 from mvc.cli.render import text as render
-from mvc.cli.render.text import in_layer_order, ratio_text
+from mvc.cli.render.text import ratio_text
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,3 @@ def test_quoted_paths():
 )
 def test_ratios(ratio, text):
     assert ratio_text(ratio) == text
-
-
-@pytest.mark.parametrize(
-    ("names", "ordered"),
-    [
-        ("head l.1.v l.1.q l.10.v l.2.v l.2.q norm", "head l.1.v l.1.q l.2.v l.2.q l.10.v norm"),
-        ("b.0.e.10.w b.0.e.2.w b.0.n a", "b.0.e.2.w b.0.e.10.w b.0.n a"),
-        ("z y 10 9 x", "z y 9 10 x"),
-    ],
-)
-def test_layers_are_ordered_as_people_count_and_the_rest_stays(names, ordered):
-    assert in_layer_order(names.split(), str) == ordered.split()
