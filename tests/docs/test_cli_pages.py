@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from mvc.cli import NAMES, errors
+from mvc.cli.group import app
 from mvc.errors import MvcError
+from mvc.numbers.merge_methods.table import METHODS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CLI = (DOCS / "cli.md").read_text(encoding="utf-8")
 JSON = (DOCS / "json.md").read_text(encoding="utf-8")
+MERGING = (DOCS / "merging.md").read_text(encoding="utf-8")
 
 
 def _generator():
@@ -60,3 +65,51 @@ def test_every_exit_code_is_documented():
         assert f"`{kind.kind}`" in CLI
     told = {*errors.EXIT_CODES, errors.INTERRUPTED, errors.BROKEN_PIPE}
     assert set(map(str, told)) == codes
+
+
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+def _shown_commands(page):
+    """Yield the words of each mvc command that a page shows, in a line or a block of its own."""
+    text = page.read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"^```(?:console|)\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    lines = re.findall(r"^(?:\$ )?(mvc .*?)(?: {2,}#.*)?$", blocks, re.MULTILINE)
+    spans = re.findall(
+        r"`(mvc [^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    )
+    for line in [*lines, *spans]:
+        yield re.sub(r"\s+", " ", line).removeprefix("mvc ").split(" ")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_that_pages_show_exist(page):
+    group = get_command(app)
+    context = group.make_context("mvc", ["log", "-h"], resilient_parsing=True)
+    for name, *words in _shown_commands(page):
+        if name not in NAMES or "--" in words[:1]:
+            continue
+        command = group.get_command(context, name)
+        known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+        for word in words:
+            option = re.match(r"--[a-z-]+", word)
+            if option and name != "bisect":  # `bisect run` has options of another command
+                assert option[0] in known | {"--help"}, f"mvc {name} has no {word} ({page.name})"
+
+
+def test_merging_page_has_every_method_and_its_defaults():
+    rows = re.findall(r"^\| (`.*?) \| .*? \|(.*?)\|$", MERGING, re.MULTILINE)
+    shown = {name: cell for names, cell in rows for name in re.findall(r"`(\w+)`", names)}
+    assert shown.keys() == METHODS.keys()
+    for name, method in METHODS.items():
+        if "as above" in shown[name] or name in {"ram", "ramplus_tl"}:
+            continue
+        wanted = {
+            one.name: "" if one.default is None else json.dumps(one.default)
+            for one in method.parameters
+            if one.name != "int8_mask"
+        }
+        cells = dict(re.findall(r"`(\w+)`(?: \(([^)]*)\))?", shown[name]))
+        assert cells.keys() == wanted.keys(), name
+        for key, default in wanted.items():
+            assert json.loads(cells[key] or "null") == json.loads(default or "null"), (name, key)
