@@ -137,6 +137,7 @@ def warn(text: str) -> None:
     err.line(f"{err.style('warning:', 'yellow', 'bold')} {printable(text)}")
 
 
+_SPREAD = 2
 _LAST: list[Callable[[], None]] = []
 
 
@@ -159,10 +160,25 @@ def write_json(value: object) -> None:
 
 
 def json_text(value: object) -> str:
-    """Return a value as JSON; NaN and infinities, which JSON lacks, become text."""
-    import json
+    """Return a value as JSON; NaN and infinities, which JSON lacks, become text.
 
-    return json.dumps(json_ready(value), indent=2, allow_nan=False)
+    Two levels are indented, the rest has a line for each item: indents would be a third of the text
+    of a large model, and only Python's slow encoder makes them.
+    """
+    from json import dumps
+
+    def spread(value: object, depth: int) -> str:
+        if depth and value and isinstance(value, dict):
+            parts = [f"{dumps(key)}: {spread(item, depth - 1)}" for key, item in value.items()]
+        elif depth and value and isinstance(value, list):
+            parts = [spread(item, depth - 1) for item in value]
+        else:
+            return dumps(value, allow_nan=False)
+        opening, closing = "{}" if isinstance(value, dict) else "[]"
+        indent = "\n" + "  " * (_SPREAD - depth)
+        return f"{opening}{indent}  {f',{indent}  '.join(parts)}{indent}{closing}"
+
+    return spread(json_ready(value), _SPREAD)
 
 
 def json_ready(value: object) -> object:

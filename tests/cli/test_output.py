@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.cli.output import json_ready, printable
+from mvc.cli.output import json_ready, json_text, printable
 
 
 @given(st.text())
@@ -27,3 +28,21 @@ def test_printable_shows_what_it_was():
 def test_json_has_no_numbers_that_json_lacks():
     value = {"a": math.inf, "b": (1, -math.inf), "c": [{"d": math.nan}], "e": 1.5}
     assert json_ready(value) == {"a": "inf", "b": [1, "-inf"], "c": [{"d": "nan"}], "e": 1.5}
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(_JSON)
+def test_json_text_means_its_value(value):
+    assert json.loads(json_text(value)) == json_ready(value)
+
+
+def test_json_has_a_line_for_each_row_however_much_is_in_it():
+    rows = [{"name": f"w.{number}", "statistics": {"old": {"nan": 0}}} for number in range(9)]
+    lines = json_text({"total": {"sigma": 0.5, "old": {"nan": 0}}, "tensors": rows}).splitlines()
+    assert lines[:5] == ["{", '  "total": {', '    "sigma": 0.5,', '    "old": {"nan": 0}', "  },"]
+    assert [json.loads(line.removesuffix(",")) for line in lines[6:-2]] == rows
