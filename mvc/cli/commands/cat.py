@@ -82,9 +82,10 @@ def _find_place(repo: Repo, first: str, second: str | None = None) -> tuple[str,
 def _find_tensor(
     repo: Repo, revision: str, path: str, name: str | None
 ) -> tuple[FileInfo, TensorInfo]:
-    files = [info for info in repo.ls(revision, paths=[path]) if info.tensors]
+    listed = repo.ls(revision, paths=[path])
+    files = [info for info in listed if info.tensors]
     if not files:
-        raise NotFoundError(f"{path!r} has no tensors")
+        raise NotFoundError(f"{listed[0].path!r} has no tensors")
     found = [(info, one) for info in files for one in info.tensors if name in (None, one.name)]
     hint = f'"mvc ls {revision} -- {files[0].path}" lists them'
     if not found:
