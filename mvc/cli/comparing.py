@@ -49,8 +49,8 @@ def choose_report(html: str | None, png: str | None) -> str | None:
 def find_models(names: Sequence[str]) -> Callable[..., ModelDiff] | None:
     """Return what compares the two models that arguments name, or None if they name other things.
 
-    Inside a repository these are checkpoints, folders of them elsewhere, and ``REV:PATH``; outside
-    of one, any two files or folders.
+    Inside a repository these are checkpoints, folders of them elsewhere, ``REV:PATH``, and revisions
+    beside what is elsewhere; outside of one, any two files or folders.
     """
     if len(names) != 2 or "--" in names:  # noqa: PLR2004  old and new
         return None
@@ -61,6 +61,11 @@ def find_models(names: Sequence[str]) -> Callable[..., ModelDiff] | None:
 
         return partial(compare, *names)
     models = [_find_model(repo, name) for name in names]
+    if any(isinstance(one, Path) and not _is_inside(repo, one) for one in models):
+        models = [
+            in_history(repo, name) if one is None and is_revision(repo, name) else one
+            for name, one in zip(names, models, strict=True)
+        ]
     return None if None in models else partial(repo.compare, *models)
 
 
@@ -81,14 +86,18 @@ def _find_model(repo: Repo, name: str) -> str | Path | None:
         is_model = is_checkpoint_name(name) and not is_revision(repo, name)
         return Path(name) if is_model else None
     if os.path.isdir(name):
-        is_elsewhere = not Path(name).resolve().is_relative_to(repo.worktree)
-        is_model = is_elsewhere and any(map(is_checkpoint_name, os.listdir(name)))
+        has_models = any(map(is_checkpoint_name, os.listdir(name)))
+        is_model = has_models and not _is_inside(repo, Path(name))
         return Path(name) if is_model else None
     revision, _, path = name.partition(":")
     if not path or not is_revision(repo, revision or "HEAD"):
         return None
     revision, path = parse_place(repo, name)
     return f"{revision}:{os.path.relpath(path, repo.worktree) if os.path.isabs(path) else path}"
+
+
+def _is_inside(repo: Repo, path: Path) -> bool:
+    return path.resolve().is_relative_to(repo.worktree)
 
 
 def in_history(repo: Repo, name: str | None) -> str | None:

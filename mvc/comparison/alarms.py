@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from mvc.comparison.case import Verdict, count, is_weight, tell
@@ -9,9 +10,10 @@ from mvc.comparison.frozen import kind_of
 from mvc.dtypes import get_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from mvc.comparison.case import Case
+    from mvc.comparison.changes import TensorChange
     from mvc.numbers.health import Health
 
 NORM_FACTOR = 10.0
@@ -47,15 +49,23 @@ def see_dead_rows(case: Case) -> Iterator[Verdict]:
 
 
 def see_norms(case: Case) -> Iterator[Verdict]:
-    """Norms that exploded or vanished, the worst first."""
+    """Norms that exploded or vanished, the worst first.
+
+    What began at zero, as biases and LoRA's B do, grows many times: that far, until it is larger than weights are.
+    """
+    usual = _find_rms([two.old for _, two in case.weights])
     ratios = [
-        (two.norm_new / two.norm_old, one, NORM_FACTOR ** (2 if kind_of(one) == "bias" else 1))
+        (two.norm_new / two.norm_old, one, two)
         for one, two in case.weights
-        if two.norm_old
+        if two.norm_old and two.left_out < two.elements
     ]
     ratios.sort(key=lambda ratio: -ratio[0])
-    grown = [(ratio, one) for ratio, one, limit in ratios if ratio > limit]
-    fallen = [(ratio, one) for ratio, one, limit in reversed(ratios) if ratio * limit < 1]
+    grown = [
+        (ratio, one)
+        for ratio, one, two in ratios
+        if ratio > _limit_of(one) and _find_rms([two.new]) > usual
+    ]
+    fallen = [(ratio, one) for ratio, one, _ in reversed(ratios) if ratio * _limit_of(one) < 1]
     for kind, some in (("exploded", grown), ("vanished", fallen)):
         if some:
             text = f"{kind} norm: {some[0][0]:.3g} times the old one in "
@@ -73,6 +83,15 @@ def see_saturation(case: Case) -> Iterator[Verdict]:
     if some:
         text = f"saturated: more than {100 * SATURATED_SHARE:.1f} % of elements are at the limit of their type in "
         yield tell("saturated", text, some, level="warning")
+
+
+def _find_rms(some: Sequence[Health]) -> float:
+    finite = sum(one.elements - _bad(one) for one in some)
+    return math.sqrt(sum(one.sum_sq for one in some) / max(finite, 1))
+
+
+def _limit_of(change: TensorChange) -> float:
+    return NORM_FACTOR ** (2 if kind_of(change) == "bias" else 1)
 
 
 def _bad(health: Health) -> int:

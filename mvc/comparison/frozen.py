@@ -8,7 +8,7 @@ from mvc.comparison.kinds import find_kind, find_layer
 from mvc.tensor_names import natural_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from mvc.comparison.changes import TensorChange
 
@@ -23,10 +23,17 @@ def kind_of(change: TensorChange) -> str:
 
 def name_part(frozen: Sequence[TensorChange], changed: Sequence[TensorChange]) -> str | None:
     """Return the part of a model to which all changes are confined, or None if there is no word."""
-    kinds = {kind_of(one) for one in changed}
-    if len(kinds) <= _MAX_KINDS and not kinds & {kind_of(one) for one in frozen}:
-        return _name_kinds(kinds)
-    return _name_layers(frozen, changed)
+    weights = {one.name: kind_of(one) for one in (*frozen, *changed)}
+
+    def role_of(change: TensorChange) -> str:  # a bias plays the part of the weight beside it
+        name, dot, leaf = change.name.rpartition(".")
+        return weights[change.name] if leaf != "bias" else weights.get(f"{name}{dot}weight", "bias")
+
+    for find in (kind_of, role_of):
+        kinds = {find(one) for one in changed}
+        if len(kinds) <= _MAX_KINDS and not kinds & {find(one) for one in frozen}:
+            return _name_kinds(kinds)
+    return _name_layers(frozen, changed, role_of)
 
 
 def _name_kinds(kinds: Collection[str]) -> str:
@@ -38,7 +45,11 @@ def _join(words: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _name_layers(frozen: Sequence[TensorChange], changed: Sequence[TensorChange]) -> str | None:
+def _name_layers(
+    frozen: Sequence[TensorChange],
+    changed: Sequence[TensorChange],
+    role_of: Callable[[TensorChange], str],
+) -> str | None:
     """Return "the last N layers" (and what else) if no layer before them changed; else None."""
     still, moved = (
         {layer for one in some if (layer := find_layer(one.name))} for some in (frozen, changed)
@@ -48,7 +59,7 @@ def _name_layers(frozen: Sequence[TensorChange], changed: Sequence[TensorChange]
     if max(map(natural_key, still)) >= min(map(natural_key, moved)):
         return None
     layers = "the last layer" if len(moved) == 1 else f"the last {len(moved)} layers"
-    beside = {kind_of(one) for one in changed if find_layer(one.name) is None}
+    beside = {role_of(one) for one in changed if find_layer(one.name) is None}
     if len(beside) > _MAX_KINDS:
         return None
     return _join([layers, *(_WORDS.get(kind, kind) for kind in sorted(beside))])

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LORA_ENERGY = 0.95
 """Share of a difference's energy that a LoRA of its rank has; the rest may be rounding."""
 _SCALED_SHARE = 0.9  # of the change's energy that is one factor
+_PRUNED_SHARE = 0.05  # of elements that became zero
 _SIZES = ((0.015, "light"), (0.05, "moderate"), (0.12, "strong"), (math.inf, "heavy"))  # ΔW/W below
 _WORTH_TELLING = 0.01  # share of elements that is frozen here and there
 _TWINS, _UNRELATED = 0.01, 0.5  # σ below; cosine below
@@ -66,7 +67,7 @@ def see_scaling(case: Case) -> Iterator[Verdict]:
     scaled = [
         (one, two.scale)
         for one, two in case.weights
-        if two.elements > 1 and two.scale is not None and _scaled_share(two) > _SCALED_SHARE
+        if two.elements > 1 and two.scale is not None and _is_scaled(two)
     ]
     if not scaled:
         return
@@ -81,11 +82,30 @@ def see_scaling(case: Case) -> Iterator[Verdict]:
         yield tell("scaled", text, [one for one, _ in scaled])
 
 
-def _scaled_share(two: TensorStatistics) -> float:
-    """Return the share of the last term in ‖new - old‖² = ‖new - c·old‖² + (c - 1)²‖old‖²."""
+def _is_scaled(two: TensorStatistics) -> bool:
+    """Return whether the last term rules in ‖new - old‖² = ‖new - c·old‖² + (c - 1)²‖old‖².
+
+    A random change of n elements has all but a share x of its energy there with a chance of about
+    x^((n - 1) / 2): so of few elements more is asked, to keep that below 1e-8.
+    """
     if not two.sum_sq_difference or not two.sum_sq_old:
-        return 0.0
-    return (two.dot - two.sum_sq_old) ** 2 / two.sum_sq_old / two.sum_sq_difference
+        return False
+    share = (two.dot - two.sum_sq_old) ** 2 / two.sum_sq_old / two.sum_sq_difference
+    return 1 - share < min(1 - _SCALED_SHARE, 10 ** (-16 / (two.elements - 1)))
+
+
+def see_pruned(case: Case) -> Iterator[Verdict]:
+    """Elements that became zero beside others that are as before."""
+    pruned = {
+        one: two.new.zeros - two.old.zeros
+        for one, two in case.weights
+        if two.norm_new
+        and two.changed == two.new.zeros - two.old.zeros > _PRUNED_SHARE * two.elements
+    }
+    if pruned:
+        share = sum(pruned.values()) / sum(one.pair.shown.elements for one in pruned)
+        text = f"pruned: {100 * share:.0f} % of the elements became zero, the others are as before, in "
+        yield tell("pruned", text, pruned)
 
 
 def see_rearranged(case: Case) -> Iterator[Verdict]:
@@ -112,8 +132,8 @@ def see_low_rank(case: Case) -> Iterator[Verdict]:
         yield Verdict("low-rank", f"{text}{count(rank, 'direction')} each", tensors=tuple(low))
     elif known:
         high = tuple(name for name in known if name not in low)
-        text = f"not low-rank: {len(high):,} of {differences} have less than {share} in a few"
-        yield Verdict("full-rank", f"{text} directions", tensors=high)
+        text = f"not low-rank: in {len(high):,} of {differences} a few directions have less than {share}"
+        yield Verdict("full-rank", text, tensors=high)
 
 
 def see_vocabulary(case: Case) -> Iterator[Verdict]:
@@ -159,7 +179,7 @@ def see_size(case: Case) -> Iterator[Verdict]:
     weights = [
         (len(one.pair.shown.view.shape) > 1, two)
         for one, two in case.weights
-        if two.changed and one.name not in case.rearranged
+        if two.sum_sq_difference and one.name not in case.rearranged
     ]
     if not weights:
         return
@@ -174,7 +194,7 @@ def see_size(case: Case) -> Iterator[Verdict]:
         return
     word = next(word for limit, word in _SIZES if distance < limit)
     text = f"a {word} change"
-    if cosine < _UNRELATED and distance > _UNRELATED:
+    if abs(cosine) < _UNRELATED < distance:
         text = "unrelated values"
     twins = ", as between near twins" if sigma < _TWINS else ""
     figures = f"ΔW/W {100 * distance:.3g} %, σ {sigma:.2g}{twins}"

@@ -22,7 +22,13 @@ __all__ = ["LEVELS", "Verdict", "judge"]
 
 _LOOKS: tuple[Callable[[Case], Iterator[Verdict]], ...] = (
     *(alarms.see_not_finite, alarms.see_norms, alarms.see_dead_rows, alarms.see_saturation),
-    *(traits.see_identity, traits.see_casts, traits.see_low_rank, traits.see_scaling),
+    *(
+        traits.see_identity,
+        traits.see_casts,
+        traits.see_low_rank,
+        traits.see_scaling,
+        traits.see_pruned,
+    ),
     *(traits.see_rearranged, traits.see_vocabulary, traits.see_frozen, traits.see_size),
     *(traits.see_names, traits.see_bytes_only),
 )

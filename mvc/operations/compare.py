@@ -12,7 +12,7 @@ from mvc.comparison.rearranged import find_rearranged
 from mvc.comparison.rollup import sum_up
 from mvc.comparison.spectra import add_spectra
 from mvc.comparison.verdicts import LEVELS, judge
-from mvc.errors import UsageError
+from mvc.errors import NotFoundError, UsageError
 from mvc.operations.token_rows import compare_tokens
 from mvc.tensor_names import takes
 from mvc.workspace.context import threads_of
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.comparison.changes import TensorChange
+    from mvc.comparison.pairs import TensorPair
     from mvc.comparison.rollup import Group
     from mvc.comparison.verdicts import Verdict
     from mvc.ids import GitId
@@ -117,12 +118,7 @@ def _compare(
     spectral: bool,
     progress: ByteProgress,
 ) -> ModelDiff:
-    pairs = [
-        pair
-        for pair in pair_models(*models)
-        if tensors is None
-        or any(side and takes(tensors, side.name) for side in (pair.old, pair.new))
-    ]
+    pairs = _choose(pair_models(*models), tensors)
     threads = threads_of(context)
     changes = gather(context, pairs, threads=threads, progress=progress)
     if spectral:
@@ -134,6 +130,20 @@ def _compare(
     verdicts += [] if tokens is None else tokens.judge()
     ranked = tuple(sorted(verdicts, key=lambda verdict: LEVELS.index(verdict.level)))
     return ModelDiff(old, new, tuple(changes), sum_up(changes), ranked, tokens)
+
+
+def _choose(pairs: Sequence[TensorPair], tensors: str | None) -> Sequence[TensorPair]:
+    if tensors is None:
+        return pairs
+    chosen = [
+        pair
+        for pair in pairs
+        if any(side and takes(tensors, side.name) for side in (pair.old, pair.new))
+    ]
+    if pairs and not chosen:
+        example = pairs[0].shown.name
+        raise NotFoundError(f"no tensor fits {tensors!r}", hint=f"names are such as {example!r}")
+    return chosen
 
 
 def _open_sides(

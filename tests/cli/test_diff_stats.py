@@ -216,6 +216,11 @@ def test_two_models_in_no_history(tuned, tmp_path, monkeypatch):
     place = "HEAD~1:model.safetensors"
     assert tuned.json("diff", place, "./model.safetensors")["old"]["label"] == place
     assert tuned.json("diff", place, "HEAD:./model.safetensors")["total"]["differing"] == 14
+    report = tuned.json("diff", "HEAD~1", str(tmp_path / "a.safetensors"))
+    assert report["old"]["label"] == "HEAD~1"
+    assert {one["status"] for one in report["tensors"]} == {"unchanged", "removed"}
+    assert tuned.json("diff", str(tmp_path / "folder"), "HEAD")["new"]["label"] == "HEAD"
+    assert tuned("diff", "HEAD~7", names[0]).code != 0
     assert tuned("diff", *names, "--staged").code == 2
     assert tuned("diff", *names, "--stat").code == 2
     assert "holds no tensor" in tuned("diff", "HEAD:config.json", "HEAD~1:config.json").error

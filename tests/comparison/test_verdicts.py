@@ -224,3 +224,49 @@ def test_only_what_may_have_moved_is_read_again(base, tmp_path, rng, monkeypatch
         save_file({key: value.astype("f4") for key, value in model.items()}, tmp_path / name)
         (tmp_path / name).rename(tmp_path / f"{name}.safetensors")
     mvc.compare(tmp_path / "old.safetensors", tmp_path / "new.safetensors")
+
+
+def test_what_began_at_zero_may_grow(judge, base, rng):
+    small = {"layers.0.bias": rng.standard_normal(WIDTH) * 1e-5}
+    old = moved(base, rng, 0.05) | small
+    grown = {name: 300 * value for name, value in small.items()}
+    assert "exploded-norm" not in judge(base | grown, old=old)
+    burst = {name: 30_000 * value for name, value in small.items()}
+    assert judge(base | burst, old=old)["exploded-norm"].tensors == ("layers.0.bias",)
+
+
+def test_weights_that_are_all_nan_are_only_that(judge, base):
+    found = judge({name: np.full_like(value, np.nan) for name, value in base.items()})
+    assert list(found) == ["not-finite"]
+
+
+def test_a_bias_goes_with_its_weight(judge, base, rng):
+    biases = {f"{name}.bias": np.zeros(WIDTH) for name in ("lm_head", "model.layers.0.mlp.up_proj")}
+    found = judge(moved(base | biases, rng, 0.1, "lm_head"), old=base | biases)
+    assert found["frozen"].text.startswith("only the head changed: ")
+    found = judge(moved(base | biases, rng, 0.1, "bias"), old=base | biases)
+    assert found["frozen"].text.startswith("only biases changed: ")
+
+
+def test_few_elements_are_not_scaled_by_chance(judge, rng):
+    few = {f"layers.{number}.mlp.up_proj.weight": rng.random((2, 2)) for number in range(300)}
+    found = judge(moved(few, rng, 1), old=few, old_type=np.float32, new_type=np.float32)
+    assert "scaled" not in found
+    doubled = {name: 2 * value for name, value in few.items()}
+    found = judge(doubled, old=few, old_type=np.float32, new_type=np.float32)
+    assert "every tensor that changed (300)" in found["scaled"].text
+
+
+def test_negated_weights_are_related(judge, base):
+    found = judge({name: -value for name, value in base.items()})
+    assert "old times -1, nearly" in found["scaled"].text
+    assert "unrelated" not in found["size"].text
+
+
+def test_pruned_weights(judge, base, rng):
+    name = "model.layers.1.mlp.up_proj.weight"
+    new = base | {name: np.where(abs(base[name]) < np.median(abs(base[name])), 0, base[name])}
+    found = judge(new)
+    assert found["pruned"].text.startswith("pruned: 50 % of the elements became zero, ")
+    assert found["pruned"].tensors == (name,)
+    assert "pruned" not in judge(moved(new, rng, 0.1, name))

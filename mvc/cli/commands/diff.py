@@ -89,7 +89,8 @@ def diff(
     how far they moved.
 
     Two FILEs are compared by their values, inside a repository or outside of one. Each is a
-    checkpoint, a folder of them, or REV:PATH; after "--" both are PATHs like any other.
+    checkpoint, a folder of them, REV:PATH, or a REV beside a FILE that is outside of the repository;
+    after "--" both are PATHs like any other.
 
     --html and --png draw what --stats finds: a page that needs no network, and a picture.
     """
