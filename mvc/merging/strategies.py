@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.errors import UsageError
 from mvc.merging.blend import Blend, make_strategy
+from mvc.merging.rules import SIDES
 from mvc.numbers.merge_methods.table import get_method
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Methods:
             UsageError: a parameter that none of them has, or that is out of range, or a method
                 that merges another number of models.
         """
-        methods = [get_method(name) for name in dict.fromkeys(names)]
+        methods = [get_method(name, SIDES) for name in dict.fromkeys(names)]
         known = {one.name for method in methods for one in method.parameters}
         for name in self.told:
             if name not in known:

@@ -19,7 +19,7 @@ from mvc.operations.merge import MergeResult, check_not_staged
 from mvc.operations.merge_recipe import MODEL_FILE, RECIPE_FILE, files_beside, open_plan
 from mvc.progress import announce
 from mvc.sources import MemorySource
-from mvc.workspace.checkout_plan import execute, plan_checkout
+from mvc.workspace.checkout_plan import STASH_THEM, execute, plan_checkout
 from mvc.workspace.commits import record
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.files import Cutter, is_plain
@@ -65,7 +65,7 @@ def commit_recipe(
     entries = {path: entry for path, entry in ours.items() if path not in replaced} | new
     check_kept(context, entries)
     checkout = plan_checkout(context, index, ours, entries, materialise=False)
-    checkout.check()
+    checkout.check(STASH_THEM)
     parents, stamp = _find_parents(context, head, plan), context.stamp()
     subject = message or f"Merge {', '.join(plan.recipe.models)} by recipe ({plan.recipe.method})"
     commit = record(

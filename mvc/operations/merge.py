@@ -17,7 +17,13 @@ from mvc.merging.files import Sides, plan_files
 from mvc.merging.told import Told
 from mvc.merging.trees import MergedTree, find_base, write_merge
 from mvc.operations.status import staged_changes
-from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_checkout, plan_move
+from mvc.workspace.checkout_plan import (
+    STASH_THEM,
+    CheckoutPlan,
+    execute,
+    plan_checkout,
+    plan_move,
+)
 from mvc.workspace.commits import record
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.manifests import find_manifest
@@ -216,7 +222,7 @@ def apply_change(
     if not (merged.conflicts or change.may_be_empty) and merged.entries == ours:
         return MergeResult("up-to-date", head.commit, head.branch)
     plan = plan_checkout(context, index, ours, merged.entries, materialise=False)
-    plan.check()
+    plan.check(STASH_THEM)
     heads, stamp = pending.heads, context.stamp()
     if merged.conflicts or not change.is_committed:
         plan = _leave_undecided(context, index, plan, merged)
@@ -241,7 +247,7 @@ def check_not_staged(index: Index, tree: Mapping[str, TreeEntry]) -> None:
     if staged:
         raise ConflictError(
             f"staged changes would get mixed up with it: {list_paths(staged, _SHOWN)}",
-            hint='commit them, or "mvc stash" them away',
+            hint=STASH_THEM,
         )
 
 

@@ -14,6 +14,7 @@ from mvc.merging.rules import Rules
 from mvc.merging.told import Told
 from mvc.merging.trees import find_base
 from mvc.numbers.interference import Interference, measure
+from mvc.operations.merge import check_rules
 from mvc.operations.merge_recipe import open_plan
 from mvc.progress import announce
 from mvc.tensor_names import natural_key
@@ -93,6 +94,7 @@ def preview_merge(
     methods = told.methods(context, len(commits))
     sides = Sides(find_base(context, commits) or {}, [history.read_tree(one) for one in commits])
     merges = plan_files(context, sides, told.rules, methods.resolve)
+    check_rules(context, told.rules, sides)
     checkpoints = [one.checkpoint for one in merges if one.checkpoint is not None]
     outcomes = sum((Counter(one.taken) for one in checkpoints), Counter[str]())
     conflicts = tuple(one for merge in merges for one in merge.conflicts)

@@ -17,8 +17,8 @@ from mvc.merging.files import Sides, plan_files
 from mvc.merging.told import Told
 from mvc.merging.trees import write_merge
 from mvc.operations.add import plan_add, store_planned
-from mvc.operations.merge import MergeResult, make_result
-from mvc.workspace.checkout_plan import execute, plan_checkout
+from mvc.operations.merge import MergeResult, check_rules, make_result
+from mvc.workspace.checkout_plan import STASH_THEM, execute, plan_checkout
 from mvc.workspace.context import holds_sweep_lock
 from mvc.workspace.pathspec import list_paths
 from mvc.workspace.pending import check_decided, check_nothing_pending
@@ -181,11 +181,13 @@ def apply(
         ("Updated upstream", "Stashed changes"),
     )
     merges = plan_files(context, sides, told.rules, told.methods(context, 2).resolve)
+    check_rules(context, told.rules, sides)
     merged = write_merge(context, merges, ours, progress)
     plan = plan_checkout(context, index, ours, merged.entries, materialise=False)
     plan = _keep_index(plan, ours)
     plan = replace(plan, undecided=merged.undecided(()))
     plan = _with_untracked(context, index, plan, info)
+    plan.check(STASH_THEM)
     done = execute(context, plan, index, _stay(context, head), progress, source=info.id)
     result = make_result("conflicts" if merged.conflicts else "staged", done, (info.id,), merges)
     if pop and not merged.conflicts:

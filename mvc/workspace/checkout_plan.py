@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from mvc.workspace.context import Context
 
 
+STASH_THEM = 'commit them, or "mvc stash" them away'
 _SHOWN = 5
 
 
@@ -75,12 +76,12 @@ class CheckoutPlan:
     undecided: tuple[Undecided, ...] = ()
     unstaged: frozenset[str] = frozenset()  # the index keeps what it has at these paths
 
-    def check(self) -> None:
-        """Check that the plan can run."""
+    def check(self, hint: str = "commit them, or discard them with `force`") -> None:
+        """Check that the plan can run; ``hint`` is what to do about local changes."""
         if self.conflicts:
             raise ConflictError(
                 f"local changes would be overwritten: {list_paths(self.conflicts, _SHOWN)}",
-                hint="commit them, or discard them with `force`",
+                hint=hint,
             )
         if self.blockers:
             raise ConflictError(

@@ -74,11 +74,30 @@ def test_a_command_that_fails_ends_the_run_and_it_goes_on(line):
     assert answer.code == 4
     assert "ended with 200" in answer.error
     killed = line("bisect", "run", "sh", "-c", f"kill -{int(signal.SIGTERM)} $$")
-    assert (killed.code, "neither good nor bad" in killed.error) == (4, True)
+    assert (killed.code, "ended with SIGTERM" in killed.error) == (4, True)
     assert line("bisect", "run", "no-such-command").code == 3
     assert line("bisect", "run").code == 2
     answer = line.ok("bisect", "run", "sh", "-c", 'test "$(mvc_step)" = 1 || exit 1')
     assert f"{line.ids[1]} is the first bad commit" in answer.lines
+
+
+@pytest.mark.parametrize("how", [[], ["--no-checkout"]])
+def test_a_command_that_can_be_run_nowhere_is_not_taken_for_a_verdict(line, how):
+    line.ok("bisect", "start", *how, "HEAD", "main@1")
+    answer = line("bisect", "run", "sh", "-c", "no-such-command --evaluate")
+    assert (answer.code, "ends with 127 at the good commit" in answer.error) == (4, True)
+    assert line.json("bisect", "next")["commit"] == line.ids[4]  # nothing was said about it
+    # A command that only some commits have is one: it is bad where it is missing.
+    answer = line.ok("bisect", "run", "sh", "-c", f"[ $MVC_REV = {line.ids[0]} ] || exit 126")
+    assert f"{line.ids[1]} is the first bad commit" in answer.lines
+    assert line.json("bisect", "next")["commit"] == line.ids[1]
+
+
+def test_words_that_are_no_subcommands(line):
+    assert "'god' is not start, good" in line("bisect", "god").error
+    line.ok("bisect", "start", "--term-new", "worse", "HEAD", "main@1")
+    assert "'god' is not a term" in line("bisect", "god").error
+    line.ok("bisect", "worse")
 
 
 def test_a_killed_run_goes_on(line):
@@ -120,6 +139,7 @@ def test_a_log_from_a_file(line):
 
 def test_by_a_metric_nothing_is_checked_out(line):
     answer = line.ok("bisect", "--metric", "loss", "--above", "6.5")
+    assert line.ok("bisect", "start", "--metric", "loss", "--above", "6.5").out == answer.out
     assert answer.lines[0] == f"{line.ids[6]} is the first bad commit: loss 7"
     assert answer.lines[1].startswith("before it, loss was 6: ")
     fields = line.json("bisect", "--metric", "loss", "--above", "6.5", "main@9", "main@2")
@@ -130,7 +150,7 @@ def test_by_a_metric_nothing_is_checked_out(line):
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        ((), 2), (("good",), 4), (("frobnicate",), 4), (("--metric", "loss"), 2),
+        ((), 2), (("good",), 4), (("frobnicate",), 2), (("--metric", "loss"), 2),
         (("--metric", "loss", "--above", "x"), 2), (("--metric", "loss", "--above", "nan"), 2),
         (("--metric", "loss", "--above", "1", "--below", "1"), 2), (("--above", "1"), 2),
         (("--metric", "loss", "--above", "1", "--no-checkout"), 2), (("log",), 4),

@@ -73,8 +73,10 @@ def test_json_and_abort(parted):
         (["merge", "--abort"], 4, "no merge is under way"),
         (["merge", "--continue"], 4, "no merge is under way"),
         (["merge", "away", "--strategy", "linaer"], 3, "linaer"),
+        (["merge", "away", "--rule", "*=theirz"], 3, "did you mean 'theirs'?"),
         (["merge", "away", "--rule", "lm_head"], 2, "GLOB=STRATEGY"),
         (["merge", "away", "--rule", "lm_haed.*=ours"], 3, "fits no file and no tensor"),
+        (["merge", "away", "--preview", "--rule", "lm_haed.*=ours"], 3, "fits no file and no"),
         (["merge", "away", "--strategy", "linear", "--param", "wieght=1"], 2, "wieght"),
         (["merge", "away", "--ff-only"], 4, "diverged"),
         (["merge", "away", "--ff-only", "--no-ff"], 2, "cannot be used together"),
@@ -202,10 +204,15 @@ def test_stash(parted):
     assert parted("stash", "pop", "first").code == 2
     assert parted("stash", "save").code == 2
     assert parted.json("stash", "list")["stashes"][0]["message"] == "On main: mine"
-    assert "2 files written" in parted.ok("stash", "pop").out
+    assert parted("stash", "pop", "--rule", "confg.json=theirs").code == 3
+    popped = parted.ok("stash", "pop")
+    assert "2 files written" in popped.out
+    assert popped.lines[-1].startswith("Dropped stash@{0} (")
     assert parted.ok("status", "-s").lines == [" M config.json", "?? own"]
     parted.ok("stash")
     write_config(parted.folder / "config.json", lr=8)
+    refused = parted("stash", "pop")
+    assert (refused.code, "--force" in refused.err) == (4, False)  # pop has no such option
     parted.ok("commit", "-am", "other")
     answer = parted("stash", "pop", "stash@{0}")
     assert answer.code == 1

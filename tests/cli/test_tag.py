@@ -70,6 +70,21 @@ def test_a_tag_that_moves_is_an_alias(shell):
     assert git(shell.folder / ".mvc", "rev-parse", "champion@{1}") == ids[0]
 
 
+def test_an_alias_may_be_named_as_the_log_shows_it(shell):
+    ids = [entry["commit"] for entry in shell.json("log")]
+    shell.ok("tag", "@champion", "HEAD~1")
+    assert shell("tag", "@champion").code == 4
+    assert "Moved @champion from" in shell.ok("tag", "-f", "@champion").out
+    assert "(HEAD -> main, @champion)" in shell.ok("log", "--oneline", "-1").out
+    shell.ok("tag", "@champion", "--by", "loss", "--max")
+    assert shell.json("tag") == [
+        {**one, "alias": one["name"] == "champion"} for one in shell.json("tag")
+    ]
+    git(shell.folder / ".mvc", "tag", "@odd", ids[0])  # a name of its own
+    assert shell.ok("tag", "-d", "@odd", "@champion").lines[0].startswith("Deleted tag '@odd'")
+    assert shell.ok("tag").lines == ["v1"]
+
+
 def test_what_an_alias_left_can_be_taken_back_after_gc(shell):
     shell.ok("tag", "-f", "champion")
     shell.ok("switch", "side")

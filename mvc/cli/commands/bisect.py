@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Annotated
 
+from mvc.cli.bisect_run import run_command
 from mvc.cli.options import CommandUsageError, Json, ShowProgress, Tensors, check_alone
 from mvc.cli.output import paged, printable, stdout, write_json
 from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
 from mvc.cli.render.bisect import break_fields, step_fields, write_break, write_step
-from mvc.cli.render.text import short_id
 from mvc.cli.session import open_repo, split_revisions
-from mvc.errors import ConflictError, NotFoundError
+from mvc.errors import ConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mvc.ids import GitId
     from mvc.operations.bisect import BisectStep
     from mvc.repo import Repo
 
 UNDECIDED = 2  # Git's exit code for this answer
-_STDERR = 2
-_CANNOT_SAY = 125
-_ABORT = 128
+_ANSWERS = ("bad", "good", "new", "old")
 _SHOWN = ("terms", "log", "view", "visualize")
 
 
@@ -123,12 +116,14 @@ def _step(
     if name == "skip":
         return repo.bisect_skip(*words, progress=progress)
     if name == "run":
-        return _run(repo, words, progress, as_json=as_json)
+        return run_command(repo, words, progress, as_json=as_json)
     if name == "replay":
         return _replay(repo, words, progress)
     if name == "next":
         _check_no_more(words, 0)
         return repo.bisect_next(progress=progress)
+    if name not in _ANSWERS and repo.bisect_step() is None:
+        raise CommandUsageError(f"{name!r} is not start, good, bad, skip, run, log or reset")
     return repo.bisect_mark(name, *words, progress=progress)
 
 
@@ -144,47 +139,6 @@ def _write(repo: Repo, step: BisectStep, *, as_json: bool) -> None:
         write_step(repo, stdout(), step)
     if step.status == "undecided":
         raise Exit(UNDECIDED)
-
-
-def _run(
-    repo: Repo, words: list[str], progress: Callable[[int], None] | None, *, as_json: bool
-) -> BisectStep:
-    while words[:1] == ["--"]:
-        del words[0]
-    if not words:
-        raise CommandUsageError("name the command that tests a commit: run CMD...")
-    if shutil.which(words[0]) is None:
-        raise NotFoundError(f"command {words[0]!r} cannot be found or run")
-    out = stdout()
-
-    def test(commit: GitId) -> bool | None:
-        sys.stdout.flush()
-        environment = {**os.environ, "MVC_REV": commit}
-        aside = _STDERR if as_json else None  # standard output is the answer's
-        try:
-            done = subprocess.run(words, env=environment, stdout=aside, check=False)  # noqa: S603
-        except OSError as error:
-            raise NotFoundError(
-                f"command {words[0]!r} cannot be run at commit {short_id(commit)}",
-                hint="keep it outside of what is checked out",
-            ) from error
-        code = done.returncode
-        if not 0 <= code < _ABORT:
-            raise ConflictError(
-                f"the test ended with {code} at commit {short_id(commit)}: neither good nor bad",
-                hint="the same command goes on from there; exit codes 1 to 127 mean bad, 125 skips",
-            )
-        return None if code == _CANNOT_SAY else code == 0
-
-    first = repo.bisect_step()
-
-    def tell(step: BisectStep) -> None:
-        if not as_json:
-            if first is None or step.commit != first.commit:
-                write_step(repo, out, step)
-            out.line(f"running {printable(' '.join(words))}")
-
-    return repo.bisect_run(test, told=tell, progress=progress)
 
 
 def _replay(repo: Repo, names: Sequence[str], progress: Callable[[int], None] | None) -> BisectStep:
@@ -263,7 +217,7 @@ def _by_metric(
     if above is None and below is None:
         raise CommandUsageError("say which values are bad: --above X or --below X")
     repo = open_repo()
-    bad, *good = names or ["HEAD"]
+    bad, *good = names[names[:1] == ["start"] :] or ["HEAD"]
     found = repo.bisect_metric(metric, above=above, below=below, bad=bad, good=good)
     if as_json:
         write_json(break_fields(repo, found))

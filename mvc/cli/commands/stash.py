@@ -71,6 +71,9 @@ def stash(
             number, pop=verb == "pop", strategy=strategy, rules=told["rules"], progress=bar
         )
     _write_applied(result, as_json=as_json, quiet=quiet)
+    if verb == "pop":
+        text = f"Dropped stash@{{{number}}} ({result.heads[0]})"
+        _answer(None, text, as_json=False, quiet=quiet or as_json)
 
 
 def _write_applied(result: MergeResult, *, as_json: bool, quiet: bool) -> None:

@@ -64,17 +64,19 @@ def tag(
         if not given:
             raise CommandUsageError("name a tag")
         repo = open_repo()
-        deleted = [(name, repo.delete_tag(name)) for name in given]
+        deleted = [(name, repo.delete_tag(name)) for name in (_plain(repo, one) for one in given)]
         write_deleted("Deleted tag '{}' (was {})", deleted, quiet=quiet, as_json=as_json)
     elif by is not None:
         _tag_best(
             given, by, message, among, force=force, highest=highest, quiet=quiet, as_json=as_json
         )
     elif given and listed is None:
-        name, revision = name_and_start(given)
+        written, revision = name_and_start(given)
         repo = open_repo()
+        name = _plain(repo, written)
         before = _find_tag(repo, name)
-        commit = repo.create_tag(name, revision, message=message, force=force)
+        is_alias = force or (before is None and name != written)
+        commit = repo.create_tag(name, revision, message=message, force=is_alias)
         if as_json:
             write_json({"created": {"name": name, "commit": commit}})
         elif before is not None and not quiet:
@@ -85,6 +87,11 @@ def tag(
 
 def _find_tag(repo: Repo, name: str) -> RefInfo | None:
     return next((ref for ref in repo.tags() if ref.name == name), None)
+
+
+def _plain(repo: Repo, name: str) -> str:
+    """Return the name of a tag that may be written as the log shows aliases, with @."""
+    return name if _find_tag(repo, name) else name[name[:1] == "@" and len(name) > 1 :]
 
 
 def _write_move(name: str, before: str, commit: str) -> None:
@@ -110,10 +117,11 @@ def _tag_best(
     """Tag the commit with the best value of a metric; an alias moves without -f."""
     if not names:
         raise CommandUsageError("name the tag: mvc tag best --by NAME")
-    name, start = name_and_start(names)
+    written, start = name_and_start(names)
     if among is not None and len(names) > 1:
         raise CommandUsageError(f"{start!r} and --among cannot be used together")
     repo = open_repo()
+    name = _plain(repo, written)
     before = _find_tag(repo, name)
     if before is not None and not (force or before.is_alias):
         raise ConflictError(f"tag {name!r} already exists", hint="`force` moves it")

@@ -12,6 +12,8 @@ from mvc.numbers.merge_methods.spherical import KARCHER, MULTISLERP, NUSLERP, SL
 from mvc.numbers.merge_methods.task_vectors import TASK_VECTOR_METHODS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mvc.numbers.merge_methods.method import Method
 
 METHODS: dict[str, Method] = {
@@ -34,11 +36,12 @@ METHODS: dict[str, Method] = {
 }
 
 
-def get_method(name: str) -> Method:
-    """Return the method of that name; anything else is a NotFoundError that lists all."""
+def get_method(name: str, besides: Sequence[str] = ()) -> Method:
+    """Return the method of that name, or raise NotFoundError, which lists all and what is known besides."""
     try:
         return METHODS[name]
     except KeyError:
-        near = difflib.get_close_matches(name, METHODS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(METHODS)}"
+        known = [*besides, *METHODS]
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
         raise NotFoundError(f"unknown merge method {name!r}", hint=hint) from None
