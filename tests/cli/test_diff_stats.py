@@ -194,6 +194,21 @@ def test_one_screen_on_a_terminal(tuned, monkeypatch):
     assert any(line.rstrip().endswith("█") for line in wide.splitlines() if "q_proj" in line)
 
 
+def test_names_stay_whole_on_a_narrow_terminal(tuned):
+    diff = ("diff", "--stats", "HEAD~1", "HEAD", "--tensors", "*q_proj*", "--sort")
+    for sort, figures in (
+        ("sigma", ["sigma", "rel_L2"]),
+        ("max", ["sigma", "rel_L2", "max_diff"]),
+        ("ulp", ["sigma", "rel_L2", "ulp50", "ulp99"]),
+    ):
+        tuned.environment |= {"COLUMNS": "72", "LINES": "40"}
+        lines = plain(tuned.ok(*diff, sort, terminal=True).out).splitlines()
+        assert max(map(len, lines)) <= 72
+        heading = next(line.split() for line in lines if line.startswith("tensor "))
+        assert [one for one in heading[1:] if one not in ("cosine", "changed")] == figures
+        assert NAMES[-3] in {line.split()[0] for line in lines if line}
+
+
 def test_nan_that_came_in_is_told(tuned):
     broken = _model(moved=0.001)
     broken[NAMES[5]][0, 0] = np.nan

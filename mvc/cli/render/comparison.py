@@ -61,7 +61,7 @@ def write_comparison(out: Output, diff: ModelDiff, view: View) -> None:
     by = view.by or "tensor"
     rows = choose(ROWS[by](diff, view), view, view.sort or "name")
     if rows:
-        out.lines(_table(out, [Row(by, is_heading=True), *rows]))
+        out.lines(_table(out, [Row(by, is_heading=True), *rows], view.sort))
 
 
 def _head_lines(out: Output, diff: ModelDiff, *, everything: bool) -> Iterator[str]:
@@ -124,7 +124,7 @@ def _screen_lines(out: Output, diff: ModelDiff, view: View, used: int) -> Iterat
         title = name if len(shown) == len(rows) else f"{name} ({len(shown):,} of {len(rows):,})"
         lines += [Row(title, is_heading=True), *shown]
     if tensors:
-        yield from ("", *_table(out, lines))
+        yield from ("", *_table(out, lines, view.sort))
     if any(line.is_heading and line.name.endswith(")") for line in lines):
         yield out.style('"--by tensor" lists every tensor, "--by module" every module', "dim")
 
@@ -183,26 +183,44 @@ _SPECTRAL_COLUMNS: dict[str, Callable[[Spectrum], str]] = {
 }
 _NARROW_SPECTRAL = ("sigma", "changed", *_SPECTRAL_COLUMNS)
 _NARROW = ("sigma", "rel_L2", "cosine", "changed", "max_diff")
+_GIVES_WAY = ("max_diff", "changed", "cosine")  # to names, the first of them first
+_SORTED = {
+    "l2": ("rel_L2",),
+    "max": ("max_diff",),
+    "ulp": ("ulp50", "ulp99"),
+    "norm": ("norm_old", "norm_new"),
+}  # the columns of a key that has another name
 
 
-def _table(out: Output, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield rows of equal columns: all of them in a pipe, on a terminal as many as fit."""
+def _table(out: Output, rows: Sequence[Row], sort: str | None) -> Iterator[str]:
+    """Yield rows of equal columns: all of them in a pipe, on a terminal as many as fit beside names."""
     is_wide = out.width is None or out.width >= _WIDE
     if any(row.spectrum for row in rows):
         names = _NARROW_SPECTRAL if out.width else (*_FIGURE_COLUMNS, *_SPECTRAL_COLUMNS)
     else:
         names = _NARROW if out.width else tuple(_FIGURE_COLUMNS)
+    wanted = _SORTED.get(sort or "", (sort,))
+    names += tuple(one for one in wanted if one in _FIGURE_COLUMNS and one not in names)
     has_groups = any(row.tensors for row in rows)
     has_end = is_wide and any(row.note or row.trend for row in rows)
-    cells = [
-        [
-            printable(row.name),
-            *([row.tensors or ("" if number else "tensors")] if has_groups else []),
-            *(_figures(row, names, out) if number else names),
-            *([row.note or row.trend] if has_end else []),
+
+    def fill(names: Sequence[str]) -> list[list[str]]:
+        return [
+            [
+                printable(row.name),
+                *([row.tensors or ("" if number else "tensors")] if has_groups else []),
+                *(_figures(row, names, out) if number else names),
+                *([row.note or row.trend] if has_end else []),
+            ]
+            for number, row in enumerate(rows)
         ]
-        for number, row in enumerate(rows)
-    ]
+
+    cells = fill(names)
+    for name in _GIVES_WAY:
+        widths = (max(map(cell_width, column)) for column in zip(*cells, strict=True))
+        if out.width and name not in wanted and sum(width + 2 for width in widths) - 2 > out.width:
+            names = tuple(one for one in names if one != name)
+            cells = fill(names)
     aligns = "<" + ">" * (len(names) + has_groups) + "<" * has_end
     if out.width is None:  # names stay whole, and one that is very long moves no other row
         longest = min(max(cell_width(first) for first, *_ in cells), _MOST_NAME)
