@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from mvc.states.image import compare_image, outline_image, read_image
     from mvc.states.layout import LayoutPlan, StateLayout, layout_state
     from mvc.states.outline import ArrayOutline
-    from mvc.workspace.models import Model, ModelTensor
+    from mvc.workspace.models import Model
+    from mvc.workspace.tensors import ModelTensor
 
 __getattr__ = lazy_names(
     __name__,
@@ -53,7 +54,8 @@ __getattr__ = lazy_names(
         "mvc.states.image": "compare_image outline_image read_image",
         "mvc.states.layout": "LayoutPlan StateLayout layout_state",
         "mvc.states.outline": "ArrayOutline",
-        "mvc.workspace.models": "Model ModelTensor",
+        "mvc.workspace.models": "Model",
+        "mvc.workspace.tensors": "ModelTensor",
     },
 )
 

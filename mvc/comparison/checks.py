@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mvc.numbers.deviation import Deviation, FirstDifference, Tolerance
     from mvc.progress import ByteProgress
     from mvc.workspace.content import LiveChunk
-    from mvc.workspace.models import ModelTensor
+    from mvc.workspace.tensors import ModelTensor
 
     Place = tuple[int, int, int, int]
     Chunks = LiveChunk[Place]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
     from mvc.workspace.kept import Kept
-    from mvc.workspace.models import ModelTensor
+    from mvc.workspace.tensors import ModelTensor
 
 PAIR = b"pair"
 """The kind of kept statistics, whose key is ``pair_key``."""

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from mvc.ids import TensorId
-    from mvc.workspace.models import Model, ModelTensor
+    from mvc.workspace.models import Model
+    from mvc.workspace.tensors import ModelTensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)

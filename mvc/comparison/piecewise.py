@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from mvc.comparison.pairs import TensorPair
     from mvc.dtypes import DType
-    from mvc.workspace.models import Reader
+    from mvc.workspace.tensors import Reader
 
 
 class PairRun:

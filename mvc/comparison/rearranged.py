@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mvc.comparison.changes import TensorChange
     from mvc.numbers.fingerprints import Fingerprints
     from mvc.workspace.context import Context
-    from mvc.workspace.models import ModelTensor
+    from mvc.workspace.tensors import ModelTensor
 
 REARRANGED = b"rearranged"
 """The kind of kept answers; their key is that of the statistics."""

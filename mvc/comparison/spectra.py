@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mvc.comparison.changes import TensorChange
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
-    from mvc.workspace.models import ModelTensor, Reader
+    from mvc.workspace.tensors import ModelTensor, Reader
 
 SPECTRUM = b"spectrum"
 """The kind of kept spectra; their key is that of the statistics."""

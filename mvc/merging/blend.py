@@ -27,7 +27,7 @@ from mvc.numbers.elements import largest_finite, read_values
 from mvc.numbers.merge_methods.method import MAX_ROW_ELEMENTS, PIECE_ELEMENTS, Piece, Settings
 from mvc.numbers.merge_methods.table import get_method
 from mvc.sources import ByteSource
-from mvc.workspace.models import ModelTensor
+from mvc.workspace.tensors import ModelTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mvc.dtypes import DType
     from mvc.numbers.elements import Numbers
     from mvc.numbers.merge_methods.method import Apply, Array, Method, Parameter, Value
-    from mvc.workspace.models import Reader
+    from mvc.workspace.tensors import Reader
 
 T = TypeVar("T")
 

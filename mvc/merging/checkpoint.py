@@ -34,7 +34,8 @@ from mvc.formats.manifest_lines import encode_manifest
 from mvc.merging.rules import SIDES
 from mvc.merging.table import Outcome, Row, decide, merge_names
 from mvc.sources import JoinedSource, MemorySource
-from mvc.workspace.models import ModelTensor, read_tree_model
+from mvc.workspace.models import read_tree_model
+from mvc.workspace.tensors import ModelTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mvc.progress import ByteProgress
     from mvc.sources import ByteSource
-    from mvc.workspace.models import ModelTensor
+    from mvc.workspace.tensors import ModelTensor
 
 _PIECE_BYTES = 2**22
 

@@ -23,7 +23,7 @@ from mvc.merging.tokenizer import (
 )
 from mvc.numbers.merge_methods.table import get_method
 from mvc.sources import ByteSource
-from mvc.workspace.models import ModelTensor
+from mvc.workspace.tensors import ModelTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from mvc.merging.recipe import Recipe, Setting, Slice, Source
     from mvc.merging.tokenizer import Alignment
     from mvc.numbers.merge_methods.method import Value
-    from mvc.workspace.models import Model, Reader
+    from mvc.workspace.models import Model
+    from mvc.workspace.tensors import Reader
 
     Tensors: TypeAlias = Mapping[str, ModelTensor]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mvc.merging.blend import Strategy
     from mvc.merging.table import Row
     from mvc.numbers.merge_methods.method import Method, Value
-    from mvc.workspace.models import ModelTensor
+    from mvc.workspace.tensors import ModelTensor
 
 Told: TypeAlias = "Mapping[str, Value | Sequence[Value]]"
 """Parameter → its value, or one for each side, ours first."""

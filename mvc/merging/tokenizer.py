@@ -22,7 +22,7 @@ from mvc.formats.layout import single_tensor
 from mvc.formats.tokenizer import Vocabulary, find_tokenizer, map_rows, parse_tokenizer
 from mvc.merging.blend import can_blend
 from mvc.sources import ByteSource
-from mvc.workspace.models import ModelTensor
+from mvc.workspace.tensors import ModelTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mvc.merging.recipe import TokenizerChoice
-    from mvc.workspace.models import Reader
+    from mvc.workspace.tensors import Reader
 
     Rows = NDArray[np.int64]
 

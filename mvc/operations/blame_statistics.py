@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mvc.operations.blame_walk import Trail, Version
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
-    from mvc.workspace.models import ModelTensor
+    from mvc.workspace.tensors import ModelTensor
 
 
 def compute_missing(

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mvc.errors import CorruptionError, NotFoundError
+from mvc.errors import NotFoundError
 from mvc.workspace.manifests import find_manifest
-from mvc.workspace.released import check_chunks, command_text
-from mvc.workspace.tensors import StoredTensor, find_maker, read_bytes_of, select_tensors
+from mvc.workspace.released import command_text
+from mvc.workspace.tensors import ModelTensor, StoredSource, find_maker, select_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from mvc.formats.layout import TensorView
     from mvc.history.values import TreeEntry
     from mvc.ids import GitId
     from mvc.workspace.context import Context
@@ -37,9 +33,8 @@ def read_tensor(
     Types that NumPy lacks come from ml_dtypes; packed types (4-bit, GGUF blocks) come as their
     bytes, one dimension of uint8.
     """
-    make = find_maker(framework)
-    commit = context.history.resolve(revision)
-    return make(*_read(context, commit, _find_tensor(context, commit, revision, path, name)))
+    find_maker(framework)  # checked before anything is looked for
+    return _find_tensor(context, revision, path, name).read(framework)
 
 
 def read_tensors(
@@ -51,28 +46,13 @@ def read_tensors(
     framework: str = "numpy",
 ) -> Iterator[tuple[str, Any]]:
     """Return (name, values) of tensors in the order of their files; each is read when it is due."""
-    make = find_maker(framework)
-    commit = context.history.resolve(revision)
+    find_maker(framework)
     chosen = select_tensors(context, revision, paths, tensors, "mvc checkout {}")
-    return ((one.view.name, make(*_read(context, commit, one))) for one in chosen)
+    return ((one.name, one.read(framework)) for one in chosen)
 
 
-def _read(
-    context: Context, commit: GitId, tensor: StoredTensor
-) -> tuple[NDArray[np.uint8], TensorView]:
-    try:
-        return read_bytes_of(context, tensor), tensor.view
-    except CorruptionError:  # damaged, or released?
-        version = (tensor.path, context.history.read_tree(commit)[tensor.path].blob)
-        command = command_text("mvc cat {}", [tensor.path, tensor.view.name])
-        check_chunks(context, version, tensor.stored.chunks, commit=commit, command=command)
-        raise
-
-
-def _find_tensor(
-    context: Context, commit: GitId, revision: str, path: str, name: str
-) -> StoredTensor:
-    """Return where a tensor of a revision is stored."""
+def _find_tensor(context: Context, revision: str, path: str, name: str) -> ModelTensor:
+    commit = context.history.resolve(revision)
     manifests = context.manifests
     blob = manifests.holders.get((commit, path))
     if blob is None:
@@ -85,7 +65,13 @@ def _find_tensor(
         raise NotFoundError(
             f"{path!r} has no tensor {name!r}", hint=f'"mvc ls" lists the tensors of {path}'
         )
-    return StoredTensor(path, *found, manifests.read(blob).chunk_bytes)
+    view, stored = found
+    chunk_bytes, command = (
+        manifests.read(blob).chunk_bytes,
+        command_text("mvc cat {}", [path, name]),
+    )
+    source = StoredSource(context, (path, blob, commit), stored, chunk_bytes, command)
+    return ModelTensor(path, view, stored.segment, source, 0, stored.chunks, chunk_bytes)
 
 
 def _find_entry(context: Context, commit: GitId, revision: str, path: str) -> TreeEntry:

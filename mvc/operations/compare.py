@@ -16,13 +16,7 @@ from mvc.errors import NotFoundError, UsageError
 from mvc.operations.token_rows import compare_tokens
 from mvc.tensor_names import takes
 from mvc.workspace.context import threads_of
-from mvc.workspace.models import (
-    Model,
-    open_model,
-    read_revision,
-    read_tree_model,
-    read_worktree,
-)
+from mvc.workspace.models import Model, open_model, read_revision, read_tree_model, read_worktree
 from mvc.workspace.pathspec import filter_paths
 from mvc.workspace.recorded import staged_tree
 from mvc.workspace.recovery import recover

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from mvc.checkpoints.names import is_checkpoint_name
 from mvc.checkpoints.safetensors import DTYPES, METADATA_KEY, encode_header
+from mvc.chunkstore.parallel import for_each
 from mvc.errors import ConflictError, NotFoundError, UnsupportedError, UsageError
 from mvc.fs import DurableFile, find_stat, fsync_dir, make_dirs, replace_staged
 from mvc.progress import announce
 from mvc.workspace.content import stage_file
 from mvc.workspace.manifests import read_stored
 from mvc.workspace.released import check_content, command_text
-from mvc.workspace.tensors import StoredTensor, in_order, read_bytes_of, read_parts, select_tensors
+from mvc.workspace.tensors import ModelTensor, select_tensors
 from mvc.workspace.worktree import find_obstacle
 
 if TYPE_CHECKING:
@@ -126,22 +127,20 @@ def _export_tensors(
     for tensor in chosen:
         _check_storable(tensor)
     header = encode_header(
-        (one.view.name, one.view.dtype, one.view.shape, one.size_bytes) for one in chosen
+        (one.name, one.view.dtype, one.view.shape, one.size_bytes) for one in chosen
     )
     position = len(header)
     announce(progress, sum(tensor.size_bytes for tensor in chosen))
     with DurableFile(output.parent) as file:
         file.write([header])
         for tensor in chosen:
-            _write_tensor(context, file, position, tensor)
+            _write_tensor(context, file, position, tensor, progress)
             position += tensor.size_bytes
-            if progress is not None:
-                progress(tensor.size_bytes)
         file.publish(output, expected_bytes=position)
     return ExportResult(output, len(chosen), position)
 
 
-def _check_storable(tensor: StoredTensor) -> None:
+def _check_storable(tensor: ModelTensor) -> None:
     """Check that a safetensors file can hold a tensor."""
     name, dtype = tensor.view.name, tensor.view.dtype
     if dtype in DTYPES and name != METADATA_KEY:
@@ -155,9 +154,19 @@ def _check_storable(tensor: StoredTensor) -> None:
     )
 
 
-def _write_tensor(context: Context, file: DurableFile, position: int, tensor: StoredTensor) -> None:
-    if tensor.view.strides is not None:
-        flat = in_order(read_bytes_of(context, tensor), tensor.view)
-        file.write_at(flat.data, position)
-        return
-    read_parts(context, tensor, lambda part, offset: file.write_at(part, position + offset))
+def _write_tensor(
+    context: Context,
+    file: DurableFile,
+    position: int,
+    tensor: ModelTensor,
+    progress: ByteProgress,
+) -> None:
+    read = tensor.open()
+
+    def copy(offset: int, _: None) -> int:
+        size_bytes = min(tensor.chunk_bytes, tensor.size_bytes - offset)
+        file.write_at(read(offset, size_bytes).data, position + offset)
+        return size_bytes
+
+    offsets = range(0, tensor.size_bytes, tensor.chunk_bytes)
+    for_each(offsets, lambda: None, copy, threads=context.store.threads, progress=progress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from mvc.chunkstore.parallel import for_each
@@ -11,7 +11,7 @@ from mvc.states.outline import outline_state as outline_text
 from mvc.states.state import plan_state
 from mvc.workspace.released import check_content
 from mvc.workspace.state_files import TensorSizes, read_state_text
-from mvc.workspace.tensors import StoredTensor, read_tensor_into
+from mvc.workspace.tensors import ModelTensor, stored_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,26 +53,23 @@ def _fill(context: Context, tree: Mapping[str, TreeEntry], reads: Iterable[Tenso
     """Fill the arrays: those of many chunks one by one, chunks in parallel; the others at once."""
 
     @cache
-    def tensors_of(path: str) -> dict[str, StoredTensor]:
-        manifest = context.manifests.read(tree[path].blob)
-        return {
-            view.name: StoredTensor(path, view, stored, manifest.chunk_bytes)
-            for view, stored in manifest.tensors()
-        }
+    def tensors_of(path: str) -> dict[str, ModelTensor]:
+        blob = tree[path].blob
+        manifest = context.manifests.read(blob)
+        return {one.name: one for one in stored_tensors(context, (path, blob, None), manifest)}
 
     # One chunk gives threads nothing to share, so tensors of one chunk are read side by side.
-    short: list[tuple[TensorRead, StoredTensor]] = []
+    short: list[tuple[TensorRead, ModelTensor]] = []
     for read in reads:
-        place = tensors_of(read.file)[read.tensor]
-        if len(place.stored.chunks) == 1:
-            short.append((read, place))
+        tensor = tensors_of(read.file)[read.tensor]
+        if len(tensor.chunks or ()) == 1:
+            short.append((read, tensor))
         else:
-            read.fill(partial(read_tensor_into, context, place))
+            read.fill(tensor.read_into)
 
-    def fill(job: tuple[TensorRead, StoredTensor], _: None) -> int:
-        read, place = job
-        where = f"tensor {read.tensor!r} of {read.file}"
-        read.fill(partial(context.store.read_into, place.stored.chunks[0], context=where))
+    def fill(job: tuple[TensorRead, ModelTensor], _: None) -> int:
+        read, tensor = job
+        read.fill(tensor.read_into)
         return read.size_bytes
 
     for_each(short, lambda: None, fill, threads=context.store.threads)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mvc.merging.table import Row
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
-    from mvc.workspace.models import ModelTensor
+    from mvc.workspace.tensors import ModelTensor
 
     Task = tuple[str, str, ModelTensor, Sequence[ModelTensor]]  # path, name, base, sides
 

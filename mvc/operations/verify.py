@@ -27,10 +27,10 @@ from mvc.states.state import encode_state, find_files
 from mvc.workspace.content import GapStream, all_same, cut_live, find_different, open_source
 from mvc.workspace.files import PLAIN_FILE_MAX_BYTES, find_layout
 from mvc.workspace.manifests import find_manifest, stored_size
-from mvc.workspace.models import live_tensors, stored_tensors
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.recovery import recover
 from mvc.workspace.state_files import TensorSizes, find_state_files, read_state_text
+from mvc.workspace.tensors import live_tensors, stored_tensors
 from mvc.workspace.worktree import find_file_stat, read_link, scan_files
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mvc.progress import ByteProgress
     from mvc.workspace.content import LiveChunk
     from mvc.workspace.context import Context
-    from mvc.workspace.models import ModelTensor
+    from mvc.workspace.tensors import ModelTensor
 
     Version = tuple[str, GitId, GitId | None]
 

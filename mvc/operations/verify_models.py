@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from mvc.ids import GitId
     from mvc.progress import ByteProgress
     from mvc.workspace.context import Context
-    from mvc.workspace.models import ModelTensor, Operand
+    from mvc.workspace.models import Operand
+    from mvc.workspace.tensors import ModelTensor
 
 
 @dataclass(frozen=True, slots=True)

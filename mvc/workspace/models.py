@@ -12,114 +12,31 @@ from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mvc.checkpoints.detect import read_layout
 from mvc.checkpoints.names import is_checkpoint_name
-from mvc.dtypes import count_elements, get_dtype, size_in_bytes
-from mvc.errors import CorruptionError, FormatError, NotFoundError, UsageError
-from mvc.formats.layout import view_extent_bytes
-from mvc.formats.manifest import StoredSegment, tensor_id
-from mvc.sources import ByteSource, FileSource
+from mvc.errors import FormatError, NotFoundError, UsageError
+from mvc.sources import FileSource
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import filter_paths
 from mvc.workspace.recorded import is_clean
-from mvc.workspace.released import check_chunks
-from mvc.workspace.tensors import check_fits, find_maker, in_order
+from mvc.workspace.tensors import ModelTensor, live_tensors, stored_tensors, tensors_of
 from mvc.workspace.worktree import find_file_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from mvc.formats.layout import Segment, TensorView
     from mvc.formats.manifest import Manifest
     from mvc.history.values import Index, TreeEntry
-    from mvc.ids import ChunkId, GitId, TensorId
+    from mvc.ids import GitId
     from mvc.workspace.context import Context
 
     Reader = Callable[[int, int], NDArray[np.uint8]]
     Operand = str | Path | Mapping[str, object] | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ModelTensor:
-    """One tensor of a model.
-
-    Attributes:
-        path: the file it is in: of the repository, or as the user named it.
-        view: its name, dtype and shape, and its place in the segment.
-        segment: the run of bytes that it is in.
-        source: where the segment is read.
-        start: where in ``source`` the segment begins.
-        chunks: ids of the segment's chunks; None in a file whose chunks are not known.
-        chunk_bytes: where the segment is cut.
-    """
-
-    path: str
-    view: TensorView
-    segment: Segment
-    source: ByteSource
-    start: int
-    chunks: tuple[ChunkId, ...] | None
-    chunk_bytes: int
-
-    @property
-    def name(self) -> str:
-        """Its key in the state dict."""
-        return self.view.name
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of its elements."""
-        return size_in_bytes(get_dtype(self.view.dtype), self.view.shape)
-
-    @property
-    def elements(self) -> int:
-        """Number of its elements."""
-        return count_elements(self.view.shape)
-
-    @property
-    def id(self) -> TensorId | None:
-        """Its identity (dtype, shape, bytes); None where it would have to be read for that."""
-        if self.chunks is None:
-            return None
-        return tensor_id(self.view, StoredSegment(self.segment, self.chunks))
-
-    def read(self, framework: str = "numpy") -> Any:
-        """Return its values as a new array or torch tensor; packed types come as their bytes."""
-        import numpy as np  # noqa: PLC0415  import cost
-
-        make = find_maker(framework)
-        check_fits(self.path, self.view)
-        raw = np.empty(view_extent_bytes(self.view), np.uint8)
-        self.source.read_into(self.start + self.view.offset_bytes, raw.data)
-        return make(raw, self.view)
-
-    def open(self) -> Reader:
-        """Return a reader of its elements in C order, by offset and size in bytes.
-
-        Many threads may use one. A strided tensor is read whole, here; all others piece by piece.
-        """
-        begin = self.start + self.view.offset_bytes
-
-        def read(offset: int, size_bytes: int) -> NDArray[np.uint8]:
-            import numpy as np  # noqa: PLC0415  import cost
-
-            data = self.source.view(begin + offset, size_bytes)
-            if data is not None:
-                return np.frombuffer(data, np.uint8)
-            buffer = np.empty(size_bytes, np.uint8)
-            self.source.read_into(begin + offset, buffer.data)
-            return buffer
-
-        if self.view.strides is None:
-            return read
-        check_fits(self.path, self.view)
-        flat = in_order(read(0, view_extent_bytes(self.view)), self.view)
-        return lambda offset, size_bytes: flat[offset : offset + size_bytes]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,59 +56,6 @@ class Model:
     commit: GitId | None = None
     plain: Mapping[str, GitId] | None = None
     root: Path | None = None
-
-
-class StoredSource(ByteSource):
-    """One segment of a stored file; every byte was hashed when it is handed out."""
-
-    def __init__(
-        self,
-        context: Context,
-        version: tuple[str, GitId, GitId | None],
-        stored: StoredSegment,
-        chunk_bytes: int,
-    ) -> None:
-        self._context = context
-        self._version = version  # path, blob of the manifest, commit
-        self._stored = stored
-        self._chunk_bytes = chunk_bytes
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of the segment."""
-        return self._stored.segment.size_bytes
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill the buffer from that offset of the segment."""
-        if offset < 0 or offset + len(buffer) > self.size_bytes:
-            raise FormatError(f"{self._where()} ends before byte {offset + len(buffer):,}")
-        try:
-            self._read(offset, buffer)
-        except CorruptionError:  # damaged, or released?
-            path, blob, commit = self._version
-            command = "mvc checkout {}"
-            check_chunks(
-                self._context, (path, blob), self._stored.chunks, commit=commit, command=command
-            )
-            raise
-
-    def _read(self, offset: int, buffer: memoryview) -> None:
-        position = offset
-        while position < offset + len(buffer):
-            number, inside = divmod(position, self._chunk_bytes)
-            size = min(self._chunk_bytes, self.size_bytes - number * self._chunk_bytes)
-            part = buffer[position - offset : position - offset + size - inside]
-            chunk = self._stored.chunks[number]
-            if len(part) == size:
-                self._context.store.read_into(chunk, part, context=self._where())
-            else:
-                plain = memoryview(bytearray(size))
-                self._context.store.read_into(chunk, plain, context=self._where())
-                part[:] = plain[inside : inside + len(part)]
-            position += len(part)
-
-    def _where(self) -> str:
-        return f"tensor {self._stored.segment.tensors[0].name!r} of {self._version[0]}"
 
 
 @contextmanager
@@ -302,24 +166,6 @@ def read_tree_model(
     return Model(label, tuple(tensors), commit, plain)
 
 
-def stored_tensors(
-    context: Context, version: tuple[str, GitId, GitId | None], manifest: Manifest
-) -> Iterator[ModelTensor]:
-    """Yield the tensors of a stored file; ``version`` is its path, its blob and its commit."""
-    for stored in manifest.segments:
-        source = StoredSource(context, version, stored, manifest.chunk_bytes)
-        yield from _tensors_of(version[0], stored, source, 0, manifest.chunk_bytes)
-
-
-def live_tensors(
-    path: str, source: ByteSource, segments: Iterable[Segment]
-) -> Iterator[ModelTensor]:
-    """Yield the tensors of an open file, whatever the index knows of it."""
-    for segment in segments:
-        for view in segment.tensors:
-            yield ModelTensor(path, view, segment, source, segment.start, None, 0)
-
-
 def read_worktree(context: Context, stack: ExitStack, paths: Sequence[str] = ()) -> Model:
     """Return the model in the tracked files of the worktree, which stay open with ``stack``."""
     index = context.history.read_index()
@@ -367,7 +213,7 @@ def _read_file(
         return [
             tensor
             for stored in manifest.segments
-            for tensor in _tensors_of(
+            for tensor in tensors_of(
                 shown, stored, source, stored.segment.start, manifest.chunk_bytes
             )
         ]
@@ -387,10 +233,3 @@ def _find_clean(context: Context, index: Index, file: Path) -> Manifest | None:
     if entry is None or stat is None or not is_clean(context, index, entry, stat):
         return None
     return find_manifest(context, entry.blob)
-
-
-def _tensors_of(
-    path: str, stored: StoredSegment, source: ByteSource, start: int, chunk_bytes: int
-) -> Iterator[ModelTensor]:
-    for view in stored.segment.tensors:
-        yield ModelTensor(path, view, stored.segment, source, start, stored.chunks, chunk_bytes)

@@ -1,4 +1,4 @@
-"""Where a tensor of a stored file is, and its bytes."""
+"""One tensor, wherever it is: in a stored file, in a plain one, in memory; and its bytes."""
 
 from __future__ import annotations
 
@@ -6,90 +6,237 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mvc.chunkstore.values import ReadRequest
-from mvc.dtypes import get_dtype, get_framework, numpy_dtype, size_in_bytes
+from mvc.dtypes import count_elements, get_dtype, get_framework, numpy_dtype, size_in_bytes
 from mvc.errors import (
     ConflictError,
+    CorruptionError,
     FormatError,
     NotFoundError,
     StorageError,
     UnsupportedError,
 )
 from mvc.formats.layout import view_extent_bytes
-from mvc.formats.manifest import cut_run
+from mvc.formats.manifest import StoredSegment, tensor_id
+from mvc.sources import ByteSource
 from mvc.tensor_names import takes
 from mvc.workspace.manifests import find_manifest
 from mvc.workspace.pathspec import select_paths
 from mvc.workspace.released import check_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from mvc.formats.layout import TensorView
-    from mvc.formats.manifest import StoredSegment
-    from mvc.ids import ChunkId
+    from mvc.formats.layout import Segment, TensorView
+    from mvc.formats.manifest import Manifest
+    from mvc.ids import ChunkId, GitId, TensorId
     from mvc.workspace.context import Context
 
+    Reader = Callable[[int, int], NDArray[np.uint8]]
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """Where one tensor of a stored file is: in a segment that is cut every ``chunk_bytes``."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelTensor:
+    """One tensor of a model.
+
+    Attributes:
+        path: the file it is in: of the repository, or as the user named it.
+        view: its name, dtype and shape, and its place in the segment.
+        segment: the run of bytes that it is in.
+        source: where the segment is read.
+        start: where in ``source`` the segment begins.
+        chunks: ids of the segment's chunks; None in a file whose chunks are not known.
+        chunk_bytes: where the segment is cut.
+    """
 
     path: str
     view: TensorView
-    stored: StoredSegment
+    segment: Segment
+    source: ByteSource
+    start: int
+    chunks: tuple[ChunkId, ...] | None
     chunk_bytes: int
+
+    @property
+    def name(self) -> str:
+        """Its key in the state dict."""
+        return self.view.name
 
     @property
     def size_bytes(self) -> int:
         """Bytes of its elements."""
         return size_in_bytes(get_dtype(self.view.dtype), self.view.shape)
 
+    @property
+    def elements(self) -> int:
+        """Number of its elements."""
+        return count_elements(self.view.shape)
+
+    @property
+    def id(self) -> TensorId | None:
+        """Its identity (dtype, shape, bytes); None where it would have to be read for that."""
+        if self.chunks is None:
+            return None
+        return tensor_id(self.view, StoredSegment(self.segment, self.chunks))
+
+    def read(self, framework: str = "numpy") -> Any:
+        """Return its values as a new array or torch tensor; packed types come as their bytes."""
+        import numpy as np  # noqa: PLC0415  import cost
+
+        make = find_maker(framework)
+        check_fits(self.path, self.view)
+        raw = np.empty(view_extent_bytes(self.view), np.uint8)  # a bytearray is zeroed first
+        self.read_into(raw.data)
+        return make(raw, self.view)
+
+    def read_into(self, target: memoryview) -> None:
+        """Fill a buffer with the bytes from its first element to its last."""
+        if len(target) != view_extent_bytes(self.view):
+            raise FormatError(f"tensor {self.name!r} does not have {len(target)} bytes")
+        self.source.read_into(self.start + self.view.offset_bytes, target)
+
+    def open(self) -> Reader:
+        """Return a reader of its elements in C order, by offset and size in bytes.
+
+        Many threads may use one. A strided tensor is read whole, here; all others piece by piece.
+        """
+        begin = self.start + self.view.offset_bytes
+
+        def read(offset: int, size_bytes: int) -> NDArray[np.uint8]:
+            import numpy as np  # noqa: PLC0415  import cost
+
+            data = self.source.view(begin + offset, size_bytes)
+            if data is not None:
+                return np.frombuffer(data, np.uint8)
+            buffer = np.empty(size_bytes, np.uint8)
+            self.source.read_into(begin + offset, buffer.data)
+            return buffer
+
+        if self.view.strides is None:
+            return read
+        check_fits(self.path, self.view)
+        flat = in_order(read(0, view_extent_bytes(self.view)), self.view)
+        return lambda offset, size_bytes: flat[offset : offset + size_bytes]
+
+
+class StoredSource(ByteSource):
+    """One segment of a stored file; every byte was hashed when it is handed out."""
+
+    def __init__(
+        self,
+        context: Context,
+        version: tuple[str, GitId, GitId | None],
+        stored: StoredSegment,
+        chunk_bytes: int,
+        command: str = "mvc checkout {}",
+    ) -> None:
+        self._context = context
+        self._version = version  # path, blob of the manifest, commit
+        self._stored = stored
+        self._chunk_bytes = chunk_bytes
+        self._command = command  # what a ReleasedError proposes
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the segment."""
+        return self._stored.segment.size_bytes
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer from that offset of the segment."""
+        if offset < 0 or offset + len(buffer) > self.size_bytes:
+            raise FormatError(f"{self._where()} ends before byte {offset + len(buffer):,}")
+        try:
+            self._read(offset, buffer)
+        except CorruptionError:  # damaged, or released?
+            path, blob, commit = self._version
+            check_chunks(
+                self._context,
+                (path, blob),
+                self._stored.chunks,
+                commit=commit,
+                command=self._command,
+            )
+            raise
+
+    def _read(self, offset: int, buffer: memoryview) -> None:
+        position, whole = offset, []
+        while position < offset + len(buffer):
+            number, inside = divmod(position, self._chunk_bytes)
+            size = min(self._chunk_bytes, self.size_bytes - number * self._chunk_bytes)
+            part = buffer[position - offset : position - offset + size - inside]
+            chunk = self._stored.chunks[number]
+            if len(part) == size:  # can be decoded in its place
+                whole.append((chunk, part))
+            else:
+                plain = memoryview(bytearray(size))
+                self._context.store.read_into(chunk, plain, context=self._where())
+                part[:] = plain[inside : inside + len(part)]
+            position += len(part)
+        self._context.store.read_each(whole, context=self._where())
+
+    def _where(self) -> str:
+        return f"tensor {self._stored.segment.tensors[0].name!r} of {self._version[0]}"
+
+
+def stored_tensors(
+    context: Context, version: tuple[str, GitId, GitId | None], manifest: Manifest
+) -> Iterator[ModelTensor]:
+    """Yield the tensors of a stored file; ``version`` is its path, its blob and its commit."""
+    for stored in manifest.segments:
+        source = StoredSource(context, version, stored, manifest.chunk_bytes)
+        yield from tensors_of(version[0], stored, source, 0, manifest.chunk_bytes)
+
+
+def live_tensors(
+    path: str, source: ByteSource, segments: Iterable[Segment]
+) -> Iterator[ModelTensor]:
+    """Yield the tensors of an open file, whatever the index knows of it."""
+    for segment in segments:
+        for view in segment.tensors:
+            yield ModelTensor(path, view, segment, source, segment.start, None, 0)
+
+
+def tensors_of(
+    path: str, stored: StoredSegment, source: ByteSource, start: int, chunk_bytes: int
+) -> Iterator[ModelTensor]:
+    """Yield the tensors of a segment that begins at ``start`` of a source."""
+    for view in stored.segment.tensors:
+        yield ModelTensor(path, view, stored.segment, source, start, stored.chunks, chunk_bytes)
+
 
 def select_tensors(
     context: Context, revision: str, paths: Sequence[str], pattern: str | None, command: str
-) -> list[StoredTensor]:
+) -> list[ModelTensor]:
     """Return tensors of a revision, no two of one name, after checking that none was released.
 
     ``paths`` and ``pattern`` are wildcards; ``command`` is what a ReleasedError proposes.
     """
     commit = context.history.resolve(revision)
     tree = context.history.read_tree(commit)
-    chosen: dict[str, StoredTensor] = {}
+    chosen: dict[str, ModelTensor] = {}
     for path in select_paths(paths, list(tree)):
         manifest = find_manifest(context, tree[path].blob)
         if manifest is None:
             continue
-        for view, stored in manifest.tensors():
-            if pattern is not None and not takes(pattern, view.name):
+        for tensor in stored_tensors(context, (path, tree[path].blob, commit), manifest):
+            if pattern is not None and not takes(pattern, tensor.name):
                 continue
-            if view.name in chosen:
+            if tensor.name in chosen:
                 raise ConflictError(
-                    f"{chosen[view.name].path} and {path} both hold a tensor {view.name!r}",
+                    f"{chosen[tensor.name].path} and {path} both hold a tensor {tensor.name!r}",
                     hint="name one of the files",
                 )
-            chosen[view.name] = StoredTensor(path, view, stored, manifest.chunk_bytes)
+            chosen[tensor.name] = tensor
     if not chosen:
         raise NotFoundError(f"no tensor of {revision} matches", hint='"mvc ls" lists them')
     by_path: dict[str, list[ChunkId]] = {}
     for tensor in chosen.values():
-        by_path.setdefault(tensor.path, []).extend(tensor.stored.chunks)
+        by_path.setdefault(tensor.path, []).extend(tensor.chunks or ())
     for path, chunks in by_path.items():
         check_chunks(context, (path, tree[path].blob), chunks, commit=commit, command=command)
     return list(chosen.values())
-
-
-def read_bytes_of(context: Context, tensor: StoredTensor) -> NDArray[np.uint8]:
-    """Return the bytes from a tensor's first element to its last, verified."""
-    import numpy as np  # noqa: PLC0415  import cost
-
-    check_fits(tensor.path, tensor.view)
-    raw = np.empty(view_extent_bytes(tensor.view), np.uint8)  # a bytearray is zeroed first
-    read_tensor_into(context, tensor, raw.data)
-    return raw
 
 
 def check_fits(path: str, view: TensorView) -> None:
@@ -105,49 +252,6 @@ def check_fits(path: str, view: TensorView) -> None:
             f"more than the memory of this machine",
             hint="check the file out instead: that takes no more memory than a few chunks",
         )
-
-
-def read_tensor_into(context: Context, tensor: StoredTensor, target: memoryview) -> None:
-    """Fill ``target`` with the bytes from a tensor's first element to its last."""
-    if len(target) != view_extent_bytes(tensor.view):
-        raise FormatError(f"tensor {tensor.view.name!r} does not have {len(target)} bytes")
-    stored = tensor.stored
-    if tensor.view.offset_bytes == 0 and len(target) == stored.segment.size_bytes:
-        # Whole chunks, which can be decoded in their place.
-        run = cut_run(len(target), stored.chunks, tensor.chunk_bytes)
-        parts = [(chunk, target[at : at + size]) for at, chunk, size in run]
-        context.store.read_each(parts, context=_where(tensor))
-        return
-
-    def write_at(part: memoryview, offset: int) -> None:
-        target[offset : offset + len(part)] = part
-
-    read_parts(context, tensor, write_at)
-
-
-def read_parts(
-    context: Context, tensor: StoredTensor, write_at: Callable[[memoryview, int], None]
-) -> None:
-    """Read a tensor's bytes, verified, through ``write_at(bytes, offset in the tensor)``."""
-    start = tensor.view.offset_bytes
-    end = start + view_extent_bytes(tensor.view)
-
-    def sink(request: ReadRequest, plain: memoryview) -> None:
-        first, last = max(start, request.offset), min(end, request.offset + len(plain))
-        write_at(plain[first - request.offset : last - request.offset], first - start)
-
-    context.store.read_many(list(_requests_of(tensor, start, end)), sink)
-
-
-def _requests_of(tensor: StoredTensor, start: int, end: int) -> Iterator[ReadRequest]:
-    where, stored = _where(tensor), tensor.stored
-    for at, chunk, size in cut_run(stored.segment.size_bytes, stored.chunks, tensor.chunk_bytes):
-        if at < end and at + size > start:
-            yield ReadRequest(chunk, size, at, where)
-
-
-def _where(tensor: StoredTensor) -> str:
-    return f"tensor {tensor.view.name!r} of {tensor.path}"
 
 
 def in_order(raw: bytearray | NDArray[np.uint8], view: TensorView) -> NDArray[np.uint8]:

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from mvc import ConflictError, NotFoundError, UsageError
 from mvc.checkpoints.safetensors import encode_header
 from mvc.history.messages import parse_trailers
-from mvc.workspace.models import ModelTensor
+from mvc.workspace.tensors import ModelTensor
 
 RECIPE = """
 merge_method: dare_ties

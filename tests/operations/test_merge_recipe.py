@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 import mvc
 from mvc import ConflictError, FormatError, NotFoundError, UnsupportedError, UsageError
-from mvc.workspace.models import ModelTensor
+from mvc.workspace.tensors import ModelTensor
 
 LINEAR = """
 merge_method: linear

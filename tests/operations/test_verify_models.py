@@ -15,7 +15,7 @@ from mvc import ConflictError, NotFoundError, Repo, UsageError
 from mvc.operations import verify_models as module
 from mvc.operations.verify_models import verify_models
 from mvc.sources import FileSource
-from mvc.workspace.models import StoredSource
+from mvc.workspace.tensors import StoredSource
 from support.models import write_model
 
 

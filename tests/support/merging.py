@@ -4,7 +4,7 @@ import numpy as np
 
 from mvc.formats.layout import single_tensor
 from mvc.sources import MemorySource
-from mvc.workspace.models import ModelTensor
+from mvc.workspace.tensors import ModelTensor
 
 
 def tensor_of(array, dtype, *, path="m.safetensors", name="w", chunks=None):

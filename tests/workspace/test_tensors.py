@@ -10,14 +10,7 @@ import pytest
 from mvc import FormatError, StorageError
 from mvc.formats.layout import TensorView
 from mvc.workspace.manifests import find_manifest
-from mvc.workspace.tensors import (
-    StoredTensor,
-    check_fits,
-    in_order,
-    read_bytes_of,
-    read_parts,
-    read_tensor_into,
-)
+from mvc.workspace.tensors import check_fits, in_order, stored_tensors
 
 VALUES = np.random.default_rng(0).standard_normal((300, 40)).astype("f4")
 
@@ -29,35 +22,34 @@ def tensor(repo, context):
     repo.commit_state({"model": {"v": VALUES * 2, "w": VALUES}}, message="m")
     blob = context.history.read_tree(repo.resolve("HEAD"))["model.safetensors"].blob
     manifest = find_manifest(context, blob)
-    stored = next(one for one in manifest.segments if one.segment.tensors[0].name == "w")
-    return StoredTensor(
-        "model.safetensors", stored.segment.tensors[0], stored, manifest.chunk_bytes
-    )
+    version = ("model.safetensors", blob, None)
+    return next(one for one in stored_tensors(context, version, manifest) if one.name == "w")
 
 
-def test_all_of_it(context, tensor):
+def test_all_of_it(tensor):
     assert tensor.size_bytes == VALUES.nbytes
-    assert bytes(read_bytes_of(context, tensor)) == VALUES.tobytes()
+    assert np.array_equal(tensor.read(), VALUES)
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 5), (1000, 1024), (1020, 1030), (11_999, 1)])
-def test_a_view_reads_its_own_chunks_only(context, tensor, start, count):
+def test_a_view_reads_its_own_chunks_only(context, tensor, start, count, monkeypatch):
+    read, chunks = context.store.read_into, []
+
+    def count_reads(chunk, plain, **options):
+        chunks.append(chunk)
+        read(chunk, plain, **options)
+
+    monkeypatch.setattr(context.store, "read_into", count_reads)
     view = TensorView("part", "F32", (count,), 4 * start)
-    parts = []
-    read_parts(
-        context, dataclasses.replace(tensor, view=view),
-        lambda plain, offset: parts.append((offset, bytes(plain))),
-    )  # fmt: skip
-    raw = bytearray(4 * count)
-    for offset, plain in parts:
-        raw[offset : offset + len(plain)] = plain
-    assert raw == VALUES.reshape(-1)[start : start + count].tobytes()
-    assert len(parts) == (4 * (start + count) - 1) // 4096 - 4 * start // 4096 + 1
+    part = dataclasses.replace(tensor, view=view).read()
+    assert np.array_equal(part, VALUES.reshape(-1)[start : start + count])
+    first, last = 4 * start // 4096, (4 * (start + count) - 1) // 4096
+    assert sorted(chunks) == sorted(tensor.chunks[first : last + 1])
 
 
-def test_a_target_of_another_length(context, tensor):
+def test_a_target_of_another_length(tensor):
     with pytest.raises(FormatError, match="does not have 10 bytes"):
-        read_tensor_into(context, tensor, memoryview(bytearray(10)))
+        tensor.read_into(memoryview(bytearray(10)))
 
 
 def test_more_elements_than_memory_are_refused_before_they_are_read(tensor):

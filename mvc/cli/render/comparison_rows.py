@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mvc.numbers.spectral import Spectrum
     from mvc.numbers.statistics import TensorStatistics
     from mvc.operations.compare import ModelDiff
-    from mvc.workspace.models import ModelTensor
+    from mvc.workspace.tensors import ModelTensor
 
 _Listed = TypeVar("_Listed", "Row", "TensorChange")
 
