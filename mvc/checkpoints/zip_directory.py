@@ -47,12 +47,23 @@ _EXTRA_ZIP64 = 1
 
 @dataclass(frozen=True, slots=True)
 class ZipEntry:
-    """The bytes of an entry; ``is_stored``: they are neither compressed nor encrypted."""
+    """The bytes of an entry; ``is_stored``: they are neither compressed nor encrypted.
+
+    ``crc32`` is of the plain bytes; ``local_start`` and ``central_start`` are where its two headers are.
+    """
 
     name: str
     data_start: int
     size_bytes: int
     is_stored: bool
+    crc32: int
+    local_start: int
+    central_start: int
+
+    @property
+    def end(self) -> int:
+        """First byte after the entry."""
+        return self.data_start + self.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +76,10 @@ class _Directory:
 @dataclass(frozen=True, slots=True)
 class _CentralEntry:
     raw_name: bytes
+    place: int
     flags: int
     method: int
+    crc32: int
     compressed_bytes: int
     plain_bytes: int
     local_start: int
@@ -81,14 +94,14 @@ def parse_zip_directory(source: ByteSource) -> tuple[ZipEntry, ...]:
     names: set[str] = set()
     position = 0
     for central in centrals:
-        entry = _check_local(source, central)
+        entry = _check_local(source, central, directory.start)
         if central.local_start < position:
             raise FormatError(f"zip entry {entry.name[:80]!r} overlaps the one before it")
         if entry.name in names:
             raise FormatError(f"zip archive has the entry {entry.name[:80]!r} twice")
         names.add(entry.name)
         entries.append(entry)
-        position = entry.data_start + entry.size_bytes
+        position = entry.end
     if position > directory.start:
         raise FormatError("the last zip entry overlaps the central directory")
     return tuple(entries)
@@ -172,7 +185,7 @@ def _parse_central(raw: bytes, expected_entries: int) -> Iterator[_CentralEntry]
     while position < len(raw) and entries < expected_entries:
         if len(raw) - position < _CENTRAL.size:
             raise FormatError("zip central directory ends inside an entry")
-        (magic, _, _, flags, method, _, _, _, compressed, plain, name_bytes, extra_bytes,
+        (magic, _, _, flags, method, _, _, crc32, compressed, plain, name_bytes, extra_bytes,
          comment_bytes, disk, _, _, local_start) = _CENTRAL.unpack_from(raw, position)  # fmt: skip
         name_end = position + _CENTRAL.size + name_bytes
         extra_end = name_end + extra_bytes
@@ -184,7 +197,9 @@ def _parse_central(raw: bytes, expected_entries: int) -> Iterator[_CentralEntry]
             (plain, compressed, local_start), raw[name_end:extra_end]
         )
         raw_name = raw[name_end - name_bytes : name_end]
-        yield _CentralEntry(raw_name, flags, method, compressed, plain, local_start)
+        yield _CentralEntry(
+            raw_name, position, flags, method, crc32, compressed, plain, local_start
+        )
         position = extra_end + comment_bytes
         entries += 1
     if position < len(raw) or entries != expected_entries:
@@ -216,7 +231,7 @@ def _find_extra(extra: bytes, wanted: int) -> bytes | None:
     return None
 
 
-def _check_local(source: ByteSource, central: _CentralEntry) -> ZipEntry:
+def _check_local(source: ByteSource, central: _CentralEntry, directory_start: int) -> ZipEntry:
     name = _decode_name(central)
     name_bytes = len(central.raw_name)
     header = read_bytes(source, central.local_start, _LOCAL.size + name_bytes)
@@ -236,7 +251,10 @@ def _check_local(source: ByteSource, central: _CentralEntry) -> ZipEntry:
     if central.method == _METHOD_STORED and central.plain_bytes != central.compressed_bytes:
         raise FormatError(f"stored zip entry {name[:80]!r} has two sizes")
     is_stored = central.method == _METHOD_STORED and not (flags | central.flags) & _FLAG_ENCRYPTED
-    return ZipEntry(name, extra_start + extra_bytes, central.compressed_bytes, is_stored)
+    return ZipEntry(
+        name, extra_start + extra_bytes, central.compressed_bytes, is_stored, central.crc32,
+        central.local_start, directory_start + central.place,
+    )  # fmt: skip
 
 
 def _decode_name(central: _CentralEntry) -> str:

@@ -4,16 +4,17 @@ A tensor that is taken from a side keeps its chunks and is never read; one that 
 through the ``Cutter`` like any new file. Where the tensors are follows the side that changed it;
 if both did, the order of the safetensors library.
 
-Files of other formats hold more around their tensors than can be made anew. They are merged where
-all sides have their tensors at the same places, and at most one side changed what is around them.
+Files of other formats hold more around their tensors than can be made anew: the result has that of one
+side, with the tensors of all. What follows from their values is written anew (``zip_frame``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -27,22 +28,23 @@ from mvc.checkpoints.safetensors import (
     encode_header,
     read_metadata,
 )
-from mvc.errors import UnsupportedError, UsageError
+from mvc.checkpoints.zip_frame import GapBytes, ZipFrame, join_crc32
+from mvc.errors import FormatError, UnsupportedError, UsageError
 from mvc.formats.layout import FileLayout, single_tensor
 from mvc.formats.manifest import Manifest, StoredSegment, cut_run
 from mvc.formats.manifest_lines import encode_manifest
 from mvc.merging.rules import SIDES
 from mvc.merging.table import Outcome, Row, decide, merge_names
-from mvc.sources import JoinedSource, MemorySource
+from mvc.sources import ByteSource, JoinedSource, MemorySource
 from mvc.workspace.models import read_tree_model
 from mvc.workspace.tensors import ModelTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from mvc.formats.layout import Segment
     from mvc.history.values import TreeEntry
     from mvc.ids import ChunkId
-    from mvc.sources import ByteSource
     from mvc.workspace.context import Context
     from mvc.workspace.files import Cutter
 
@@ -52,6 +54,9 @@ if TYPE_CHECKING:
 Resolve: TypeAlias = Callable[[str, str, Row[ModelTensor]], ModelTensor]
 """(strategy, path, row) → the tensor that a method makes of a conflict; it is not read yet."""
 _READ_BYTES = 2**22
+_ZIPS = ("torch", "npz")
+_MAX_FRAME_BYTES = 2**28
+"""Held in memory of each side: directory, pickle, entries that are no tensors."""
 _BY_METHOD = (Outcome.MODIFY_MODIFY, Outcome.ADD_ADD)
 
 
@@ -63,6 +68,8 @@ class CheckpointMerge:
         path: its name.
         tensors: the tensors of the result by name, in order; ours where there is a conflict.
         header: what begins the file, or None if all around the tensors is as in ``like``.
+        frame: the zip archive around the tensors of ``like``, or None.
+        crc32s: chunks of a tensor → the CRC-32 of its bytes, in zip archives.
         like: the manifest that the result takes after.
         conflicts: (tensor, what happened) of those that nothing decides.
         taken: how many tensors came ``ours``, ``theirs``, from ``base``, or were ``merged``.
@@ -74,6 +81,8 @@ class CheckpointMerge:
     like: Manifest
     conflicts: tuple[tuple[str, str], ...]
     taken: Mapping[str, int]
+    frame: ZipFrame | None = None
+    crc32s: Mapping[tuple[ChunkId, ...], int] = field(default_factory=dict)
 
     @property
     def fresh_bytes(self) -> int:
@@ -82,7 +91,11 @@ class CheckpointMerge:
 
     def _fresh(self) -> dict[str, ModelTensor]:
         cut = self.like.chunk_bytes
-        return {name: one for name, one in self.tensors.items() if not _is_cut_at(one, cut)}
+        return {
+            name: one
+            for name, one in self.tensors.items()
+            if not _is_cut_at(one, cut) or (self.frame and one.chunks not in self.crc32s)
+        }
 
     def write(self, open_cutter: Callable[[int], Cutter]) -> bytes:
         """Store what is new, and return the manifest of the result.
@@ -91,17 +104,24 @@ class CheckpointMerge:
         new.
         """
         like, fresh = self.like, self._fresh()
+        summed = {name: _Summed(one.source) for name, one in fresh.items() if self.frame}
         gaps, chunks = like.gaps, {name: one.chunks or () for name, one in self.tensors.items()}
         if fresh or self.header is not None:
-            stored = _store_new(self.path, self.header or b"", fresh, open_cutter(like.chunk_bytes))
+            new = {summed.get(name, one.source): one.segment for name, one in fresh.items()}
+            stored = _store_new(self.path, self.header or b"", new, open_cutter(like.chunk_bytes))
             gaps = gaps if self.header is None else stored.gaps
-            names = (one.segment.tensors[0].name for one in stored.segments)
-            chunks |= {name: one.chunks for name, one in zip(names, stored.segments, strict=True)}
+            chunks |= {name: one.chunks for name, one in zip(fresh, stored.segments, strict=True)}
         if self.header is None:
             segments = tuple(
                 replace(one, chunks=chunks[one.segment.tensors[0].name]) for one in like.segments
             )
-            return encode_manifest(replace(like, segments=segments))
+            if self.frame is not None and segments != like.segments:
+                known = {**self.crc32s} | {
+                    chunks[name]: one.crc32() for name, one in summed.items()
+                }
+                data = self.frame.renew([known[one.chunks] for one in segments])
+                gaps = _store_new(self.path, data, {}, open_cutter(like.chunk_bytes)).gaps
+            return encode_manifest(replace(like, gaps=gaps, segments=segments))
         start = len(self.header)
         placed = []
         for name, one in self.tensors.items():
@@ -111,22 +131,50 @@ class CheckpointMerge:
         return encode_manifest(Manifest(like.format, start, like.chunk_bytes, gaps, tuple(placed)))
 
 
-def _store_new(path: str, header: bytes, fresh: Tensors, cutter: Cutter) -> Manifest:
-    """Store a header and some tensors as if they were a file; return its manifest."""
-    sizes = [len(header), *(one.size_bytes for one in fresh.values())]
-    starts = list(accumulate(sizes, initial=0))
-    segments = tuple(
-        single_tensor(name, one.view.dtype, one.view.shape, start)
-        for (name, one), start in zip(fresh.items(), starts[1:-1], strict=True)
+class _Summed(ByteSource):
+    """The bytes of a new tensor, whose CRC-32 is known once they were read."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self._pieces: dict[int, tuple[int, int]] = {}  # offset → CRC-32, length
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensor."""
+        return self._source.size_bytes
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer from that offset of the tensor."""
+        self._source.read_into(offset, buffer)
+        self._pieces[offset] = zlib.crc32(buffer), len(buffer)
+
+    def crc32(self) -> int:
+        """Return that of the tensor; what was not read yet is read now."""
+        found = position = 0
+        while position < self.size_bytes:
+            if position not in self._pieces:
+                piece = bytearray(min(_READ_BYTES, self.size_bytes - position))
+                self.read_into(position, memoryview(piece))
+            crc32, size = self._pieces[position]
+            found, position = join_crc32(found, crc32, size), position + size
+        return found
+
+
+def _store_new(
+    path: str, header: bytes, new: Mapping[ByteSource, Segment], cutter: Cutter
+) -> Manifest:
+    """Store a header and the segments of some tensors as if they were a file; return its manifest."""
+    starts = [0, *accumulate((one.size_bytes for one in new.values()), initial=len(header))]
+    placed = tuple(
+        replace(one, start=start) for one, start in zip(new.values(), starts[1:-1], strict=True)
     )
-    sources: list[ByteSource] = [MemorySource(header), *(one.source for one in fresh.values())]
     parts = [
         (source, start)
-        for source, size, start in zip(sources, sizes, starts[:-1], strict=True)
-        if size
+        for source, start in zip([MemorySource(header), *new], starts[:-1], strict=True)
+        if source.size_bytes
     ]
     joined = JoinedSource([one for one, _ in parts], [*(start for _, start in parts), starts[-1]])
-    return cutter.store(joined, FileLayout("safetensors", starts[-1], segments), path)
+    return cutter.store(joined, FileLayout("safetensors", starts[-1], placed), path)
 
 
 def _is_cut_at(tensor: ModelTensor, chunk_bytes: int) -> bool:
@@ -150,9 +198,8 @@ def merge_checkpoint(
     entries = [base, *sides]
     manifests = [None if one is None else context.manifests.read(one.blob) for one in entries]
     layout = _Layout(context, manifests[0], [one for one in manifests[1:] if one is not None])
-    fault = layout.find_fault()
-    if fault is not None:
-        return fault
+    if len(layout.formats) > 1:
+        return f"it is {' here and '.join(layout.formats)} there"
     tensors = [_read_tensors(context, path, one) for one in entries]
     result: dict[str, ModelTensor] = {}
     conflicts: list[tuple[str, str]] = []
@@ -166,9 +213,19 @@ def merge_checkpoint(
         taken[source] += 1
         if tensor is not None:
             result[row.name] = tensor
-    metadata = layout.merge_metadata(find_strategy(METADATA_KEY))
-    conflicts += [(f"{METADATA_KEY}.{key}", Outcome.MODIFY_MODIFY.value) for key in metadata[1]]
-    ordered, header, like = layout.place(result, metadata[0])
+    strategy = find_strategy(METADATA_KEY)
+    if not layout.is_safetensors:
+        like, frame, crc32s, fault = layout.take_frame(strategy)
+        if like.format in _ZIPS and frame is None:
+            return f"what is around its tensors cannot be made anew ({like.format})"
+        misfit = _find_misfit(like, result)
+        if misfit is not None:
+            return f"{misfit!r} does not fit into the file of one side as it is ({like.format})"
+        conflicts += [] if fault is None else [(METADATA_KEY, fault)]
+        return CheckpointMerge(path, result, None, like, tuple(conflicts), taken, frame, crc32s)
+    metadata, keys = layout.merge_metadata(strategy)
+    conflicts += [(f"{METADATA_KEY}.{key}", Outcome.MODIFY_MODIFY.value) for key in keys]
+    ordered, header, like = layout.place(result, metadata)
     return CheckpointMerge(path, ordered, header, like, tuple(conflicts), taken)
 
 
@@ -183,9 +240,13 @@ def _read_tensors(context: Context, path: str, entry: TreeEntry | None) -> dict[
 
 
 def _version(tensor: ModelTensor) -> Hashable:
-    segment = tensor.segment
-    shapes = tuple(replace(view, name="") for view in segment.tensors)
-    return segment.dtype, shapes, segment.size_bytes, tensor.chunks
+    return _shape(tensor.segment), tensor.chunks
+
+
+def _shape(segment: Segment) -> Hashable:
+    """Return what a place in a file demands of the tensors that are put there."""
+    views = tuple(replace(view, name="") for view in segment.tensors)
+    return segment.dtype, views, segment.size_bytes
 
 
 def _version_by_bytes(tensor: ModelTensor) -> Hashable:
@@ -195,7 +256,7 @@ def _version_by_bytes(tensor: ModelTensor) -> Hashable:
         piece = bytearray(min(_READ_BYTES, tensor.segment.size_bytes - start))
         read(tensor.start + start, memoryview(piece))
         digest.update(piece)
-    return (*_version(replace(tensor, chunks=None)), digest.digest())  # type: ignore[misc]
+    return _shape(tensor.segment), digest.digest()
 
 
 def _describe(row: Row[ModelTensor]) -> str:
@@ -228,14 +289,17 @@ def _decide(
             )
         versions = {"ours": row.sides[0], "theirs": row.sides[-1], "base": row.base}
         return strategy, versions[strategy]
-    if strategy is not None and row.outcome in _BY_METHOD and all(_is_plain(row)):
+    if strategy is not None and row.outcome in _BY_METHOD and _is_whole(row):
         with contextlib.suppress(UnsupportedError):  # whole numbers have no mean
-            return "merged", resolve(strategy, path, row)
+            first = next(one for one in row.sides if one is not None)
+            return "merged", replace(resolve(strategy, path, row), segment=first.segment)
     return "conflict", row.sides[0]
 
 
-def _is_plain(row: Row[ModelTensor]) -> Iterable[bool]:
-    return (one.segment.is_plain for one in (row.base, *row.sides) if one is not None)
+def _is_whole(row: Row[ModelTensor]) -> bool:
+    """Return whether each version fills its segment in order; tied tensors may share it."""
+    segments = [one.segment for one in (row.base, *row.sides) if one is not None]
+    return all(replace(one, tensors=one.tensors[:1]).is_plain for one in segments)
 
 
 class _Layout:
@@ -247,34 +311,54 @@ class _Layout:
         self._sides = sides
         self._all = [base, *sides]
         self._read: dict[tuple[ChunkId, ...], Metadata] = {}
+        self.formats = list(dict.fromkeys(one.format for one in sides))
+        self.is_safetensors = self.formats == ["safetensors"]
 
-    @property
-    def _is_safetensors(self) -> bool:
-        return all(one.format == "safetensors" for one in self._sides)
+    def take_frame(
+        self, strategy: str | None
+    ) -> tuple[Manifest, ZipFrame | None, dict[tuple[ChunkId, ...], int], str | None]:
+        """Return what the result takes after: a file, the archive that it is, all known CRC-32.
 
-    def find_fault(self) -> str | None:
-        """Return why the tensors cannot be merged, or None."""
-        if self._is_safetensors:
+        The last is what both changed of it, if nothing decides that.
+        """
+        frames = [None if one is None else self._read_frame(one) for one in self._all]
+        base, *versions = (
+            None if one is None else one.gaps if frame is None else frame.version
+            for one, frame in zip(self._all, frames, strict=True)
+        )
+        side, fault = decide(base, versions).side, None
+        if side is None:
+            side = {"theirs": len(versions) - 1, "base": -1}.get(strategy or "", 0)
+            fault = _describe_frames(frames[1:]) if strategy is None else None
+        like = self._all[side + 1] or self._sides[0]
+        crc32s = {
+            stored.chunks: crc32
+            for one, frame in zip(self._all, frames, strict=True)
+            if one is not None and frame is not None
+            for stored, crc32 in zip(one.segments, frame.crc32s(), strict=True)
+        }
+        return like, frames[side + 1], crc32s, fault
+
+    def _read_frame(self, manifest: Manifest) -> ZipFrame | None:
+        """Return the zip archive around the tensors of a version, or None if it is none."""
+        if manifest.format not in _ZIPS or manifest.gap_bytes > _MAX_FRAME_BYTES:
             return None
-        first = self._sides[0]
-        places = [stored.segment for stored in first.segments]
-        if any(
-            (one.format, [stored.segment for stored in one.segments]) != (first.format, places)
-            for one in self._sides
-        ):
-            return f"its tensors are not at the same places in both ({first.format})"
-        if self._find_around() is None:
-            return f"what is around its tensors differs too ({first.format})"
-        return None
+        gaps = GapBytes([*manifest.gap_ranges()], self._read_gaps(manifest), manifest.size_bytes)
+        try:
+            return ZipFrame(gaps, [one.segment for one in manifest.segments])
+        except FormatError:
+            return None
 
-    def _find_around(self) -> int | None:
-        """Return the side whose gaps the result has, or None."""
-        base = None if self._base is None else self._base.gaps
-        return decide(base, [one.gaps for one in self._sides]).side
+    def _read_gaps(self, manifest: Manifest) -> bytearray:
+        data = bytearray(manifest.gap_bytes)
+        runs = cut_run(manifest.gap_bytes, manifest.gaps, manifest.chunk_bytes)
+        for offset, chunk, size in runs:
+            self._context.store.read_into(chunk, memoryview(data)[offset : offset + size])
+        return data
 
     def merge_metadata(self, strategy: str | None) -> tuple[Metadata, list[str]]:
         """Return the metadata of the result, and the keys that both sides changed."""
-        if not self._is_safetensors or len({one.gaps for one in self._sides}) == 1:
+        if len({one.gaps for one in self._sides}) == 1:
             return None, []
         base, *sides = map(self._read_metadata, self._all)
         result: dict[str, str] = {}
@@ -297,19 +381,12 @@ class _Layout:
             return None
         if manifest.gaps in self._read:
             return self._read[manifest.gaps]
-        data = bytearray(manifest.gap_bytes)
-        runs = cut_run(manifest.gap_bytes, manifest.gaps, manifest.chunk_bytes)
-        for offset, chunk, size in runs:
-            self._context.store.read_into(chunk, memoryview(data)[offset : offset + size])
+        data = self._read_gaps(manifest)
         found = self._read[manifest.gaps] = read_metadata(bytes(data[LENGTH_BYTES:]))
         return found
 
     def place(self, tensors: Tensors, metadata: Metadata) -> tuple[Tensors, bytes | None, Manifest]:
         """Return the tensors in order, the header if it is a new one, and what it takes after."""
-        if not self._is_safetensors:
-            side = self._find_around()
-            assert side is not None
-            return tensors, None, self._sides[side]
         if len({one.gaps for one in self._sides}) == 1 and _fits(self._sides[0], tensors):
             return tensors, None, self._sides[0]
         ordered = self._order(tensors)
@@ -337,6 +414,23 @@ class _Layout:
                 sorted(tensors.items(), key=lambda one: (-DTYPES[one[1].view.dtype], one[0]))
             )
         return {name: tensors[name] for name in names if name in tensors}
+
+
+def _describe_frames(frames: Sequence[ZipFrame | None]) -> str:
+    """Return that several sides changed what is around the tensors, and which entries that is."""
+    found = [dict(frame.version) for frame in frames if frame is not None]
+    names = dict.fromkeys(name for one in found for name in one)
+    differ = [name for name in names if len({one.get(name) for one in found}) > 1]
+    told = f" ({', '.join(differ[:3])})" if differ else ""
+    return Outcome.MODIFY_MODIFY.value + told
+
+
+def _find_misfit(manifest: Manifest, tensors: Tensors) -> str | None:
+    """Return a tensor that cannot be put into a file in place of what is there, or None."""
+    places = {one.segment.tensors[0].name: _shape(one.segment) for one in manifest.segments}
+    found = {name: _shape(one.segment) for name, one in tensors.items()}
+    names = dict.fromkeys([*places, *found])
+    return next((one for one in names if places.get(one) != found.get(one)), None)
 
 
 def _names(manifest: Manifest | None) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 Side: TypeAlias = Literal["ours", "theirs", "base"]
 SIDES: tuple[Side, ...] = get_args(Side)
 """Strategies that take one version as it is; all others compute one from all."""
+_OPTIMIZER = re.compile(r"(^|\.)state\.\d+\.\w+$")
+"""Names of what torch's optimizers keep of the parameters, which they count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Rules:
 
     A method that computes decides by default over weights only: the mean of two optimizers' moments,
     or of two states of a random generator, means nothing. So in a training state that was committed
-    from memory, what is not the model needs a rule of its own.
+    from memory, what is not the model needs a rule of its own; so does an optimizer's state elsewhere.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -56,9 +59,10 @@ class Rules:
         for rule in self.rules:
             if rule.fits(path, name):
                 return rule.strategy
-        if self.default in SIDES or (name is not None and not is_training_state(path, paths)):
+        if self.default in SIDES:
             return self.default
-        return None
+        is_state = name is None or _OPTIMIZER.search(name) or is_training_state(path, paths)
+        return None if is_state else self.default
 
     def check_used(self, names: Iterable[tuple[str, str | None]]) -> None:
         """Check that every rule fits something among the (path, tensor or None) of a merge."""

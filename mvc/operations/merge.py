@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from mvc.checkpoints.safetensors import METADATA_KEY
 from mvc.errors import ConflictError, UsageError
 from mvc.history.refnames import HEADS, TAGS
 from mvc.merging.files import Sides, plan_files
@@ -273,8 +274,9 @@ def _names(context: Context, sides: Sides) -> Iterator[tuple[str, str | None]]:
         for path, entry in tree.items():
             yield path, None
             manifest = find_manifest(context, entry.blob)
-            for view, _ in () if manifest is None else manifest.tensors():
-                yield path, view.name
+            if manifest is not None and manifest.segments:
+                yield path, METADATA_KEY
+                yield from ((path, view.name) for view, _ in manifest.tensors())
 
 
 def _leave_undecided(

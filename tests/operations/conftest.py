@@ -1,6 +1,7 @@
 import pytest
 
 from support.kept_repo import whole_run
+from support.merging import parted
 from support.opened_repo import context, no_waiting_for_the_disk, one, repo, root
 from support.pruned import five_steps
 from support.rollbacks import trained
@@ -10,6 +11,7 @@ __all__ = [
     "five_steps",
     "no_waiting_for_the_disk",
     "one",
+    "parted",
     "repo",
     "root",
     "trained",

@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from mvc import ConflictError, CorruptionError, NotFoundError, Repo, UsageError
+from support.merging import commit
 from support.models import digests
 from support.opened_repo import message, write
 from support.stockgit import git
@@ -32,30 +33,6 @@ def tensors(**changes):
 def put(root, path="m.safetensors", metadata=None, **changes):
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors(**changes), root / path, metadata=metadata)
-
-
-def commit(repo, text="x"):
-    repo.add(".")
-    return repo.commit(text).commit
-
-
-@pytest.fixture
-def parted(repo, root):
-    """Return what makes two branches: main is the current one, side is the other."""
-
-    def make(base, ours, theirs):
-        base()
-        commit(repo, "base")
-        repo.switch("side", create=True)
-        theirs()
-        commit(repo, "theirs")
-        repo.switch("main")
-        ours()
-        commit(repo, "ours")
-        return repo
-
-    root.mkdir(exist_ok=True)
-    return make
 
 
 def models(parted, root, ours, theirs, base=None):
@@ -255,9 +232,14 @@ class TestTensors:
         def save(value, dtype=np.float32):
             np.save(root / "x.npy", np.full(3, value, dtype))
 
-        repo = parted(lambda: save(0), lambda: save(1, np.float64), lambda: save(4))
+        repo = parted(lambda: save(0), lambda: save(1), lambda: save(4, np.float64))
         result = repo.merge("side", strategy="linear")
-        assert "not at the same places" in result.conflicts[0].reason
+        assert "does not fit into the file of one side" in result.conflicts[0].reason
+        repo.abort()
+        repo.switch("side")
+        assert repo.merge("main", strategy="linear").conflicts == ()
+        assert np.load(root / "x.npy").dtype == np.float64
+        assert np.load(root / "x.npy")[0] == 2.5
 
 
 def _chunks(repo, revision):
