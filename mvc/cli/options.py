@@ -45,7 +45,7 @@ Grace = Annotated[
     ),
 ]
 NoGate = Annotated[
-    bool, Option("--no-gate", help="Commit even what fails a gate (mvc config gate.nan 0).")
+    bool, Option("--no-gate", help="Commit even if a gate fails (mvc config gate.nan 0).")
 ]
 Stat = Annotated[bool, Option("--stat", help="Print one line per file.")]
 NameOnly = Annotated[bool, Option("--name-only", help="Print paths only.")]
@@ -53,18 +53,18 @@ NameStatus = Annotated[
     bool, Option("--name-status", help="Print paths and a letter: A, D, M or R.")
 ]
 Stats = Annotated[
-    bool, Option("--stats", help="Compare values: how far each tensor moved. See docs/guide.md.")
+    bool, Option("--stats", help="Compare values: how far did each tensor move? See docs/guide.md.")
 ]
 By = Annotated[
     str | None,
-    Option("--by", metavar="KIND", help="With --stats, all rows by: tensor, module, kind."),
+    Option("--by", metavar="KIND", help="With --stats, list all rows by: tensor, module, kind."),
 ]
 SortBy = Annotated[
     str | None,
     Option(
         "--sort",
         metavar="KIND",
-        help="With --stats, the largest first by: sigma, l2, cosine, max, changed, ulp, norm, name.",
+        help="With --stats, sort, largest first, by: sigma, l2, cosine, max, changed, ulp, norm, name.",
     ),
 ]
 Spectral = Annotated[
@@ -77,7 +77,7 @@ Above = Annotated[
 ]
 Html = Annotated[
     str | None,
-    Option("--html", metavar="FILE", help="Write the report as a page, to look at in a browser."),
+    Option("--html", metavar="FILE", help="Write the report as a web page."),
 ]
 Png = Annotated[
     str | None,

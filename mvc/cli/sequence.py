@@ -25,10 +25,10 @@ Mainline = Annotated[
 ]
 NoCommit = Annotated[bool, Option("-n", "--no-commit", help="Stage the changes only.")]
 Continue = Annotated[
-    bool, Option("--continue", help="Go on, with --rule or --strategy if something is undecided.")
+    bool, Option("--continue", help="Continue, with --rule or --strategy if anything is undecided.")
 ]
-Skip = Annotated[bool, Option("--skip", help="Leave this commit out and go on with the others.")]
-Abort = Annotated[bool, Option("--abort", help="Give it up: all is as it was before.")]
+Skip = Annotated[bool, Option("--skip", help="Leave this commit out and continue with the rest.")]
+Abort = Annotated[bool, Option("--abort", help="Give up and go back to where it began.")]
 
 
 def run_sequence(

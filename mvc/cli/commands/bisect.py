@@ -30,7 +30,8 @@ def bisect(
         Argument(metavar="[SUBCOMMAND [REV... | FILE | CMD...]] [[--] PATH...]"),
     ] = None,
     no_checkout: Annotated[
-        bool, Option("--no-checkout", help="start: check nothing out; BISECT_HEAD is the commit.")
+        bool,
+        Option("--no-checkout", help="start: check nothing out; BISECT_HEAD names the commit."),
     ] = False,
     first_parent: Annotated[
         bool, Option("--first-parent", help="start: follow only the first parent of merges.")
@@ -38,14 +39,15 @@ def bisect(
     tensors: Tensors = None,
     term_bad: Annotated[
         str | None,
-        Option("--term-bad", "--term-new", metavar="WORD", help="start: say this for bad."),
+        Option("--term-bad", "--term-new", metavar="WORD", help="start: use this word for bad."),
     ] = None,
     term_good: Annotated[
         str | None,
-        Option("--term-good", "--term-old", metavar="WORD", help="start: say this for good."),
+        Option("--term-good", "--term-old", metavar="WORD", help="start: use this word for good."),
     ] = None,
     metric: Annotated[
-        str | None, Option("--metric", metavar="NAME", help="Find it by a stored metric, at once.")
+        str | None,
+        Option("--metric", metavar="NAME", help="Search by a stored metric, without tests."),
     ] = None,
     above: Annotated[
         float | None, Option("--above", metavar="X", help="With --metric: larger values are bad.")
@@ -56,19 +58,20 @@ def bisect(
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
-    """Find the commit that broke something, by testing ever fewer of them.
+    """Find the commit that broke something by binary search.
 
-    start [BAD [GOOD...]] [-- PATH...] begins; good, bad (or old, new) and skip say what the commit is
-    that was checked out, and go to the next one. reset goes back to where you were; log, replay FILE,
-    view, terms and next do what they do in Git. With PATHs or --tensors only commits that changed
-    those are tested.
+    start [BAD [GOOD...]] [-- PATH...] begins. good, bad (or old, new) and skip mark the commit that
+    is checked out, and go to the next one. reset goes back to where you were. log, replay FILE,
+    view, terms and next work as in Git. With PATHs or --tensors, only commits that changed those
+    are tested.
 
-    run CMD... tests by a command, with the commit's id in MVC_REV: 0 is good, 125 cannot say, any
-    other code below 128 is bad, and the rest ends the run. With --no-checkout no file is touched.
+    run CMD... tests each commit with a command, which finds the commit's id in MVC_REV. Exit code 0
+    means good, 125 cannot be tested, any other code below 128 bad; 128 and above stop the run. With
+    --no-checkout no file is touched.
 
-    --metric loss --above 2.5 [BAD [GOOD...]] looks at stored metrics only, and answers at once: where
-    the values that BAD (HEAD) ends with began. Not a number is bad; commits without the metric are
-    passed over.
+    --metric loss --above 2.5 [BAD [GOOD...]] looks at stored metrics only and answers at once: it
+    finds the start of the bad values that lead up to BAD (HEAD). NaN counts as bad; commits without
+    the metric are skipped.
     """
     check_alone([("--above", above is not None), ("--below", below is not None)])
     starting = {

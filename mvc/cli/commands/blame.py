@@ -21,22 +21,21 @@ def blame(
         str, Option("--by", metavar="KIND", help="One line for each: tensor or module.")
     ] = "tensor",
     stats: Annotated[
-        bool, Option("--stats", help="Compute the drift that is not known yet, and keep it.")
+        bool, Option("--stats", help="Compute and cache the drift that is not known yet.")
     ] = False,
     everything: Annotated[
-        bool, Option("--all", help="List every tensor, also more than fit on the screen.")
+        bool, Option("--all", help="List every tensor, even if they do not fit on the screen.")
     ] = False,
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
     """Show for each tensor the commit that last changed it, and its drift along history.
 
-    GLOB chooses tensors by name, or all of a module: layers.0.mlp. REV is HEAD if omitted. Tensors
-    are followed through renames; a merge passes the blame on to the parent that has the same bits.
+    GLOB selects tensors by name, or a whole module: model.layers.0.mlp. REV defaults to HEAD. Blame
+    follows renamed tensors; at a merge it passes to the parent with the same bits.
 
-    The curve is the relative distance from the first commit that has the tensor, as far as it is
-    known from comparisons made before; a dot stands for a version that nobody compared yet, ! for one
-    with elements that are not finite.
+    The curve is the relative distance from the first version of the tensor, as far as earlier
+    comparisons cached it. A dot marks a version not yet compared, ! one with NaN or infinities.
     """
     if by not in ("tensor", "module"):
         raise CommandUsageError(f"--by {by!r} is not tensor or module")

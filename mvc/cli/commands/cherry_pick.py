@@ -1,4 +1,4 @@
-"""Apply what some commits changed to the current branch."""
+"""Apply the changes of some commits to the current branch."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def cherry_pick(
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
-    """Apply what some commits changed to the current branch.
+    """Apply the changes of some commits to the current branch.
 
-    Tensors and files that a commit changed against its parent are taken from it, where the branch
-    has them as the parent had. What the branch changed too is a conflict, as in a merge: --rule and
-    --strategy decide ("--strategy task_arithmetic" adds what the commit added). REV may be a range,
-    A..B.
+    A tensor or file that a commit changed is taken from the commit, if the branch still has the
+    version of the commit's parent. If the branch changed it too, it is a conflict, as in a merge,
+    and --rule or --strategy decides ("--strategy task_arithmetic" adds the commit's update). REV
+    may be a range, A..B.
 
-    The author stays, and what would change nothing is left out. At conflicts, --continue, --skip or
-    --abort goes on.
+    The author is kept, and a commit that would change nothing is left out. After a conflict, use
+    --continue, --skip or --abort.
     """
     told = parse_told(strategy, rules or (), parameters or (), seed)
     run_sequence(

@@ -32,8 +32,8 @@ def config(
     is the chunk length for files added from then on. mvc.delta is when their chunks are stored as
     differences: never, auto (if that saves a quarter) or always. mvc.autorepack = true lets commits
     start a repack in the background. gate.nan, gate.inf, gate.max, gate.norm and gate.norm-growth
-    are limits on the health of what is committed; gate.mode says whether a commit beyond one is
-    refused (the default) or marked.
+    are limits on the health of a commit; gate.mode sets whether a commit beyond a limit is refused
+    (the default) or marked.
 
     Your own settings (--global) count where a repository says nothing. Only there are
     core.editor, core.pager and aliases: alias.ci = "commit -a" makes "mvc ci" mean "mvc commit -a".

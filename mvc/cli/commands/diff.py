@@ -74,7 +74,8 @@ def diff(
         bool, Option("--exit-code", help="Exit with 1 if there are differences.")
     ] = False,
     gate: Annotated[
-        bool, Option("--gate", help="Judge the later side by the gates; exit with 1 if it fails.")
+        bool,
+        Option("--gate", help="Check the newer side against the gates; exit with 1 if it fails."),
     ] = False,
     progress: ShowProgress = True,
     as_json: Json = False,
@@ -85,14 +86,15 @@ def diff(
     with two, or A..B, compare the second with the first. A...B compares B with their merge base.
 
     Tensors are compared by id (dtype, shape, bytes). No tensor data is read, except that files that
-    changed since they were added are hashed. --stats reads the tensors that differ, once, and says
+    changed since they were added are hashed. --stats reads the tensors that differ once, and shows
     how far they moved.
 
-    Two FILEs are compared by their values, inside a repository or outside of one. Each is a
-    checkpoint, a folder of them, REV:PATH, or a REV beside a FILE that is outside of the repository;
-    after "--" both are PATHs like any other.
+    Two FILEs are compared by value, inside or outside a repository. Each is a checkpoint, a folder
+    of checkpoints, REV:PATH, or a REV if the other FILE is outside the repository; after "--" both
+    are ordinary PATHs.
 
-    --html and --png draw what --stats finds: a page that needs no network, and a picture.
+    --html and --png write the results of --stats as a web page that needs no network, and as a
+    picture.
     """
     report = choose_report(html, png)
     view = read_view(by, sort, above, stats=stats, spectral=spectral, everything=everything)

@@ -68,7 +68,7 @@ def log(
         Option("--grep", metavar="PATTERN", help="The message matches (a regular expression)."),
     ] = None,
     ignore_case: Annotated[
-        bool, Option("-i", "--ignore-case", help="--grep and --author: upper case is as lower.")
+        bool, Option("-i", "--ignore-case", help="--grep and --author ignore case.")
     ] = False,
     all_match: Annotated[
         bool, Option("--all-match", help="Every --grep must match, not only one.")
@@ -93,10 +93,10 @@ def log(
         ),
     ] = None,
     plot: Annotated[
-        bool, Option("--plot", help="Draw each --metric (the loss) as a curve, and nothing else.")
+        bool, Option("--plot", help="Draw each --metric (default: loss) as a curve.")
     ] = False,
     log_scale: Annotated[
-        bool, Option("--log-scale", help="With --plot: equal ratios are equal heights.")
+        bool, Option("--log-scale", help="With --plot: a logarithmic vertical axis.")
     ] = False,
     reverse: Annotated[bool, Option("--reverse", help="Print the oldest first.")] = False,
     patch: Annotated[
@@ -118,8 +118,8 @@ def log(
     are shown. Commits must pass every filter given; of several --grep or --author patterns one must
     match, of several --metric all.
 
-    --plot draws one curve for each line of history (--all: for each branch): x marks commits that a
-    rollback abandoned, ! values that are not a number.
+    --plot draws one curve for each line of history (--all: for each branch). x marks commits that a
+    rollback abandoned, ! marks NaN.
 
     --format takes Git's fields %H %h %P %p %T %s %b %B %an %ae %ad %aI %at %d %D %n %%, and
     %(step), %(metric:NAME), %(meta:NAME).

@@ -1,4 +1,4 @@
-"""Bring the changes of other branches into the current one, tensor by tensor."""
+"""Merge other branches into the current one, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Strategy = Annotated[
     Option(
         "--strategy",
         metavar="NAME",
-        help="Decide what both sides changed: ours, theirs, base, or a merge method.",
+        help="Resolve conflicts by: ours, theirs, base, or a merge method.",
     ),
 ]
 Rules = Annotated[
@@ -38,7 +38,7 @@ Rules = Annotated[
     Option(
         "--rule",
         metavar="GLOB=STRATEGY",
-        help="Decide so about the tensors or files that GLOB fits; the first that fits counts.",
+        help="The strategy for tensors or files that match GLOB; the first match wins.",
     ),
 ]
 Parameters = Annotated[
@@ -61,9 +61,7 @@ def merge(
     seed: Seed = 0,
     recipe: Annotated[
         str | None,
-        Option(
-            "--recipe", metavar="FILE", help="Merge the models that a recipe of mergekit's names."
-        ),
+        Option("--recipe", metavar="FILE", help="Merge models by a mergekit recipe."),
     ] = None,
     output: Annotated[
         str | None,
@@ -85,53 +83,56 @@ def merge(
     ] = None,
     preview: Annotated[
         bool,
-        Option("--preview", help="Say what a merge would do and where models interfere; no more."),
+        Option(
+            "--preview",
+            help="Show what a merge would do and where models interfere; change nothing.",
+        ),
     ] = False,
     replay: Annotated[
         str | None,
-        Option("--replay", metavar="REV", help="Make a merge again; exit 1 if it is not the same."),
+        Option(
+            "--replay", metavar="REV", help="Repeat a merge; exit with 1 if the result differs."
+        ),
     ] = None,
     message: MergeMessage = None,
     no_commit: Annotated[
-        bool, Option("--no-commit", help="Stop before the commit, to look at the result.")
+        bool, Option("--no-commit", help="Stop before the commit, to inspect the result.")
     ] = False,
     no_gate: NoGate = False,
-    ff_only: Annotated[
-        bool, Option("--ff-only", help="Only move the branch on, or refuse.")
-    ] = False,
+    ff_only: Annotated[bool, Option("--ff-only", help="Fast-forward or refuse.")] = False,
     no_ff: Annotated[
-        bool, Option("--no-ff", help="Make a commit even if the branch could just move on.")
+        bool, Option("--no-ff", help="Make a commit even if a fast-forward is possible.")
     ] = False,
     unrelated: Annotated[
         bool,
-        Option("--allow-unrelated-histories", help="Merge what has no commit in common, too."),
+        Option("--allow-unrelated-histories", help="Allow a merge without a common ancestor."),
     ] = False,
     go_on: Annotated[
         bool, Option("--continue", help="Finish the merge, with --rule or --strategy if needed.")
     ] = False,
     abort: Annotated[
-        bool, Option("--abort", help="Give the merge up: all is as it was before.")
+        bool, Option("--abort", help="Give up the merge and go back to where it began.")
     ] = False,
     quiet: Quiet = False,
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
-    """Bring the changes of other branches into the current one, tensor by tensor.
+    """Merge other branches into the current one, tensor by tensor.
 
-    What only one side changed since the branches parted is taken from it, without being read. What
-    both changed is a conflict, unless --rule or --strategy says how to go on. Text files are merged
-    by lines, with Git's markers where both sides changed something.
+    A change on one side is taken from that side without reading the tensor. A change on both sides
+    is a conflict, unless --rule or --strategy resolves it. Text files merge by lines, with Git's
+    conflict markers.
 
-    With conflicts the files hold what could be merged, and ours where not; "mvc status" lists them.
-    Decide with "mvc merge --continue --rule ...", or put files in place, "mvc add" them and
-    continue; --abort goes back.
+    After a conflict, the files hold whatever could be merged, and our version of the rest; "mvc
+    status" lists what is undecided. Decide with "mvc merge --continue --rule ...", or put files in
+    place, "mvc add" them and run "mvc merge --continue". --abort goes back.
 
-    A merge method (linear, slerp, ties, ...) decides by default over weights only: the optimizer
-    and the rest of a training state need a rule of their own, such as --rule 'optimizer.*=ours'.
+    A merge method (linear, slerp, ties, ...) applies to weights only: the optimizer and the rest of
+    a training state need a rule of their own, such as --rule 'optimizer.*=ours'.
 
-    --recipe merges revisions, files or folders as a YAML recipe says, and commits the result, or
-    writes it with -o, also outside a repository. --replay repeats any merge from what its commit
-    says.
+    --recipe merges revisions, files or folders by a mergekit recipe and commits the result, or
+    writes it to a file or folder with -o, inside or outside a repository. --replay repeats a merge
+    from the record in its commit.
     """
     check_alone([("--ff-only", ff_only), ("--no-ff", no_ff)])
     check_alone(

@@ -1,4 +1,4 @@
-"""Take back what some commits changed."""
+"""Undo the changes of some commits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def revert(
         bool,
         Option(
             "--arithmetic",
-            help="Where a tensor changed since, subtract what the commit added; not bit-exact.",
+            help="If a tensor changed since, subtract the commit's update; not bit-exact.",
         ),
     ] = False,
     strategy: Strategy = None,
@@ -32,14 +32,14 @@ def revert(
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
-    """Take back what some commits changed, with a new commit.
+    """Undo the changes of some commits with new commits.
 
-    Tensors and files that a commit changed become what they were in its parent, bit for bit, where
-    the branch has them as the commit left them. What changed again since is a conflict, as in a
-    merge: --rule and --strategy decide ("theirs" is the parent's version), or --arithmetic: new = now
-    - (commit - parent), rounded to the dtype. REV may be a range, A..B.
+    A tensor or file that a commit changed becomes what it was in the parent, bit for bit. If it
+    changed again since, it is a conflict, as in a merge: --rule or --strategy decides ("theirs" is
+    the parent's version), or --arithmetic computes new = now - (commit - parent), rounded to the
+    dtype. REV may be a range, A..B.
 
-    At conflicts, --continue, --skip or --abort goes on.
+    After a conflict, use --continue, --skip or --abort.
     """
     check_alone([("--arithmetic", arithmetic), ("--strategy", strategy)])
     told = parse_told(strategy, rules or (), (), 0)

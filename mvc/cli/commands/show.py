@@ -53,7 +53,7 @@ def show(
     """Show one commit and what it changed, in all files or in PATHs, or one file of it.
 
     For REV:PATH, the content of a plain file is printed; of a checkpoint, the tensors are listed.
-    --stats compares the values of the commit's tensors with those of its first parent.
+    --stats compares the values of its tensors with those of its first parent.
     """
     view = read_view(by, sort, above, stats=stats, spectral=spectral, everything=everything)
     forms = {"stat": stat, "name-only": name_only, "name-status": name_status}

@@ -1,4 +1,4 @@
-"""Put local changes aside, and bring them back."""
+"""Save local changes for later and restore them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _NUMBER = re.compile(r"(?:stash@\{)?([0-9]{1,9})\}?")
 def stash(
     words: Annotated[list[str] | None, Argument(metavar="[SUBCOMMAND [N]]")] = None,
     message: Annotated[
-        str | None, Option("-m", "--message", metavar="TEXT", help="push: what to call it.")
+        str | None,
+        Option("-m", "--message", metavar="TEXT", help="push: the message of the stash."),
     ] = None,
     untracked: Annotated[
         bool, Option("-u", "--include-untracked", help="push: take untracked files too.")
@@ -38,14 +39,15 @@ def stash(
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
-    """Put local changes aside, and bring them back.
+    """Save local changes for later and restore them.
 
-    push (the default) keeps what is changed in index and files, and brings both back to HEAD. list
-    shows what was put aside, show N what it changed. pop merges the newest, or number N, into the
-    files and forgets it; apply keeps it. drop forgets one without that, clear all.
+    push (the default) saves the changes in the index and the worktree and restores both to HEAD.
+    list shows the stashes, show N the changes in one. pop merges the newest stash, or number N,
+    into the worktree and drops it; apply merges it and keeps it. drop deletes one, clear deletes
+    all.
 
-    What was changed on both sides is a conflict: the stash stays then. "mvc add" takes the files as
-    they are; or "mvc reset --hard", and again with --rule or --strategy ("theirs" is the stash).
+    After a conflict the stash is kept. "mvc add" accepts the files as they are; or run "mvc reset
+    --hard" and try again with --rule or --strategy ("theirs" is the stash).
     """
     verb, number = _parse(words or [])
     for option, value, verbs in (

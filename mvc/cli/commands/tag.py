@@ -49,11 +49,12 @@ def tag(
 ) -> None:
     """List, create or delete tags.
 
-    A tag that -f or --by made or moved is an alias: the log shows it as @NAME, a revision may be
-    written so, and NAME@{1} is where it was before.
+    A tag made or moved by -f or --by is an alias: the log shows it as @NAME, @NAME is a revision,
+    and NAME@{1} is its previous commit.
 
-    "mvc tag best --by loss" tags the commit with the lowest loss that HEAD (or REV) reaches, the
-    earliest of several. Commits that a rollback abandoned and values that are not finite do not count.
+    "mvc tag best --by loss" tags the commit with the lowest loss in the history of HEAD (or REV);
+    of equal values the earliest wins. Commits abandoned by a rollback and values that are not
+    finite do not count.
     """
     given = names or []
     if by is None and (highest or among is not None):

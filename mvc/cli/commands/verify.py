@@ -49,11 +49,11 @@ def verify(
     ] = None,
     atol: Annotated[
         float | None,
-        Option("--atol", metavar="X", help="Elements may be X apart; then dtypes may differ too."),
+        Option("--atol", metavar="X", help="Elements may differ by X; dtypes may differ too."),
     ] = None,
     rtol: Annotated[
         float | None,
-        Option("--rtol", metavar="X", help="Elements may be X times the old value apart."),
+        Option("--rtol", metavar="X", help="Elements may differ by X times the old value."),
     ] = None,
     entry: Annotated[
         str | None,
@@ -66,7 +66,7 @@ def verify(
     ] = None,
     inputs: Annotated[
         str | None,
-        Option("--inputs", metavar="FILE", help="What both models are run on (docs/verify.md)."),
+        Option("--inputs", metavar="FILE", help="Inputs for both models (docs/verify.md)."),
     ] = None,
     layers: Annotated[
         str | None,
@@ -74,7 +74,7 @@ def verify(
     ] = None,
     cosine: Annotated[
         float | None,
-        Option("--cosine", metavar="X", help="Least cosine of a module's outputs (0.9999)."),
+        Option("--cosine", metavar="X", help="Lowest cosine of a module's outputs (0.9999)."),
     ] = None,
     bound: Annotated[
         float | None,
@@ -91,7 +91,7 @@ def verify(
         Option("--agreement", metavar="SHARE", help="Top predictions that must agree (0.99)."),
     ] = None,
     batch_size: Annotated[
-        int | None, Option("--batch-size", metavar="N", help="Samples that are run at once (8).")
+        int | None, Option("--batch-size", metavar="N", help="Samples per batch (8).")
     ] = None,
     seed: Annotated[
         int | None, Option("--seed", metavar="N", help="Seed of the models' random numbers (0).")
@@ -106,7 +106,11 @@ def verify(
     ] = None,
     threads: Annotated[
         str | None,
-        Option("--threads", metavar="A,B", help="Run one model on so many threads, such as 1,8."),
+        Option(
+            "--threads",
+            metavar="A,B",
+            help="Run one model with each number of threads, such as 1,8.",
+        ),
     ] = None,
     replay: Annotated[
         int | None,
@@ -118,7 +122,7 @@ def verify(
     progress: ShowProgress = True,
     as_json: Json = False,
 ) -> None:
-    """Check that two models are the same: to the bit, in each module, in what they predict.
+    """Check that two models are the same: to the bit, in each module, in their predictions.
 
     With one revision (HEAD), compare the model in the worktree with it, tensor by tensor, to the bit.
     Every file is read, whatever its modification time. A file that was saved again with another
@@ -126,21 +130,21 @@ def verify(
     a tensor that differs, verify prints how many elements differ and by how much. Files of a state
     committed from memory are in the worktree only if they were checked out.
 
-    With two models (revisions, REV:PATH, files or folders; also outside a repository), or with the
-    options below, compare up to three layers, each of which passes or fails:
+    With two models (revisions, REV:PATH, files or folders, inside or outside a repository), or with
+    the options below, compare up to three layers. Each passes or fails:
 
     unit: every tensor to the bit, or within --atol and --rtol.
 
-    module, with --entry and --inputs: FUNCTION builds the model, the weights of both are loaded into
-    it, and what each module returns for the same inputs is compared by its cosine (--cosine) or its
-    relative L2 difference (--bound). The first module that fails is named.
+    module, with --entry and --inputs: FUNCTION builds the model, the weights of both sides are
+    loaded into it, and the outputs of each module for the same inputs are compared by their cosine
+    (--cosine) or relative L2 difference (--bound). The first module that fails is named.
 
-    system, with the same: the outputs are tested for having the same distribution.
+    system, with the same options: a test whether the outputs have the same distribution.
 
-    Several --devices, --dtypes or --threads run one model with the first and with each other one, and
-    compare its modules within 1e-5 or --bound, the worst first.
+    Several --devices, --dtypes or --threads run one model with the first value and compare it with
+    each of the others, within 1e-5 or --bound; the worst modules are listed first.
 
-    --html and --png draw what these found.
+    --html and --png write these results as a web page and a picture.
 
     --replay compares the training instead: REV is loaded and trained for K steps, and every tensor
     is compared with the commits that followed; at the tip of a branch, these are the last K steps.
