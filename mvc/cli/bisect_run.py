@@ -68,13 +68,13 @@ def _execute(words: list[str], commit: GitId, *, is_aside: bool) -> int:
     except OSError as error:
         raise NotFoundError(
             f"command {words[0]!r} cannot be run at commit {short_id(commit)}",
-            hint="keep it outside of what is checked out",
+            hint="keep it outside the checked-out files",
         ) from error
     code = done.returncode
     if not 0 <= code < _ABORT:
         raise ConflictError(
             f"the test ended with {_name(code)} at commit {short_id(commit)}: neither good nor bad",
-            hint="the same command goes on from there; exit codes 1 to 127 mean bad, 125 skips",
+            hint="repeat the command to go on from there; exit codes 1 to 127 mean bad, 125 skips",
         )
     return code
 

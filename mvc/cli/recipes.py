@@ -74,7 +74,7 @@ def check_of_recipes(options: Sequence[tuple[str, object]]) -> None:
 def merge_by_recipe(recipe: RecipeCall, shown: Shown) -> None:
     """Merge as a recipe says, or show what it would do."""
     if recipe.output is not None and recipe.message is not None:
-        raise CommandUsageError("--output commits nothing: there is no message to give")
+        raise CommandUsageError("--output commits nothing, so it takes no message")
     if recipe.output is None and recipe.force:
         raise CommandUsageError("--force needs --output")
     text = recipe.read()

@@ -29,11 +29,11 @@ def see_not_finite(case: Case) -> Iterator[Verdict]:
         rows = sum(two.nan_rows_new for _, two in came)
         where = f" (NaN in {count(rows, 'row')})" if rows else ""
         elements = count(sum(_bad(two.new) for _, two in came), "element")
-        text = f"NaN or Inf came in: {elements}{where} of "
+        text = f"new NaN or Inf: {elements}{where} of "
         yield tell("not-finite", text, [one for one, _ in came], level="bad")
     gone = [one for one, two in case.measured if _bad(two.old) and not _bad(two.new)]
     if gone:
-        yield tell("finite-again", "NaN or Inf went away in ", gone)
+        yield tell("finite-again", "NaN or Inf no longer in ", gone)
 
 
 def see_dead_rows(case: Case) -> Iterator[Verdict]:
@@ -81,7 +81,7 @@ def see_saturation(case: Case) -> Iterator[Verdict]:
         and two.new.saturated > max(SATURATED_SHARE * two.new.elements, 2 * two.old.saturated)
     ]
     if some:
-        text = f"saturated: more than {100 * SATURATED_SHARE:.1f} % of elements are at the limit of their type in "
+        text = f"saturated: more than {100 * SATURATED_SHARE:.1f} % of elements are at the largest value of their type in "
         yield tell("saturated", text, some, level="warning")
 
 

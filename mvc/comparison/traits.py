@@ -39,7 +39,7 @@ def see_identity(case: Case) -> Iterator[Verdict]:
     if not statuses:
         yield Verdict("empty", "nothing to compare: neither side has a tensor")
     elif statuses <= {"unchanged", "renamed"}:
-        names = " but for names" if "renamed" in statuses else ""
+        names = " except for names" if "renamed" in statuses else ""
         text = f"identical{names}: every bit of {tensors} is the same"
         yield Verdict("identical", text, "good")
 
@@ -48,7 +48,7 @@ def see_casts(case: Case) -> Iterator[Verdict]:
     """Tensors that have another dtype: rounded and nothing else, or more."""
     cast = [(one, dtypes_of(one)) for one, two in case.measured if two.is_cast]
     for (old, new), some in group(cast):
-        text = f"cast from {old} to {new}, exactly the old values rounded: "
+        text = f"cast from {old} to {new}, the old values exactly rounded: "
         if len(some) == len(case.changes):
             yield Verdict("cast", f"{text}every tensor", tensors=names_of(some))
         else:
@@ -59,7 +59,11 @@ def see_casts(case: Case) -> Iterator[Verdict]:
         if len(set(dtypes_of(one))) > 1 and not two.is_cast
     ]
     for (old, new), some in group(other):
-        yield tell("retyped", f"from {old} to {new}, with other values than by rounding: ", some)
+        yield tell(
+            "retyped",
+            f"converted from {old} to {new}, with values that rounding does not explain: ",
+            some,
+        )
 
 
 def see_scaling(case: Case) -> Iterator[Verdict]:
@@ -74,7 +78,7 @@ def see_scaling(case: Case) -> Iterator[Verdict]:
     low, high = (pick(scale for _, scale in scaled) for pick in (min, max))
     is_one = high - low <= 0.01 * max(abs(high - 1), abs(low - 1))
     factor = f"{low:.4g}" if is_one else f"{low:.4g} to {high:.4g}"
-    text = f"scaled: new is old times {factor}, nearly, in "
+    text = f"scaled: new ≈ {factor} × old in "
     if len(scaled) == len(case.having("modified")):
         where = f"every tensor that changed ({len(scaled):,})"
         yield Verdict("scaled", text + where, tensors=names_of(one for one, _ in scaled))
@@ -116,7 +120,7 @@ def see_rearranged(case: Case) -> Iterator[Verdict]:
         if one.name in case.rearranged
     ]
     for how, some in group(found):
-        yield tell("rearranged", f"{how}, with no value changed: ", some)
+        yield tell("rearranged", f"{how}, no value changed: ", some)
 
 
 def see_low_rank(case: Case) -> Iterator[Verdict]:
@@ -148,7 +152,7 @@ def see_vocabulary(case: Case) -> Iterator[Verdict]:
         changed = any(one.statistics is None or one.statistics.changed for one in some)
         verb = "grew" if after > before else "shrank"
         text = f"the vocabulary {verb} from {before:,} to {after:,} rows: "
-        rest = f"; rows of both sides are {'changed' if changed else 'equal'}"
+        rest = f"; the common rows are {'changed' if changed else 'equal'}"
         yield tell("vocabulary", text, some, rest)
 
 
@@ -170,7 +174,7 @@ def see_frozen(case: Case) -> Iterator[Verdict]:
     modules = find_frozen_modules(frozen, changed)
     if not modules and size < _WORTH_TELLING * whole:
         return
-    within = f", among them all of {enumerate_words(modules)}" if modules else ""
+    within = f", including all of {enumerate_words(modules)}" if modules else ""
     yield Verdict("frozen", f"frozen: {rest}{within}", tensors=names_of(frozen))
 
 
@@ -196,7 +200,7 @@ def see_size(case: Case) -> Iterator[Verdict]:
     text = f"a {word} change"
     if abs(cosine) < _UNRELATED < distance:
         text = "unrelated values"
-    twins = ", as between near twins" if sigma < _TWINS else ""
+    twins = ", typical of near twins" if sigma < _TWINS else ""
     figures = f"ΔW/W {100 * distance:.3g} %, σ {sigma:.2g}{twins}"
     yield Verdict("size", f"{text} in {count(len(weights), 'tensor')}: {figures}")
 
@@ -215,7 +219,7 @@ def see_names(case: Case) -> Iterator[Verdict]:
     unfit = [one for one in case.having("modified") if one.statistics is None]
     unfit = [one for one in unfit if one.name not in case.rearranged]
     if unfit:
-        yield tell("reshaped", "of another shape, so that nothing can be compared: ", unfit)
+        yield tell("reshaped", "shape changed, cannot be compared: ", unfit)
 
 
 def see_bytes_only(case: Case) -> Iterator[Verdict]:

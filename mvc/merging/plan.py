@@ -174,7 +174,7 @@ class _Planner:
         self._host = recipe.base or recipe.slices[0].sources[0].model
         self._layers = _count_layers(models[self._host])
         self._notes: dict[str, None] = dict.fromkeys(
-            f"{self._method.name} has no parameter {name!r}: it is ignored, as in mergekit"
+            f"{self._method.name} has no parameter {name!r}: ignored, as in mergekit"
             for name in recipe.ignored
         )
         self._vocabularies = vocabularies
@@ -264,7 +264,7 @@ class _Planner:
         base_model = None if self._method.base == "none" else place.base
         if place.base != base_model and place.base not in {one.model for one in place.sources}:
             raise UsageError(
-                f"{self._method.name} merges into no base: base model {place.base!r} would not count",
+                f"{self._method.name} does not use a base model, and {place.base!r} is not among the models",
                 hint="list it among the models, or leave it out",
             )
         sources = [one for one in place.sources if one.model != base_model]

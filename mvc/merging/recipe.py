@@ -30,7 +30,7 @@ DTYPES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F6
 _NO_MODULES = "mvc has no table of architectures; merge the checkpoint of each module on its own"
 _UNSUPPORTED = {
     "modules": _NO_MODULES,
-    "residual_weight": "mergekit reads it, and does nothing with it",
+    "residual_weight": "mergekit reads it and ignores it",
     "chat_template": "set it in tokenizer_config.json of the result",
     "lora": "merge the adapter into its model first",
 }
@@ -245,7 +245,7 @@ class _Parser:
         match found:
             case [int(start), int(end)] if 0 <= start < end <= MAX_LAYERS:
                 return start, end
-        raise FormatError(f"layer_range of {place} has to be [first, end], not {found!r:.60}")
+        raise FormatError(f"layer_range of {place} must be [first, end], not {found!r:.60}")
 
     def _check_twice(self, sources: Sequence[Source], place: str) -> None:
         names = [one.model for one in sources]
@@ -257,7 +257,7 @@ class _Parser:
         if isinstance(found, dict):
             found = found.get("path", found.get("model"))
         if not isinstance(found, str) or not found:
-            raise FormatError(f"{place} has to be a revision or a file, not {found!r:.60}")
+            raise FormatError(f"{place} must be a revision or a file, not {found!r:.60}")
         if "+" in found:
             raise UnsupportedError(
                 f"{place} puts an adapter on a model: {found!r:.100}", hint=_UNSUPPORTED["lora"]
@@ -295,7 +295,7 @@ class _Parser:
         self._check_keys(given, ("filter", "value"), place)
         chosen = given.get("filter")
         if chosen is not None and not isinstance(chosen, str):
-            raise FormatError(f"filter for {place} has to be a text, not {chosen!r:.60}")
+            raise FormatError(f"filter for {place} must be a text, not {chosen!r:.60}")
         if "value" not in given:
             raise FormatError(f"a condition for {place} has no value")
         return Condition(chosen, self._value(given["value"], place))
@@ -333,18 +333,18 @@ class _Parser:
         self._check_keys(given, ("source", "pad_to_multiple_of", "tokens"), "tokenizer")
         multiple = given.get("pad_to_multiple_of") or 1
         if not isinstance(multiple, int) or not 1 <= multiple <= _MAX_ITEMS:
-            raise FormatError(f"pad_to_multiple_of has to be a whole number, not {multiple!r:.60}")
+            raise FormatError(f"pad_to_multiple_of must be a whole number, not {multiple!r:.60}")
         return TokenizerChoice(self._model(given.get("source", "union"), "tokenizer"), multiple)
 
     def _mapping(self, found: object, place: str) -> dict[str, object]:
         if not isinstance(found, dict):
-            raise FormatError(f"{place} has to be names with values, not {found!r:.60}")
+            raise FormatError(f"{place} must be names with values, not {found!r:.60}")
         self._count(found)
         return found
 
     def _list(self, found: object, place: str) -> list[object]:
         if not isinstance(found, list) or not found:
-            raise FormatError(f"{place} has to be a list that is not empty")
+            raise FormatError(f"{place} must be a list that is not empty")
         self._count(found)
         return found
 
@@ -378,7 +378,7 @@ def _scalar(found: object, place: str) -> Value:
             found = float(found)
     if isinstance(found, bool | int) or (isinstance(found, float) and math.isfinite(found)):
         return found
-    raise FormatError(f"{place} has to be a number, true or false, not {found!r:.60}")
+    raise FormatError(f"{place} must be a number, true or false, not {found!r:.60}")
 
 
 def _suggest(name: str, known: Sequence[str]) -> str:

@@ -73,7 +73,7 @@ class Rules:
             left = [rule for rule in left if not rule.fits(path, name)]
         if left:
             raise NotFoundError(
-                f"rule {left[0].pattern + '=' + left[0].strategy!r} fits no file and no tensor",
+                f"rule {left[0].pattern + '=' + left[0].strategy!r} matches no file and no tensor",
                 hint='"mvc ls --tensors" lists the names',
             )
 

@@ -48,7 +48,7 @@ def _parse_value(name: str, text: str) -> Value:
             return int(text) if number.is_integer() and text.lstrip("+-").isdigit() else number
     except ValueError:
         pass
-    raise UsageError(f"`{name}` has to be a number, true or false, not {text!r}")
+    raise UsageError(f"`{name}` must be a number, true or false, not {text!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Methods:
                 common[name] = value
                 continue
             if not parameters[name].per_input:
-                raise UsageError(f"`{name}` of {method.name} is one value for all sides")
+                raise UsageError(f"`{name}` of {method.name} takes one value for all sides")
             if len(value) != self.sides:
                 raise UsageError(f"`{name}` has {len(value)} values for {self.sides} sides")
             for given, side in zip(each, present[first:], strict=True):

@@ -125,7 +125,7 @@ def advance(context: Context, *, progress: ByteProgress = None) -> BisectStep:
             released.append(step.commit)
             leave_out(context, [step.commit])
         except ConflictError as error:
-            error.hint = 'once they are committed or restored, "mvc bisect next" goes on'
+            error.hint = 'commit or restore them, then run "mvc bisect next"'
             raise
         else:
             return step
@@ -164,7 +164,7 @@ def _decide(context: Context, state: Bisection, released: tuple[GitId, ...] = ()
             )
         if chosen is None:
             raise ConflictError(
-                f"none of the {len(doubtful):,} commits in doubt changed what was asked for",
+                f"none of the {len(doubtful):,} commits in doubt changed any of these paths or tensors",
                 hint="start again without paths and tensors",
             )
         return BisectStep("found", state.bad, 0, 0, *facts, released=released)

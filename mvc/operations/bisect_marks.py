@@ -140,7 +140,7 @@ def _check_good(context: Context, bad: GitId, good: Sequence[GitId]) -> None:
             fact = "both good and bad" if one == bad else f"bad, and its descendant {one[:7]} good"
             raise ConflictError(
                 f"commit {bad[:7]} would be {fact}",
-                hint='did you mix them up? To find what mended something, say "new" and "old"',
+                hint='did you mix them up? To find the commit that fixed something, use "new" and "old"',
             )
 
 

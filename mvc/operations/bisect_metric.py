@@ -90,7 +90,7 @@ def bisect_metric(
         commit = next(info.id for info in infos if info.id in known)
         raise ConflictError(
             f"{metric} is {known[commit]:.6g} at commit {commit[:7]}, which is not bad",
-            hint=f"the last bad commit is {bad_ones[0][:7]}: look back from there"
+            hint=f"the last bad commit is {bad_ones[0][:7]}: search back from there"
             if bad_ones
             else "none before it is: choose another bound",
         )

@@ -151,7 +151,7 @@ def _open_sides(
 ) -> tuple[Model, Model]:
     """Return both models, whose files stay open with ``stack``."""
     if new is not None and (old is None or staged):
-        raise UsageError("two models are compared with each other, and with nothing else")
+        raise UsageError("two models are compared only with each other")
     if context is None or new is not None:
         before = stack.enter_context(open_model(context, old, paths))
         return before, stack.enter_context(open_model(context, new, paths))

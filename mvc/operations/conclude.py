@@ -90,7 +90,7 @@ def decide(
         conflicts = find_conflicts(context, index, told)
         names = [one.path if one.tensor is None else one.tensor for one in conflicts]
         raise ConflictError(
-            f"still to be decided: {list_paths(names, _SHOWN)}",
+            f"still undecided: {list_paths(names, _SHOWN)}",
             hint='"mvc add" the files as they should be, or give rules',
         )
     return done
@@ -157,7 +157,7 @@ def _check_untouched(context: Context, index: Index, path: str, sides: Sides, to
     left = write_merge(context, merges, sides.trees[0]).entries.get(path)
     if left is not None and not holds(context, index, path, left.mode, left.blob):
         raise ConflictError(
-            f"{path!r} was changed since, and a rule would overwrite that",
+            f"{path!r} has changed since, and a rule would overwrite it",
             hint=f'"mvc add {path}" takes it as it is',
         )
 

@@ -48,7 +48,7 @@ def diff(
     """Compare two commits, or a commit or the index with the index or the worktree."""
     scope = scope or Scope()
     if new is not None and (old is None or staged):
-        raise UsageError("two revisions are compared with each other, and with nothing else")
+        raise UsageError("two revisions are compared only with each other")
     if new is not None:
         return _compare(context, _commit_sides(context, old), _commit_sides(context, new), scope)
     recover(context)

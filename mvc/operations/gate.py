@@ -46,7 +46,7 @@ def check_gates(
 ) -> GateReport:
     """Judge the later of two sides, which are those of ``diff``; whatever is not known is measured."""
     if new is not None and staged:
-        raise UsageError("two revisions are compared with each other, and with nothing else")
+        raise UsageError("two revisions are compared only with each other")
     gates = read_gates(context.history.read_config())
     if gates is None:
         raise UsageError("no gate is set", hint='set one, such as "mvc config gate.nan 0"')

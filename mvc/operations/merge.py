@@ -144,8 +144,8 @@ def merge(
     base = find_base(context, commits)
     if base is None and not allow_unrelated:
         raise ConflictError(
-            "the histories are not related: they have no commit in common",
-            hint="`allow_unrelated` merges them all the same",
+            "unrelated histories: no commit in common",
+            hint="`allow_unrelated` merges them anyway",
         )
     text = message or _describe(context, head, revisions)
     pending = Pending("merge", tuple(heads), told.sign(text))
@@ -247,7 +247,7 @@ def check_not_staged(index: Index, tree: Mapping[str, TreeEntry]) -> None:
     staged = tuple(staged_changes(tree, index)) if index.timestamp_ns else ()
     if staged:
         raise ConflictError(
-            f"staged changes would get mixed up with it: {list_paths(staged, _SHOWN)}",
+            f"staged changes would be mixed into it: {list_paths(staged, _SHOWN)}",
             hint=STASH_THEM,
         )
 
@@ -258,7 +258,7 @@ def _check_octopus(merges: Sequence[FileMerge], sides: Sides) -> None:
         raise ConflictError(
             f"{len(sides.trees) - 1} branches at once cannot be merged where they conflict: "
             f"{list_paths(list(dict.fromkeys(conflicts)), _SHOWN)}",
-            hint="give a strategy for it, or merge one branch after another",
+            hint="give a strategy, or merge one branch after another",
         )
 
 

@@ -101,7 +101,7 @@ def _find_parent(info: CommitInfo, mainline: int | None) -> GitId | None:
     if mainline is None:
         raise UsageError(
             f"commit {info.id[:_SHORT]} is a merge",
-            hint="say with `mainline` which of its parents it is compared with, from 1",
+            hint="choose the parent to compare with by `mainline`, from 1",
         )
     if not 1 <= mainline <= len(info.parents):
         raise UsageError(f"commit {info.id[:_SHORT]} has no parent {mainline}")

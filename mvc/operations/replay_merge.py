@@ -74,7 +74,7 @@ def _replay_recipe(
 ) -> dict[str, TreeEntry]:
     path = trailers[RECIPE][0]
     if path not in recorded:
-        raise NotFoundError(f"the commit names a recipe that it lacks: {path!r}")
+        raise NotFoundError(f"the commit names a recipe that is missing from it: {path!r}")
     text = context.history.read_blob(recorded[path].blob).decode("utf-8", "replace")
     seed = int(trailers[SEED][0]) if SEED in trailers and trailers[SEED][0].isdecimal() else 0
     with open_plan(context, text, seed=seed, named=read_inputs(trailers)) as (plan, files):

@@ -112,7 +112,7 @@ def get_bisection(context: Context) -> Bisection:
     found = find_bisection(context)
     if found is None:
         raise ConflictError(
-            "no bisection is going on", hint='"mvc bisect start BAD GOOD" starts one'
+            "no bisection is under way", hint='"mvc bisect start BAD GOOD" starts one'
         )
     return found
 

@@ -27,7 +27,7 @@ _TEXTS = {
     "inf": "{path} has {value:,.0f} infinite elements{tensor}",
     "max": "{path} has the magnitude {value:.6g}{tensor}",
     "norm": "{path} has the norm {value:.6g}{tensor}",
-    "norm-growth": "{path} has {value:.6g} times the norm of its parent{tensor}",
+    "norm-growth": "{path} has {value:.6g} times the norm in the parent{tensor}",
 }
 GATES = tuple(_TEXTS)
 _COUNTS = ("nan", "inf")
@@ -91,7 +91,7 @@ class Gates:
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         return GateError(
             f"{failures[0]}{more}",
-            hint="nothing was committed; `no_gate` commits it anyway",
+            hint="nothing was committed; `no_gate` commits anyway",
             failures=[asdict(one) for one in failures],
         )
 
@@ -121,13 +121,13 @@ def check_gate(key: str, value: str) -> None:
         raise UsageError(f"{key!r} is not a gate", hint=f"there are {', '.join(known)}")
     if key == MODE:
         if value not in MODES:
-            raise UsageError(f"{key} is one of {', '.join(MODES)}, not {value[:80]!r}")
+            raise UsageError(f"{key} must be one of {', '.join(MODES)}, not {value[:80]!r}")
         return
     gate, number = key.removeprefix(SECTION), parse_number(value)
     if gate in _COUNTS:
         if not (value.isascii() and value.isdigit() and len(value) < 16):  # noqa: PLR2004
-            raise UsageError(f"{key} is a whole number, not {value[:80]!r}")
+            raise UsageError(f"{key} must be a whole number, not {value[:80]!r}")
     elif number is None or not 0 < number < float("inf"):
-        raise UsageError(f"{key} is a positive number, not {value[:80]!r}")
+        raise UsageError(f"{key} must be a positive number, not {value[:80]!r}")
     elif gate == _GROWTH and number <= 1:
-        raise UsageError(f"{key} is a factor above 1, not {value[:80]!r}")
+        raise UsageError(f"{key} must be a factor above 1, not {value[:80]!r}")

@@ -84,7 +84,7 @@ def open_model(
             yield read_live(operand)
         elif _is_files(context, operand):
             if paths:
-                raise UsageError(f"paths choose files of a revision, and {str(operand)!r} is none")
+                raise UsageError(f"paths select files of a revision, but {str(operand)!r} is none")
             yield read_files(context, Path(operand), stack)
         else:
             assert context is not None

@@ -121,5 +121,5 @@ def check_decided(index: Index) -> None:
         more = len(index.unmerged) - _SHOWN
         raise ConflictError(
             f"not yet merged: {shown}{f' and {more:,} more' if more > 0 else ''}",
-            hint='"mvc status" says how to go on, or back',
+            hint='"mvc status" shows how to continue or go back',
         )

@@ -63,7 +63,7 @@ def _check_choice(key: str, value: str) -> None:
     if choices and (value if key == "mvc.delta" else value.lower()) not in choices:
         shown = choices if key == "mvc.delta" else ("true", "false")
         raise UsageError(
-            f"{key} is one of {', '.join(shown)}, not {value[:80]!r}",
+            f"{key} must be one of {', '.join(shown)}, not {value[:80]!r}",
             hint=f'such as "mvc config {key} {shown[-1]}"',
         )
 

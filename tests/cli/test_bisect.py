@@ -40,7 +40,7 @@ def test_by_hand(line):
     assert last.lines[0] == f"{line.ids[5]} is the first bad commit"
     assert "git bisect start" in line.ok("bisect", "log").lines
     assert "Switched to branch 'main'" in line.ok("bisect", "reset").lines
-    assert line.ok("bisect", "reset").lines == ["No bisection is going on."]
+    assert line.ok("bisect", "reset").lines == ["No bisection is under way."]
     assert "bisecting" not in line.ok("status").out
 
 

@@ -24,7 +24,7 @@ def test_a_refused_commit_is_a_negative_answer(broken):
     answer = broken("commit", "-am", "broken")
     assert answer.code == 1
     assert answer.error == "model.safetensors has 32 NaN, most in tensor 'norm'; gate.nan allows 0"
-    assert answer.hint == 'nothing was committed; "--no-gate" commits it anyway'
+    assert answer.hint == 'nothing was committed; "--no-gate" commits anyway'
     assert broken.ok("log", "-1", "--format=%H").out == head
     (failure,) = json.loads(broken("commit", "-am", "broken", "--json").err)["error"]["gates"]
     assert failure == {
@@ -84,7 +84,7 @@ def test_what_merges_has_the_option_that_its_hint_names(broken, way):
     broken.ok("commit", "-m", "apart")
     answer = broken(*way)
     assert answer.code == 1
-    assert answer.hint == 'nothing was committed; "--no-gate" commits it anyway'
+    assert answer.hint == 'nothing was committed; "--no-gate" commits anyway'
     assert broken(way[0], "--no-gate", "--abort").code == 2
     broken.ok(*way, "--no-gate")
     assert broken("diff", "--gate", "HEAD~1", "HEAD").code == 1

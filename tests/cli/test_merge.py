@@ -75,8 +75,8 @@ def test_json_and_abort(parted):
         (["merge", "away", "--strategy", "linaer"], 3, "linaer"),
         (["merge", "away", "--rule", "*=theirz"], 3, "did you mean 'theirs'?"),
         (["merge", "away", "--rule", "lm_head"], 2, "GLOB=STRATEGY"),
-        (["merge", "away", "--rule", "lm_haed.*=ours"], 3, "fits no file and no tensor"),
-        (["merge", "away", "--preview", "--rule", "lm_haed.*=ours"], 3, "fits no file and no"),
+        (["merge", "away", "--rule", "lm_haed.*=ours"], 3, "matches no file and no tensor"),
+        (["merge", "away", "--preview", "--rule", "lm_haed.*=ours"], 3, "matches no file and no"),
         (["merge", "away", "--strategy", "linear", "--param", "wieght=1"], 2, "wieght"),
         (["merge", "away", "--ff-only"], 4, "diverged"),
         (["merge", "away", "--ff-only", "--no-ff"], 2, "cannot be used together"),
@@ -217,6 +217,6 @@ def test_stash(parted):
     answer = parted("stash", "pop", "stash@{0}")
     assert answer.code == 1
     assert "The stash is kept" in answer.out
-    assert "To be decided" in parted.ok("status").out
+    assert "Undecided" in parted.ok("status").out
     parted.ok("add", "config.json")
     assert "Dropped stash@{0}" in parted.ok("stash", "drop").out

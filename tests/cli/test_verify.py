@@ -78,7 +78,7 @@ def test_what_differs(shell):
         "different: model.safetensors (4 of 9 tensors differ)",
         "M embed F32[80, 32] 3 of 2,560 elements, by up to 2.5",
         "M layers.1.q F32[32, 32] 1 of 1,024 elements, equal as numbers (-0 or another NaN)",
-        "M norm F32[32] 1 of 32 elements, some NaN on one side only",
+        "M norm F32[32] 1 of 32 elements, NaN on one side only",
         "M head F16[4, 32] -> F16[2, 64]",
         "A layers__more F32[80, 32] only in the file",
     ]

@@ -160,7 +160,7 @@ def test_a_cast_and_more(judge, base, rng):
 
 def test_one_factor(judge, base):
     found = judge({name: 0.5 * value for name, value in base.items()})
-    assert "old times 0.5, nearly, in every tensor" in found["scaled"].text
+    assert "new ≈ 0.5 × old in every tensor" in found["scaled"].text
     assert "scaled" not in judge(moved(base, np.random.default_rng(1), 0.1))
 
 
@@ -212,7 +212,7 @@ def test_elements_that_moved(judge, base, how, words, name):
     name = f"model.layers.2.{name}.weight"
     found = judge(base | {name: how(base[name])})
     assert found["rearranged"].tensors == (name,)
-    assert found["rearranged"].text.startswith(f"{words}, with no value changed")
+    assert found["rearranged"].text.startswith(f"{words}, no value changed")
     assert not {"size", "reshaped"} & set(found)
 
 

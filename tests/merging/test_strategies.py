@@ -67,7 +67,7 @@ def test_what_two_sides_added_has_no_base():
         (["linear"], {"density": 1}, "linear has no parameter 'density'"),
         ([], {"density": 1}, "a merge has no parameter 'density'"),
         (["linear"], {"weight": [1]}, "`weight` has 1 values for 2 sides"),
-        (["ties"], {"lambda": [1, 2]}, "`lambda` of ties is one value for all sides"),
+        (["ties"], {"lambda": [1, 2]}, "`lambda` of ties takes one value for all sides"),
         (["passthrough"], {}, "passthrough merges exactly 1 model, not 2"),
         (["nearswap"], {}, "nearswap needs the parameter `t`"),
     ],

@@ -70,9 +70,9 @@ def test_files_of_a_revision_and_files_anywhere(steps, root, tmp_path):
     assert _scale(steps.compare(root / "m.safetensors", {"w": torch.from_numpy(W)})) == 1 / 4
     with pytest.raises(NotFoundError):
         steps.compare("HEAD", "nowhere")
-    with pytest.raises(UsageError, match="paths choose"):
+    with pytest.raises(UsageError, match="paths select"):
         steps.compare("HEAD", tmp_path / "other.safetensors", paths=["m.safetensors"])
-    with pytest.raises(UsageError, match="nothing else"):
+    with pytest.raises(UsageError, match="only with each other"):
         steps.compare("HEAD", "HEAD", staged=True)
 
 

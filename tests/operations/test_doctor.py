@@ -92,4 +92,4 @@ def test_a_gate_that_no_commit_passes_is_named(repo, monkeypatch):
     monkeypatch.setattr(doctors, "_PROBE_BYTES", 2**20)
     with (repo.git_dir / "config").open("a") as file:
         file.write("[gate]\n\tnan = none\n")
-    assert any("gate.nan is a whole number" in text for text in repo.doctor().advice)
+    assert any("gate.nan must be a whole number" in text for text in repo.doctor().advice)

@@ -87,7 +87,7 @@ class TestTensors:
         assert "both modified" in git(repo.git_dir, "--work-tree", str(root), "status")
         with pytest.raises(ConflictError, match="not yet merged"):
             repo.commit("too early")
-        with pytest.raises(ConflictError, match="still to be decided: 'a'"):
+        with pytest.raises(ConflictError, match="still undecided: 'a'"):
             repo.conclude()
 
     @pytest.mark.parametrize(("strategy", "value"), [("ours", 10), ("theirs", 20), ("base", 0)])
@@ -404,7 +404,7 @@ class TestGoingOn:
         """What is said stays said: for what is left to decide, and in the message."""
         repo = models(parted, root, {"a": 10, "b": 11, "c": 12}, {"a": 20, "b": 21, "c": 22})
         repo.merge("side", rules=[("a", "theirs")])
-        with pytest.raises(ConflictError, match="still to be decided: 'c'"):
+        with pytest.raises(ConflictError, match="still undecided: 'c'"):
             repo.conclude(rules=[("b", "linear")])
         assert read(root) == {"a": 20, "b": 16, "c": 12}
         assert [one.tensor for one in repo.status().conflicts] == ["c"]

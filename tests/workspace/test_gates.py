@@ -244,7 +244,7 @@ def test_a_config_written_by_hand_is_checked(repo):
     with (repo.git_dir / "config").open("a") as file:
         file.write("[gate]\n\tnan = many\n")
     save(repo, 2 * WEIGHTS)
-    with pytest.raises(FormatError, match=r"gate.nan is a whole number, not 'many'"):
+    with pytest.raises(FormatError, match=r"gate.nan must be a whole number, not 'many'"):
         repo.commit("two", everything=True)
 
 

@@ -188,8 +188,8 @@ def _check_samples(batches: Sequence[Batch], significance: float) -> None:
     samples, least = sum(batch.rows for batch in batches), least_samples(significance)
     if samples < least:
         raise UsageError(
-            f"{samples} inputs are too few: at a significance of {significance} "
-            f"no test can fail with less than {least}",
+            f"{samples} inputs are too few: at significance {significance} "
+            f"no test can fail with fewer than {least}",
             hint="give more inputs, or compare modules only",
         )
 

@@ -178,7 +178,7 @@ def _translated() -> Iterator[None]:
         said = (str(error).strip() or "no message").splitlines()[0]
         raise UsageError(
             f"the model fails on the inputs: {type(error).__name__}: {said}",
-            hint="inputs are passed by name if they have one, else by place",
+            hint="named inputs are passed by name, others by position",
         ) from error
 
 

@@ -75,7 +75,7 @@ def read_inputs(path: str | Path) -> Inputs:
         raise NotFoundError(f"inputs {str(path)!r} do not exist", hint=_HINT)
     read = _READERS.get(file.suffix.lower())
     if read is None:
-        raise UsageError(f"inputs {str(path)!r} are of no known format", hint=_HINT)
+        raise UsageError(f"inputs {str(path)!r} have an unknown format", hint=_HINT)
     if file.stat().st_size > _MOST_BYTES:
         raise UsageError(f"inputs {str(path)!r} are longer than 4 GiB", hint="give fewer samples")
     try:
@@ -195,7 +195,7 @@ def _tensor(name: object, value: object) -> torch.Tensor:
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"input {str(name)!r} is not an array of numbers",
-            hint="its rows must have equal lengths; .jsonl may hold samples of different lengths",
+            hint="its rows must have equal lengths; only .jsonl allows samples of different lengths",
         ) from error
 
 
@@ -205,10 +205,10 @@ def _count_rows(named: Mapping[str, torch.Tensor]) -> int:
     rows = {name: value.shape[0] if value.dim() else None for name, value in named.items()}
     if None in rows.values():
         name = next(name for name, count in rows.items() if count is None)
-        raise UsageError(f"input {name!r} has no dimension of samples", hint=_HINT)
+        raise UsageError(f"input {name!r} has no sample dimension", hint=_HINT)
     if len(set(rows.values())) > 1:
         each = ", ".join(f"{name} {count}" for name, count in rows.items())
-        raise UsageError(f"the inputs are of different numbers of samples: {each}", hint=_HINT)
+        raise UsageError(f"the inputs have different numbers of samples: {each}", hint=_HINT)
     return next(iter(rows.values())) or 0
 
 

@@ -56,7 +56,7 @@ def score_batch(old_output: object, new_output: object, batch: Batch) -> SampleS
     new, _ = _find_prediction(new_output, batch.rows)
     if old.shape != new.shape:
         raise UsageError(
-            f"the models return {list(old.shape)} and {list(new.shape)}: their outputs do not compare"
+            f"the models return {list(old.shape)} and {list(new.shape)}: their outputs cannot be compared"
         )
     targets = batch.targets
     is_class = targets is not None and not targets.is_floating_point()

@@ -73,7 +73,7 @@ def parse_settings(devices: str, dtypes: str, threads: str) -> Settings:
 def _split(text: str) -> list[str]:
     names = [one.strip() for one in text.split(",")] if text else []
     if len(set(names)) < len(names) or "" in names:
-        raise UsageError(f"{text!r} names nothing or the same twice", hint="write A,B")
+        raise UsageError(f"{text!r} is empty or names a value twice", hint="write A,B")
     return names
 
 
@@ -83,7 +83,7 @@ def _parse_device(name: str) -> torch.device:
     except RuntimeError:
         raise UsageError(f"{name!r} is not a device", hint='such as "cpu" or "cuda:1"') from None
     if device.type == "meta":
-        raise UsageError("device 'meta' computes nothing")
+        raise UsageError("device 'meta' cannot compute")
     try:
         torch.empty(1, device=device)
     except Exception as error:  # each backend has its own

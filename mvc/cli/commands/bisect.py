@@ -169,7 +169,7 @@ def _reset(
     if as_json:
         write_json(None if result is None else result_fields(result))
     elif result is None:
-        stdout().line("No bisection is going on.")
+        stdout().line("No bisection is under way.")
     else:
         write_move(repo, stdout(), before, result, is_new=False)
 
@@ -180,7 +180,7 @@ def _show(repo: Repo, name: str, words: Sequence[str], *, as_json: bool) -> None
     step = repo.bisect_step()
     if step is None:
         raise ConflictError(
-            "no bisection is going on", hint='"mvc bisect start BAD GOOD" starts one'
+            "no bisection is under way", hint='"mvc bisect start BAD GOOD" starts one'
         )
     if name == "log":
         text = repo.bisect_log()

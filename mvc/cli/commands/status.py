@@ -106,7 +106,7 @@ def _write_long(repo: Repo, found: Status) -> None:
     elif found.conflicts:
         from mvc.cli.render.merges import write_conflicts
 
-        out.lines(["", 'To be decided ("mvc add <file>..." takes it as it is):'])
+        out.lines(["", 'Undecided (use "mvc add <file>..." to accept it as it is):'])
         write_conflicts(out, found.conflicts)
     staged = [file for file in found.files if file.staged not in ("unmodified", "unmerged")]
     changed = [file for file in found.files if file.worktree in ("modified", "removed")]

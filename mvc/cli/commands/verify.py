@@ -213,7 +213,7 @@ def _choose_layers(text: str | None, entry: str | None, runs: Mapping[str, objec
     if text is None:
         return layers
     if is_comparison:
-        raise CommandUsageError("--layers compares two models, not one on several devices")
+        raise CommandUsageError("--layers compares two models, not one model on several devices")
     wanted = [one.strip() for one in text.split(",")]
     for one in wanted:
         if one not in _LAYERS:

@@ -41,7 +41,7 @@ def check_can_draw() -> None:
     """
     if find_spec("PIL") is None:
         raise UnsupportedError(
-            "a PNG is drawn by Pillow, which is not installed",
+            "PNG output needs Pillow, which is not installed",
             hint='pip install "mvc-models[png]"; a page (--html) needs nothing else',
         )
 

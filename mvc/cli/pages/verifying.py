@@ -81,7 +81,7 @@ def _module_text(found: Fields, which: str) -> str:
     wanted = f"{' and '.join(limits)} for {count_text(found['samples'], 'sample')}"
     if found["parted"] is not None:
         names = (repr(name) if name else "the end" for name in found["parted"])
-        return "after the same modules, the one runs {} and the other {}".format(*names)
+        return "after the same modules, one model runs {} and the other {}".format(*names)
     if not failed:
         return f"{wanted}; all {count_text(len(modules), 'module')} are"
     named = failed[0] if which == "first" else max(failed, key=_distance)
@@ -98,7 +98,7 @@ def _distance(module: Fields) -> float:
 def _system_text(system: Fields) -> str:
     samples = count_text(system["samples"], "sample")
     if system["passed"] is None:
-        return f"{samples} are too few for any test to fail; {system['least_samples']} are needed"
+        return f"{samples} are too few for any test to fail: {system['least_samples']} are needed"
     tests = count_text(len(system["tests"]), "test")
     failed = [test["name"] for test in system["tests"] if not test["passed"]]
     text = f"{samples}, significance {number_text(system['significance'])} for {tests} together"

@@ -74,9 +74,11 @@ def write_break(repo: Repo, out: Output, found: MetricBreak) -> None:
         out.line(f"{count} between the two without {name}: the first bad one may be among them")
         out.lines(f"  {_line(repo, out, commit)}" for commit in found.unknown)
     for commit in found.others:
-        out.line(f"on another line as well: {_line(repo, out, commit)}")
+        out.line(f"also on another line of history: {_line(repo, out, commit)}")
     if found.earlier is not None:
-        out.line(f"{name} had been there earlier, and recovered: {_line(repo, out, found.earlier)}")
+        out.line(
+            f"{name} was already bad earlier, and recovered: {_line(repo, out, found.earlier)}"
+        )
     out.line()
     _write_commit(repo, out, found.commit)
 

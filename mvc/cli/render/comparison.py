@@ -79,10 +79,10 @@ def _head_lines(out: Output, diff: ModelDiff, *, everything: bool) -> Iterator[s
     words = [f"{counts[status]:,} {status}" for status in STATUSES if counts[status]]
     yield f"{count_text(total.tensors, 'tensor')}: {', '.join(words) or 'none'}"
     if found is not None and found.changed:
-        share = _share_text(found.changed / total.elements)
+        share = _share_text(found.changed / total.elements).replace("%", " %")
         yield f"{share} of {count_text(total.elements, 'element')} changed"
         yield (
-            f"what differs: sigma {_figure(found.sigma)}, relative L2 "
+            f"changed tensors: sigma {_figure(found.sigma)}, relative L2 "
             f"{_figure(found.relative_l2)}, cosine {_figure(found.cosine, '.6f')}"
         )
 

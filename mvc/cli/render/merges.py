@@ -68,7 +68,7 @@ def write_merge(repo: Repo, out: Output, verb: str, result: MergeResult) -> None
         return
     if result.kind == "conflicts":
         write_conflicts(out, result.conflicts)
-        out.line(f"The {verb} waits for decisions:")
+        out.line(f"The {verb} is waiting for decisions:")
         out.lines(f"  {line}" for line in ways_on(verb))
         return
     where = printable(result.branch or "detached HEAD")
@@ -84,7 +84,7 @@ def write_merge(repo: Repo, out: Output, verb: str, result: MergeResult) -> None
     parts = [f"{count:,} {word}" for word, count in counted if count]
     if parts:
         size = f" ({size_text(result.bytes_computed)})" if result.bytes_computed else ""
-        out.line(f"Tensors of files that both sides changed: {', '.join(parts)}{size}")
+        out.line(f"Merged tensor by tensor: {', '.join(parts)}{size}")
     write_counts(out, result)
 
 
@@ -119,8 +119,8 @@ def ways_on(verb: str) -> list[str]:
             f"mvc {verb} --continue --rule 'GLOB=theirs'",
             "decide by tensor or file: ours, theirs, base",
         ),
-        (f"mvc add FILE, then mvc {verb} --continue", "take files as they are now"),
-        (f"mvc {verb} --abort", "give it up: all is as it was before"),
+        (f"mvc add FILE, then mvc {verb} --continue", "accept files as they are now"),
+        (f"mvc {verb} --abort", "give up and go back to where it began"),
     ]
     if verb != "merge":
         ways.insert(2, (f"mvc {verb} --skip", "leave this commit out"))
@@ -130,5 +130,5 @@ def ways_on(verb: str) -> list[str]:
 
 def write_returned(out: Output, repo: Repo, verb: str, result: CheckoutResult) -> None:
     """Write where one is after giving up."""
-    out.line(f"The {verb} is given up: back at {commit_line(repo, out, result.commit)}")
+    out.line(f"The {verb} was given up: back at {commit_line(repo, out, result.commit)}")
     write_counts(out, result)

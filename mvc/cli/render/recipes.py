@@ -50,7 +50,7 @@ def write_preview(out: Output, preview: MergePreview) -> None:
     total = preview.total
     if total is None:
         where = "" if preview.base else ": there is no base to compare with"
-        out.line(f"No tensor was changed by several sides{where}")
+        out.line(f"No tensor was changed on more than one side{where}")
         return
     sides = ", ".join(map(printable, preview.sides))
     out.line(f"Interference of {sides} over {printable(preview.base or '')}:")
@@ -94,10 +94,10 @@ def write_replay(out: Output, replay: MergeReplay) -> None:
     name = short_id(replay.commit)
     files = count_text(replay.files, "file")
     if replay.is_same:
-        out.line(f"Merge {name} was made again: {files}, the same to the bit")
+        out.line(f"Merge {name} was repeated: {files}, the same to the bit")
         return
     shown = ", ".join(map(printable, replay.different[:_SHOWN]))
     more = len(replay.different) - _SHOWN
     out.line(
-        f"Merge {name} was made again, and differs in {shown}{f' and {more} more' if more > 0 else ''}"
+        f"Merge {name} was repeated and differs in {shown}{f' and {more} more' if more > 0 else ''}"
     )

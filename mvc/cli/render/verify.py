@@ -121,7 +121,7 @@ def _difference(tensor: TensorCheck) -> str:
 
 def _largest(difference: float) -> str:
     if math.isnan(difference):
-        return "some NaN on one side only"
+        return "NaN on one side only"
     if not difference:
         return "equal as numbers (-0 or another NaN)"
     return f"by up to {number_text(difference)}"
@@ -320,7 +320,7 @@ def _write_modules(
     worst = max(modules, key=_distance, default=None)
     if found["parted"] is not None:
         names = (repr(printable(name)) if name else "the end" for name in found["parted"])
-        text += "after the same modules, the one runs {} and the other {}".format(*names)
+        text += "after the same modules, one model runs {} and the other {}".format(*names)
     elif failed:
         place = "worst" if is_worst_first else "first"
         verb = "is" if len(failed) == 1 else "are"
@@ -370,7 +370,7 @@ def _write_system(out: Output, found: Mapping[str, Any]) -> None:
     samples, tests = count_text(found["samples"], "sample"), count_text(len(found["tests"]), "test")
     text = f"{samples}, significance {number_text(found['significance'])} for {tests} together"
     if found["passed"] is None:
-        text = f"{samples} are too few for any test to fail; {found['least_samples']} are needed"
+        text = f"{samples} are too few for any test to fail: {found['least_samples']} are needed"
     elif failed:
         text += f"; failed: {', '.join(test['name'] for test in failed)}"
     _head(out, "system", found["passed"], text)

@@ -24,7 +24,7 @@ def _prepare_linear(_: Pieces, settings: Settings) -> Apply:
 
 def _find_linear_fault(settings: Settings) -> str | None:
     if settings.common["normalize"] and not sum(settings.of_inputs("weight")):
-        return "the weights add up to 0, and cannot be normalized"
+        return "the weights sum to 0 and cannot be normalized"
     return None
 
 

@@ -123,12 +123,12 @@ class Parameter:
 
     def _wanted(self) -> str:
         if self.kind is bool:
-            return "has to be true or false"
+            return "must be true or false"
         word = "whole number" if self.kind is int else "number"
         low = f" {'above' if self.is_open else 'from'} {self.low:g}"
         high = f" {'up ' if math.isfinite(self.low) else ''}to {self.high:g}"
         return (
-            f"has to be a {word}"
+            f"must be a {word}"
             f"{low if math.isfinite(self.low) else ''}{high if math.isfinite(self.high) else ''}"
         )
 

@@ -133,7 +133,7 @@ def _prepare_multislerp(pieces: Pieces, settings: Settings) -> Apply:
             return lambda piece: _onto_base([float(one) for one in weights], piece)
         raise UnsupportedError(
             f"the weighted directions of tensor {settings.name!r} cancel out",
-            hint="give its inputs other weights",
+            hint="give its inputs different weights",
         )
     mean /= mean_norm
     cosines = units * (gram @ mean)
@@ -151,7 +151,7 @@ def _norm(factors: Norms, gram: Gram) -> float:
 
 def _find_multislerp_fault(settings: Settings) -> str | None:
     if settings.common["normalize_weights"] and not sum(settings.of_inputs("weight")):
-        return "the weights add up to 0, and cannot be normalized"
+        return "the weights sum to 0 and cannot be normalized"
     return None
 
 

@@ -69,7 +69,7 @@ def _find_rank_fault(settings: Settings) -> str | None:
     for one in settings.each:
         density, epsilon = float(one["density"]), float(one["epsilon"])
         if density < 1 and not (density - epsilon > 0 and density + epsilon < 1):
-            return f"density {density:g} ± epsilon {epsilon:g} has to stay between 0 and 1"
+            return f"density {density:g} ± epsilon {epsilon:g} must stay between 0 and 1"
     return None
 
 

@@ -368,7 +368,7 @@ class TestOutputs:
             compare_outputs(Words(), Words(), INPUTS)
         with pytest.raises(UsageError, match="not a row for each"):
             compare_outputs(nn.Flatten(0), nn.Flatten(0), INPUTS)
-        with pytest.raises(UsageError, match="do not compare"):
+        with pytest.raises(UsageError, match="cannot be compared"):
             compare_outputs(nn.Linear(6, 3), nn.Linear(6, 4), INPUTS)
 
 

@@ -137,12 +137,12 @@ def test_each_number_of_threads_is_used(folder, capfd):
         ([], "build_wider", 4, "has shape [50, 16]"),
         ([], "build_meta", 2, "meta"),
         ([], "build_of_two", 2, "takes 2 arguments"),
-        (["--devices=meta"], "build", 2, "computes nothing"),
+        (["--devices=meta"], "build", 2, "cannot compute"),
         (["--devices=cuda"], "build", 2, "not available here"),
         (["--devices=abacus"], "build", 2, "not a device"),
         (["--dtypes=int8,fp32"], "build", 2, "not a floating-point dtype"),
         (["--threads=0"], "build", 2, "number of threads"),
-        (["--threads=2,2"], "build", 2, "same twice"),
+        (["--threads=2,2"], "build", 2, "a value twice"),
         (["--layers=unit"], "build", 2, "layers"),
         (["--significance=0.000001"], "build", 2, "22 inputs are too few"),
         (["--nothing"], "build", 2, "unrecognized"),
@@ -283,7 +283,7 @@ class TestInputs:
             ('{"input_ids": [[1, 2], [3]]}', "not an array of numbers"),
             ('{"input_ids": [[1, 2]], "labels": [[1], [2]]}', "different numbers of samples"),
             ('{"words": [[1, 2]]}', "takes no input 'words'"),
-            ('{"input_ids": 3}', "no dimension of samples"),
+            ('{"input_ids": 3}', "no sample dimension"),
             ('{"input_ids": ["a"]}', "not an array of numbers"),
             ("[]", "no sample"),
             ("{}", "no sample"),
@@ -325,7 +325,7 @@ class TestInputs:
         with pytest.raises(NotFoundError):
             read_inputs("none.json")
         Path("in.txt").touch()
-        with pytest.raises(UsageError, match="no known format"):
+        with pytest.raises(UsageError, match="an unknown format"):
             read_inputs("in.txt")
 
 
