@@ -102,5 +102,5 @@ def _check_elsewhere(
     if same:
         raise ConflictError(
             f"the test ends with {code} at the good commit {short_id(good)}, too",
-            hint="that says that a command in it cannot be found or run",
+            hint="this code means that a command cannot be found or run",
         )

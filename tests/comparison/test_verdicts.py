@@ -259,7 +259,7 @@ def test_few_elements_are_not_scaled_by_chance(judge, rng):
 
 def test_negated_weights_are_related(judge, base):
     found = judge({name: -value for name, value in base.items()})
-    assert "old times -1, nearly" in found["scaled"].text
+    assert "new ≈ -1 × old" in found["scaled"].text
     assert "unrelated" not in found["size"].text
 
 
