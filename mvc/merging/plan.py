@@ -1,7 +1,6 @@
 """A recipe and the models it names → every tensor of the result, before any weight is read.
 
-The tensors are those of the base model, or else of the first: the *host*. Layers are recognised by
-the numbers in names (``model.layers.7.mlp...``): those of the longest run that counts from 0.
+The tensors are those of the base model, or else of the first: the *host*.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from mvc.errors import NotFoundError, UnsupportedError, UsageError
-from mvc.formats.layout import single_tensor
+from mvc.errors import NotFoundError, UsageError
 from mvc.merging.blend import Blend, can_blend, make_strategy
+from mvc.merging.layers import count_layers, find_depth, is_embedding, scale_depth, split_layer
 from mvc.merging.recipe import evaluate
+from mvc.merging.taken import find_only, take
 from mvc.merging.tokenizer import (
     align_vocabularies,
     check_same,
@@ -22,11 +22,9 @@ from mvc.merging.tokenizer import (
     is_vocabulary,
 )
 from mvc.numbers.merge_methods.table import get_method
-from mvc.sources import ByteSource
-from mvc.workspace.tensors import ModelTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mvc.formats.tokenizer import Vocabulary
     from mvc.ids import GitId
@@ -34,14 +32,11 @@ if TYPE_CHECKING:
     from mvc.merging.tokenizer import Alignment
     from mvc.numbers.merge_methods.method import Value
     from mvc.workspace.models import Model
-    from mvc.workspace.tensors import Reader
+    from mvc.workspace.tensors import ModelTensor
 
     Tensors: TypeAlias = Mapping[str, ModelTensor]
 
-_LAYER = re.compile(r"^(?P<stack>(?:[^.]*\.)*?)(?P<number>0|[1-9][0-9]{0,4})(?P<rest>\..*)$")
-_EMBEDDING = re.compile(r"(^|[._])(embed|embeddings?|embed_\w+|w[tp]e|word_embeddings?)([._]|$)")
 _MODEL_FILES = (re.compile(r"model[^/]*\.safetensors$"), re.compile(r"pytorch_model[^/]*\.bin$"))
-_COMPARED_BYTES = 2**22
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +148,6 @@ def model_tensors(model: Model) -> Tensors:
     return found
 
 
-def is_embedding(name: str) -> bool:
-    """Return whether a tensor comes before the layers, by its name."""
-    return _EMBEDDING.search(name) is not None
-
-
 class _Planner:
     def __init__(
         self,
@@ -172,7 +162,7 @@ class _Planner:
         self._method = get_method(recipe.method)
         self._seed, self._threads = seed, threads
         self._host = recipe.base or recipe.slices[0].sources[0].model
-        self._layers = _count_layers(models[self._host])
+        self._layers = count_layers(models[self._host])
         self._notes: dict[str, None] = dict.fromkeys(
             f"{self._method.name} has no parameter {name!r}: ignored, as in mergekit"
             for name in recipe.ignored
@@ -191,11 +181,7 @@ class _Planner:
         recipe, layers = self._recipe, None
         if recipe.is_sliced:
             tensors = list(self._plan_slices())
-            layers = tuple(
-                _first(one.sources[0]) + offset
-                for one in recipe.slices
-                for offset in range(_length(one))
-            )
+            layers = tuple(number for one in recipe.slices for number in _layers_of(one.sources[0]))
         else:
             tensors = [self._plan_tensor(recipe.slices[0], one) for one in self._models[self._host]]
             self._note_left_out(recipe.slices[0])
@@ -220,31 +206,30 @@ class _Planner:
             raise UsageError(f"no names of {self._host} count layers from 0: it cannot be sliced")
         slices = self._recipe.slices
         for name in self._models[self._host]:
-            if _split(name)[0] != stack:
+            if split_layer(name)[0] != stack:
                 yield self._plan_tensor(slices[0] if is_embedding(name) else slices[-1], name)
         number = 0
         for one in slices:
-            for offset in range(_length(one)):
-                depth = offset / (_length(one) - 1) if _length(one) > 1 else 1.0
-                for rest in self._find_rests(one.sources[0], stack, offset):
+            first, numbers = one.sources[0], _layers_of(one.sources[0])
+            for offset in range(len(numbers)):
+                depth = scale_depth(offset, len(numbers))
+                for rest in self._find_rests(first.model, stack, numbers[offset]):
                     names = {
-                        source.model: f"{stack}{_first(source) + offset}{rest}"
+                        source.model: f"{stack}{_layers_of(source)[offset]}{rest}"
                         for source in one.sources
                     }
                     yield self._plan_tensor(one, f"{stack}{number}{rest}", names, depth)
                 number += 1
 
-    def _find_rests(self, source: Source, stack: str, offset: int) -> list[str]:
+    def _find_rests(self, model: str, stack: str, number: int) -> list[str]:
         """Return what follows the number in the names of one layer."""
-        number = _first(source) + offset
         found = [
             rest
-            for name in self._models[source.model]
-            for head, own, rest in [_split(name)]
+            for head, own, rest in map(split_layer, self._models[model])
             if (head, own) == (stack, number)
         ]
         if not found:
-            raise NotFoundError(f"{source.model} has no layer {number} ({stack}{number})")
+            raise NotFoundError(f"{model} has no layer {number} ({stack}{number})")
         return found
 
     def _plan_tensor(
@@ -255,30 +240,34 @@ class _Planner:
         depth: float | None = None,
     ) -> PlannedTensor:
         """Plan one tensor, called ``names`` in the models that call it otherwise."""
-        names = names or {}
         if depth is None:
-            stack, number, _ = _split(name)
-            count = self._layers.get(stack, 0)
-            # As in mergekit, what is in no layer counts as the first, and a single layer as the last.
-            depth = 0.0 if not count else number / (count - 1) if count > 1 else 1.0
-        base_model = None if self._method.base == "none" else place.base
-        if place.base != base_model and place.base not in {one.model for one in place.sources}:
+            depth = find_depth(name, self._layers)
+        base, sources = self._split_base(place)
+        models = [*([] if base is None else [base]), *(one.model for one in sources)]
+        made_of = {model: (names or {}).get(model, name) for model in models}
+        found = self._align(name, {model: self._find(model, own) for model, own in made_of.items()})
+        tensors = list(found.values())
+        planned = PlannedTensor(name, tensors[0], tuple(made_of.items()))
+        if not can_blend(tensors[0].view.dtype):
+            return replace(planned, tensor=take(find_only(name, tensors), name))
+        levels = [place.parameters, self._recipe.parameters]
+        common = _evaluate(levels, name, depth)
+        each = [_evaluate([one.parameters, *levels], made_of[one.model], depth) for one in sources]
+        inputs = [found[one.model] for one in sources]
+        return self._blend(planned, None if base is None else found[base], inputs, common, each)
+
+    def _split_base(self, place: Slice) -> tuple[str | None, list[Source]]:
+        """Return the base model that the method knows, or None, and the other sources."""
+        base = None if self._method.base == "none" else place.base
+        models = {one.model for one in place.sources}
+        if place.base != base and place.base not in models:
             raise UsageError(
                 f"{self._method.name} does not use a base model, and {place.base!r} is not among the models",
                 hint="list it among the models, or leave it out",
             )
-        sources = [one for one in place.sources if one.model != base_model]
-        made_of = {one.model: names.get(one.model, name) for one in sources}
-        if base_model is not None:
-            if self._recipe.is_sliced and base_model not in {one.model for one in place.sources}:
-                raise UsageError(f"base model {base_model!r} is not among the sources of its slice")
-            made_of = {base_model: names.get(base_model, name), **made_of}
-        found = self._align(name, {model: self._find(model, own) for model, own in made_of.items()})
-        first = next(iter(found.values()))
-        if not can_blend(first.view.dtype):
-            same = _only(name, list(found.values()))
-            return PlannedTensor(name, _take(same, name), tuple(made_of.items()))
-        return self._blend(place, name, depth, found, made_of)
+        if base is not None and self._recipe.is_sliced and base not in models:
+            raise UsageError(f"base model {base!r} is not among the sources of its slice")
+        return base, [one for one in place.sources if one.model != base]
 
     def _align(self, name: str, found: Mapping[str, ModelTensor]) -> Mapping[str, ModelTensor]:
         """Give all models the same tokens, if this is an embedding or a head."""
@@ -291,18 +280,13 @@ class _Planner:
 
     def _blend(
         self,
-        place: Slice,
-        name: str,
-        depth: float,
-        found: Mapping[str, ModelTensor],
-        made_of: Mapping[str, str],
+        planned: PlannedTensor,
+        base: ModelTensor | None,
+        inputs: Sequence[ModelTensor],
+        common: Mapping[str, Value],
+        each: Sequence[Mapping[str, Value]],
     ) -> PlannedTensor:
-        base_model = None if self._method.base == "none" else place.base
-        sources = [one for one in place.sources if one.model != base_model]
-        base = None if base_model is None else found[base_model]
-        levels = [place.parameters, self._recipe.parameters]
-        common = _evaluate(levels, name, depth)
-        each = [_evaluate([one.parameters, *levels], made_of[one.model], depth) for one in sources]
+        """Plan what the method computes; parameters are those of all, and of each input."""
         shared = {one.name for one in self._method.parameters if not one.per_input}
         strategy = make_strategy(
             self._method.name,
@@ -312,14 +296,15 @@ class _Planner:
             seed=self._seed,
             is_recipe=True,
         )
-        inputs = [found[one.model] for one in sources]
-        blend = Blend(strategy, name, inputs, base, dtype=self._recipe.dtype, threads=self._threads)
+        blend = Blend(
+            strategy, planned.name, inputs, base, dtype=self._recipe.dtype, threads=self._threads
+        )
         equal = blend.find_equal()
         if equal is not None:
-            return PlannedTensor(name, _take(equal, name), tuple(made_of.items()))
+            return replace(planned, tensor=take(equal, planned.name))
         told = (strategy.common, *strategy.each)
-        return PlannedTensor(
-            name, blend.as_tensor(""), tuple(made_of.items()), self._method.name, told
+        return replace(
+            planned, tensor=blend.as_tensor(""), method=self._method.name, parameters=told
         )
 
     def _find(self, model: str, name: str) -> ModelTensor:
@@ -352,80 +337,6 @@ def _evaluate(
     return found
 
 
-def _split(name: str) -> tuple[str, int, str]:
-    """Return what precedes the number of a layer in a name, the number, and what follows it."""
-    match = _LAYER.match(name)
-    return ("", -1, "") if match is None else (match["stack"], int(match["number"]), match["rest"])
-
-
-def _count_layers(names: Iterable[str]) -> dict[str, int]:
-    """Return what precedes the numbers of layers in names → how many layers there are."""
-    numbers: dict[str, set[int]] = {}
-    for stack, number, _ in map(_split, names):
-        if number >= 0:
-            numbers.setdefault(stack, set()).add(number)
-    return {stack: len(one) for stack, one in numbers.items() if one == set(range(len(one)))}
-
-
-def _length(one: Slice) -> int:
-    layers = one.sources[0].layers
-    assert layers is not None
-    return layers[1] - layers[0]
-
-
-def _first(source: Source) -> int:
+def _layers_of(source: Source) -> range:
     assert source.layers is not None
-    return source.layers[0]
-
-
-class _TensorBytes(ByteSource):
-    """The bytes of one tensor in the order of its elements, wherever they are."""
-
-    def __init__(self, tensor: ModelTensor) -> None:
-        self._tensor = tensor
-        self._read: Reader | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of its elements."""
-        return self._tensor.size_bytes
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill the buffer from that offset of the tensor."""
-        self._read = self._read or self._tensor.open()
-        buffer[:] = self._read(offset, len(buffer)).data
-
-
-def _take(tensor: ModelTensor, name: str) -> ModelTensor:
-    """Return a tensor as it is, under a name; stored chunks stay known where they are just its own."""
-    segment = single_tensor(name, tensor.view.dtype, tensor.view.shape, 0)
-    chunks = tensor.chunks if tensor.segment.is_plain else None
-    source = _TensorBytes(tensor)
-    return ModelTensor(
-        tensor.path, segment.tensors[0], segment, source, 0, chunks, tensor.chunk_bytes
-    )
-
-
-def _only(name: str, tensors: Sequence[ModelTensor]) -> ModelTensor:
-    """Return the one tensor that all are, of elements that cannot be averaged."""
-    first = tensors[0]
-    for other in tensors[1:]:
-        if (first.view.dtype, first.view.shape) != (other.view.dtype, other.view.shape) or not (
-            _are_equal(first, other)
-        ):
-            raise UnsupportedError(
-                f"tensor {name!r} is {first.view.dtype}, which cannot be averaged, "
-                f"and differs between {first.path} and {other.path}"
-            )
-    return first
-
-
-def _are_equal(one: ModelTensor, other: ModelTensor) -> bool:
-    if one.id is not None and other.id is not None:
-        return one.id == other.id
-    first, second = one.open(), other.open()
-    return all(
-        bytes(first(start, size)) == bytes(second(start, size))
-        for start in range(0, one.size_bytes, _COMPARED_BYTES)
-        for size in [min(_COMPARED_BYTES, one.size_bytes - start)]
-    )
+    return source.layers

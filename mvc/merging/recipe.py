@@ -56,10 +56,10 @@ Settings: TypeAlias = "Mapping[str, Setting]"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One model of a slice, its layers from ``layers[0]`` to before ``layers[1]``; None for all."""
+    """One model of a slice, and which of its layers; None for all."""
 
     model: str
-    layers: tuple[int, int] | None
+    layers: range | None
     parameters: Settings
 
 
@@ -213,7 +213,7 @@ class _Parser:
             self._slice(one, f"slices[{number}]", base)
             for number, one in enumerate(self._list(top["slices"], "slices"))
         )
-        if sum(_count_layers(one) for one in slices) > MAX_LAYERS:
+        if sum(len(one.sources[0].layers or ()) for one in slices) > MAX_LAYERS:
             raise FormatError(f"slices have more than {MAX_LAYERS:,} layers")
         return slices
 
@@ -224,7 +224,7 @@ class _Parser:
             self._source(one, f"{place}.sources[{number}]", with_layers=True)
             for number, one in enumerate(self._list(given.get("sources"), f"{place}.sources"))
         )
-        if len({one.layers[1] - one.layers[0] for one in sources if one.layers}) > 1:
+        if len({len(one.layers) for one in sources if one.layers}) > 1:
             raise FormatError(f"sources of {place} have different numbers of layers")
         own = given.get("base_model")
         own_base = base if own is None else self._model(own, f"{place}.base_model")
@@ -241,10 +241,10 @@ class _Parser:
             layers = self._layers(given.get("layer_range"), place)
         return Source(self._model(given["model"], place), layers, self._settings(given, place))
 
-    def _layers(self, found: object, place: str) -> tuple[int, int]:
+    def _layers(self, found: object, place: str) -> range:
         match found:
             case [int(start), int(end)] if 0 <= start < end <= MAX_LAYERS:
-                return start, end
+                return range(start, end)
         raise FormatError(f"layer_range of {place} must be [first, end], not {found!r:.60}")
 
     def _check_twice(self, sources: Sequence[Source], place: str) -> None:
@@ -364,11 +364,6 @@ class _Parser:
             raise FormatError(
                 f"{place} has an unknown key: {key!r:.60}", hint=_suggest(str(key), known)
             )
-
-
-def _count_layers(one: Slice) -> int:
-    first = one.sources[0].layers
-    return 0 if first is None else first[1] - first[0]
 
 
 def _scalar(found: object, place: str) -> Value:

@@ -52,7 +52,7 @@ def test_layers_filters_and_gradients_are_read_as_mergekit_reads_them():
         ["a", "b"],
     )
     assert recipe.is_sliced
-    assert [one.layers for one in recipe.slices[0].sources] == [(0, 40), (0, 40)]
+    assert [one.layers for one in recipe.slices[0].sources] == [range(40), range(40)]
     t = recipe.parameters["t"]
     assert evaluate(t, "model.layers.0.self_attn.q_proj.weight", 0.0) == 0
     assert evaluate(t, "model.layers.5.self_attn.q_proj.weight", 0.125) == 0.25
