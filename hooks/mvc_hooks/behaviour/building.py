@@ -71,7 +71,7 @@ class ModelLoader:
             ) from error
         if not isinstance(model, torch.nn.Module):
             raise UsageError(
-                f"the entry returned a {type(model).__name__}, not a torch.nn.Module", hint=_HINT
+                f"the entry returned {type(model).__name__}, not a torch.nn.Module", hint=_HINT
             )
         return model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,12 +22,14 @@ _NAMED = 3
 def load_weights(model: nn.Module, stored: Model) -> None:
     """Give a model the weights of a checkpoint, bit for bit and in their dtypes.
 
-    Of several files those that hold none of the model's names (an optimizer's, say) are passed over.
+    Of several files those that hold none of the model's names (an optimizer's, say) are passed over, and
+    so is what is beside a model whose names all begin alike, as in ``{"model": ..., "optimizer": ...}``.
     A tensor that the checkpoint lacks may be tied to one that it has.
 
     Raises:
         NotFoundError: the checkpoint lacks a tensor, or holds one that the model does not have.
-        ConflictError: a shape differs, two files hold the same name, or tied tensors differ.
+        ConflictError: a shape differs, two files hold the same name, several models are stored, or
+            tied tensors differ.
     """
     live = _find_live(model)
     chosen = choose_tensors(stored, live)
@@ -66,21 +69,45 @@ def _find_live(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def choose_tensors(stored: Model, live: Mapping[str, torch.Tensor]) -> dict[str, ModelTensor]:
     """Return name → tensor of the files that hold a model, after checking that they fit it."""
-    files = {tensor.path for tensor in stored.tensors if tensor.name in live}
+    prefix = _find_prefix(stored, live)
+    named = [
+        (one.name.removeprefix(prefix), one)
+        for one in stored.tensors
+        if one.name.startswith(prefix)
+    ]
+    files = {tensor.path for name, tensor in named if name in live}
     chosen: dict[str, ModelTensor] = {}
-    for tensor in stored.tensors:
+    for name, tensor in named:
         if tensor.path not in files:
             continue
-        if tensor.name in chosen:
+        if name in chosen:
             raise ConflictError(
-                f"{chosen[tensor.name].path} and {tensor.path} both hold a tensor {tensor.name!r}",
+                f"{chosen[name].path} and {tensor.path} both hold a tensor {tensor.name!r}",
                 hint="name one of the files: REV:PATH",
             )
-        chosen[tensor.name] = tensor
+        chosen[name] = tensor
     has = {_key(live[name]) for name in chosen.keys() & live.keys()}
     _refuse([name for name, one in live.items() if _key(one) not in has], stored, "lacks")
     _refuse([name for name in chosen if name not in live], stored, "holds")
     return chosen
+
+
+def _find_prefix(stored: Model, live: Mapping[str, torch.Tensor]) -> str:
+    """Return what the names of a stored model begin with: nothing, if any is one of the live model's."""
+    counts: Counter[str] = Counter()
+    for name in {tensor.name for tensor in stored.tensors}:
+        if name in live:
+            return ""
+        dots = (place + 1 for place, letter in enumerate(name) if letter == ".")
+        counts.update(name[:place] for place in dots if name[place:] in live)
+    most = max(counts.values(), default=0)
+    prefixes = sorted(prefix for prefix, count in counts.items() if count == most)
+    if len(prefixes) > 1:
+        raise ConflictError(
+            f"{stored.label} holds several models: {_list(prefixes)}",
+            hint="give the entry one argument, the path, and let it load the one that is meant",
+        )
+    return "".join(prefixes)
 
 
 def _refuse(names: Sequence[str], stored: Model, verb: str) -> None:

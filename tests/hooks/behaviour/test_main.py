@@ -131,7 +131,7 @@ def test_each_number_of_threads_is_used(folder, capfd):
 @pytest.mark.parametrize(
     ("options", "entry", "code", "said"),
     [
-        ([], "build_nothing", 2, "returned a int"),
+        ([], "build_nothing", 2, "returned int"),
         ([], "build_badly", 2, "entry failed: RuntimeError: no data"),
         ([], "build_none", 3, "no function 'build_none'"),
         ([], "build_wider", 4, "has shape [50, 16]"),
@@ -189,6 +189,18 @@ class TestWeights:
     @pytest.fixture(autouse=True)
     def here(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
+
+    def test_a_model_beside_other_things_in_a_file(self):
+        values = state_of(Classifier())
+        torch.save({"net": {"model": values}, "optimizer": {"mix": {"m": torch.ones(2)}}}, "all.pt")
+        model = Classifier()
+        with open_model("all.pt") as stored:
+            load_weights(model, stored)
+        assert all(model.state_dict()[name].equal(one) for name, one in values.items())
+        torch.save({"model": values, "average": values}, "two.pt")
+        said = r"holds several models: 'average\.', 'model\.'"
+        with open_model("two.pt") as stored, pytest.raises(ConflictError, match=said):
+            load_weights(model, stored)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_bits_and_ties(self, dtype):
