@@ -67,8 +67,8 @@ gc(self, plan=None, *, grace_s=None, progress=None)
 healthy(self, branch=None)
 init(cls, path='.', *, branch='main')
 is_repack_due(self)
-merge(self, *revisions, strategy=None, rules=(), parameters=None, seed=0, message=None, \
-fast_forward='allowed', allow_unrelated=False, commit=True, no_gate=False, progress=None)
+merge(self, *revisions, strategy=None, rules=(), parameters=None, seed=0, tokenizer=None, \
+message=None, fast_forward='allowed', allow_unrelated=False, commit=True, no_gate=False, progress=None)
 load_state(self, revision='HEAD', *, framework='torch', into=None)
 log(self, *revisions, everything=False, limit=None, first_parent=False)
 ls(self, revision='HEAD', *, paths=(), tensors=None)
@@ -87,7 +87,8 @@ also_diverged=(), now_s=None)
 plan_rollback(self, revision=None, *, step=None, steps_back=None, healthy=False, branch=None, \
 at_step=None)
 plan_repack(self, *, everything=False, grace_s=None)
-preview_merge(self, *revisions, strategy=None, rules=(), parameters=None, recipe=None, seed=0, progress=None)
+preview_merge(self, *revisions, strategy=None, rules=(), parameters=None, recipe=None, seed=0, \
+tokenizer=None, progress=None)
 prune(self, plan)
 read_file(self, revision, path)
 read_run(self, branch=None, *, losses=2000, events=20)

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 Resolve: TypeAlias = Callable[[str, str, Row[ModelTensor]], ModelTensor]
 """(strategy, path, row) → the tensor that a method makes of a conflict; it is not read yet."""
+Fit: TypeAlias = Callable[[str, Row[ModelTensor]], Row[ModelTensor]]
+"""(path, row) → the row with its versions made to fit each other."""
 _READ_BYTES = 2**22
 _ZIPS = ("torch", "npz")
 _MAX_FRAME_BYTES = 2**28
@@ -193,6 +195,7 @@ def merge_checkpoint(
     sides: Sequence[TreeEntry],
     find_strategy: Callable[[str], str | None],
     resolve: Resolve,
+    fit: Fit | None = None,
 ) -> CheckpointMerge | str:
     """Plan the merge of one checkpoint, or return in words why its tensors cannot be merged."""
     entries = [base, *sides]
@@ -207,7 +210,8 @@ def merge_checkpoint(
     is_cut_alike = len({one.chunk_bytes for one in manifests if one is not None}) == 1
     version = _version if is_cut_alike else _version_by_bytes
     for row in merge_names(tensors[0], tensors[1:], version, lambda one: one.elements > 1):
-        source, tensor = _decide(path, row, find_strategy, resolve)
+        fitted = row if fit is None else fit(path, row)
+        source, tensor = _decide(path, fitted, find_strategy, resolve)
         if source == "conflict":
             conflicts.append((row.name, row.outcome.value + _describe(row)))
         taken[source] += 1
@@ -219,6 +223,10 @@ def merge_checkpoint(
         if like.format in _ZIPS and frame is None:
             return f"what is around its tensors cannot be made anew ({like.format})"
         misfit = _find_misfit(like, result)
+        if misfit is not None and fit is not None:
+            raise UnsupportedError(
+                f"tensor {misfit!r} of {path} cannot get other rows: it is no safetensors file"
+            )
         if misfit is not None:
             return f"{misfit!r} does not fit into the file of one side as it is ({like.format})"
         conflicts += [] if fault is None else [(METADATA_KEY, fault)]

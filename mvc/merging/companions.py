@@ -38,7 +38,7 @@ def read_companions(context: Context | None, model: Model) -> dict[str, bytes]:
         if model.plain is not None:
             blob = model.plain.get(f"{folder}/{name}" if folder else name)
             if blob is not None and context is not None:
-                found[name] = _read_stored(context, blob, name)
+                found[name] = read_stored(context, blob, name)
         else:
             data = _read_file((model.root or Path()) / folder / name)
             if data is not None:
@@ -46,7 +46,8 @@ def read_companions(context: Context | None, model: Model) -> dict[str, bytes]:
     return found
 
 
-def _read_stored(context: Context, blob: GitId, name: str) -> bytes:
+def read_stored(context: Context, blob: GitId, name: str) -> bytes:
+    """Return the content of a small file of the repository."""
     size_bytes = stored_size(context, blob)
     _check_size(name, size_bytes)
     manifest = find_manifest(context, blob)

@@ -7,24 +7,27 @@ if it is a checkpoint (``checkpoint``), as text, or not at all: then it is a con
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.errors import ConflictError
 from mvc.history.paths import folders_of
-from mvc.history.values import EMPTY_BLOB, MODE_SYMLINK, TreeEntry
+from mvc.history.values import EMPTY_BLOB, MODE_FILE, MODE_SYMLINK, TreeEntry
 from mvc.merging.checkpoint import CheckpointMerge, merge_checkpoint
 from mvc.merging.rules import SIDES
-from mvc.merging.table import Outcome, Row, decide, merge_names
+from mvc.merging.table import Decision, Outcome, Row, decide, merge_names
 from mvc.merging.text import MAX_TEXT_BYTES, MergedText, merge_text
 from mvc.workspace.manifests import find_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from mvc.history.values import Stages
     from mvc.merging.checkpoint import Resolve
     from mvc.merging.rules import Rules
+    from mvc.merging.tokens import Tokens
     from mvc.workspace.context import Context
+    from mvc.workspace.tensors import ModelTensor
 
     Tree: TypeAlias = Mapping[str, TreeEntry]
 
@@ -54,6 +57,7 @@ class FileMerge:
         taken: the version that is the result as it is; None if the file goes, or is merged.
         text: the merged text, with markers if there are conflicts, or None.
         checkpoint: the merge of its tensors, or None.
+        data: content that is made anew, or None.
         mode: its Git mode in the result.
         conflicts: what is not decided.
     """
@@ -63,13 +67,14 @@ class FileMerge:
     taken: TreeEntry | None = None
     text: MergedText | None = None
     checkpoint: CheckpointMerge | None = None
+    data: bytes | None = None
     mode: int = 0
     conflicts: tuple[Conflict, ...] = ()
 
     @property
     def is_merged(self) -> bool:
         """Whether the result is a new version, which no side has."""
-        return self.text is not None or self.checkpoint is not None
+        return any(one is not None for one in (self.text, self.checkpoint, self.data))
 
     @property
     def stages(self) -> Stages:
@@ -86,12 +91,17 @@ class Sides:
         trees: the files of every side, ours first.
         labels: what markers call the first two.
         beside: paths of other files that belong to the result.
+        tokenizer: whose tokens embeddings get: ``union``, ``base``, ``ours`` or ``theirs``; None if
+            rows stay where they are.
+        around: returns the whole trees, of which these are a part; None if these are whole.
     """
 
     base: Tree
     trees: Sequence[Tree]
     labels: tuple[str, str] = ("ours", "theirs")
     beside: Collection[str] = ()
+    tokenizer: str | None = None
+    around: Callable[[], Sides] | None = None
 
     def paths(self) -> set[str]:
         """Return the paths of all files that a side has."""
@@ -99,7 +109,7 @@ class Sides:
 
 
 def plan_files(
-    context: Context, sides: Sides, rules: Rules, resolve: Resolve
+    context: Context, sides: Sides, rules: Rules, resolve: Resolve, *, check_tokens: bool = True
 ) -> tuple[FileMerge, ...]:
     """Return what becomes of every file that any side has, or had.
 
@@ -108,18 +118,23 @@ def plan_files(
         sides: what is merged.
         rules: which strategy decides about what both sides changed.
         resolve: returns the tensor that a strategy makes of a conflict, unread.
+        check_tokens: refuse to compute rows that stand for other tokens on each side.
 
     Raises:
         ConflictError: a name would be a file and a folder.
         UsageError: a strategy that cannot decide a certain conflict.
+        NotFoundError: a tokenizer was chosen, and there is none.
     """
-    planner = _Planner(context, sides, rules, resolve)
+    planner = _Planner(context, sides, rules, resolve, check_tokens=check_tokens)
     merges = tuple(
         planner.plan(row)
         for row in merge_names(
             sides.base, sides.trees, _version, lambda one: one.blob != EMPTY_BLOB
         )
     )
+    if sides.tokenizer is not None:
+        planner.tokens.check_found()
+        merges += planner.plan_new({merge.path for merge in merges})
     paths = [merge.path for merge in merges if merge.taken or merge.is_merged or merge.conflicts]
     clash = min(folders_of(paths) & set(paths), default=None)
     if clash is not None:
@@ -142,16 +157,60 @@ def _with_mode(entry: TreeEntry | None, mode: int) -> TreeEntry | None:
 
 
 class _Planner:
-    def __init__(self, context: Context, sides: Sides, rules: Rules, resolve: Resolve) -> None:
+    def __init__(
+        self,
+        context: Context,
+        sides: Sides,
+        rules: Rules,
+        resolve: Resolve,
+        *,
+        check_tokens: bool,
+    ) -> None:
         self._context = context
         self._sides = sides
         self._rules = rules
-        self._resolve = resolve
+        self._compute = resolve
+        self._check_tokens = check_tokens
         self._all = sides.paths()
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """The tokenizers beside the checkpoints."""
+        from mvc.merging.tokens import Tokens  # noqa: PLC0415  brings NumPy; rarely needed
+
+        whole = self._sides if self._sides.around is None else self._sides.around()
+        return Tokens(self._context, whole.base, whole.trees, self._sides.tokenizer)
 
     def plan(self, row: Row[TreeEntry]) -> FileMerge:
         """Plan one file."""
         plan = FileMerge(row.name, row, mode=_merge_modes(row))
+        if self._sides.tokenizer is not None and self.tokens.aligns(plan.path):
+            return self._plan_aligned(plan)
+        return self._plan_usual(plan)
+
+    def plan_new(self, known: Collection[str]) -> tuple[FileMerge, ...]:
+        """Plan files of the tokenizer that no side has."""
+        row: Row[TreeEntry] = Row("", None, (None,), Decision(Outcome.OURS, 0))
+        return tuple(
+            FileMerge(path, replace(row, name=path), data=data, mode=MODE_FILE)
+            for path, data in self.tokens.all_files()
+            if path not in known
+        )
+
+    def _plan_aligned(self, plan: FileMerge) -> FileMerge:
+        """Plan a file beside which rows are aligned by token."""
+        usual = None if self.tokens.is_chosen_whole(plan.path) else self._plan_usual(plan)
+        if self.tokens.owns(plan.path):
+            if usual is not None and not usual.conflicts:
+                return usual
+            return replace(plan, data=self.tokens.find_file(plan.path), mode=plan.mode or MODE_FILE)
+        present = [side for side in plan.row.sides if side is not None]
+        if self.tokens.follows(plan.path) and len(present) == len(plan.row.sides):
+            return self._merge_content(plan, present) or self._plan_usual(plan)
+        return self._plan_usual(plan)
+
+    def _plan_usual(self, plan: FileMerge) -> FileMerge:
+        row = plan.row
         if not row.outcome.is_conflict:
             return replace(plan, taken=_with_mode(row.result, plan.mode))
         present = [side for side in row.sides if side is not None]
@@ -194,17 +253,26 @@ class _Planner:
             sides,
             lambda name: self._rules.find(path, name, self._all),
             self._resolve,
+            None if self._sides.tokenizer is None else self.tokens.fit,
         )
         if isinstance(merged, str):
             return self._decide_whole(plan, merged)
         conflicts = tuple(Conflict(path, name, reason) for name, reason in merged.conflicts)
         return replace(plan, checkpoint=merged, conflicts=conflicts)
 
+    def _resolve(self, strategy: str, path: str, row: Row[ModelTensor]) -> ModelTensor:
+        if self._check_tokens:
+            self.tokens.check(path, row)
+        return self._compute(strategy, path, row)
+
     def _merge_text(self, plan: FileMerge, sides: Sequence[TreeEntry]) -> FileMerge | None:
         versions = [plan.row.base, *sides]
         if any(self._size_bytes(one) > MAX_TEXT_BYTES for one in versions):
             return None
-        base, first, *others = map(self._read, versions)
+        texts = [self._read(one) for one in versions]
+        if self._sides.tokenizer is not None:
+            texts = [self.tokens.set_size(plan.path, one) for one in texts]
+        base, first, *others = texts
         strategy = self._rules.find(plan.path, None, self._all)
         favour = next((side for side in SIDES if side == strategy), None)
         text = MergedText(first, 0)

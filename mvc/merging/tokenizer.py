@@ -72,8 +72,12 @@ def find_row_count(tensors: Mapping[str, ModelTensor]) -> int | None:
 
 def is_vocabulary(name: str, tensor: ModelTensor, rows: int | None) -> bool:
     """Return whether a tensor has a row for every token, given the rows of the embedding."""
-    has_name = any(part in name for part in (*_PARTS, *_HEADS))
-    return has_name and tensor.view.shape[:1] == (rows,)
+    return is_row_name(name) and tensor.view.shape[:1] == (rows,)
+
+
+def is_row_name(name: str) -> bool:
+    """Return whether a tensor may have a row for every token, by its name."""
+    return any(part in name for part in (*_PARTS, *_HEADS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,8 @@ def align_vocabularies(
     row_counts: Mapping[str, int | None],
     host: str,
     base: str | None,
+    *,
+    least_rows: int = 0,
 ) -> Alignment:
     """Decide the tokens of a merge, and where their rows are in every model.
 
@@ -137,6 +143,7 @@ def align_vocabularies(
         row_counts: model → rows of its embedding.
         host: the model whose tokens count first.
         base: the base model, or None.
+        least_rows: how many rows the result has at least.
 
     Raises:
         NotFoundError: no tokenizer for what the choice names.
@@ -152,7 +159,7 @@ def align_vocabularies(
     known = {name: _with_rows(one, row_counts.get(name)) for name, one in own.items()}
     result = _join(first, known) if choice.source == "union" else first
     multiple = choice.pad_to_multiple_of
-    rows = -(-result.size // multiple) * multiple
+    rows = -(-max(result.size, least_rows) // multiple) * multiple
     places = {}
     for name, one in known.items():
         mapped = np.full(rows, -1, np.int64)
@@ -198,24 +205,29 @@ def find_faults(
     return found
 
 
-def check_same(vocabularies: Mapping[str, Vocabulary | None], models: Iterable[str]) -> None:
+def check_same(
+    vocabularies: Mapping[str, Vocabulary | None],
+    models: Iterable[str],
+    hint: str = '"tokenizer_source: union" or "base" in the recipe aligns the rows by token',
+) -> None:
     """Check that no row stands for different tokens in models whose rows are to be averaged."""
-    known = [(name, vocabularies[name]) for name in models if vocabularies.get(name) is not None]
-    for name, one in known[1:]:
-        first_name, first = known[0]
-        assert first is not None
-        assert one is not None
-        tokens = {row: token for token, row in first.ids.items()}
-        different = {
-            row: token for token, row in one.ids.items() if tokens.get(row, token) != token
-        }
+    tokens: dict[int, tuple[str, str]] = {}  # row → the first token there, and whose
+    for name in models:
+        known = vocabularies.get(name)
+        own = {} if known is None else {row: (token, name) for token, row in known.ids.items()}
+        different = [
+            row for row, (token, _) in own.items() if tokens.get(row, (token,))[0] != token
+        ]
         if different:
             row = min(different)
+            token, first_name = tokens[row]
+            more = f", and so are {len(different) - 1:,} more" if len(different) > 1 else ""
             raise UsageError(
-                f"the tokenizers of {first_name} and {name} differ: row {row:,} is {tokens[row]!r} in one "
-                f"and {different[row]!r} in the other, and so are {len(different) - 1:,} more",
-                hint='"tokenizer_source: union" or "base" in the recipe aligns the rows by token',
+                f"the tokenizers of {first_name} and {name} differ: row {row:,} is {token!r} in one "
+                f"and {own[row][0]!r} in the other{more}",
+                hint=hint,
             )
+        tokens = own | tokens
 
 
 class _AlignedRows(ByteSource):

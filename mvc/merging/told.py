@@ -7,9 +7,11 @@ It stands in the message of the merge commit as trailers, enough to repeat the m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from mvc.errors import NotFoundError, UsageError
 from mvc.history.messages import (
     format_message,
     message_body,
@@ -21,13 +23,16 @@ from mvc.merging.strategies import Methods, parse_parameter
 from mvc.workspace.context import threads_of
 
 if TYPE_CHECKING:
+    from mvc.ids import GitId
     from mvc.numbers.merge_methods.method import Value
     from mvc.workspace.context import Context
 
     Parameters: TypeAlias = Mapping[str, Value | Sequence[Value]]
 
 _STRATEGY, _RULE, _PARAMETER, _SEED = "Merge-Strategy", "Merge-Rule", "Merge-Param", "Merge-Seed"
-TRAILERS = (_STRATEGY, _RULE, _PARAMETER, _SEED)
+_TOKENIZER = "Merge-Tokenizer"
+TRAILERS = (_STRATEGY, _RULE, _PARAMETER, _SEED, _TOKENIZER)
+_TOKENIZERS = ("union", "base", "ours", "theirs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +43,13 @@ class Told:
         rules: which strategy decides what.
         parameters: of the merge methods; a sequence has one value for each side, ours first.
         seed: of methods that draw random numbers.
+        tokenizer: whose tokens embeddings get, or None if their rows stay where they are.
     """
 
     rules: Rules = field(default_factory=Rules)
     parameters: Parameters = field(default_factory=dict)
     seed: int = 0
+    tokenizer: str | None = None
 
     def methods(self, context: Context, sides: int) -> Methods:
         """Return the methods of a merge of so many sides, checked before anything is read.
@@ -56,12 +63,34 @@ class Told:
         methods.check(name for name in names if name is not None and name not in SIDES)
         return methods
 
+    def name_tokenizer(self, context: Context, commits: Sequence[GitId]) -> Told:
+        """Return this with the tokenizer called by its side; ``commits`` are the sides, ours first.
+
+        Raises:
+            UsageError: it is that of nothing that is merged.
+        """
+        name = self.tokenizer
+        known = _TOKENIZERS[: -1 if len(commits) > 2 else None]  # noqa: PLR2004  ours and theirs
+        if name is None or name in known:
+            return self
+        with suppress(NotFoundError):
+            side = dict(zip(commits, known[2:], strict=False)).get(
+                context.history.resolve_commit(name)
+            )
+            if side is not None:
+                return replace(self, tokenizer=side)
+        raise UsageError(
+            f"{name!r} is not a tokenizer of this merge",
+            hint=f"choose {', '.join(known)}, or a branch that is merged",
+        )
+
     def after(self, earlier: Told) -> Told:
         """Return what was told earlier, and then this: its rules come first."""
         said = dict.fromkeys((*self.rules.rules, *earlier.rules.rules))
         rules = Rules(tuple(said), self.rules.default or earlier.rules.default)
         parameters = {**earlier.parameters, **self.parameters}
-        return Told(rules, parameters, self.seed or earlier.seed)
+        tokenizer = self.tokenizer or earlier.tokenizer
+        return Told(rules, parameters, self.seed or earlier.seed, tokenizer)
 
     def sign(self, message: str) -> str:
         """Return a message that says this, and nothing that was told earlier."""
@@ -72,6 +101,7 @@ class Told:
         told += [(_RULE, f"{one.pattern}={one.strategy}") for one in self.rules.rules]
         told += [(_PARAMETER, _parameter_text(*one)) for one in self.parameters.items()]
         told += [(_SEED, str(self.seed))] if self.seed else []
+        told += [] if self.tokenizer is None else [(_TOKENIZER, self.tokenizer)]
         body = message_body(message)
         text = message_subject(message) + (f"\n\n{body}" if body else "")
         return format_message(text, [*kept, *told])
@@ -83,10 +113,14 @@ def _parameter_text(name: str, value: Value | Sequence[Value]) -> str:
 
 
 def make_told(
-    strategy: str | None, rules: Sequence[tuple[str, str]], parameters: Parameters, seed: int
+    strategy: str | None,
+    rules: Sequence[tuple[str, str]],
+    parameters: Parameters,
+    seed: int,
+    tokenizer: str | None = None,
 ) -> Told:
     """Return what a caller tells a merge."""
-    return Told(Rules(tuple(Rule(*one) for one in rules), strategy), parameters, seed)
+    return Told(Rules(tuple(Rule(*one) for one in rules), strategy), parameters, seed, tokenizer)
 
 
 def read_told(message: str) -> Told:
@@ -98,4 +132,5 @@ def read_told(message: str) -> Told:
         Rules(tuple(map(parse_rule, found[_RULE])), next(iter(found[_STRATEGY]), None)),
         dict(map(parse_parameter, found[_PARAMETER])),
         next((int(one) for one in found[_SEED] if one.isdecimal()), 0),
+        next((one for one in found[_TOKENIZER] if one in _TOKENIZERS), None),
     )

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
+from mvc.checkpoints.detect import read_layout
+from mvc.formats.manifest_lines import encode_manifest
 from mvc.history.values import TreeEntry
 from mvc.merging.files import FileMerge, Sides, plan_files
 from mvc.merging.rules import Rules
 from mvc.merging.strategies import Methods
-from mvc.workspace.files import Cutter
+from mvc.sources import MemorySource
+from mvc.workspace.files import Cutter, is_plain
 from mvc.workspace.journal import Undecided
 from mvc.workspace.kept_health import keep_chunks
 from mvc.workspace.recorded import tree_of
@@ -97,7 +100,20 @@ def _write(
     if merge.checkpoint is not None:
         manifest = merge.checkpoint.write(open_cutter)
         return TreeEntry(merge.mode, context.history.write_blob(manifest))
+    if merge.data is not None:
+        return TreeEntry(merge.mode, _store_data(context, merge.path, merge.data, open_cutter))
     return merge.taken
+
+
+def _store_data(
+    context: Context, path: str, data: bytes, open_cutter: Callable[[int], Cutter]
+) -> GitId:
+    source = MemorySource(data)
+    layout = read_layout(source, path)
+    if is_plain(source, layout, path):
+        return context.history.write_blob(data)
+    manifest = open_cutter(context.chunk_bytes).store(source, layout, path)
+    return context.history.write_blob(encode_manifest(manifest))
 
 
 def find_base(context: Context, commits: Sequence[GitId], depth: int = 0) -> Tree | None:

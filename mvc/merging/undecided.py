@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.merging.files import Sides, plan_files
+from mvc.merging.trees import find_base
 
 if TYPE_CHECKING:
     from mvc.history.values import Index
@@ -15,15 +16,29 @@ if TYPE_CHECKING:
 
 def find_conflicts(context: Context, index: Index, told: Told) -> tuple[Conflict, ...]:
     """Return every tensor and file that is not decided; no weight is read for it."""
-    sides = undecided_sides(index)
+    sides = undecided_sides(context, index, told)
     merges = plan_files(context, sides, told.rules, told.methods(context, 2).resolve)
     return tuple(one for merge in merges for one in merge.conflicts)
 
 
-def undecided_sides(index: Index) -> Sides:
-    """Return the versions of the undecided files."""
+def undecided_sides(context: Context, index: Index, told: Told) -> Sides:
+    """Return the versions of the undecided files; ``told`` is what the merge was told."""
     base, ours, theirs = (
         {path: one for path, stages in index.unmerged.items() if (one := stages[number])}
         for number in range(3)
     )
-    return Sides(base, [ours, theirs], ("HEAD", "theirs"), tuple(index.entries))
+    return Sides(
+        base, [ours, theirs], ("HEAD", "theirs"), tuple(index.entries), told.tokenizer,
+        lambda: _read_sides(context) or Sides(base, [ours, theirs]),
+    )  # fmt: skip
+
+
+def _read_sides(context: Context) -> Sides | None:
+    """Return the whole trees of a merge that is under way, or None if it is something else."""
+    head, heads = context.history.head().commit, context.history.refs.merge_heads()
+    if head is None or not heads:
+        return None
+    commits = (head, *heads)
+    return Sides(
+        find_base(context, commits) or {}, [context.history.read_tree(one) for one in commits]
+    )

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from mvc.checkpoints.detect import read_layout
 from mvc.formats.manifest import Manifest
-from mvc.formats.manifest_lines import encode_manifest
 from mvc.history.messages import format_message
-from mvc.history.values import MODE_FILE, TreeEntry
+from mvc.history.values import MODE_FILE
 from mvc.merging.checkpoint import CheckpointMerge
 from mvc.merging.files import FileMerge
 from mvc.merging.output import header_of, in_file_order
@@ -18,11 +16,9 @@ from mvc.merging.trees import write_merge
 from mvc.operations.merge import MergeResult, check_not_staged
 from mvc.operations.merge_recipe import MODEL_FILE, RECIPE_FILE, files_beside, open_plan
 from mvc.progress import announce
-from mvc.sources import MemorySource
 from mvc.workspace.checkout_plan import STASH_THEM, execute, plan_checkout
 from mvc.workspace.commits import record
 from mvc.workspace.context import holds_sweep_lock
-from mvc.workspace.files import Cutter, is_plain
 from mvc.workspace.marks import ENDED, mark_origin
 from mvc.workspace.pending import check_nothing_pending
 from mvc.workspace.recorded import tree_of
@@ -33,7 +29,7 @@ from mvc.workspace.transition import plan_head_move
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mvc.history.values import Head
+    from mvc.history.values import Head, TreeEntry
     from mvc.ids import GitId
     from mvc.merging.plan import MergePlan
     from mvc.progress import ByteProgress
@@ -140,19 +136,8 @@ def store_result(
     checkpoint = CheckpointMerge(target, tensors, header_of([*tensors.values()]), like, (), {})
     announce(progress, checkpoint.fresh_bytes)
     row: Row[TreeEntry] = Row(target, None, (None,), Decision(Outcome.OURS, 0))
-    merge = FileMerge(target, row, checkpoint=checkpoint, mode=MODE_FILE)
-    entries = dict(write_merge(context, [merge], base, progress).entries)
-    folder = target.rpartition("/")[0]
-    with context.store.writer() as writer:
-        for name, data in files_beside(plan, files).items():
-            blob = _store_data(context, Cutter(writer, context.chunk_bytes), name, data)
-            entries[f"{folder}/{name}" if folder else name] = TreeEntry(MODE_FILE, blob)
-    return entries
-
-
-def _store_data(context: Context, cutter: Cutter, name: str, data: bytes) -> GitId:
-    source = MemorySource(data)
-    layout = read_layout(source, name)
-    if is_plain(source, layout, name):
-        return context.history.write_blob(data)
-    return context.history.write_blob(encode_manifest(cutter.store(source, layout, name)))
+    merges = [FileMerge(target, row, checkpoint=checkpoint, mode=MODE_FILE)]
+    folder, slash, _ = target.rpartition("/")
+    for name, data in files_beside(plan, files).items():
+        merges.append(FileMerge(f"{folder}{slash}{name}", row, data=data, mode=MODE_FILE))
+    return dict(write_merge(context, merges, base, progress).entries)

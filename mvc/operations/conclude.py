@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError
-from mvc.merging.files import Sides, plan_files
+from mvc.merging.files import plan_files
 from mvc.merging.rules import Rules
 from mvc.merging.text import MAX_TEXT_BYTES
 from mvc.merging.told import Told, read_told
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from mvc.history.values import Index, TreeEntry
     from mvc.ids import GitId
-    from mvc.merging.files import FileMerge
+    from mvc.merging.files import FileMerge, Sides
     from mvc.progress import ByteProgress
     from mvc.workspace.checkout_plan import CheckoutResult
     from mvc.workspace.context import Context
@@ -100,7 +100,7 @@ def _decide(
     context: Context, index: Index, told: Told, pending: Pending, progress: ByteProgress
 ) -> list[FileMerge]:
     """Put what rules decide into index and worktree, in place of what the merge left there."""
-    sides, methods = undecided_sides(index), told.methods(context, _TWO)
+    sides, methods = undecided_sides(context, index, told), told.methods(context, _TWO)
     earlier = read_told(pending.message)
     new = [rule for rule in told.rules.rules if rule not in earlier.rules.rules]
     # One about what is decided already is no mistake: it had nothing to decide.
@@ -109,11 +109,11 @@ def _decide(
     plan, left = CheckoutPlan(), list[str]()
     done: list[FileMerge] = []
     for path in index.unmerged:
-        one = Sides(
-            _only(sides.base, path),
-            [_only(tree, path) for tree in sides.trees],
-            ("HEAD", _find_label(context, path)),
-            sides.beside,
+        one = replace(
+            sides,
+            base=_only(sides.base, path),
+            trees=[_only(tree, path) for tree in sides.trees],
+            labels=("HEAD", _find_label(context, path)),
         )
         merges = plan_files(context, one, told.rules, methods.resolve)
         merged = write_merge(context, merges, one.trees[0], progress)

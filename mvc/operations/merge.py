@@ -141,6 +141,7 @@ def merge(
         )
     assert head.commit is not None
     commits = (head.commit, *heads)
+    told = told.name_tokenizer(context, commits)
     base = find_base(context, commits)
     if base is None and not allow_unrelated:
         raise ConflictError(
@@ -211,7 +212,8 @@ def apply_change(
     context: Context, head: Head, change: Change, told: Told, progress: ByteProgress = None
 ) -> MergeResult:
     """Merge a change into what HEAD has, and commit it, or leave it under way."""
-    history, sides, pending = context.history, change.sides, change.pending
+    history, pending = context.history, change.pending
+    sides = replace(change.sides, tokenizer=told.tokenizer)
     index, ours = history.read_index(), sides.trees[0]
     check_not_staged(index, ours)
     methods = told.methods(context, len(sides.trees))

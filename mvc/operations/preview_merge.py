@@ -92,7 +92,9 @@ def preview_merge(
     history = context.history
     commits = [history.resolve_commit("HEAD"), *map(history.resolve_commit, revisions)]
     methods = told.methods(context, len(commits))
-    sides = Sides(find_base(context, commits) or {}, [history.read_tree(one) for one in commits])
+    told = told.name_tokenizer(context, commits)
+    trees = [history.read_tree(one) for one in commits]
+    sides = Sides(find_base(context, commits) or {}, trees, tokenizer=told.tokenizer)
     merges = plan_files(context, sides, told.rules, methods.resolve)
     check_rules(context, told.rules, sides)
     checkpoints = [one.checkpoint for one in merges if one.checkpoint is not None]
@@ -114,7 +116,7 @@ def _shared_tensors(context: Context, sides: Sides) -> list[Task]:
             rows.append((path, row.name, row.base, present))
         return present[0]
 
-    plan_files(context, sides, Rules((), "linear"), note)
+    plan_files(context, sides, Rules((), "linear"), note, check_tokens=False)
     return rows
 
 

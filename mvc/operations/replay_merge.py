@@ -86,6 +86,7 @@ def _replay_branches(
 ) -> dict[str, TreeEntry]:
     told = read_told(found.message)
     trees = [context.history.read_tree(one) for one in found.parents]
-    sides = Sides(find_base(context, found.parents) or {}, trees)
+    base = find_base(context, found.parents) or {}
+    sides = Sides(base, trees, tokenizer=told.tokenizer)
     merges = plan_files(context, sides, told.rules, told.methods(context, len(trees)).resolve)
     return dict(write_merge(context, merges, trees[0], progress).entries)

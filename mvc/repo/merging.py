@@ -32,6 +32,7 @@ class Merging(OpenRepo):
         rules: Sequence[tuple[str, str]] = (),
         parameters: Mapping[str, Any] | None = None,
         seed: int = 0,
+        tokenizer: str | None = None,
         message: str | None = None,
         fast_forward: Literal["allowed", "only", "never"] = "allowed",
         allow_unrelated: bool = False,
@@ -54,6 +55,8 @@ class Merging(OpenRepo):
                 fits decides.
             parameters: of the methods; a sequence has one value for each side, ours first.
             seed: of methods that draw random numbers.
+            tokenizer: align embeddings and heads by token, and take the tokenizer that is the
+                ``union``, of the ``base``, ``ours``, ``theirs``, or a branch.
             message: of the commit; defaults to Git's words.
             fast_forward: whether the branch may simply move on; ``never`` makes a commit even then.
             allow_unrelated: merge histories without a common commit, too.
@@ -66,9 +69,9 @@ class Merging(OpenRepo):
                 related, or several branches conflict.
             NotFoundError: no such revision or method; a rule that fits nothing.
             GateError: the result fails a gate.
-            UsageError: a parameter out of range, shapes that do not fit.
+            UsageError: a parameter out of range, shapes or vocabularies that do not fit.
         """
-        told = merging.told.make_told(strategy, rules, parameters or {}, seed)
+        told = merging.told.make_told(strategy, rules, parameters or {}, seed, tokenizer)
         return operations.merge.merge(
             self._context,
             revisions,
@@ -89,6 +92,7 @@ class Merging(OpenRepo):
         parameters: Mapping[str, Any] | None = None,
         recipe: str | None = None,
         seed: int = 0,
+        tokenizer: str | None = None,
         progress: Progress = None,
     ) -> MergePreview:
         """Say what a merge would do, and how far its models are in each other's way.
@@ -103,6 +107,7 @@ class Merging(OpenRepo):
             parameters: as for ``merge``.
             recipe: the text of a recipe instead, as for ``merge_recipe``.
             seed: of methods that draw random numbers.
+            tokenizer: as for ``merge``.
             progress: called with bytes read of the base.
 
         Raises:
@@ -110,12 +115,13 @@ class Merging(OpenRepo):
             UsageError: what does not fit together; both revisions and a recipe.
         """
         if recipe is not None:
-            if revisions:
-                raise UsageError("a recipe names its models: give no revisions beside it")
+            if revisions or tokenizer is not None:
+                what = "models: give no revisions" if revisions else "tokenizer: give none"
+                raise UsageError(f"a recipe names its {what} beside it")
             return operations.preview_merge.preview_recipe(
                 self._context, recipe, seed=seed, progress=progress
             )
-        told = merging.told.make_told(strategy, rules, parameters or {}, seed)
+        told = merging.told.make_told(strategy, rules, parameters or {}, seed, tokenizer)
         return operations.preview_merge.preview_merge(
             self._context, revisions, told, progress=progress
         )

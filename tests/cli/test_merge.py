@@ -176,7 +176,8 @@ def test_a_recipe_writes_a_file_outside_a_repository(shell, tmp_path):
         (["--recipe", "r.yml", "--strategy", "ties"], "--recipe and --strategy cannot"),
         (["--recipe", "no.yml"], "recipe 'no.yml' is not a file that exists"),
         (["away", "-o", "x.safetensors"], "--output needs --recipe"),
-        (["away", "--tokenizer", "union"], "--tokenizer needs --recipe"),
+        (["--continue", "--tokenizer", "union"], "--tokenizer and --continue cannot"),
+        (["--replay", "HEAD", "--tokenizer", "union"], "--tokenizer and --replay cannot"),
         (["--replay", "HEAD", "--preview"], "--replay and --preview cannot be used together"),
         (["--recipe", "r.yml", "-f"], "--force needs --output"),
         (
@@ -220,3 +221,10 @@ def test_stash(parted):
     assert "Undecided" in parted.ok("status").out
     parted.ok("add", "config.json")
     assert "Dropped stash@{0}" in parted.ok("stash", "drop").out
+
+
+def test_tokenizer_is_checked_and_told(parted):
+    answer = parted("merge", "away", "--strategy", "linear", "--tokenizer", "onion")
+    assert (answer.code, answer.error) == (2, "'onion' is not a tokenizer of this merge")
+    answer = parted("merge", "away", "--strategy", "linear", "--tokenizer", "union")
+    assert answer.error == "no checkpoint of the merge has a tokenizer beside it"

@@ -181,3 +181,12 @@ def test_a_damaged_tokenizer_stops_only_who_needs_it(models, tmp_path):
     (tmp_path / "b/tokenizer.json").write_text("{")
     result = mvc.merge_recipe(RECIPE.replace("tokenizer_source: union", ""), "x.safetensors")
     assert result.notes[0].startswith("the tokenizer of b is not checked")
+
+
+def test_rows_are_compared_between_all_models(models, tmp_path):
+    """The base has room for more tokens; two models have used it, each in its way."""
+    for name, more in (("base", []), ("a", ["mine"]), ("b", ["yours"])):
+        _write(tmp_path / name, A_TOKENS + more, rows=6)
+    recipe = RECIPE.replace("linear", "task_arithmetic").replace("tokenizer_source: union", "")
+    with pytest.raises(UsageError, match="of a and b differ: row 4 is 'mine' in one and 'yours'"):
+        mvc.merge_recipe(f"{recipe}base_model: base\n", "x.safetensors")

@@ -78,7 +78,7 @@ def merge(
         Option(
             "--tokenizer",
             metavar="NAME",
-            help="With --recipe: align embeddings by token: union, base, or a model's.",
+            help="Align embeddings by token: union, base, or the one of a branch or model.",
         ),
     ] = None,
     preview: Annotated[
@@ -130,6 +130,10 @@ def merge(
     A merge method (linear, slerp, ties, ...) applies to weights only: the optimizer and the rest of
     a training state need a rule of their own, such as --rule 'optimizer.*=ours'.
 
+    Where tokenizers differ, --tokenizer union (base, ours, theirs) aligns the rows of embeddings and
+    heads by token and writes the matching tokenizer. Without it, rows of different tokens are never
+    merged.
+
     --recipe merges revisions, files or folders by a mergekit recipe and commits the result, or
     writes it to a file or folder with -o, inside or outside a repository. --replay repeats a merge
     from the record in its commit.
@@ -146,10 +150,14 @@ def merge(
     _check_apart(("--abort", abort), [*named, ("--preview", preview)])
     _check_apart(("--replay", replay), [*named, ("--preview", preview), *of_branches])
     _check_apart(("--recipe", recipe), [*named, *of_branches])
+    _check_apart(
+        ("--tokenizer", tokenizer),
+        [("--continue", go_on), ("--abort", abort), ("--replay", replay)],
+    )
     _check_apart(("--no-gate", no_gate), [("--abort", abort), ("--replay", replay),
                  ("--preview", preview), ("--output", output)])  # fmt: skip
     if recipe is None:
-        check_of_recipes([("--output", output), ("--force", force), ("--tokenizer", tokenizer)])
+        check_of_recipes([("--output", output), ("--force", force)])
     shown = Shown(progress and not quiet, quiet, as_json)
     told = parse_told(strategy, rules or (), parameters or (), seed)
     if replay is not None:
@@ -167,7 +175,7 @@ def merge(
     elif not branches:
         raise CommandUsageError("which branch?")
     elif preview:
-        preview_branches(branches, told, shown)
+        preview_branches(branches, {**told, "tokenizer": tokenizer}, shown)
     else:
         way: Literal["allowed", "only", "never"] = (
             "only" if ff_only else "never" if no_ff else "allowed"
@@ -177,6 +185,7 @@ def merge(
             result = repo.merge(
                 *branches,
                 **told,
+                tokenizer=tokenizer,
                 message=message,
                 fast_forward=way,
                 allow_unrelated=unrelated,
