@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,28 +11,18 @@ from mvc.cli.options import CommandUsageError, Html, Json, Png, Quiet, ShowProgr
 from mvc.cli.output import stdout, write_json
 from mvc.cli.parameters import Argument, Exit, Option
 from mvc.cli.progress import byte_progress
-from mvc.cli.session import is_revision, open_repo, split_revision, to_paths
-from mvc.errors import (
-    MvcError,
-    NotFoundError,
-    RepositoryNotFoundError,
-    StorageError,
-    UnsupportedError,
-    UsageError,
-)
-from mvc.history.revisions import split_range
+from mvc.cli.session import open_repo, split_revision
+from mvc.cli.training_code import run_behaviour, run_replay
+from mvc.cli.verifying import find_models
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from mvc.repo import Repo
 
     Operand = str | None
 
-_REPLAY = "mvc_hooks.replay"
-_BEHAVIOUR = "mvc_hooks.behaviour"
 _LAYERS = ("unit", "module", "system")
-_SIGNAL_BASE = 128
 _WORKTREE = "the worktree"
 
 
@@ -160,7 +144,7 @@ def verify(
     if replay is not None:
         others = {"atol": atol, "rtol": rtol, "layers": layers, "html": html, "png": png}
         _refuse_with_replay({**runs, **others})
-        raise Exit(_replay(names, replay, entry, quiet=quiet, as_json=as_json))
+        raise Exit(run_replay(names, replay, entry, quiet=quiet, as_json=as_json))
     if entry is not None and inputs is None:
         raise CommandUsageError("--entry needs --inputs; for training, --replay needs --entry")
     has_report = choose_report(html, png) is not None
@@ -168,7 +152,7 @@ def verify(
     is_new = (
         chosen != ["unit"] or has_report or any(one is not None for one in (layers, atol, rtol))
     )
-    found = _find_models(names or [], insist=is_new, alone=chosen == [])
+    found = find_models(names or [], insist=is_new, alone=chosen == [])
     if found is None:
         _verify_worktree(names, quiet=quiet, progress=progress, as_json=as_json)
         return
@@ -176,7 +160,7 @@ def verify(
     behaviour: dict[str, Any] = {"module": None, "system": None, "settings": []}
     if chosen != ["unit"]:
         assert entry is not None
-        behaviour = _run_behaviour((repo, old, new), entry, chosen, runs, may_skip=layers is None)
+        behaviour = run_behaviour((repo, old, new), entry, chosen, runs, may_skip=layers is None)
     check = None
     if "unit" in chosen:
         with byte_progress("verifying", wanted=progress and not quiet) as bar:
@@ -188,7 +172,7 @@ def verify(
     if as_json:
         write_json(fields)
     elif not (quiet and fields["passed"]):
-        from mvc.cli.render.verify import write_models
+        from mvc.cli.render.verify_models import write_models
 
         write_models(stdout(), behaviour, check)
     raise Exit(0 if fields["passed"] else NEGATIVE)
@@ -223,78 +207,6 @@ def _choose_layers(text: str | None, entry: str | None, runs: Mapping[str, objec
     return [one for one in layers if one in wanted]
 
 
-def _find_models(
-    names: Sequence[str], *, insist: bool, alone: bool
-) -> tuple[Repo | None, Operand, Operand] | None:
-    """Return the repository and the two models that a line names; None is the worktree.
-
-    Return None if the line is of the form ``REV PATH...`` and nothing in it asks for more.
-    """
-    parts = split_range(names[0]) if len(names) == 1 else None
-    if parts is not None and parts[1] == ".." and not os.path.lexists(names[0]):
-        names = [parts[0], parts[2]]
-    most = 1 if alone else 2
-    try:
-        repo = open_repo()
-    except RepositoryNotFoundError:
-        if len(names) != most:
-            raise
-        return None, names[0], names[1] if len(names) > 1 else None
-    if "--" in names or len(names) > most:
-        if insist:
-            what = "one model is run in several ways" if alone else "two models are compared"
-            raise CommandUsageError(f"{what}; name a file as REV:PATH")
-        return None
-    if len(names) > 1:
-        return _find_pair(repo, *names, insist=insist)
-    if names:
-        return _find_partner(repo, names[0], insist=insist)
-    return (repo, "HEAD", None) if insist else None
-
-
-def _find_pair(
-    repo: Repo, old: str, new: str, *, insist: bool
-) -> tuple[Repo, Operand, Operand] | None:
-    if is_revision(repo, old) and _is_stored(repo, old, new):
-        return (repo, f"{old}:{_place(repo, new)}", _as_path(new)) if insist else None
-    if not insist and all(_is_stored(repo, "HEAD", name) for name in (old, new)):
-        return None
-    return repo, old, new
-
-
-def _find_partner(repo: Repo, name: str, *, insist: bool) -> tuple[Repo, Operand, Operand] | None:
-    """Return what one model is compared with: the same file, or all, of the worktree or HEAD."""
-    revision, colon, path = name.partition(":")
-    if is_revision(repo, name):
-        return (repo, name, None) if insist else None
-    if os.path.lexists(name):
-        if not insist:
-            return None
-        if _is_stored(repo, "HEAD", name):
-            return repo, f"HEAD:{_place(repo, name)}", _as_path(name)
-        return repo, name, None
-    if colon and is_revision(repo, revision or "HEAD"):
-        live = repo.worktree / path
-        return repo, name, _as_path(os.path.relpath(live)) if live.exists() else None
-    return (repo, name, None) if insist else None
-
-
-def _is_stored(repo: Repo, revision: str, name: str) -> bool:
-    """Return whether a revision holds a path of the current folder."""
-    with suppress(MvcError):
-        return bool(repo.ls(revision, paths=to_paths([name])))
-    return False
-
-
-def _place(repo: Repo, name: str) -> str:
-    return os.path.relpath(to_paths([name])[0], repo.worktree)
-
-
-def _as_path(name: str) -> str:
-    """Return a path so that nobody takes it for a revision."""
-    return name if os.path.isabs(name) else os.path.join(".", name)
-
-
 def _verify_worktree(
     names: list[str] | None, *, quiet: bool, progress: bool, as_json: bool
 ) -> None:
@@ -325,7 +237,7 @@ def _verify_unit(repo: Repo | None, old: Operand, new: Operand, **options: Any) 
 
 def _fields(check: Any, behaviour: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was found for ``--json``."""
-    from mvc.cli.render.verify import model_fields
+    from mvc.cli.render.verify_models import model_fields
 
     verdicts = [behaviour[layer]["passed"] for layer in _LAYERS[1:] if behaviour[layer]]
     verdicts += [one["passed"] for one in behaviour["settings"]]
@@ -351,93 +263,3 @@ def _write_report(
         "new": new and {"label": unit.get("new", new), "commit": unit.get("new_commit")},
     }
     write_found("verify", {**fields, **sides}, html=html, png=png, quiet=quiet)
-
-
-def _check_hooks(option: str, module: str) -> None:
-    for name in ("torch", "mvc_hooks", module):  # a package before what is in it
-        if importlib.util.find_spec(name) is None:
-            raise UnsupportedError(
-                f"{option} needs {name}, which is not installed",
-                hint='install the training hooks: pip install "mvc-models[torch]"',
-            )
-
-
-def _run_behaviour(
-    models: tuple[Repo | None, Operand, Operand],
-    entry: str,
-    layers: Sequence[str],
-    runs: Mapping[str, object],
-    *,
-    may_skip: bool,
-) -> dict[str, Any]:
-    """Run the models in a separate process; return what it found."""
-    _check_hooks("--entry", _BEHAVIOUR)
-    repo, old, new = models
-    wanted = ",".join(layer for layer in layers if layer != "unit")
-    command = [sys.executable, "-m", _BEHAVIOUR, f"--entry={entry}"]
-    command += [f"--{name}={value}" for name, value in runs.items() if value is not None]
-    command += [f"--layers={wanted}"] if wanted else []
-    command += ["--few"] if may_skip else []
-    command += [] if repo is None else [f"--repo={repo.worktree}"]
-    command += ["--", *(one for one in (old, new) if one is not None)]
-    # In another process, because this one never imports torch or runs a user's code.
-    done = subprocess.run(command, check=False, env=os.environ, stdout=subprocess.PIPE)  # noqa: S603  the user's own code, which they name, is what is to run
-    try:
-        found: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        raise _make_death(done.returncode) from None
-    if "error" in found:
-        raise _make_error(**found["error"])
-    return found
-
-
-def _make_death(code: int) -> MvcError:
-    """Return the error for a process that ended without an answer."""
-    if code < 0:
-        return StorageError(
-            f"the process that runs the models was killed by signal {-code}",
-            hint="memory may have run out: try a smaller --batch-size",
-        )
-    return UsageError(f"the entry's code ended the process with {code}")
-
-
-def _make_error(kind: str, message: str, hint: str | None) -> MvcError:
-    """Return the error that the other process met."""
-    pending: list[type[MvcError]] = [MvcError]
-    while pending:
-        one = pending.pop()
-        if one.kind == kind and one is not MvcError:
-            return one(message, hint=hint)
-        pending += one.__subclasses__()
-    return MvcError(message, hint=hint)
-
-
-def _replay(
-    names: list[str] | None, steps: int, entry: str | None, *, quiet: bool, as_json: bool
-) -> int:
-    """Run the replay in a separate process on the same streams; return its exit code."""
-    repo = open_repo()
-    revision, paths = split_revision(repo, names)
-    if entry is None or paths:
-        raise CommandUsageError("--replay needs --entry and takes no path")
-    if steps < 1:
-        raise CommandUsageError(f"--replay {steps}: train at least one step")
-    file, colon, function = entry.rpartition(":")
-    if not (file and colon and function):
-        raise NotFoundError(
-            f"--entry {entry!r} names no function", hint="write it as FILE.py:FUNCTION"
-        )
-    if file.endswith(".py") and not Path(file).is_file():
-        raise NotFoundError(f"file {file!r} does not exist")
-    _check_hooks("--replay", _REPLAY)
-    commit = repo.resolve(revision or "HEAD")
-    command = [sys.executable, "-m", _REPLAY, str(repo.worktree), commit, str(steps), entry]
-    sys.stdout.flush()  # before the other process writes to the same stream
-    # In another process, because this one never imports torch or runs a user's code.
-    done = subprocess.run(  # noqa: S603  the user's own code, which they name, is what is to run
-        [*command, "--json"] if as_json else command,
-        check=False,
-        env=os.environ,
-        stdout=subprocess.DEVNULL if quiet and not as_json else None,
-    )
-    return done.returncode if done.returncode >= 0 else _SIGNAL_BASE - done.returncode
