@@ -55,8 +55,10 @@ class RecipeCall:
         try:
             with open(self.path, encoding="utf-8") as file:
                 text = file.read(_MAX_RECIPE_CHARACTERS)
-        except (FileNotFoundError, IsADirectoryError):
-            raise NotFoundError(f"recipe {self.path!r} is not a file that exists") from None
+        except FileNotFoundError:
+            raise NotFoundError(f"recipe {self.path!r} does not exist") from None
+        except IsADirectoryError:
+            raise NotFoundError(f"recipe {self.path!r} is a folder, not a file") from None
         except UnicodeDecodeError:
             raise FormatError(f"recipe {self.path!r} is not UTF-8 text") from None
         if self.tokenizer is None:

@@ -120,7 +120,9 @@ def make_strategy(
 
 def _check_inputs(method: Method, count: int, *, has_base: bool) -> None:
     if method.base == "needed" and not has_base:
-        raise UsageError(f"{method.name} needs a base to merge into")
+        raise UsageError(
+            f"{method.name} needs a base to merge into", hint="name it as `base_model`"
+        )
     if count < method.fewest or (method.most is not None and count > method.most):
         exact = method.fewest == method.most
         wanted = f"{'exactly' if exact or count < method.fewest else 'at most'} "
@@ -149,7 +151,11 @@ def _choose(
     if value is None and not is_recipe:
         value = parameter.usual
     if value is None:
-        raise UsageError(f"{method} needs the parameter `{parameter.name}`")
+        of_each = " or of each model" if parameter.per_input else ""
+        raise UsageError(
+            f"{method} needs the parameter `{parameter.name}`",
+            hint=f"give it in the parameters of the whole recipe{of_each}" if is_recipe else None,
+        )
     return value
 
 

@@ -163,10 +163,7 @@ class _Planner:
         self._seed, self._threads = seed, threads
         self._host = recipe.base or recipe.slices[0].sources[0].model
         self._layers = count_layers(models[self._host])
-        self._notes: dict[str, None] = dict.fromkeys(
-            f"{self._method.name} has no parameter {name!r}: ignored, as in mergekit"
-            for name in recipe.ignored
-        )
+        self._notes: dict[str, None] = dict.fromkeys(recipe.ignored)
         self._vocabularies = vocabularies
         self._row_counts = {name: find_row_count(one) for name, one in models.items()}
         self._notes |= dict.fromkeys(find_faults(vocabularies, self._row_counts))

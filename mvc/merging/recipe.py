@@ -10,9 +10,10 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc.errors import FormatError, UnsupportedError
 from mvc.numbers.merge_methods.table import METHODS, get_method
@@ -36,7 +37,7 @@ _UNSUPPORTED = {
 }
 _KEYS = (
     "merge_method", "base_model", "models", "slices", "parameters", "dtype", "out_dtype",
-    "tokenizer_source", "tokenizer",
+    "tokenizer_source", "tokenizer", "name",
 )  # fmt: skip
 
 Gradient: TypeAlias = "tuple[Value, ...]"
@@ -92,7 +93,7 @@ class Recipe:
         dtype: of the result, or None for that of the base, or of the first model.
         tokenizer: whose tokens the result has, or None to leave embeddings as they are.
         text: the recipe itself.
-        ignored: parameters of other methods, which this one does not have.
+        ignored: what is said of parameters that do not count where they stand.
     """
 
     method: str
@@ -158,14 +159,42 @@ def _load(text: str) -> object:
         raise FormatError(f"recipe has {len(text):,} characters; {limit}")
     if re.search(r"<<['\"]?\s*:", text):  # a few of them make a mapping of any size
         raise UnsupportedError("recipe has a merge key (<<)", hint="write the parameters out")
+
     try:
-        return yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        _check_keys_once(root)
+        found = None if root is None else loader.construct_document(root)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         first = str(error).splitlines()[0] if str(error) else "nested too deeply"
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f" in line {mark.line + 1}"
         problem = getattr(error, "problem", None) or first
+        if problem == "but found another document":
+            raise FormatError(
+                "recipe is several recipes", hint="merge them in turn, each from its own file"
+            ) from None
         raise FormatError(f"recipe is not valid YAML{where}: {problem}") from None
+    if found is None:
+        raise FormatError("recipe is empty")
+    return found
+
+
+def _check_keys_once(root: Any) -> None:
+    """Check that no mapping has a key twice, of which YAML would take the last."""
+    nodes, seen = [root], set[int]()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen or not isinstance(getattr(node, "value", None), list):
+            continue
+        seen.add(id(node))
+        is_mapping = node.id == "mapping"
+        nodes += [value for _, value in node.value] if is_mapping else node.value
+        names = [key.value for key, _ in node.value if key.id == "scalar"] if is_mapping else []
+        for key, count in Counter(names).items():
+            if count > 1 and key != "tokenizer_source":  # which an option adds to a recipe
+                line = node.start_mark.line + 1
+                raise FormatError(f"recipe gives {key!r:.60} twice in the entry of line {line}")
 
 
 class _Parser:
@@ -239,7 +268,12 @@ class _Parser:
         layers = None
         if with_layers:
             layers = self._layers(given.get("layer_range"), place)
-        return Source(self._model(given["model"], place), layers, self._settings(given, place))
+        settings = self._settings(given, place)
+        for one in get_method(self._method).parameters:
+            if one.name in settings and not (one.per_input or one.name == "int8_mask"):
+                what = f"`{one.name}` of {self._method} is one value for all models"
+                self._ignored[f"{what}: that of {place} is ignored, as in mergekit"] = None
+        return Source(self._model(given["model"], place), layers, settings)
 
     def _layers(self, found: object, place: str) -> range:
         match found:
@@ -280,7 +314,8 @@ class _Parser:
             if name in known:
                 settings[name] = self._setting(value, f"{name!r} of {place}")
             else:
-                self._ignored[name] = None
+                what = f"{self._method} has no parameter {name!r}"
+                self._ignored[f"{what}: ignored, as in mergekit"] = None
         return settings
 
     def _setting(self, found: object, place: str) -> Setting:

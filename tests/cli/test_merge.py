@@ -174,7 +174,7 @@ def test_a_recipe_writes_a_file_outside_a_repository(shell, tmp_path):
     [
         (["--recipe", "r.yml", "away"], "--recipe and BRANCH cannot be used together"),
         (["--recipe", "r.yml", "--strategy", "ties"], "--recipe and --strategy cannot"),
-        (["--recipe", "no.yml"], "recipe 'no.yml' is not a file that exists"),
+        (["--recipe", "no.yml"], "recipe 'no.yml' does not exist"),
         (["away", "-o", "x.safetensors"], "--output needs --recipe"),
         (["--continue", "--tokenizer", "union"], "--tokenizer and --continue cannot"),
         (["--replay", "HEAD", "--tokenizer", "union"], "--tokenizer and --replay cannot"),

@@ -69,7 +69,22 @@ def test_models_parameters_and_tokenizers():
     assert evaluate(recipe.parameters["normalize"], "w", 0.0) is False
     assert recipe.dtype == "BF16"
     assert recipe.tokenizer == TokenizerChoice("union", 64)
-    assert recipe.ignored == ("t",)  # of slerp: no mistake of the pen, and without meaning here
+    # Of slerp: no mistake of the pen, and without meaning here.
+    assert recipe.ignored == ("ties has no parameter 't': ignored, as in mergekit",)
+
+
+def test_one_value_for_all_models_does_not_count_at_one_of_them():
+    recipe = parse_recipe(
+        TIES.replace("{weight: 0.5}", "{weight: 0.5, lambda: 2, int8_mask: true}")
+    )
+    assert recipe.ignored[0].startswith(
+        "`lambda` of ties is one value for all models: that of models[1]"
+    )
+    assert len(recipe.ignored) == 2  # int8_mask changes nothing anywhere
+
+
+def test_a_recipe_of_several_may_have_a_name():
+    assert parse_recipe(f"name: first\n{TIES}").models == parse_recipe(TIES).models
 
 
 def test_switches_along_the_layers_are_steps():
@@ -96,6 +111,10 @@ def test_switches_along_the_layers_are_steps():
         ("source: union", "tokens: {a: {source: b}}", "tokenizer.tokens is not supported", "those"),
         ("64", "0.5", "pad_to_multiple_of must be a whole number", None),
         ("merge_method: ties", "", "recipe has no merge_method", "linear"),
+        ("merge_method: ties", "merge_method: ties\nmerge_method: slerp", "gives 'merge_method' twice in the entry of line 2", None),
+        ("{weight: 0.5}", "{weight: 0.5, weight: 1}", "gives 'weight' twice in the entry of line 8", None),
+        ("merge_method: ties", "merge_method: ties\n---\nmerge_method: ties", "several recipes", "in turn"),
+        (None, "# nothing", "recipe is empty", None),
         ("{weight: 0.5}", "[1]", "parameters of models[1] must be names with values", None),
         ("  - model: main\n", "  - modl: main\n", "models[0] has an unknown key: 'modl'", "'model'"),
         ("{weight: 0.5}", "{weight: [{filter: 3, value: 1}]}", "filter for 'weight' of models[1]", None),
@@ -104,9 +123,9 @@ def test_switches_along_the_layers_are_steps():
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_with_its_place(old, new, message, hint):
-    assert old in TIES
+    assert old is None or old in TIES
     with pytest.raises((FormatError, NotFoundError, UnsupportedError)) as caught:
-        parse_recipe(TIES.replace(old, new))
+        parse_recipe(new if old is None else TIES.replace(old, new))
     assert message in caught.value.message
     assert hint is None or hint in caught.value.hint
 
