@@ -197,7 +197,8 @@ class TestWeights:
         with open_model("all.pt") as stored:
             load_weights(model, stored)
         assert all(model.state_dict()[name].equal(one) for name, one in values.items())
-        torch.save({"model": values, "average": values}, "two.pt")
+        copies = {name: one + 1 for name, one in values.items()}
+        torch.save({"model": values, "average": copies}, "two.pt")
         said = r"holds several models: 'average\.', 'model\.'"
         with open_model("two.pt") as stored, pytest.raises(ConflictError, match=said):
             load_weights(model, stored)
