@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mvc.cli.commands import verify as module
+from mvc.cli import training_code as module
 from mvc.cli.render import verify as render
 from mvc.operations.verify import FileCheck, WorktreeCheck
 from mvc.repo import Repo
