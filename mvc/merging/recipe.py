@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
+import reprlib
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 MAX_RECIPE_CHARACTERS = 2**18
 _MAX_ITEMS = 100_000  # of all lists together: YAML may name one list many times
 MAX_LAYERS = 10_000
+_MAX_DIGITS = 60
+_MAX_NAME = 4096
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_MERGE_KEY = "tag:yaml.org,2002:merge"
 
 DTYPES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
 _NO_MODULES = "mvc has no table of architectures; merge the checkpoint of each module on its own"
@@ -157,13 +161,10 @@ def _load(text: str) -> object:
     if len(text) > MAX_RECIPE_CHARACTERS:
         limit = f"{MAX_RECIPE_CHARACTERS:,} are the limit"
         raise FormatError(f"recipe has {len(text):,} characters; {limit}")
-    if re.search(r"<<['\"]?\s*:", text):  # a few of them make a mapping of any size
-        raise UnsupportedError("recipe has a merge key (<<)", hint="write the parameters out")
-
     try:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
-        _check_keys_once(root)
+        _check_nodes(root)
         found = None if root is None else loader.construct_document(root)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         first = str(error).splitlines()[0] if str(error) else "nested too deeply"
@@ -180,21 +181,28 @@ def _load(text: str) -> object:
     return found
 
 
-def _check_keys_once(root: Any) -> None:
-    """Check that no mapping has a key twice, of which YAML would take the last."""
+def _check_nodes(root: Any) -> None:
+    """Check what YAML would take: of a key that is there twice the last, and numbers of any length."""
     nodes, seen = [root], set[int]()
     while nodes:
         node = nodes.pop()
-        if id(node) in seen or not isinstance(getattr(node, "value", None), list):
+        if id(node) in seen or node is None:
             continue
         seen.add(id(node))
+        if node.id == "scalar":
+            if node.tag in _NUMBERS and len(node.value) > _MAX_DIGITS:
+                raise FormatError(f"recipe has a number of {len(node.value):,} digits")
+            continue
         is_mapping = node.id == "mapping"
         nodes += [value for _, value in node.value] if is_mapping else node.value
-        names = [key.value for key, _ in node.value if key.id == "scalar"] if is_mapping else []
-        for key, count in Counter(names).items():
+        keys = [key for key, _ in node.value] if is_mapping else []
+        if any(key.tag == _MERGE_KEY for key in keys):  # a few make a mapping of any size
+            raise UnsupportedError("recipe has a merge key (<<)", hint="write the parameters out")
+        names = Counter(key.value for key in keys if key.id == "scalar")
+        for key, count in names.items():
             if count > 1 and key != "tokenizer_source":  # which an option adds to a recipe
                 line = node.start_mark.line + 1
-                raise FormatError(f"recipe gives {key!r:.60} twice in the entry of line {line}")
+                raise FormatError(f"recipe gives {_show(key)} twice in the entry of line {line}")
 
 
 class _Parser:
@@ -277,21 +285,21 @@ class _Parser:
 
     def _layers(self, found: object, place: str) -> range:
         match found:
-            case [int(start), int(end)] if 0 <= start < end <= MAX_LAYERS:
+            case [int(start), int(end)] if 0 <= start < end <= MAX_LAYERS and start is not False:
                 return range(start, end)
-        raise FormatError(f"layer_range of {place} must be [first, end], not {found!r:.60}")
+        raise FormatError(f"layer_range of {place} must be [first, end], not {_show(found)}")
 
     def _check_twice(self, sources: Sequence[Source], place: str) -> None:
-        names = [one.model for one in sources]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
+        names = Counter(one.model for one in sources)
+        twice = max(names, key=names.__getitem__)
+        if names[twice] > 1:
             raise FormatError(f"{place} names {twice!r} twice")
 
     def _model(self, found: object, place: str) -> str:
         if isinstance(found, dict):
             found = found.get("path", found.get("model"))
-        if not isinstance(found, str) or not found:
-            raise FormatError(f"{place} must be a revision or a file, not {found!r:.60}")
+        if not isinstance(found, str) or not 0 < len(found) <= _MAX_NAME:
+            raise FormatError(f"{place} must be a revision or a file, not {_show(found)}")
         if "+" in found:
             raise UnsupportedError(
                 f"{place} puts an adapter on a model: {found!r:.100}", hint=_UNSUPPORTED["lora"]
@@ -308,7 +316,7 @@ class _Parser:
         for name, value in self._mapping(found, f"parameters of {place}").items():
             if name not in everywhere:
                 raise FormatError(
-                    f"parameters of {place} have an unknown name: {name!r:.60}",
+                    f"parameters of {place} have an unknown name: {_show(name)}",
                     hint=_suggest(name, sorted(known)),
                 )
             if name in known:
@@ -330,7 +338,7 @@ class _Parser:
         self._check_keys(given, ("filter", "value"), place)
         chosen = given.get("filter")
         if chosen is not None and not isinstance(chosen, str):
-            raise FormatError(f"filter for {place} must be a text, not {chosen!r:.60}")
+            raise FormatError(f"filter for {place} must be a text, not {_show(chosen)}")
         if "value" not in given:
             raise FormatError(f"a condition for {place} has no value")
         return Condition(chosen, self._value(given["value"], place))
@@ -346,8 +354,8 @@ class _Parser:
     def _dtype(self, top: Mapping[str, object]) -> str | None:
         for key in ("out_dtype", "dtype"):
             name = top.get(key)
-            if name is not None and name not in DTYPES:
-                raise FormatError(f"{key} {name!r:.60} is not one of {', '.join(DTYPES)}")
+            if name is not None and not (isinstance(name, str) and name in DTYPES):
+                raise FormatError(f"{key} {_show(name)} is not one of {', '.join(DTYPES)}")
         name = top.get("out_dtype") or top.get("dtype")
         return None if name is None else DTYPES[str(name)]
 
@@ -367,13 +375,13 @@ class _Parser:
             )
         self._check_keys(given, ("source", "pad_to_multiple_of", "tokens"), "tokenizer")
         multiple = given.get("pad_to_multiple_of") or 1
-        if not isinstance(multiple, int) or not 1 <= multiple <= _MAX_ITEMS:
-            raise FormatError(f"pad_to_multiple_of must be a whole number, not {multiple!r:.60}")
+        if type(multiple) is not int or not 1 <= multiple <= _MAX_ITEMS:
+            raise FormatError(f"pad_to_multiple_of must be a whole number, not {_show(multiple)}")
         return TokenizerChoice(self._model(given.get("source", "union"), "tokenizer"), multiple)
 
     def _mapping(self, found: object, place: str) -> dict[str, object]:
         if not isinstance(found, dict):
-            raise FormatError(f"{place} must be names with values, not {found!r:.60}")
+            raise FormatError(f"{place} must be names with values, not {_show(found)}")
         self._count(found)
         return found
 
@@ -397,7 +405,7 @@ class _Parser:
                     f"{place} has {key!r}, which mvc does not support", hint=_UNSUPPORTED[key]
                 )
             raise FormatError(
-                f"{place} has an unknown key: {key!r:.60}", hint=_suggest(str(key), known)
+                f"{place} has an unknown key: {_show(key)}", hint=_suggest(str(key), known)
             )
 
 
@@ -408,7 +416,12 @@ def _scalar(found: object, place: str) -> Value:
             found = float(found)
     if isinstance(found, bool | int) or (isinstance(found, float) and math.isfinite(found)):
         return found
-    raise FormatError(f"{place} must be a number, true or false, not {found!r:.60}")
+    raise FormatError(f"{place} must be a number, true or false, not {_show(found)}")
+
+
+def _show(found: object) -> str:
+    """Return the beginning of a value in words; an alias may make one of any size."""
+    return reprlib.repr(found)[:60]
 
 
 def _suggest(name: str, known: Sequence[str]) -> str:

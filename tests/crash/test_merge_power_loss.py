@@ -41,6 +41,12 @@ def _merge_with_method(root: Path) -> None:
     Repo.open(root).merge("side", strategy="linear", rules=[("*.txt", "ours")])
 
 
+def _recipe(root: Path) -> None:
+    models = "[{model: main~1}, {model: apart}]"
+    recipe = f"merge_method: linear\nmodels: {models}\nparameters: {{weight: 1}}\n"
+    Repo.open(root).commit_recipe(recipe)
+
+
 def _conflict(root: Path) -> None:
     Repo.open(root).merge("side")
 
@@ -69,7 +75,18 @@ def _pop(root: Path) -> None:
     Repo.open(root).stash_apply(pop=True)
 
 
-VERBS = [_stash, _pop, _merge, _merge_with_method, _conflict, _decide, _abort, _pick, _revert]
+VERBS = [
+    _stash,
+    _pop,
+    _merge,
+    _merge_with_method,
+    _recipe,
+    _conflict,
+    _decide,
+    _abort,
+    _pick,
+    _revert,
+]
 
 
 def _pending(pending) -> tuple:

@@ -169,6 +169,43 @@ def test_hostile_recipes_are_refused(text):
         parse_recipe(text)
 
 
+MODELS = "merge_method: linear\nmodels: [{model: a}, {model: b}]\n"
+LAUGHS = "&a [x], " + ", ".join(
+    f"&{name} [{', '.join(['*' + before] * 10)}]"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"models: [{LAUGHS}]\nbase_model: *i\nmerge_method: linear\n", "base_model must be a rev"),
+        (f"{MODELS}parameters: &p {{weight: *p}}", "'weight' of recipe has an unknown key: 'weight'"),
+        (f"{MODELS}parameters: {{weight: &w [*w]}}", "'weight' of recipe must be a number"),
+        (f"{MODELS}parameters: {{weight: {'9' * 5000}}}", "recipe has a number of "),
+        (f"{MODELS}parameters: {{weight: 0x{'f' * 400}}}", "recipe has a number of "),
+        (f"{MODELS}parameters: {{weight: 1{':59' * 300}.5}}", "recipe has a number of "),
+        (f"{MODELS}tokenizer: {{pad_to_multiple_of: 0x{'f' * 9000}}}", "recipe has a number of "),
+        (f"{MODELS}tokenizer: {{pad_to_multiple_of: true}}", "pad_to_multiple_of must be a whole"),
+        (f"{MODELS}dtype: [float16]", "dtype ['float16'] is not one of float16"),
+        (f"{MODELS}dtype: {{float16: 1}}", "dtype {'float16': 1} is not one of float16"),
+        (f"{MODELS}base_model: {'a' * 5000}", "base_model must be a revision or a file"),
+        (f"{MODELS}x: &x {{a: b}}\n!!merge k: *x\n", "recipe has a merge key (<<)"),
+        ("merge_method: passthrough\nslices: [{sources: [{model: a, layer_range: [false, 1]}]}]", "layer_range of"),
+        (f"merge_method: linear\nmodels: [&m {{model: a}}{', *m' * 20_000}]", "models names 'a' twice"),
+    ],
+)  # fmt: skip
+def test_hostile_values_are_one_clear_error(text, message):
+    with pytest.raises((FormatError, UnsupportedError)) as caught:
+        parse_recipe(text)
+    assert message in caught.value.message
+    assert len(caught.value.message) < 200
+
+
+def test_a_merge_key_in_a_text_is_none():
+    assert parse_recipe(f"{MODELS}base_model: 'a<<: b'\n").base == "a<<: b"
+
+
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["merge_method", "models", "slices", "sources", "model", "layer_range", "parameters", "weight", "value", "filter", "dtype", "tokenizer", "base_model"]), inner, max_size=4), max_leaves=20))  # fmt: skip
 def test_any_values_give_a_recipe_or_an_error_of_ours(values):
     import yaml
